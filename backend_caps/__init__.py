@@ -1,0 +1,1 @@
+"""What an attention backend needs and supports: declared once, resolved with reasons."""

@@ -1,0 +1,137 @@
+"""What makes a capability one: its polarity, extremes, join and scope, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from backend_caps.capability.scale import Scale
+
+
+class Role(Enum):
+    """The place of a backend in a server."""
+
+    TARGET = "target"
+    """Runs the served model."""
+    DRAFT = "draft"
+    """Runs the draft model's own steps."""
+    DRAFT_EXTEND = "draft_extend"
+    """Extends the draft model's KV cache by the tokens that verify accepted."""
+
+
+class Phase(Enum):
+    """The shape of the batch that a forward runs on."""
+
+    PREFILL = "prefill"
+    """New prompt tokens, over a cached prefix or none."""
+    DECODE = "decode"
+    """One token a request."""
+    VERIFY = "verify"
+    """Several draft tokens a request: target verify, and the draft-extend after it."""
+
+
+class Scope(Enum):
+    """How many values a plan keeps of a capability."""
+
+    SERVER = "server"
+    """One."""
+    PHASE = "phase"
+    """One a phase, so that a graphless prefill backend takes no graphs from decode."""
+    USE = "use"
+    """None: each use is checked by itself."""
+
+
+class Polarity(Enum):
+    """Which way a capability is conservative."""
+
+    NEED = "need"
+    """What the engine must supply; joins towards more."""
+    SUPPORT = "support"
+    """What the backend can do; joins towards less."""
+
+
+Counted = frozenset[tuple[Role, Phase]]
+
+EVERY_USE: Counted = frozenset((role, phase) for role in Role for phase in Phase)
+RELAY_LOOP: Counted = frozenset(
+    (role, phase) for role, phase in EVERY_USE if phase is not Phase.PREFILL
+)
+"""The forwards that take their lengths from the relay. At a prefill the scheduler knows them."""
+DRAFT_TREES: Counted = frozenset(
+    {
+        (Role.TARGET, Phase.VERIFY),
+        (Role.DRAFT, Phase.DECODE),
+        (Role.DRAFT_EXTEND, Phase.VERIFY),
+    }
+)
+"""The forwards whose rows are draft trees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """The algebra of one capability.
+
+    `join` is commutative, associative and idempotent, and `worst` absorbs it. `counted`
+    holds the (role, phase) pairs whose uses take part.
+    """
+
+    polarity: Polarity
+    worst: object
+    best: object
+    join: Callable[..., object]
+    scope: Scope
+    counted: Counted = EVERY_USE
+
+
+def need(  # noqa: PLR0913 - one keyword a column of the capability table
+    *,
+    worst: object,
+    best: object,
+    join: Callable[..., object],
+    scope: Scope,
+    counted: Counted = EVERY_USE,
+) -> Kind:
+    """Describe what the engine must supply."""
+    return Kind(
+        polarity=Polarity.NEED, worst=worst, best=best, join=join, scope=scope, counted=counted
+    )
+
+
+def support(  # noqa: PLR0913 - one keyword a column of the capability table
+    *,
+    worst: object,
+    best: object,
+    join: Callable[..., object],
+    scope: Scope,
+    counted: Counted = EVERY_USE,
+) -> Kind:
+    """Describe what the backend can do."""
+    return Kind(
+        polarity=Polarity.SUPPORT, worst=worst, best=best, join=join, scope=scope, counted=counted
+    )
+
+
+def highest(one: Scale, other: Scale) -> Scale:
+    """Join two levels to the later one."""
+    return max(one, other)
+
+
+def lowest(one: Scale, other: Scale) -> Scale:
+    """Join two levels to the earlier one."""
+    return min(one, other)
+
+
+def both(one: bool, other: bool) -> bool:  # noqa: FBT001 - the values themselves are bools
+    """Join two permissions: granted where both grant."""
+    return one and other
+
+
+def common(one: frozenset[object], other: frozenset[object]) -> frozenset[object]:
+    """Join two sets to what they share."""
+    return one & other
+
+
+def least(one: int, other: int) -> int:
+    """Join two limits to the smaller."""
+    return min(one, other)

@@ -1,0 +1,288 @@
+"""The capabilities: one field each, its algebra in the annotation, its meaning below it.
+
+`CAPABILITIES` is the table that everything else reads. A new capability is a new field here
+and nothing anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set as AbstractSet
+from enum import Enum
+from functools import cache
+from typing import Annotated, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
+
+from backend_caps.capability.compute import ComputeCapabilities
+from backend_caps.capability.kind import (
+    DRAFT_TREES,
+    RELAY_LOOP,
+    Kind,
+    Role,
+    Scope,
+    both,
+    common,
+    highest,
+    least,
+    lowest,
+    need,
+    support,
+)
+from backend_caps.capability.scale import UNDECLARED, Anything, Scale, Undeclared
+from backend_caps.capability.sizes import ANY, Sizes, Unchecked, intersect
+
+
+class HostSeqLens(Scale):
+    """What a backend reads about sequence lengths on the host."""
+
+    NONE = "none"
+    """Nothing: lengths stay on the device."""
+    UPPER_BOUND = "upper_bound"
+    """A bound that is never below the truth and costs no synchronisation."""
+    EXACT = "exact"
+    """The lengths themselves: a D2H copy and a host wait in every overlapped speculative step."""
+
+
+class BatchKind(Enum):
+    """The shapes of batch for which a graph may be captured."""
+
+    SINGLE_TOKEN_DECODE = "single_token_decode"
+    """One new token for every request."""
+    UNIFORM_BATCH = "uniform_batch"
+    """The same number of new tokens for every request, as in verify."""
+    MIXED_BATCH = "mixed_batch"
+    """Any number of new tokens for each request: prefill and decode together."""
+
+
+class GraphMetadata(Scale):
+    """How attention metadata is rebuilt when a captured graph is replayed."""
+
+    HOST = "host"
+    """By host code."""
+    DEVICE = "device"
+    """By device work before the replay, into buffers that were allocated before."""
+    IN_GRAPH = "in_graph"
+    """By the graph itself."""
+
+
+class SharedReadsEnd(Scale):
+    """The point after which the scheduler may overwrite the buffers it shares with a forward."""
+
+    PRE_REPLAY = "pre_replay"
+    """Before the graph is replayed: what is shared has been copied."""
+    IN_REPLAY = "in_replay"
+    """At an event within the replay."""
+    POST_REPLAY = "post_replay"
+    """When the replay has ended."""
+    UNKNOWN = "unknown"
+    """Nobody has looked: wait for the whole forward."""
+
+
+class AttentionArch(Enum):
+    """The family of attention that a model uses."""
+
+    MHA = "mha"
+    """Multi-head, multi-query or grouped-query attention."""
+    MLA = "mla"
+    """Multi-head latent attention."""
+    SSM = "ssm"
+    """State-space or linear attention."""
+    SPARSE = "sparse"
+    """Sparse attention by an index."""
+
+
+def _sorted_values(values: object) -> object:
+    """Serialise a set in a stable order: a set's own order follows PYTHONHASHSEED."""
+    if not isinstance(values, frozenset):
+        return values.value if isinstance(values, Enum) else values
+    return sorted((value.value if isinstance(value, Enum) else value) for value in values)
+
+
+def _frozen(values: object) -> object:
+    return frozenset(values) if isinstance(values, AbstractSet) else values
+
+
+_STORED_AS_SET = (AfterValidator(_frozen), PlainSerializer(_sorted_values))
+
+_ALL_BATCHES = frozenset(BatchKind)
+_MOST_TOPK = 2**31 - 1
+
+
+class Capabilities(BaseModel):
+    """State what a backend needs and supports; what is left out is `UNDECLARED`.
+
+    Raises:
+        pydantic.ValidationError: on an unknown name, a value of another type, or two
+            spellings of one capability that contradict each other.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    host_seq_lens: Annotated[
+        HostSeqLens | Undeclared,
+        need(
+            worst=HostSeqLens.EXACT,
+            best=HostSeqLens.NONE,
+            join=highest,
+            scope=Scope.SERVER,
+            counted=RELAY_LOOP,
+        ),
+    ] = UNDECLARED
+    """What the backend reads about sequence lengths on the host. `EXACT` costs a D2H copy and a
+    host wait in every overlapped speculative step; `UPPER_BOUND` is vLLM's
+    `seq_lens_cpu_upper_bound`."""
+    needs_cpu_seq_lens: StrictBool | Undeclared = UNDECLARED
+    """SGLang's spelling of `host_seq_lens`: `True` is `EXACT`, `False` is `NONE`."""
+    graph_replay: Annotated[
+        AbstractSet[BatchKind] | Undeclared,
+        *_STORED_AS_SET,
+        support(worst=frozenset(), best=_ALL_BATCHES, join=common, scope=Scope.PHASE),
+    ] = UNDECLARED
+    """The kinds of batch whose captured full graph may be replayed. vLLM's `NEVER` to `ALWAYS` map
+    to growing sets."""
+    graph_metadata: Annotated[
+        GraphMetadata | Undeclared,
+        support(
+            worst=GraphMetadata.HOST, best=GraphMetadata.IN_GRAPH, join=lowest, scope=Scope.PHASE
+        ),
+    ] = UNDECLARED
+    """How metadata is rebuilt for a replay."""
+    sync_free_prepare: Annotated[
+        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.PHASE)
+    ] = UNDECLARED
+    """Preparing metadata never blocks the host. Not reading the mirror is not enough:
+    `int(seq_lens.max())` blocks too."""
+    shared_reads_end: Annotated[
+        SharedReadsEnd | Undeclared,
+        need(
+            worst=SharedReadsEnd.UNKNOWN,
+            best=SharedReadsEnd.PRE_REPLAY,
+            join=highest,
+            scope=Scope.PHASE,
+        ),
+    ] = UNDECLARED
+    """The point after which the scheduler may overwrite shared buffers. A step releases at the
+    point of its last forward."""
+    two_batch_overlap: Annotated[
+        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
+    ] = UNDECLARED
+    """May run under two-batch overlap (TBO)."""
+    max_context_len_known: Annotated[
+        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.USE)
+    ] = UNDECLARED
+    """The backend knows the longest context, by which the tree mask is sized when there is no
+    mirror. An opt-out from the mirror without it counts as `EXACT`."""
+    roles: Annotated[
+        AbstractSet[Role] | Undeclared,
+        *_STORED_AS_SET,
+        support(
+            worst=frozenset({Role.TARGET}), best=frozenset(Role), join=common, scope=Scope.USE
+        ),
+    ] = UNDECLARED
+    """The roles the backend can take. A use outside them is an error."""
+    max_speculative_topk: Annotated[
+        Annotated[StrictInt, Field(ge=1)] | Undeclared,
+        support(worst=1, best=_MOST_TOPK, join=least, scope=Scope.SERVER, counted=DRAFT_TREES),
+    ] = UNDECLARED
+    """The widest draft tree the backend can draft or verify: SGLang's `speculative_eagle_topk`."""
+    page_sizes: Annotated[
+        Sizes | Undeclared,
+        support(worst=Unchecked(), best=ANY, join=intersect, scope=Scope.SERVER),
+    ] = UNDECLARED
+    """The KV-cache page sizes the backend takes, in tokens."""
+    devices: Annotated[
+        AbstractSet[str] | Anything | Undeclared,
+        *_STORED_AS_SET,
+        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
+    ] = UNDECLARED
+    """The torch device types the backend runs on, such as `cuda`."""
+    dtypes: Annotated[
+        AbstractSet[str] | Anything | Undeclared,
+        *_STORED_AS_SET,
+        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
+    ] = UNDECLARED
+    """The dtypes of query and output, by torch's names, such as `bfloat16`."""
+    kv_cache_dtypes: Annotated[
+        AbstractSet[str] | Anything | Undeclared,
+        *_STORED_AS_SET,
+        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
+    ] = UNDECLARED
+    """The dtypes of the KV cache, by SGLang's names, such as `fp8_e5m2`."""
+    head_sizes: Annotated[
+        Sizes | Undeclared,
+        support(worst=Unchecked(), best=ANY, join=intersect, scope=Scope.USE),
+    ] = UNDECLARED
+    """The head sizes the backend takes, in elements."""
+    compute_capability: Annotated[
+        ComputeCapabilities | Anything | Undeclared,
+        support(worst=(), best=ANY, join=common, scope=Scope.USE),
+    ] = UNDECLARED
+    """The CUDA compute capabilities the backend runs on: windows, any of which is enough."""
+    attention_arch: Annotated[
+        AbstractSet[AttentionArch] | Anything | Undeclared,
+        *_STORED_AS_SET,
+        support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
+    ] = UNDECLARED
+    """The families of attention the backend computes."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_both_spellings(cls, data: object) -> object:
+        return _with_both_spellings(data) if isinstance(data, Mapping) else data
+
+    def stated(self) -> Mapping[str, object]:
+        """List what the author stated, by capability, in the table's order."""
+        values = {name: getattr(self, name) for name in CAPABILITIES}
+        return {name: value for name, value in values.items() if value is not UNDECLARED}
+
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
+        """Copy, validating what `update` brings; pydantic's own copy would not."""
+        del deep
+        spelled = {name: getattr(self, name) for name in CAPABILITIES}
+        return type(self)(**(spelled | dict(update or {})))
+
+
+def _with_both_spellings(data: Mapping[str, object]) -> Mapping[str, object]:
+    level = data.get("host_seq_lens", UNDECLARED)
+    flag = data.get("needs_cpu_seq_lens", UNDECLARED)
+    level = _level_of(level)
+    if level in (UNDECLARED, "undeclared") and isinstance(flag, bool):
+        return {**data, "host_seq_lens": HostSeqLens.EXACT if flag else HostSeqLens.NONE}
+    if isinstance(level, HostSeqLens):
+        says = level is HostSeqLens.EXACT
+        if isinstance(flag, bool) and flag is not says:
+            raise ValueError(
+                f"needs_cpu_seq_lens={flag} contradicts host_seq_lens={level.name}; "
+                f"{level.name} means needs_cpu_seq_lens={says}. State one of the two."
+            )
+        if flag in (UNDECLARED, "undeclared"):
+            return {**data, "needs_cpu_seq_lens": says}
+    return data
+
+
+def _level_of(value: object) -> object:
+    """Read a level given as JSON; what is none is left for pydantic to refuse."""
+    known = {member.value: member for member in HostSeqLens}
+    return known.get(value, value) if isinstance(value, str) else value
+
+
+@cache
+def _table() -> Mapping[str, Kind]:
+    fields = Capabilities.model_fields.items()
+    kinds = ((name, next((m for m in f.metadata if isinstance(m, Kind)), None)) for name, f in fields)
+    return {name: kind for name, kind in kinds if kind is not None}
+
+
+CAPABILITIES: Mapping[str, Kind] = _table()
+"""Every capability with its algebra, in the order in which reports list them."""
+SPELLINGS: Mapping[str, str] = {"needs_cpu_seq_lens": "host_seq_lens"}
+"""Second names of a capability."""
