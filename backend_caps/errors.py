@@ -1,27 +1,32 @@
-"""The base of every error that a user may handle.
-
-Each says what is wrong with its values, what was expected and what to do, in one sentence
-each. The subclasses are frozen dataclasses: fields first, the sentence from the fields, so
-that they survive pickling into another process.
-"""
+"""The base of every error that a user may handle."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
+
+@dataclass(eq=False, kw_only=True)
 class BackendCapsError(Exception):
-    """Raised where what a user gave cannot be used; never for a fault of this package."""
+    """Raised where what a user gave cannot be used; never for a fault of this package.
 
-    def __str__(self) -> str:
-        return self.message
+    A subclass is a dataclass of keyword fields with a `message` made from them: what is wrong
+    with its values, what was expected, what to do. So it survives pickling into another
+    process, and a caller reads its fields instead of its text.
+    """
 
     @property
     def message(self) -> str:
         """What is wrong, what was expected, what to do."""
-        raise NotImplementedError(type(self).__name__)
+        raise AssertionError(f"{type(self).__name__} has no message")
+
+    def __str__(self) -> str:
+        return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuilt, (type(self), self.__dict__)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _rebuilt, (type(self), values)
 
 
-def _rebuilt(kind: type[BackendCapsError], fields: dict[str, object]) -> BackendCapsError:
-    return kind(**fields)
+def _rebuilt(kind: type[BackendCapsError], values: Mapping[str, object]) -> BackendCapsError:
+    return kind(**values)
