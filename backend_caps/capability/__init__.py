@@ -1,0 +1,1 @@
+"""What a backend says of itself."""

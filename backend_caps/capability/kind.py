@@ -84,7 +84,7 @@ class Kind:
     counted: Counted = EVERY_USE
 
 
-def need(  # noqa: PLR0913 - one keyword a column of the capability table
+def need(
     *,
     worst: object,
     best: object,
@@ -98,7 +98,7 @@ def need(  # noqa: PLR0913 - one keyword a column of the capability table
     )
 
 
-def support(  # noqa: PLR0913 - one keyword a column of the capability table
+def support(
     *,
     worst: object,
     best: object,
@@ -122,7 +122,7 @@ def lowest(one: Scale, other: Scale) -> Scale:
     return min(one, other)
 
 
-def both(one: bool, other: bool) -> bool:  # noqa: FBT001 - the values themselves are bools
+def both(one: bool, other: bool) -> bool:
     """Join two permissions: granted where both grant."""
     return one and other
 

@@ -26,7 +26,7 @@ class Exact:
 
     exact: Size
 
-    def __contains__(self, size: int) -> bool:
+    def __contains__(self, size: object) -> bool:
         return size == self.exact
 
     def __str__(self) -> str:
@@ -41,8 +41,8 @@ class MultipleOf:
 
     multiple_of: Size
 
-    def __contains__(self, size: int) -> bool:
-        return size % self.multiple_of == 0
+    def __contains__(self, size: object) -> bool:
+        return isinstance(size, int) and size % self.multiple_of == 0
 
     def __str__(self) -> str:
         return f"multiples of {self.multiple_of}"
@@ -64,7 +64,7 @@ class OneOf:
     def __post_init__(self) -> None:
         object.__setattr__(self, "one_of", frozenset(self.one_of))
 
-    def __contains__(self, size: int) -> bool:
+    def __contains__(self, size: object) -> bool:
         return size in self.one_of
 
     def __str__(self) -> str:

@@ -6,9 +6,9 @@ and nothing anywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
-from functools import cache
 from typing import Annotated, Self
 
 from pydantic import (
@@ -37,8 +37,8 @@ from backend_caps.capability.kind import (
     need,
     support,
 )
-from backend_caps.capability.scale import UNDECLARED, Anything, Scale, Undeclared
-from backend_caps.capability.sizes import ANY, Sizes, Unchecked, intersect
+from backend_caps.capability.scale import ANY, UNDECLARED, Anything, Scale, Undeclared
+from backend_caps.capability.sizes import Sizes, Unchecked, intersect
 
 
 class HostSeqLens(Scale):
@@ -184,9 +184,7 @@ class Capabilities(BaseModel):
     roles: Annotated[
         AbstractSet[Role] | Undeclared,
         *_STORED_AS_SET,
-        support(
-            worst=frozenset({Role.TARGET}), best=frozenset(Role), join=common, scope=Scope.USE
-        ),
+        support(worst=frozenset({Role.TARGET}), best=frozenset(Role), join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The roles the backend can take. A use outside them is an error."""
     max_speculative_topk: Annotated[
@@ -275,11 +273,13 @@ def _level_of(value: object) -> object:
     return known.get(value, value) if isinstance(value, str) else value
 
 
-@cache
 def _table() -> Mapping[str, Kind]:
-    fields = Capabilities.model_fields.items()
-    kinds = ((name, next((m for m in f.metadata if isinstance(m, Kind)), None)) for name, f in fields)
-    return {name: kind for name, kind in kinds if kind is not None}
+    return {
+        name: kind
+        for name, field in Capabilities.model_fields.items()
+        for kind in field.metadata
+        if isinstance(kind, Kind)
+    }
 
 
 CAPABILITIES: Mapping[str, Kind] = _table()

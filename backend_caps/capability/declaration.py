@@ -1,0 +1,94 @@
+"""What a backend's author ships: capabilities, conditions, parts and a pointer to the code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from backend_caps.capability.facts import Facts, Given
+from backend_caps.capability.fit import Reason, unsupported_reasons
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.vocabulary import Capabilities
+
+API = 1
+"""The version of the contract: entry-point group `backend_caps.backends`."""
+
+Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class When(BaseModel):
+    """Capabilities that hold where a condition does; they replace the base's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    given: Given
+    capabilities: Capabilities
+    reason: Sentence
+
+    @model_validator(mode="after")
+    def _states_something(self) -> When:
+        if not self.capabilities.stated():
+            raise ValueError(
+                f"When({self.given}) states no capability; name at least one that differs there."
+            )
+        return self
+
+
+def _sorted_values(members: frozenset[Role] | frozenset[Phase]) -> list[str]:
+    return sorted(member.value for member in members)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Part:
+    """A backend that a composite hands some of its uses to."""
+
+    backend: str
+    phases: Annotated[
+        AbstractSet[Phase], AfterValidator(frozenset), PlainSerializer(_sorted_values)
+    ] = field(default=frozenset(Phase), kw_only=True)
+    roles: Annotated[
+        AbstractSet[Role], AfterValidator(frozenset), PlainSerializer(_sorted_values)
+    ] = field(default=frozenset(Role), kw_only=True)
+
+    def takes(self, role: Role, phase: Phase) -> bool:
+        """Tell whether a use of the composite goes to this part."""
+        return role in self.roles and phase in self.phases
+
+
+class Declaration(BaseModel):
+    """State what a backend needs and supports. Plain data: importing it must not load torch.
+
+    A composite names its `parts`; what they say is expanded to uses, and its own capabilities
+    may only add needs. `implementation` is `"package.module:Name"`, imported when the backend
+    is built and never before.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    api: Literal[1] = 1
+    """The version of this contract."""
+    capabilities: Capabilities = Capabilities()
+    """What holds unless a condition says otherwise."""
+    conditions: Annotated[Sequence[When], AfterValidator(tuple)] = ()
+    """What holds under conditions; of several that hold, the join."""
+    parts: Annotated[Sequence[Part], AfterValidator(tuple)] = ()
+    """The backends that a composite hands its uses to."""
+    implementation: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    """`"package.module:Name"` of the class that computes."""
+
+    def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:
+        """List every reason why the backend does not fit what is known, by its base values."""
+        return unsupported_reasons(self.capabilities, facts)

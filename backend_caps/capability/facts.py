@@ -1,0 +1,190 @@
+"""What is known of a server, and conditions over it that may stay undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
+
+from backend_caps.capability.compute import ComputeCapabilities, Version
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.vocabulary import AttentionArch
+
+Situation = Mapping[str, object]
+"""A value for each flag and fact that is known, by its name; what is not known is left out."""
+
+
+class Truth(Enum):
+    """A truth value that may be open."""
+
+    TRUE = "true"
+    FALSE = "false"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def of_all(cls, truths: Iterable[Truth]) -> Truth:
+        """Conjoin: one false decides, otherwise one unknown keeps it open."""
+        seen = set(truths)
+        if cls.FALSE in seen:
+            return cls.FALSE
+        return cls.UNKNOWN if cls.UNKNOWN in seen else cls.TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """Every number from this one on."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    at_least: StrictInt
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and number >= self.at_least
+
+    def __str__(self) -> str:
+        return f">= {self.at_least}"
+
+
+class Facts(BaseModel):
+    """State what is known of the machine and the model; `None` is not known yet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    device: str | None = None
+    """The torch device type, such as `cuda`."""
+    compute_capability: Version | None = None
+    """The GPU's (major, minor)."""
+    dtype: str | None = None
+    """The model's dtype, by torch's name."""
+    kv_cache_dtype: str | None = None
+    """The KV cache's dtype once `auto` is decided, by SGLang's name."""
+    head_size: StrictInt | None = None
+    """The attention heads' size, in elements."""
+    page_size: StrictInt | None = None
+    """The KV cache's page size, in tokens."""
+    attention_arch: AttentionArch | None = None
+    """The model's family of attention."""
+    context_length: StrictInt | None = None
+    """The longest context the server takes, in tokens."""
+
+    def known(self) -> Situation:
+        """List the facts that are known."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _sorted_values(values: object) -> object:
+    if not isinstance(values, frozenset):
+        return values
+    return sorted(value.value if isinstance(value, Enum) else value for value in values)
+
+
+_STORED_AS_SET = (
+    AfterValidator(lambda values: values if values is None else frozenset(values)),
+    PlainSerializer(_sorted_values),
+)
+
+Names = Annotated[AbstractSet[str] | None, *_STORED_AS_SET]
+Roles = Annotated[AbstractSet[Role] | None, *_STORED_AS_SET]
+Phases = Annotated[AbstractSet[Phase] | None, *_STORED_AS_SET]
+Archs = Annotated[AbstractSet[AttentionArch] | None, *_STORED_AS_SET]
+Numbers = AtLeast | Annotated[AbstractSet[StrictInt], *_STORED_AS_SET] | None
+Flag = StrictBool | None
+
+
+class Given(BaseModel):
+    """A condition over a use, its server's flags and its facts; all that is stated must hold.
+
+    A set takes any of its members, `AtLeast` any number from it on. Two alternatives are two
+    `When`s.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Roles = None
+    phase: Phases = None
+    device: Names = None
+    compute_capability: ComputeCapabilities | None = None
+    dtype: Names = None
+    kv_cache_dtype: Names = None
+    head_size: Numbers = None
+    page_size: Numbers = None
+    attention_arch: Archs = None
+    context_length: Numbers = None
+    speculative_algorithm: Names = None
+    """`NONE` is speculation switched off."""
+    speculative_attention_mode: Names = None
+    speculative_eagle_topk: Numbers = None
+    speculative_num_steps: Numbers = None
+    speculative_num_draft_tokens: Numbers = None
+    enable_two_batch_overlap: Flag = None
+    enable_mixed_chunk: Flag = None
+    enable_dp_attention: Flag = None
+    disable_piecewise_cuda_graph: Flag = None
+    disable_cuda_graph: Flag = None
+    disable_overlap_schedule: Flag = None
+    disaggregation_mode: Names = None
+    tp_size: Numbers = None
+    pp_size: Numbers = None
+    dp_size: Numbers = None
+
+    @model_validator(mode="after")
+    def _states_something(self) -> Given:
+        if not self.model_fields_set:
+            raise ValueError("Given() states no condition; name at least one flag or fact.")
+        return self
+
+    def stated(self) -> Mapping[str, object]:
+        """List what is asked for, by name, in the order of this class."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def truth(self, situation: Situation) -> Truth:
+        """Tell whether the condition holds; open where a name is not in `situation`."""
+        return Truth.of_all(
+            _truth(wanted, situation.get(name)) for name, wanted in self.stated().items()
+        )
+
+    def __str__(self) -> str:
+        return " and ".join(f"{name} {_text(wanted)}" for name, wanted in self.stated().items())
+
+
+def _truth(wanted: object, actual: object) -> Truth:
+    if actual is None:
+        return Truth.UNKNOWN
+    return Truth.TRUE if _holds(wanted, actual) else Truth.FALSE
+
+
+def _holds(wanted: object, actual: object) -> bool:
+    match wanted:
+        case bool():
+            return wanted is actual
+        case tuple():
+            return any(actual in window for window in wanted)
+        case frozenset() | AtLeast():
+            return actual in wanted
+    raise AssertionError(f"Given cannot ask for {wanted!r}")
+
+
+def _text(wanted: object) -> str:
+    match wanted:
+        case bool():
+            return "on" if wanted else "off"
+        case tuple():
+            return "in " + " or ".join(map(str, wanted))
+        case frozenset():
+            names = sorted(str(v.value if isinstance(v, Enum) else v) for v in wanted)
+            return f"= {names[0]}" if len(names) == 1 else "in " + ", ".join(names)
+    return str(wanted)
