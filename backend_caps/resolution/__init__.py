@@ -1,0 +1,1 @@
+"""What a server needs of its backends, and why."""
