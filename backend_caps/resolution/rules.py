@@ -49,7 +49,7 @@ class Rule(BaseModel):
 
 
 @dataclass(eq=False, kw_only=True)
-class UnknownRuleSet(BackendCapsError):
+class UnknownRuleSetError(BackendCapsError):
     """A rule set was asked for by a name that there is none of."""
 
     name: str
@@ -84,10 +84,10 @@ class RuleSet:
         """Return one of the rule sets that come with the package.
 
         Raises:
-            UnknownRuleSet: there is none of that name.
+            UnknownRuleSetError: there is none of that name.
         """
         if name not in _BUILTIN:
-            raise UnknownRuleSet(name=name, known=tuple(sorted(_BUILTIN)))
+            raise UnknownRuleSetError(name=name, known=tuple(sorted(_BUILTIN)))
         return _BUILTIN[name]
 
     def with_rules(self, rules: Iterable[Rule]) -> RuleSet:
