@@ -10,7 +10,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, model_validator
 
 from backend_caps.capability.declaration import Sentence
-from backend_caps.capability.facts import AtLeast, Given
+from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Scope
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.errors import BackendCapsError
@@ -19,8 +19,7 @@ from backend_caps.errors import BackendCapsError
 class Rule(BaseModel):
     """Force values where a condition over flags and facts holds; only ever towards worse.
 
-    `unless` lists conditions under which the engine itself switches off what the rule is
-    about. `engines` names the rule sets the rule belongs to; empty is every one.
+    `engines` names the rule sets that the rule belongs to; empty is every one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +28,6 @@ class Rule(BaseModel):
     given: Given
     forces: Capabilities
     reason: Sentence
-    unless: Annotated[tuple[Given, ...], AfterValidator(tuple)] = ()
     engines: Annotated[AbstractSet[str], AfterValidator(frozenset), PlainSerializer(sorted)] = (
         frozenset()
     )
@@ -116,12 +114,6 @@ _TWO_BATCH_OVERLAP = Rule(
 _PIECEWISE_CUDA_GRAPH = Rule(
     name="piecewise-cuda-graph",
     given=Given(disable_piecewise_cuda_graph=False),
-    unless=(
-        Given(enable_dp_attention=True),
-        Given(pp_size=AtLeast(2)),
-        Given(disaggregation_mode={"prefill", "decode"}),
-        Given(device={"cpu", "hip", "mps", "npu", "xpu"}),
-    ),
     forces=_EXACT,
     reason="the piecewise CUDA graph reads the lengths on the host, outside the backends",
     engines=_SGLANG_0_5_13,

@@ -1,0 +1,1 @@
+"""What an installed engine says of itself, read without importing it."""

@@ -1,0 +1,1 @@
+"""SGLang, read from its source."""

@@ -1,0 +1,195 @@
+"""From words to named values: command lines, files and environments, before validation.
+
+What is read here still consists of the user's own words; `ServerFlags` gives them types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+
+from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.engine import Engine, option_of
+from backend_caps.resolution.errors import (
+    AmbiguousFlagError,
+    FlagsFileError,
+    FlagValueError,
+    MissingFlagValueError,
+    UnknownFlagError,
+    nearest,
+)
+
+ENVIRONMENT_PREFIX = "BACKEND_CAPS_FLAG_"
+_NEAR = 0.85
+_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"0", "false", "no", "off"})
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """What a command line says: values by field, other flags, faults."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    unrelated: tuple[str, ...] = ()
+    faults: tuple[BackendCapsError, ...] = ()
+
+    def over(self, base: CommandLine) -> CommandLine:
+        """Put this line's values over those of another."""
+        return CommandLine(
+            {**base.values, **self.values},
+            base.unrelated + self.unrelated,
+            base.faults + self.faults,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads words for one version of an engine.
+
+    `switches` says of each field that concerns us whether its flag stands alone.
+    """
+
+    engine: Engine
+    switches: Mapping[str, bool]
+
+    def argv(self, argv: Sequence[str]) -> CommandLine:
+        """Read a command line; words before the first flag are passed over."""
+        line = CommandLine()
+        words = iter(_Words(argv))
+        for option, value, rest in words:
+            if option == "--config":
+                path = rest.take() if value is None else value
+                base = self._config(path)
+                line = line.over(base)
+            else:
+                self._option(option, value, rest, line)
+        return line
+
+    def _config(self, path: str | None) -> CommandLine:
+        if path is None:
+            missing = MissingFlagValueError(flag="--config", expected="the path of a file")
+            return CommandLine(faults=(missing,))
+        return self.file(path)
+
+    def _option(self, option: str, value: str | None, rest: _Words, line: CommandLine) -> None:
+        name = self._place(option, line)
+        if name is None:
+            return
+        if self.switches[name]:
+            if value is not None:
+                fault = FlagValueError(flag=option, value=repr(value), expected="no value")
+                line.faults += (fault,)
+            line.values[name] = True
+            return
+        value = rest.take() if value is None else value
+        if value is None:
+            line.faults += (MissingFlagValueError(flag=option, expected="a value"),)
+            return
+        line.values[name] = value
+
+    def mapping(self, values: Mapping[str, object]) -> CommandLine:
+        """Read values by flag name, with dashes or underscores."""
+        line = CommandLine()
+        for key, value in values.items():
+            name = self._place(option_of(key.removeprefix("--")), line)
+            if name is not None:
+                line.values[name] = value
+        return line
+
+    def file(self, path: str | PathLike[str]) -> CommandLine:
+        """Read a YAML or JSON mapping; `null` is not given."""
+        values = _mapping_in(Path(path))
+        return self.mapping({key: value for key, value in values.items() if value is not None})
+
+    def environ(self, environ: Mapping[str, str]) -> CommandLine:
+        """Read the variables with our prefix; a switch takes yes or no."""
+        line = CommandLine()
+        for variable in sorted(environ):
+            if variable.startswith(ENVIRONMENT_PREFIX):
+                self._variable(variable, environ[variable], line)
+        return line
+
+    def _variable(self, variable: str, value: str, line: CommandLine) -> None:
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name not in self.switches:
+            near = nearest(name, list(self.switches), cutoff=0.0)
+            meant = ENVIRONMENT_PREFIX + str(near).upper()
+            line.faults += (UnknownFlagError(flag=variable, meant=meant),)
+        elif not self.switches[name]:
+            line.values[name] = value
+        elif value.lower() in _YES | _NO:
+            line.values[name] = value.lower() in _YES
+        else:
+            expected = "1, true, yes, on, 0, false, no or off"
+            line.faults += (FlagValueError(flag=variable, value=repr(value), expected=expected),)
+
+    def _place(self, option: str, line: CommandLine) -> str | None:
+        """Return the field that an option sets; record what else it is."""
+        own = {spelling: name for name in self.switches for spelling in self.engine.spellings(name)}
+        if option in own:
+            return own[option]
+        if option not in self.engine.options:
+            meant = _abbreviated(option, own, self.engine)
+            if len(meant) == 1 and meant[0] in own:
+                return own[meant[0]]
+            fault = _fault(option, own, meant)
+            if fault is not None:
+                line.faults += (fault,)
+                return None
+        line.unrelated += (option,)
+        return None
+
+
+def _abbreviated(option: str, own: Iterable[str], engine: Engine) -> tuple[str, ...]:
+    """List what argparse would take an abbreviation for, one spelling for each flag."""
+    matches = {known for known in {*own, *engine.options} if known.startswith(option)}
+    main = {min(matches.intersection(engine.options.get(m, (m,)))) for m in matches}
+    return tuple(sorted(main))
+
+
+def _fault(option: str, own: Mapping[str, str], meant: tuple[str, ...]) -> BackendCapsError | None:
+    if len(meant) > 1 and any(candidate in own for candidate in meant):
+        return AmbiguousFlagError(flag=option, candidates=meant)
+    near = None if meant else nearest(option, list(own), cutoff=_NEAR)
+    return None if near is None else UnknownFlagError(flag=option, meant=near)
+
+
+def _mapping_in(path: Path) -> Mapping[str, object]:
+    import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
+
+    try:
+        loaded = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        cause = str(error).splitlines()[0]
+        raise FlagsFileError(path=fspath(path), cause=cause) from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        cause = f"it holds a {type(loaded).__name__}, or keys that are no text"
+        raise FlagsFileError(path=fspath(path), cause=cause)
+    return loaded
+
+
+class _Words:
+    """The words of a command line; each flag may take the word that follows it."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = argv
+        self._at = 0
+
+    def __iter__(self) -> Iterator[tuple[str, str | None, _Words]]:
+        while self._at < len(self._argv):
+            word = self._argv[self._at]
+            self._at += 1
+            if word.startswith("--") and word != "--":
+                option, equals, value = word.partition("=")
+                yield option, value if equals else None, self
+
+    def take(self) -> str | None:
+        """Take the next word, unless there is none or it is a flag itself."""
+        if self._at == len(self._argv) or self._argv[self._at].startswith("--"):
+            return None
+        self._at += 1
+        return self._argv[self._at - 1]

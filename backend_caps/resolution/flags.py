@@ -1,0 +1,216 @@
+"""A server's flags as typed values, in SGLang's own spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic_core import ErrorDetails
+
+from backend_caps.capability.facts import Facts, Situation
+from backend_caps.resolution.command_line import CommandLine, Reader
+from backend_caps.resolution.engine import engine, option_of
+from backend_caps.resolution.errors import FlagValueError, raise_all
+from backend_caps.resolution.rules import DEFAULT_RULES
+
+_ALIASES = {"NEXTN": "EAGLE", "NONE": None}
+_DTYPES = {"bf16": "bfloat16"}
+_FACTORS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_WORDS = "words"
+"""The validation context of values that come as words."""
+
+
+def _number(value: object, info: ValidationInfo) -> object:
+    """Read a number given as a word, with the suffixes that the engine takes, such as `32k`."""
+    if info.context != _WORDS or not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+)(k|M|G|Ki|Mi|Gi)?", value.strip())
+    return value if match is None else int(match[1]) * _FACTORS.get(match[2], 1)
+
+
+def _algorithm(value: object) -> object:
+    """Read an algorithm as the engine does: without regard to case, by its main name."""
+    if not isinstance(value, str):
+        return value
+    name = value.strip().upper()
+    return _ALIASES.get(name, name)
+
+
+def _kv_cache_dtype(value: object) -> object:
+    return _DTYPES.get(value, value) if isinstance(value, str) else value
+
+
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Count = Annotated[StrictInt, Field(ge=1), BeforeValidator(_number)]
+
+
+class ServerFlags(BaseModel):
+    """Hold the flags that decide what a server needs of its backends.
+
+    `None` is not given; the engine then decides, or nobody knows yet.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    attention_backend: Name | None = None
+    """The backend of every phase that has none of its own."""
+    prefill_attention_backend: Name | None = None
+    """The backend of prefill."""
+    decode_attention_backend: Name | None = None
+    """The backend of decode."""
+    speculative_algorithm: Annotated[Name | None, BeforeValidator(_algorithm)] = None
+    """`EAGLE`, `EAGLE3`, `STANDALONE`, `NGRAM` or another; none is speculation switched off."""
+    speculative_draft_attention_backend: Name | None = None
+    """The backend of the draft model."""
+    speculative_attention_mode: Literal["prefill", "decode"] = "prefill"
+    """Whose backend runs verify and draft-extend."""
+    speculative_eagle_topk: Count | None = None
+    """The width of the draft tree."""
+    speculative_num_steps: Annotated[StrictInt, Field(ge=0), BeforeValidator(_number)] | None = None
+    """The draft model's steps before a verify."""
+    speculative_num_draft_tokens: Count | None = None
+    """The draft tokens that one verify takes, a request."""
+    enable_two_batch_overlap: StrictBool = False
+    """Split each batch in two and overlap the halves."""
+    disable_piecewise_cuda_graph: StrictBool = False
+    """Run prefill without the piecewise CUDA graph."""
+    disable_cuda_graph: StrictBool = False
+    """Run without CUDA graphs."""
+    disable_overlap_schedule: StrictBool = False
+    """Prepare a step only when the last one has ended."""
+    page_size: Count | None = None
+    """The KV cache's page size, in tokens."""
+    kv_cache_dtype: Annotated[Name, BeforeValidator(_kv_cache_dtype)] = "auto"
+    """The KV cache's dtype; `auto` is decided from the model."""
+    enable_mixed_chunk: StrictBool = False
+    """Run prefill chunks and decode in one batch."""
+    enable_dp_attention: StrictBool = False
+    """Run attention data-parallel."""
+    disaggregation_mode: Literal["null", "prefill", "decode"] = "null"
+    """The server's part where prefill and decode run on different servers."""
+    context_length: Count | None = None
+    """The longest context, in tokens."""
+    tp_size: Count = 1
+    """Tensor-parallel ranks."""
+    pp_size: Count = 1
+    """Pipeline stages."""
+    dp_size: Count = 1
+    """Data-parallel ranks."""
+    device: Name | None = None
+    """The torch device type."""
+    unrelated: Annotated[tuple[str, ...], Field(exclude=True, repr=False)] = ()
+    """The flags of a command line that do not concern us, in its order."""
+
+    @classmethod
+    def from_argv(cls, argv: Sequence[str], *, engine_name: str = DEFAULT_RULES) -> Self:
+        """Read a server's command line, whole or in part.
+
+        Args:
+            argv: as the server gets it; words before the first flag are passed over, and a
+                `--config FILE` is read as the server reads it.
+            engine_name: whose flags and aliases are honoured.
+
+        Raises:
+            UnknownFlagError: a flag that looks like one of ours and is none of the engine's.
+            FlagValueError: a value of the wrong kind. Several faults come as one group.
+        """
+        return cls._from_line(cls._reader(engine_name).argv(argv), context=_WORDS)
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str], *, engine_name: str = DEFAULT_RULES) -> Self:
+        """Read a YAML or JSON mapping of flags, as the server's `--config` takes it.
+
+        Raises:
+            FlagsFileError: the file is not there, or is no such mapping.
+        """
+        return cls._from_line(cls._reader(engine_name).file(path), context=_WORDS)
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Self:
+        """Read the variables `BACKEND_CAPS_FLAG_<NAME>`, such as `BACKEND_CAPS_FLAG_PAGE_SIZE`."""
+        return cls._from_line(cls._reader(DEFAULT_RULES).environ(environ), context=_WORDS)
+
+    @classmethod
+    def from_mapping(
+        cls, values: Mapping[str, object], *, engine_name: str = DEFAULT_RULES
+    ) -> Self:
+        """Read values by flag name, with dashes or underscores; each must have its own type.
+
+        Raises:
+            UnknownFlagError: a name that looks like one of ours and is none of the engine's.
+            FlagValueError: a value of the wrong kind. Several faults come as one group.
+        """
+        return cls._from_line(cls._reader(engine_name).mapping(values))
+
+    @classmethod
+    def from_object(cls, args: object) -> Self:
+        """Read an engine's live arguments, such as SGLang's `ServerArgs`, by attribute.
+
+        An attribute that this version of the engine has no more counts as not given.
+        """
+        present = [name for name in _SWITCHES if hasattr(args, name)]
+        line = CommandLine({name: getattr(args, name) for name in present})
+        return cls._from_line(line)
+
+    @classmethod
+    def _reader(cls, engine_name: str) -> Reader:
+        return Reader(engine(engine_name), _SWITCHES)
+
+    @classmethod
+    def _from_line(cls, line: CommandLine, *, context: str | None = None) -> Self:
+        try:
+            flags = cls.model_validate(
+                {**line.values, "unrelated": line.unrelated}, context=context
+            )
+        except ValidationError as error:
+            wrong = [_fault(detail) for detail in error.errors()]
+            raise_all("server flags", [*line.faults, *wrong])
+        raise_all("server flags", line.faults)
+        return flags
+
+    def situation(self, facts: Facts) -> Situation:
+        """List what is known of the server, by name; facts go before flags."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        given["speculative_algorithm"] = self.speculative_algorithm or "NONE"
+        if self.kv_cache_dtype == "auto":
+            given["kv_cache_dtype"] = None
+        known = {name: value for name, value in given.items() if value is not None}
+        return {**known, **facts.known()}
+
+    def with_facts(self, facts: Facts) -> Facts:
+        """Fill what the flags say of machine and model into the facts that leave it open."""
+        said = self.situation(Facts())
+        names = type(facts).model_fields.keys() & said.keys()
+        return Facts.model_validate({**{name: said[name] for name in names}, **facts.known()})
+
+    def updated(self, changes: Mapping[str, object]) -> Self:
+        """Return these flags with some changed, by the names of this class."""
+        return type(self).model_validate({**dict(self), **changes})
+
+
+_SWITCHES: Mapping[str, bool] = {
+    name: isinstance(field.default, bool)
+    for name, field in ServerFlags.model_fields.items()
+    if name != "unrelated"
+}
+"""Whether each flag stands alone on a command line."""
+
+
+def _fault(detail: ErrorDetails) -> FlagValueError:
+    expected = detail["msg"].removeprefix("Input should be ")
+    return FlagValueError(
+        flag=option_of(str(detail["loc"][0])), value=repr(detail["input"]), expected=expected
+    )
