@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Source
+from backend_caps.capability.status import Problem, Status
 
-
-class Status(Enum):
-    """What became of a backend's declaration."""
-
-    OK = "ok"
-    """It was read."""
-    BROKEN = "broken"
-    """It could not be read."""
-    CONFLICT = "conflict"
-    """Several distributions claim its name."""
-    SKIPPED = "skipped"
-    """It was left out, for a stated cause."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """What is wrong, as data: a report shows it, a caller reads the code."""
-
-    code: str
-    """Stable; listed in docs/reference/problems.md."""
-    message: str
-    remedy: str
+__all__ = ["Backend", "Problem", "Status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,4 +91,4 @@ class Declaration(BaseModel):
 
     def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:
         """List every reason why the backend does not fit what is known, by its base values."""
-        return unsupported_reasons(self.capabilities, facts)
+        return unsupported_reasons(dict(self.capabilities), facts)

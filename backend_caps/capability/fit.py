@@ -9,7 +9,7 @@ from enum import Enum
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.scale import ANY, UNDECLARED
 from backend_caps.capability.sizes import Exact, MultipleOf, OneOf
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.capability.vocabulary import NO_LIMIT
 
 CHECKED_AGAINST: Mapping[str, str] = {
     "devices": "device",
@@ -29,27 +29,32 @@ class Reason:
 
     code: str
     """Stable: `<fact>-unsupported` or `<fact>-not-checked`."""
+    fact: str
     actual: str
     """What is."""
-    needed: str
-    """What the backend needs."""
+    needed: str | None
+    """What the backend takes; None where it does not say."""
     remedy: str
 
-    @property
-    def checked(self) -> bool:
-        """Whether the backend said anything about it."""
-        return not self.code.endswith("-not-checked")
+    def of(self, backend: str) -> str:
+        """Say it of a backend by its name."""
+        if self.needed is None:
+            return (
+                f"backend {backend!r} does not say which {self.fact} it takes; "
+                f"here it is {self.actual}."
+            )
+        return f"backend {backend!r} takes {self.fact} {self.needed}; here it is {self.actual}."
 
 
-def unsupported_reasons(capabilities: Capabilities, facts: Facts) -> tuple[Reason, ...]:
+def unsupported_reasons(supported: Mapping[str, object], facts: Facts) -> tuple[Reason, ...]:
     """List every reason why a backend does not fit what is known of machine and model.
 
-    What the backend left undeclared is a reason too, with `checked` false: it may fit.
+    `supported` holds a value for each capability in `CHECKED_AGAINST`. What the backend left
+    undeclared is a reason too, without `needed`: it may fit.
     """
     known = facts.known()
     reasons = (
-        _reason(fact, getattr(capabilities, capability), known)
-        for capability, fact in CHECKED_AGAINST.items()
+        _reason(fact, supported[capability], known) for capability, fact in CHECKED_AGAINST.items()
     )
     return tuple(reason for reason in reasons if reason is not None)
 
@@ -58,20 +63,15 @@ def _reason(fact: str, supported: object, known: Situation) -> Reason | None:
     if fact not in known or _fits(supported, known[fact]):
         return None
     label = fact.replace("_", "-")
-    actual = f"{fact} is {text_of(known[fact])}"
+    actual = text_of(known[fact])
     if supported is UNDECLARED:
-        return Reason(
-            code=f"{label}-not-checked",
-            actual=actual,
-            needed="not declared",
-            remedy=f"Ask the backend's author to declare it, or try it with {actual} yourself.",
-        )
-    return Reason(
-        code=f"{label}-unsupported",
-        actual=actual,
-        needed=text_of(supported),
-        remedy=f"Use another backend, or a {fact} that it takes: {text_of(supported)}.",
-    )
+        remedy = "Ask the backend's author to declare it."
+        code = f"{label}-not-checked"
+        return Reason(code=code, fact=fact, actual=actual, needed=None, remedy=remedy)
+    needed = text_of(supported)
+    remedy = f"Use another backend, or {fact} {needed}."
+    code = f"{label}-unsupported"
+    return Reason(code=code, fact=fact, actual=actual, needed=needed, remedy=remedy)
 
 
 def _fits(supported: object, actual: object) -> bool:
@@ -88,6 +88,8 @@ def text_of(value: object) -> str:
     match value:
         case bool():
             return "yes" if value else "no"
+        case int() if value == NO_LIMIT:
+            return "no limit"
         case Enum():
             return str(value.value)
         case (int(major), int(minor)):

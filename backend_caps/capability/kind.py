@@ -72,8 +72,9 @@ DRAFT_TREES: Counted = frozenset(
 class Kind:
     """The algebra of one capability.
 
-    `join` is commutative, associative and idempotent, and `worst` absorbs it. `counted`
-    holds the (role, phase) pairs whose uses take part.
+    `join` is commutative, associative and idempotent. `counted` holds the (role, phase) pairs
+    whose uses take part. A value other than `worst` counts only where the same use has the
+    capability that `requires` names.
     """
 
     polarity: Polarity
@@ -82,6 +83,7 @@ class Kind:
     join: Callable[..., object]
     scope: Scope
     counted: Counted = EVERY_USE
+    requires: str | None = None
 
 
 def need(
@@ -91,10 +93,17 @@ def need(
     join: Callable[..., object],
     scope: Scope,
     counted: Counted = EVERY_USE,
+    requires: str | None = None,
 ) -> Kind:
     """Describe what the engine must supply."""
     return Kind(
-        polarity=Polarity.NEED, worst=worst, best=best, join=join, scope=scope, counted=counted
+        polarity=Polarity.NEED,
+        worst=worst,
+        best=best,
+        join=join,
+        scope=scope,
+        counted=counted,
+        requires=requires,
     )
 
 

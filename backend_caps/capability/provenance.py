@@ -39,3 +39,7 @@ class Source:
     def __str__(self) -> str:
         shipped = " ".join(part for part in (self.distribution, self.version) if part)
         return ", ".join(part for part in (shipped, self.declared_at) if part) or "by hand"
+
+
+BY_HAND = Source()
+"""Of what no distribution ships."""

@@ -114,7 +114,8 @@ def _frozen(values: object) -> object:
 _STORED_AS_SET = (AfterValidator(_frozen), PlainSerializer(_sorted_values))
 
 _ALL_BATCHES = frozenset(BatchKind)
-_MOST_TOPK = 2**31 - 1
+NO_LIMIT = 2**31 - 1
+"""More than any draft tree is wide."""
 
 
 class Capabilities(BaseModel):
@@ -135,6 +136,7 @@ class Capabilities(BaseModel):
             join=highest,
             scope=Scope.SERVER,
             counted=RELAY_LOOP,
+            requires="max_context_len_known",
         ),
     ] = UNDECLARED
     """What the backend reads about sequence lengths on the host. `EXACT` costs a D2H copy and a
@@ -189,7 +191,7 @@ class Capabilities(BaseModel):
     """The roles the backend can take. A use outside them is an error."""
     max_speculative_topk: Annotated[
         Annotated[StrictInt, Field(ge=1)] | Undeclared,
-        support(worst=1, best=_MOST_TOPK, join=least, scope=Scope.SERVER, counted=DRAFT_TREES),
+        support(worst=1, best=NO_LIMIT, join=least, scope=Scope.SERVER, counted=DRAFT_TREES),
     ] = UNDECLARED
     """The widest draft tree the backend can draft or verify: SGLang's `speculative_eagle_topk`."""
     page_sizes: Annotated[

@@ -1,0 +1,135 @@
+"""What one use, or one rule, contributes to one capability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+
+from backend_caps.capability.declaration import Declaration, When
+from backend_caps.capability.facts import Situation, Truth
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Kind, Phase
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.resolution.plan import Cause, CauseKind
+from backend_caps.resolution.rules import Rule
+from backend_caps.resolution.uses import Use
+
+Stated = tuple[object, Origin, str]
+"""A value, how it came to be, and why."""
+
+
+def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | None:
+    """Say what a use contributes; nothing where a composite leaves it to its parts."""
+    kind = CAPABILITIES[capability]
+    if use.declaration is None:
+        assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
+        return _cause(use, (kind.worst, Origin.MISSING, use.problem.message))
+    own = {**situation, "role": use.role, "phase": use.phase}
+    if use.adds_only and not _states(use.declaration, capability):
+        return None
+    stated = declared(use.declaration, capability, own)
+    if kind.requires is not None and not use.adds_only:
+        stated = _unless_required(use.declaration, capability, stated, own)
+    return _cause(use, stated)
+
+
+def _states(declaration: Declaration, capability: str) -> bool:
+    stating = (declaration.capabilities, *(when.capabilities for when in declaration.conditions))
+    return any(capability in each.stated() for each in stating)
+
+
+def declared(declaration: Declaration, capability: str, situation: Situation) -> Stated:
+    """Evaluate a declaration: the base, or what conditions put in its place.
+
+    Where a condition is open, the value covers both ways. What nobody stated is the worst
+    value; this is the one place where `UNDECLARED` becomes a value.
+    """
+    kind = CAPABILITIES[capability]
+    base = _base(declaration, capability, kind)
+    whens = [when for when in declaration.conditions if capability in when.capabilities.stated()]
+    truths = [(when, when.given.truth(situation)) for when in whens]
+    holding = [_conditional(when, capability) for when, truth in truths if truth is Truth.TRUE]
+    open_ = [_open(when, capability) for when, truth in truths if truth is Truth.UNKNOWN]
+    certain = holding or [base]
+    return reduce(lambda one, other: _both(kind, one, other), [*certain, *open_])
+
+
+def _base(declaration: Declaration, capability: str, kind: Kind) -> Stated:
+    value = declaration.capabilities.stated().get(capability, UNDECLARED)
+    if value is UNDECLARED:
+        return kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
+    return value, Origin.DECLARED, f"declares {capability}={text_of(value)}"
+
+
+def _conditional(when: When, capability: str) -> Stated:
+    value = when.capabilities.stated()[capability]
+    return value, Origin.CONDITIONAL, f"{when.reason} ({when.given})"
+
+
+def _open(when: When, capability: str) -> Stated:
+    value = when.capabilities.stated()[capability]
+    return value, Origin.UNDECIDED, f"{when.reason} (not known yet: {when.given})"
+
+
+def _both(kind: Kind, one: Stated, other: Stated) -> Stated:
+    """Join two; the words are those of the one that gives the value, the later on a tie."""
+    value = kind.join(one[0], other[0])
+    if value == one[0] and value != other[0]:
+        return one
+    if value == other[0]:
+        return other
+    return value, other[1], f"{one[2]}; {other[2]}"
+
+
+def _unless_required(
+    declaration: Declaration, capability: str, stated: Stated, situation: Situation
+) -> Stated:
+    kind = CAPABILITIES[capability]
+    required = kind.requires
+    assert required is not None, f"{capability} requires nothing"
+    if stated[0] == kind.worst:
+        return stated
+    value, origin, _ = declared(declaration, required, situation)
+    if value == CAPABILITIES[required].best:
+        return stated
+    words = f"declares {capability}={text_of(stated[0])} without {required}, which that requires"
+    return kind.worst, origin, words
+
+
+def _cause(use: Use, stated: Stated) -> Cause:
+    value, origin, reason = stated
+    return Cause(
+        kind=CauseKind.BACKEND,
+        name=use.backend,
+        role=use.role,
+        phase=use.phase,
+        value=value,
+        reason=reason,
+        origin=origin,
+        source=use.source,
+        via=use.via,
+    )
+
+
+def causes_of_rule(
+    rule: Rule, capability: str, phase: Phase | None, situation: Situation
+) -> Iterator[Cause]:
+    """Say what a rule forces; while its condition is open, it counts."""
+    forced = rule.forces.stated()
+    if capability not in forced:
+        return
+    own = situation if phase is None else {**situation, "phase": phase}
+    truth = rule.given.truth(own)
+    if truth is Truth.FALSE:
+        return
+    known = truth is Truth.TRUE
+    yield Cause(
+        kind=CauseKind.RULE,
+        name=rule.name,
+        phase=phase,
+        value=forced[capability],
+        reason=f"{rule.reason} ({'' if known else 'not known yet: '}{rule.given})",
+        origin=Origin.FORCED if known else Origin.UNDECIDED,
+    )

@@ -1,0 +1,221 @@
+"""The answer: a value for every capability, with everything that caused it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from backend_caps.capability.backend import Problem
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Kind, Phase, Role, Scope
+from backend_caps.capability.provenance import BY_HAND, Origin, Source
+from backend_caps.capability.sizes import Conflict
+from backend_caps.capability.vocabulary import CAPABILITIES, HostSeqLens
+from backend_caps.resolution.errors import PlansDifferError
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.uses import Use
+
+
+class CauseKind(Enum):
+    """Who a cause names."""
+
+    BACKEND = "backend"
+    RULE = "rule"
+    OVERRIDE = "override"
+
+
+class Policy(Enum):
+    """What is done about a plan's problems."""
+
+    STRICT = "strict"
+    """They are errors."""
+    WARN = "warn"
+    """They are shown."""
+    QUIET = "quiet"
+    """They are kept as data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One contribution to a value: who, what, and in whose words why."""
+
+    kind: CauseKind
+    name: str
+    """The backend, the rule, or the overridden capability."""
+    role: Role | None = None
+    phase: Phase | None = None
+    value: object
+    reason: str
+    origin: Origin
+    source: Source = BY_HAND
+    via: tuple[str, ...] = ()
+    rank: int | None = None
+    """The rank it comes from, once plans of several are joined."""
+
+    @property
+    def sort_key(self) -> tuple[str, ...]:
+        """Order causes by who and where, for causes of one value."""
+        place = (self.role.value if self.role else "", self.phase.value if self.phase else "")
+        rank = "" if self.rank is None else f"{self.rank:09d}"
+        return (self.kind.value, self.name, *place, *self.via, self.reason, rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Effect:
+    """What a value does on this server."""
+
+    active: bool
+    text: str
+    """What it does, or why it does nothing."""
+
+    def __str__(self) -> str:
+        return self.text if self.active else f"no effect: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """One value of a plan."""
+
+    capability: str
+    value: object
+    effect: Effect
+    causes: tuple[Cause, ...]
+    """Every contribution, the deciding ones first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a server is configured by. Index it by a capability, or a capability and a phase."""
+
+    server: Mapping[str, Resolved]
+    phases: Mapping[Phase, Mapping[str, Resolved]]
+    uses: tuple[Use, ...]
+    flags: ServerFlags
+    facts: Facts
+    rules: RuleSet
+    policy: Policy
+    problems: tuple[Problem, ...] = ()
+    overrides: tuple[tuple[str, object], ...] = ()
+
+    def __getitem__(self, key: str | tuple[str, Phase]) -> Resolved:
+        """Return a capability's value, of the server or of one phase.
+
+        Raises:
+            KeyError: there is no such capability, or it has the other scope.
+        """
+        name, phase = (key, None) if isinstance(key, str) else key
+        kind = CAPABILITIES.get(name)
+        if kind is None or kind.scope is Scope.USE:
+            raise KeyError(f"a plan has no {name!r}; it has: {', '.join(_in_plans())}")
+        if (kind.scope is Scope.PHASE) is (phase is None):
+            wanted = f"plan[{name!r}, Phase.DECODE]" if phase is None else f"plan[{name!r}]"
+            raise KeyError(f"{name!r} has scope {kind.scope.value}; write {wanted}")
+        return self.server[name] if phase is None else self.phases[phase][name]
+
+    @property
+    def needs_cpu_seq_lens(self) -> bool:
+        """Whether the lengths themselves must cross to the host: SGLang's question."""
+        return self.server["host_seq_lens"].value is HostSeqLens.EXACT
+
+    def values(self) -> Iterator[tuple[Phase | None, Resolved]]:
+        """List every value: the server's, then each phase's."""
+        for resolved in self.server.values():
+            yield None, resolved
+        for phase, of_phase in self.phases.items():
+            for resolved in of_phase.values():
+                yield phase, resolved
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the values: equal plans configure equal servers."""
+        values = [
+            (phase.value if phase else "server", resolved.capability, text_of(resolved.value))
+            for phase, resolved in self.values()
+        ]
+        return hashlib.sha256(json.dumps([self.rules.name, values]).encode()).hexdigest()[:16]
+
+    def with_problems(self, problems: tuple[Problem, ...]) -> Plan:
+        """Return this plan with what is wrong about it."""
+        return replace(self, problems=problems)
+
+    def at_rank(self, rank: int) -> Plan:
+        """Return this plan with its causes marked as one rank's."""
+        return self._with_values(
+            lambda _, own: resolved_from(
+                own.capability, own.value, _ranked(own.causes, rank), own.effect
+            )
+        )
+
+    def join(self, other: Plan) -> Plan:
+        """Join with another rank's plan: every need of either, the supports of both.
+
+        Raises:
+            PlansDifferError: the two were resolved under different rules.
+        """
+        if self.rules.name != other.rules.name:
+            raise PlansDifferError(field="rules", one=self.rules.name, other=other.rules.name)
+        both = self._with_values(
+            lambda phase, own: joined(own, other._value(own.capability, phase))
+        )
+        return replace(
+            both,
+            uses=tuple(sorted({*self.uses, *other.uses}, key=lambda use: use.sort_key)),
+            problems=in_order({*self.problems, *other.problems}),
+        )
+
+    def _value(self, name: str, phase: Phase | None) -> Resolved:
+        return self.server[name] if phase is None else self.phases[phase][name]
+
+    def _with_values(self, change: Callable[[Phase | None, Resolved], Resolved]) -> Plan:
+        server = {name: change(None, own) for name, own in self.server.items()}
+        phases = {
+            phase: {name: change(phase, own) for name, own in values.items()}
+            for phase, values in self.phases.items()
+        }
+        return replace(self, server=server, phases=phases)
+
+
+def joined(one: Resolved, other: Resolved) -> Resolved:
+    """Join two values of one capability, with the causes of both."""
+    value = CAPABILITIES[one.capability].join(one.value, other.value)
+    effects = [own.effect for own in (one, other) if own.value == value]
+    effect = max(effects or [one.effect, other.effect])
+    return resolved_from(one.capability, value, (*one.causes, *other.causes), effect)
+
+
+def resolved_from(
+    capability: str, value: object, causes: Iterable[Cause], effect: Effect
+) -> Resolved:
+    """Put a value and its causes together: no cause twice, the deciding ones first."""
+    kind = CAPABILITIES[capability]
+    unique = sorted(set(causes), key=lambda c: (_weight(c, kind, value), *c.sort_key))
+    if isinstance(value, Conflict):
+        value = Conflict(tuple(sorted({c.name for c in unique if c.value != kind.best})))
+    return Resolved(capability=capability, value=value, effect=effect, causes=tuple(unique))
+
+
+def _weight(cause: Cause, kind: Kind, value: object) -> str:
+    """Rank a cause: it alone gives the value, it takes something away, or it takes nothing."""
+    if cause.kind is CauseKind.OVERRIDE:
+        return "0"
+    if kind.join(cause.value, value) == cause.value:
+        return "1"
+    return "2" if cause.value != kind.best else "3"
+
+
+def _ranked(causes: Iterable[Cause], rank: int) -> tuple[Cause, ...]:
+    return tuple(replace(cause, rank=rank) for cause in causes)
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Sort problems, so that plans of the same content are equal."""
+    return tuple(sorted(problems, key=lambda found: (found.code, found.message, found.remedy)))
+
+
+def _in_plans() -> list[str]:
+    return [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]

@@ -1,0 +1,166 @@
+"""From uses, flags and rules to a plan. Pure: no clock, environment, torch or logging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+
+from backend_caps.capability.backend import Problem
+from backend_caps.capability.facts import Facts, Situation
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Kind, Phase, Scope
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
+from backend_caps.resolution.effects import effect_of
+from backend_caps.resolution.errors import (
+    NoUseError,
+    OverrideError,
+    PlanRefusedError,
+    UnexpandedCompositeError,
+    raise_all,
+)
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved, resolved_from
+from backend_caps.resolution.problems import check_roles, problems_of
+from backend_caps.resolution.rules import DEFAULT_RULES, RuleSet
+from backend_caps.resolution.uses import Use
+
+
+def resolve(
+    uses: Iterable[Use],
+    flags: ServerFlags,
+    *,
+    rules: RuleSet | None = None,
+    facts: Facts | None = None,
+    policy: Policy | str = Policy.WARN,
+    unsafe_override: Capabilities | None = None,
+) -> Plan:
+    """Join what every use needs with what the flags force, keeping every cause.
+
+    Args:
+        uses: who runs what, from `registry.uses(flags)` or by hand.
+        flags: the server's.
+        rules: the engine version's; `sglang-0.5.13`'s unless given.
+        facts: what is known of machine and model; what is not stays undecided.
+        policy: what is done about problems; `strict` raises them.
+        unsafe_override: values to put in place of the joined ones, better ones too. Each is
+            recorded as a cause.
+
+    Raises:
+        NoUseError: `uses` is empty.
+        RoleError: a backend is used in a role that it says it does not take.
+        UnexpandedCompositeError: a use is a composite whose parts are not in `uses`.
+        OverrideError: the override names a capability that a plan does not hold.
+        PlanRefusedError: the policy is strict and there is a problem. Several faults come
+            as one group.
+    """
+    uses = tuple(sorted(uses, key=lambda use: use.sort_key))
+    _check(uses)
+    rules = rules or RuleSet.builtin(DEFAULT_RULES)
+    facts = flags.with_facts(facts or Facts())
+    overrides = _overrides(unsafe_override)
+    join = _Join(uses, flags.situation(facts), rules, overrides)
+    plan = Plan(
+        server={name: join.resolved(name, None) for name in _scoped(Scope.SERVER)},
+        phases={
+            phase: {name: join.resolved(name, phase) for name in _scoped(Scope.PHASE)}
+            for phase in Phase
+        },
+        uses=uses,
+        flags=flags,
+        facts=facts,
+        rules=rules,
+        policy=Policy(policy),
+        overrides=tuple(overrides.items()),
+    )
+    return _under_policy(plan, problems_of(plan))
+
+
+def _check(uses: tuple[Use, ...]) -> None:
+    if not uses:
+        raise NoUseError
+    check_roles(uses)
+    for use in uses:
+        if use.declaration is not None and use.declaration.parts and not use.adds_only:
+            parts = tuple(part.backend for part in use.declaration.parts)
+            raise UnexpandedCompositeError(name=use.backend, parts=parts)
+
+
+def _scoped(scope: Scope) -> Iterator[str]:
+    return (name for name, kind in CAPABILITIES.items() if kind.scope is scope)
+
+
+def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
+    stated = {} if unsafe_override is None else unsafe_override.stated()
+    for name, value in stated.items():
+        if CAPABILITIES[name].scope is Scope.USE:
+            held = [each for each in CAPABILITIES if CAPABILITIES[each].scope is not Scope.USE]
+            expected = f"a capability that a plan holds: {', '.join(held)}"
+            raise OverrideError(name=name, value=text_of(value), expected=expected)
+    return stated
+
+
+class _Join:
+    """The fold over uses, rules and overrides, for one server."""
+
+    def __init__(
+        self,
+        uses: tuple[Use, ...],
+        situation: Situation,
+        rules: RuleSet,
+        overrides: Mapping[str, object],
+    ) -> None:
+        self._uses = uses
+        self._situation = situation
+        self._rules = rules
+        self._overrides = overrides
+
+    def resolved(self, capability: str, phase: Phase | None) -> Resolved:
+        kind = CAPABILITIES[capability]
+        backends = tuple(self._of_uses(capability, kind, phase))
+        causes = (*backends, *self._of_rules(capability, phase))
+        value = reduce(kind.join, (cause.value for cause in causes), kind.best)
+        if capability in self._overrides:
+            value = self._overrides[capability]
+            causes = (*causes, _override(capability, phase, value))
+        effect = effect_of(
+            capability,
+            value,
+            situation=self._situation,
+            rules=self._rules,
+            used=bool(backends),
+        )
+        return resolved_from(capability, value, causes, effect)
+
+    def _of_uses(self, capability: str, kind: Kind, phase: Phase | None) -> Iterator[Cause]:
+        for use in self._uses:
+            counts = (use.role, use.phase) in kind.counted and phase in (None, use.phase)
+            cause = cause_of_use(use, capability, self._situation) if counts else None
+            if cause is not None:
+                yield cause
+
+    def _of_rules(self, capability: str, phase: Phase | None) -> Iterator[Cause]:
+        for rule in self._rules.rules:
+            yield from causes_of_rule(rule, capability, phase, self._situation)
+
+
+def _override(capability: str, phase: Phase | None, value: object) -> Cause:
+    return Cause(
+        kind=CauseKind.OVERRIDE,
+        name=capability,
+        phase=phase,
+        value=value,
+        reason="unsafe_override: the operator put it in place of the joined value",
+        origin=Origin.OVERRIDDEN,
+    )
+
+
+def _under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:
+    if plan.policy is Policy.STRICT:
+        refused = [
+            PlanRefusedError(code=found.code, problem=found.message, remedy=found.remedy)
+            for found in problems
+        ]
+        raise_all("plan refused (strict)", refused)
+    return plan.with_problems(problems)

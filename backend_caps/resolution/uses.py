@@ -1,0 +1,200 @@
+"""Who runs what: from a server's flags and the known backends to uses.
+
+A use is one backend in one role and phase. The routing is the engine's: a slot without a
+backend of its own is filled with the backend that really runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from backend_caps.capability.backend import Backend, Problem, Status
+from backend_caps.capability.declaration import Declaration, Part
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import BY_HAND, Source
+from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.engine import ENGINES, engine, option_of
+from backend_caps.resolution.errors import (
+    CompositeCycleError,
+    UnknownBackendError,
+    UnusableBackendError,
+    nearest,
+    raise_all,
+)
+from backend_caps.resolution.flags import ServerFlags
+
+ENGINE_DEFAULT = "engine default"
+"""The backend that an engine picks when no flag names one."""
+_DRAFTS_ON_THE_HOST = frozenset({"NGRAM"})
+"""Algorithms without a draft model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One backend in one role and phase."""
+
+    backend: str
+    role: Role
+    phase: Phase
+    declaration: Declaration | None
+    """None where it could not be read; `problem` then says why."""
+    source: Source = BY_HAND
+    slot: str = "by hand"
+    """The flag that put the backend there."""
+    via: tuple[str, ...] = ()
+    """The composites through which it came, outermost first."""
+    adds_only: bool = False
+    """A composite's own capabilities: what it leaves out is its parts' to say."""
+    problem: Problem | None = None
+
+    @property
+    def sort_key(self) -> tuple[str, ...]:
+        """Order uses by role, phase and backend."""
+        place = (self.role.value, self.phase.value)
+        return (*place, self.backend, str(self.source), self.slot, *self.via)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    role: Role
+    phase: Phase
+    flag: str
+    backend: str | None
+
+
+def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, ...]:
+    """List the uses of a server with these flags.
+
+    Raises:
+        UnknownBackendError: a flag names no backend, and nearly names one that is there.
+        UnusableBackendError: a backend in use is broken, or claimed by two distributions.
+        CompositeCycleError: a composite is a part of itself. Several come as one group.
+    """
+    uses: list[Use] = []
+    faults: dict[str, BackendCapsError] = {}
+    for slot in _slots(flags):
+        try:
+            uses.extend(_expanded(slot, slot.backend, backends, ()))
+        except BackendCapsError as fault:
+            faults.setdefault(str(fault), fault)
+    raise_all("backends in use", list(faults.values()))
+    return tuple(uses)
+
+
+def _slots(flags: ServerFlags) -> Iterator[_Slot]:
+    prefill = _named(flags, "prefill_attention_backend", "attention_backend")
+    decode = _named(flags, "decode_attention_backend", "attention_backend")
+    yield _Slot(Role.TARGET, Phase.PREFILL, *prefill)
+    yield _Slot(Role.TARGET, Phase.DECODE, *decode)
+    if flags.speculative_algorithm is None:
+        return
+    verify = prefill if flags.speculative_attention_mode == "prefill" else decode
+    yield _Slot(Role.TARGET, Phase.VERIFY, *verify)
+    if flags.speculative_algorithm in _DRAFTS_ON_THE_HOST:
+        return
+    own = _named(flags, "speculative_draft_attention_backend")
+    draft = None if own[1] is None else own
+    yield _Slot(Role.DRAFT, Phase.PREFILL, *(draft or prefill))
+    if flags.speculative_num_steps != 1:  # with one step, draft-extend has drafted already
+        yield _Slot(Role.DRAFT, Phase.DECODE, *(draft or decode))
+    yield _Slot(Role.DRAFT_EXTEND, Phase.VERIFY, *(draft or verify))
+
+
+def _named(flags: ServerFlags, *names: str) -> tuple[str, str | None]:
+    """Return the first of these flags that names a backend, and the backend."""
+    chosen = dict(flags)
+    for name in names:
+        if chosen[name] is not None:
+            return option_of(name), chosen[name]
+    return f"no {option_of(names[-1])}", None
+
+
+def _expanded(
+    slot: _Slot, name: str | None, backends: Mapping[str, Backend], via: tuple[str, ...]
+) -> Iterator[Use]:
+    if name is None:
+        yield _use(slot, ENGINE_DEFAULT, via, declaration=Declaration())
+        return
+    if name in via:
+        raise CompositeCycleError(cycle=(*via[via.index(name) :], name))
+    backend = backends.get(name)
+    if backend is None:
+        yield _missing(slot, name, backends, via)
+        return
+    declaration = _declaration(backend, slot)
+    use = _use(slot, name, via, declaration=declaration, source=backend.source)
+    if not declaration.parts:
+        yield use
+        return
+    if declaration.capabilities.stated() or declaration.conditions:
+        yield replace(use, adds_only=True)
+    yield from _of_parts(slot, use, declaration.parts, backends)
+
+
+def _of_parts(
+    slot: _Slot, whole: Use, parts: Sequence[Part], backends: Mapping[str, Backend]
+) -> Iterator[Use]:
+    via = (*whole.via, whole.backend)
+    taken = [part.backend for part in parts if part.takes(slot.role, slot.phase)]
+    for name in taken:
+        yield from _expanded(slot, name, backends, via)
+    if not taken:
+        problem = Problem(
+            code="no-part",
+            message=(
+                f"composite backend {whole.backend!r} has no part for "
+                f"{slot.role.value} {slot.phase.value} ({slot.flag})."
+            ),
+            remedy="Name a part that takes it in the composite's declaration.",
+        )
+        yield replace(whole, declaration=None, problem=problem)
+
+
+def _use(
+    slot: _Slot,
+    name: str,
+    via: tuple[str, ...],
+    *,
+    declaration: Declaration | None,
+    source: Source = BY_HAND,
+) -> Use:
+    return Use(
+        backend=name,
+        role=slot.role,
+        phase=slot.phase,
+        declaration=declaration,
+        source=source,
+        slot=slot.flag,
+        via=via,
+    )
+
+
+def _declaration(backend: Backend, slot: _Slot) -> Declaration:
+    if backend.declaration is not None and backend.status is Status.OK:
+        return backend.declaration
+    told = backend.problems or (
+        Problem(code="broken", message="its declaration was not read.", remedy="See the report."),
+    )
+    raise UnusableBackendError(
+        name=backend.name, flag=slot.flag, problem=told[0].message, remedy=told[0].remedy
+    )
+
+
+def _missing(slot: _Slot, name: str, backends: Mapping[str, Backend], via: tuple[str, ...]) -> Use:
+    meant = None if name in _engines_own() else nearest(name, list(backends))
+    if meant is not None:
+        declared = tuple(sorted(backends))
+        raise UnknownBackendError(name=name, flag=slot.flag, declared=declared, meant=meant)
+    problem = Problem(
+        code="backend-missing",
+        message=f"no installed plugin declares backend {name!r} ({slot.flag}).",
+        remedy="Install the plugin that does, or name a backend that is declared: "
+        f"{', '.join(sorted(backends)) or 'there is none'}.",
+    )
+    return replace(_use(slot, name, via, declaration=None), problem=problem)
+
+
+def _engines_own() -> frozenset[str]:
+    """Names that an engine has itself: never a misspelling of a plugin's."""
+    return frozenset().union(*(engine(name).attention_backends for name in ENGINES))
