@@ -1,1 +1,116 @@
-"""What an attention backend needs and supports: declared once, resolved with reasons."""
+"""What an attention backend needs and supports: declared once, resolved with reasons.
+
+The names below are loaded on first use: importing the package costs nothing, and only
+`configure` loads torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backend_caps.capability.compute import ComputeRange
+    from backend_caps.capability.declaration import Declaration, Part, When
+    from backend_caps.capability.facts import AtLeast, Facts, Given
+    from backend_caps.capability.kind import Phase, Role
+    from backend_caps.capability.provenance import Origin, Source
+    from backend_caps.capability.scale import ANY, UNDECLARED
+    from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
+    from backend_caps.capability.vocabulary import (
+        AttentionArch,
+        BatchKind,
+        Capabilities,
+        GraphMetadata,
+        HostSeqLens,
+        SharedReadsEnd,
+    )
+    from backend_caps.discovery.registry import Registry, discover
+    from backend_caps.errors import BackendCapsError
+    from backend_caps.resolution.flags import ServerFlags
+    from backend_caps.resolution.flips import Flip, flips
+    from backend_caps.resolution.plan import Cause, Plan, Policy
+    from backend_caps.resolution.resolver import resolve
+    from backend_caps.resolution.rules import Rule, RuleSet
+    from backend_caps.resolution.uses import Use
+    from backend_caps.startup.configure import configure
+
+__all__ = [
+    "ANY",
+    "UNDECLARED",
+    "AtLeast",
+    "AttentionArch",
+    "BackendCapsError",
+    "BatchKind",
+    "Capabilities",
+    "Cause",
+    "ComputeRange",
+    "Conflict",
+    "Declaration",
+    "Exact",
+    "Facts",
+    "Flip",
+    "Given",
+    "GraphMetadata",
+    "HostSeqLens",
+    "MultipleOf",
+    "OneOf",
+    "Origin",
+    "Part",
+    "Phase",
+    "Plan",
+    "Policy",
+    "Registry",
+    "Role",
+    "Rule",
+    "RuleSet",
+    "ServerFlags",
+    "SharedReadsEnd",
+    "Source",
+    "Use",
+    "When",
+    "configure",
+    "discover",
+    "flips",
+    "resolve",
+]
+
+_MODULES = {
+    "capability.compute": ("ComputeRange",),
+    "capability.declaration": ("Declaration", "Part", "When"),
+    "capability.facts": ("AtLeast", "Facts", "Given"),
+    "capability.kind": ("Phase", "Role"),
+    "capability.provenance": ("Origin", "Source"),
+    "capability.scale": ("ANY", "UNDECLARED"),
+    "capability.sizes": ("Conflict", "Exact", "MultipleOf", "OneOf"),
+    "capability.vocabulary": (
+        "AttentionArch",
+        "BatchKind",
+        "Capabilities",
+        "GraphMetadata",
+        "HostSeqLens",
+        "SharedReadsEnd",
+    ),
+    "discovery.registry": ("Registry", "discover"),
+    "errors": ("BackendCapsError",),
+    "resolution.flags": ("ServerFlags",),
+    "resolution.flips": ("Flip", "flips"),
+    "resolution.plan": ("Cause", "Plan", "Policy"),
+    "resolution.resolver": ("resolve",),
+    "resolution.rules": ("Rule", "RuleSet"),
+    "resolution.uses": ("Use",),
+    "startup.configure": ("configure",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -196,6 +196,16 @@ class ServerFlags(BaseModel):
         names = type(facts).model_fields.keys() & said.keys()
         return Facts.model_validate({**{name: said[name] for name in names}, **facts.known()})
 
+    def given(self) -> Mapping[str, object]:
+        """List what was said, by name; the rest are defaults."""
+        return {name: getattr(self, name) for name in _SWITCHES if name in self.model_fields_set}
+
+    def over(self, base: Self) -> Self:
+        """Put what was said here over what was said in `base`."""
+        unrelated = base.unrelated + self.unrelated
+        said = {**base.given(), **self.given(), "unrelated": unrelated}
+        return type(self).model_validate(said)
+
     def updated(self, changes: Mapping[str, object]) -> Self:
         """Return these flags with some changed, by the names of this class."""
         return type(self).model_validate({**dict(self), **changes})

@@ -1,0 +1,158 @@
+"""What the commands share: their options, and the way from them to a plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.output import Format
+from backend_caps.cli.words import facts_from, override_from
+from backend_caps.discovery.registry import Registry, discover
+from backend_caps.report.documents import PlanDocument, plan_document
+from backend_caps.resolution.engine import ENGINES
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.flips import flips
+from backend_caps.resolution.plan import Policy
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import DEFAULT_RULES
+
+_OPTIONS = (
+    click.option(
+        "--path",
+        multiple=True,
+        type=click.Path(exists=True, path_type=Path),
+        help="Look for plugins in this folder instead of the environment. Repeatable.",
+    ),
+    click.option(
+        "--rules",
+        default=DEFAULT_RULES,
+        show_default=True,
+        type=click.Choice(ENGINES),
+        help="The engine version whose flags and rules hold.",
+    ),
+    click.option(
+        "--policy",
+        type=click.Choice([policy.value for policy in Policy]),
+        default=Policy.WARN.value,
+        show_default=True,
+        help="Refuse problems (exit status 1), show them, or leave them out.",
+    ),
+    click.option(
+        "--fact",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="What is known of machine and model, such as head_size=128. Repeatable.",
+    ),
+    click.option(
+        "--unsafe-override",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Put a value in place of the joined one; recorded as a cause. Repeatable.",
+    ),
+    click.option(
+        "--flags-file",
+        type=click.Path(path_type=Path),
+        help="Server flags from a YAML or JSON file; those after -- go before them.",
+    ),
+    click.option(
+        "--format",
+        type=click.Choice([each.value for each in Format]),
+        default=Format.TABLE.value,
+        show_default=True,
+        help="How to print.",
+    ),
+    click.option("--verbose", is_flag=True, help="Name the server flags that do not matter here."),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a command was asked, read from its options."""
+
+    path: tuple[Path, ...]
+    rules: str
+    policy: Policy
+    facts: Facts
+    override: Capabilities | None
+    flags: ServerFlags
+    format: Format
+
+    def registry(self, invocation: Invocation) -> Registry:
+        """Find what is installed, or what is in the folders that were named."""
+        if invocation.loading is not None and not self.path:
+            return Registry.of_loading(invocation.loading)
+        return discover(self.path or None)
+
+    def plan(self, registry: Registry) -> PlanDocument:
+        """Resolve the flags against what is installed."""
+        plan = resolve(
+            registry.uses(self.flags),
+            self.flags,
+            rules=registry.rules(self.rules),
+            facts=self.facts,
+            policy=self.policy,
+            unsafe_override=self.override,
+        )
+        return plan_document(plan, flips(plan, registry, self.flags))
+
+
+class ServerCommand(click.Command):
+    """A command that takes server flags after `--`."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show where server flags go."""
+        return [*super().collect_usage_pieces(ctx), "[-- SERVER FLAGS...]"]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Say of an unknown option that it may belong behind `--`."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            said = f"{error.message} Server flags go after --."
+            raise click.NoSuchOption(error.option_name, said, error.possibilities, ctx) from error
+
+
+def request_options(command: click.Command) -> click.Command:
+    """Add the options that `request_of` reads."""
+    options = click.Command(None)
+    for option in reversed(_OPTIONS):
+        option(options)
+    command.params.extend(options.params)
+    return command
+
+
+def request_of(ctx: click.Context) -> Request:
+    """Read a request from a command's options, the flags after `--` and the environment."""
+    given = ctx.params
+    flags = _flags(ctx.ensure_object(Invocation), given["flags_file"], given["rules"])
+    _tell_unrelated(flags, verbose=given["verbose"])
+    return Request(
+        path=given["path"],
+        rules=given["rules"],
+        policy=Policy(given["policy"]),
+        facts=facts_from(given["fact"]),
+        override=override_from(given["unsafe_override"]),
+        flags=flags,
+        format=Format(given["format"]),
+    )
+
+
+def _flags(invocation: Invocation, file: Path | None, rules: str) -> ServerFlags:
+    """Read the flags: the command line goes before the file, both before the environment."""
+    flags = ServerFlags.from_environ(os.environ)
+    if file is not None:
+        flags = ServerFlags.from_file(file, engine_name=rules).over(flags)
+    return ServerFlags.from_argv(invocation.server_flags, engine_name=rules).over(flags)
+
+
+def _tell_unrelated(flags: ServerFlags, *, verbose: bool) -> None:
+    if not flags.unrelated:
+        return
+    names = ": " + ", ".join(flags.unrelated) if verbose else "; --verbose names them"
+    click.echo(f"{len(flags.unrelated)} server flags do not matter here{names}", err=True)

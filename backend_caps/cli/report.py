@@ -1,0 +1,44 @@
+"""`backend-caps report`: what is installed, and the plan where server flags are given."""
+
+from __future__ import annotations
+
+import click
+
+from backend_caps.capability.backend import Status
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
+from backend_caps.cli.output import show
+from backend_caps.discovery.registry import Registry
+from backend_caps.report.documents import report_document
+from backend_caps.report.views import report_view
+from backend_caps.resolution.errors import PlanRefusedError, raise_all
+from backend_caps.resolution.plan import Policy
+
+
+@request_options
+@click.command(cls=ServerCommand)
+@click.pass_context
+def report(ctx: click.Context, /, **_options: object) -> None:
+    """Show every installed backend with what it declares and what is wrong with it.
+
+    With server flags after --, the plan for that server too.
+    """
+    request = request_of(ctx)
+    registry = request.registry(ctx.ensure_object(Invocation))
+    plan = request.plan(registry) if request.flags.given() else None
+    document = report_document(registry.entries, registry.problems, plan)
+    show(document, report_view(document), request.format)
+    _refuse_faults(request, registry)
+
+
+def _refuse_faults(request: Request, registry: Registry) -> None:
+    """Under strict, a plugin that could not be read is an error."""
+    if request.policy is not Policy.STRICT:
+        return
+    refused = [
+        PlanRefusedError(code=found.code, problem=found.message, remedy=found.remedy)
+        for backend in registry.entries
+        if backend.status in {Status.BROKEN, Status.CONFLICT}
+        for found in backend.problems
+    ]
+    raise_all("plugins refused (strict)", refused)

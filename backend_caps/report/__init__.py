@@ -1,0 +1,1 @@
+"""Every view of what is installed and of a plan."""

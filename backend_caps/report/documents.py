@@ -1,0 +1,255 @@
+"""The JSON of a plan and of a report: what crosses the edge, with a published schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from backend_caps.capability.backend import Backend, Problem
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
+from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
+from backend_caps.resolution.flips import Flip
+from backend_caps.resolution.plan import Cause, Plan, Resolved
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_by_name=True,
+        serialize_by_alias=True,
+        defer_build=True,
+    )
+
+
+class ProblemDocument(_Document):
+    """What is wrong."""
+
+    code: str
+    message: str
+    remedy: str
+
+
+class CauseDocument(_Document):
+    """One contribution to a value."""
+
+    kind: Literal["backend", "rule", "override"]
+    name: str
+    role: str | None
+    phase: str | None
+    value: JsonValue
+    reason: str
+    origin: str
+    source: str
+    """Distribution, version, file and line; `by hand` where there is none."""
+    rank: int | None
+
+
+class ValueDocument(_Document):
+    """One value of a plan."""
+
+    value: JsonValue
+    effect: str
+    """What it does on this server, or `no effect: ` and why."""
+    causes: list[CauseDocument]
+    """Every contribution, the deciding ones first."""
+
+
+class FlipDocument(_Document):
+    """Changes that together lead to a better value."""
+
+    capability: str
+    phase: str | None
+    value: JsonValue
+    becomes: JsonValue
+    remedies: list[str]
+
+
+class PlanDocument(_Document):
+    """What a server is configured by, and why."""
+
+    schema_: Annotated[Literal["backend-caps/plan@1"], Field(alias="schema")]
+    needs_cpu_seq_lens: bool
+    server: dict[str, ValueDocument]
+    phases: dict[str, dict[str, ValueDocument]]
+    flips: list[FlipDocument]
+    problems: list[ProblemDocument]
+    rules: str
+    fingerprint: str
+
+
+class ConditionDocument(_Document):
+    """A value under a condition."""
+
+    given: str
+    value: JsonValue
+    reason: str
+
+
+class CapabilityDocument(_Document):
+    """What a backend says of one capability."""
+
+    value: JsonValue
+    origin: Literal["declared", "undeclared", "inherited"]
+    when: list[ConditionDocument] | None = None
+
+
+class BackendDocument(_Document):
+    """One claim to a backend's name."""
+
+    name: str
+    status: Literal["ok", "broken", "conflict", "skipped"]
+    distribution: str | None
+    version: str | None
+    declared_at: str | None
+    parts: list[str] | None = None
+    capabilities: dict[str, CapabilityDocument]
+    problems: list[ProblemDocument]
+
+
+class ReportDocument(_Document):
+    """What is installed, and the plan for a server where flags were given."""
+
+    schema_: Annotated[Literal["backend-caps/report@1"], Field(alias="schema")]
+    backends: list[BackendDocument]
+    problems: list[ProblemDocument]
+    plan: PlanDocument | None
+
+
+def plan_document(plan: Plan, flips: Iterable[Flip]) -> PlanDocument:
+    """Write a plan as its document."""
+    return PlanDocument(
+        schema_="backend-caps/plan@1",
+        needs_cpu_seq_lens=plan.needs_cpu_seq_lens,
+        server={name: _value(own) for name, own in plan.server.items()},
+        phases={
+            phase.value: {name: _value(own) for name, own in values.items()}
+            for phase, values in plan.phases.items()
+        },
+        flips=[_flip(flip) for flip in flips],
+        problems=_problems(plan.problems),
+        rules=plan.rules.name,
+        fingerprint=plan.fingerprint,
+    )
+
+
+def report_document(
+    backends: Iterable[Backend], problems: Iterable[Problem], plan: PlanDocument | None
+) -> ReportDocument:
+    """Write what is installed, and a plan, as a report's document."""
+    return ReportDocument(
+        schema_="backend-caps/report@1",
+        backends=[_backend(backend) for backend in backends],
+        problems=_problems(problems),
+        plan=plan,
+    )
+
+
+def json_of(value: object) -> JsonValue:
+    """Write a capability's value as JSON, in a stable order; no limit is null."""
+    match value:
+        case bool():
+            return value
+        case int():
+            return None if value == NO_LIMIT else value
+        case Enum():
+            return str(value.value)
+        case frozenset():
+            return sorted(
+                str(member.value) if isinstance(member, Enum) else member for member in value
+            )
+        case tuple():
+            return [str(window) for window in value]
+        case Exact() | MultipleOf() | OneOf() | Unchecked() | Conflict():
+            return _json_of_sizes(value)
+    raise AssertionError(f"no capability has the value {value!r}")
+
+
+def _json_of_sizes(sizes: Exact | MultipleOf | OneOf | Unchecked | Conflict) -> JsonValue:
+    match sizes:
+        case Exact(size):
+            return {"exact": size}
+        case MultipleOf(size):
+            return {"multiple_of": size}
+        case OneOf(listed):
+            return {"one_of": [*sorted(listed)]}
+        case Unchecked(within):
+            return {"unchecked": json_of(within)}
+        case Conflict(owners):
+            return {"conflict": [*owners]}
+
+
+def _value(own: Resolved) -> ValueDocument:
+    return ValueDocument(
+        value=json_of(own.value),
+        effect=str(own.effect),
+        causes=[_cause(cause) for cause in own.causes],
+    )
+
+
+def _cause(cause: Cause) -> CauseDocument:
+    return CauseDocument(
+        kind=cause.kind.value,
+        name=cause.name,
+        role=cause.role.value if cause.role else None,
+        phase=cause.phase.value if cause.phase else None,
+        value=json_of(cause.value),
+        reason=cause.reason,
+        origin=cause.origin.value,
+        source=str(cause.source),
+        rank=cause.rank,
+    )
+
+
+def _flip(flip: Flip) -> FlipDocument:
+    return FlipDocument(
+        capability=flip.capability,
+        phase=flip.phase.value if flip.phase else None,
+        value=json_of(flip.value),
+        becomes=json_of(flip.becomes),
+        remedies=[remedy.text for remedy in flip.remedies],
+    )
+
+
+def _problems(problems: Iterable[Problem]) -> list[ProblemDocument]:
+    return [ProblemDocument(code=p.code, message=p.message, remedy=p.remedy) for p in problems]
+
+
+def _backend(backend: Backend) -> BackendDocument:
+    declaration = backend.declaration
+    parts = [part.backend for part in declaration.parts] if declaration else []
+    return BackendDocument(
+        name=backend.name,
+        status=backend.status.value,
+        distribution=backend.source.distribution,
+        version=backend.source.version,
+        declared_at=backend.source.declared_at,
+        parts=parts or None,
+        capabilities=_capabilities(declaration) if declaration else {},
+        problems=_problems(backend.problems),
+    )
+
+
+def _capabilities(declaration: Declaration) -> Mapping[str, CapabilityDocument]:
+    return {name: _capability(declaration, name) for name in CAPABILITIES}
+
+
+def _capability(declaration: Declaration, name: str) -> CapabilityDocument:
+    value = declaration.capabilities.stated().get(name, UNDECLARED)
+    stated = [
+        ConditionDocument(
+            given=str(when.given),
+            value=json_of(when.capabilities.stated()[name]),
+            reason=when.reason,
+        )
+        for when in declaration.conditions
+        if name in when.capabilities.stated()
+    ]
+    origin = "undeclared" if value is UNDECLARED else "declared"
+    return CapabilityDocument(value=json_of(value), origin=origin, when=stated or None)

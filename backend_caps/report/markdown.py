@@ -1,0 +1,35 @@
+"""Sections as GitHub-flavoured markdown."""
+
+from __future__ import annotations
+
+from backend_caps.report.sections import Heading, Lines, Section, Sections, Table
+
+_SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#"})
+
+
+def markdown(sections: Sections) -> str:
+    """Write sections as markdown. A plugin's words are text, never markup."""
+    return "\n\n".join(map(_block, sections)) + "\n"
+
+
+def _block(section: Section) -> str:
+    match section:
+        case Heading(text):
+            return f"## {_text(text)}"
+        case Lines(lines):
+            return "\n".join(f"- {_text(line)}" for line in lines)
+        case Table(columns, rows):
+            ruler = ("---",) * len(columns)
+            return "\n".join(map(_row, (tuple(map(_text, columns)), ruler, *_escaped(rows))))
+
+
+def _escaped(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
+    return [tuple(map(_text, row)) for row in rows]
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _text(text: str) -> str:
+    return " ".join(text.split()).translate(_SPECIAL)

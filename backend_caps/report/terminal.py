@@ -1,0 +1,62 @@
+"""Sections on a terminal, by rich."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from backend_caps.report.sections import Heading, Lines, Section, Sections, Table
+
+_WIDTH = 100
+"""Where the output is no terminal: the same text everywhere."""
+
+
+def show(sections: Sections) -> None:
+    """Print sections; in colour only on a terminal, and never under `NO_COLOR`.
+
+    A plugin's words are text: control characters are shown, not sent.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    for section in sections:
+        _print(console, section)
+
+
+def _print(console: Console, section: Section) -> None:
+    match section:
+        case Heading(text):
+            console.print(Text(f"\n{_visible(text)}", style="bold"))
+        case Lines(lines):
+            for line in lines:
+                console.print(Text(_visible(line)))
+        case Table():
+            console.print(_table(section))
+
+
+def _table(table: Table) -> RichTable:
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        drawn.add_column(column, overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*(_cell(text) for text in row))
+    return drawn
+
+
+_STYLES = {
+    "undeclared": "dim",
+    "broken": "red",
+    "conflict": "red",
+    "skipped": "yellow",
+    "ok": "green",
+}
+
+
+def _cell(text: str) -> Text:
+    return Text(_visible(text), style=_STYLES.get(text, ""))
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

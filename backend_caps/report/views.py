@@ -1,0 +1,151 @@
+"""A report, a plan and an explanation as sections: one content for every textual format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from backend_caps.report.documents import (
+    BackendDocument,
+    CapabilityDocument,
+    FlipDocument,
+    PlanDocument,
+    ProblemDocument,
+    ReportDocument,
+    ValueDocument,
+)
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.words import decided_by, place_of, words_of
+
+_SIDE_BY_SIDE = 3
+"""Backends in one table: as many as a terminal of 100 columns holds."""
+
+
+def report_view(report: ReportDocument) -> Iterator[Section]:
+    """Show what is installed, what is wrong with it, and the plan."""
+    yield Heading("Backends")
+    if not report.backends:
+        yield Lines(("No installed distribution declares a backend.",))
+    else:
+        yield _installed(report.backends)
+        yield from _matrix([b for b in report.backends if b.status == "ok"])
+        yield from _conditions(report.backends)
+    named = [(backend.name, p) for backend in report.backends for p in backend.problems]
+    yield from _problems("Problems", [*named, *(("", p) for p in report.problems)])
+    if report.plan is not None:
+        yield from plan_view(report.plan)
+
+
+def _installed(backends: Sequence[BackendDocument]) -> Table:
+    columns = ("backend", "status", "distribution", "version", "declared at")
+    rows = [
+        (b.name, b.status, b.distribution or "", b.version or "", b.declared_at or "")
+        for b in backends
+    ]
+    return Table(columns, tuple(rows))
+
+
+def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Table]:
+    for start in range(0, len(backends), _SIDE_BY_SIDE):
+        shown = backends[start : start + _SIDE_BY_SIDE]
+        rows = [
+            (name, *(_cell(backend.capabilities[name]) for backend in shown))
+            for name in shown[0].capabilities
+        ]
+        yield Table(("capability", *(backend.name for backend in shown)), tuple(rows))
+
+
+def _cell(said: CapabilityDocument) -> str:
+    return words_of(said.value) + (" *" if said.when else "")
+
+
+def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
+    lines = [
+        f"* {backend.name}: {name} is {words_of(condition.value)} where {condition.given}: "
+        f"{condition.reason}"
+        for backend in backends
+        for name, said in backend.capabilities.items()
+        for condition in said.when or ()
+    ]
+    if lines:
+        yield Lines(tuple(lines))
+
+
+def _problems(title: str, problems: Sequence[tuple[str, ProblemDocument]]) -> Iterator[Section]:
+    if problems:
+        yield Heading(title)
+        rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
+        yield Table(("backend", "problem", "what it is, what to do"), tuple(rows))
+
+
+def plan_view(plan: PlanDocument) -> Iterator[Section]:
+    """Show a plan: each value, what it does, who decided it, and what would change it."""
+    yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
+    mirror = plan.server["host_seq_lens"]
+    yield Lines((_headline(mirror), *(f"because {why}" for why in _reasons(mirror))))
+    yield Table(
+        ("server", "value", "effect", "decided by"),
+        tuple((n, words_of(v.value), v.effect, decided_by(v)) for n, v in plan.server.items()),
+    )
+    yield _phases(plan)
+    yield from _problems("Problems of the plan", [("", p) for p in plan.problems])
+    yield from _flips([flip for flip in plan.flips if flip.capability in plan.server])
+
+
+def _headline(mirror: ValueDocument) -> str:
+    return f"host_seq_lens is {words_of(mirror.value)}: {mirror.effect}"
+
+
+def _reasons(mirror: ValueDocument) -> Iterator[str]:
+    deciding = [cause for cause in mirror.causes if cause.value == mirror.value]
+    told = dict.fromkeys((cause.kind, cause.name, cause.reason) for cause in deciding)
+    return (f"{kind} {name}: {reason}" for kind, name, reason in told)
+
+
+def _phases(plan: PlanDocument) -> Table:
+    names = next(iter(plan.phases.values()))
+    rows = [(name, *(_of_phase(values[name]) for values in plan.phases.values())) for name in names]
+    return Table(("phase", *plan.phases), tuple(rows))
+
+
+def _of_phase(value: ValueDocument) -> str:
+    return words_of(value.value) if value.causes else "not used"
+
+
+def _flips(flips: Sequence[FlipDocument]) -> Iterator[Section]:
+    if flips:
+        yield Heading("What would change it")
+        rows = [
+            (_named(flip.capability, flip.phase), words_of(flip.becomes), " ".join(flip.remedies))
+            for flip in flips
+        ]
+        yield Table(("capability", "becomes", "all of"), tuple(rows))
+
+
+def _named(capability: str, phase: str | None) -> str:
+    return capability if phase is None else f"{capability} in {phase}"
+
+
+def explain_view(
+    plan: PlanDocument, capabilities: Sequence[str], phase: str | None
+) -> Iterator[Section]:
+    """Show every cause of some values, and what would change them."""
+    for name in capabilities:
+        if name in plan.server:
+            yield from _explained(plan, name, None)
+            continue
+        for each, values in plan.phases.items():
+            if phase in (None, each) and values[name].causes:
+                yield from _explained(plan, name, each)
+
+
+def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Section]:
+    value = plan.server[name] if phase is None else plan.phases[phase][name]
+    effect = f" ({value.effect})" if value.effect else ""
+    yield Heading(f"{_named(name, phase)} = {words_of(value.value)}{effect}")
+    rows = [
+        (f"{c.kind} {c.name}", place_of(c), words_of(c.value), c.origin, c.reason, c.source)
+        for c in value.causes
+    ]
+    yield Table(("cause", "as", "value", "origin", "why", "source"), tuple(rows))
+    own = [f for f in plan.flips if (f.capability, f.phase) == (name, phase)]
+    yield from _flips(own)

@@ -1,0 +1,1 @@
+"""From a server's flags to a configured FutureMap."""

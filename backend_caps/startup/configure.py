@@ -1,0 +1,79 @@
+"""Server start-up in one call: discover, resolve, configure."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.fit import text_of
+from backend_caps.discovery.registry import Registry, discover
+from backend_caps.relay import DraftShape, FutureMap
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan, Policy
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import DEFAULT_RULES
+
+_log = logging.getLogger("backend_caps")
+
+
+def configure(
+    flags: ServerFlags,
+    *,
+    pool_size: int,
+    device: str | torch.device,
+    facts: Facts | None = None,
+    draft: DraftShape | None = None,
+    registry: Registry | None = None,
+    rules: str = DEFAULT_RULES,
+    policy: Policy | str = Policy.WARN,
+    debug: bool = False,
+) -> tuple[Plan, FutureMap]:
+    """Find what is installed, resolve what the server needs, and build its FutureMap.
+
+    Args:
+        flags: the server's.
+        pool_size: rows of the request pool, the padding row 0 included.
+        device: where the FutureMap's buffers live.
+        facts: what is known of machine and model; the device's type is filled in.
+        draft: the shape of what a speculative step hands to the next; None without a draft
+            model.
+        registry: what is installed, where the caller has looked already.
+        rules: the engine version whose rules hold.
+        policy: what is done about problems; `warn` logs them.
+        debug: check every row that is written and read; slow.
+
+    Returns:
+        The plan, and the FutureMap that it configures.
+
+    Raises:
+        BackendCapsError: flags, backends or the plan are refused; several faults come as one
+            group.
+    """
+    registry = discover() if registry is None else registry
+    known = (facts or Facts()).known()
+    plan = resolve(
+        registry.uses(flags),
+        flags,
+        rules=registry.rules(rules),
+        facts=Facts.model_validate({"device": torch.device(device).type, **known}),
+        policy=policy,
+    )
+    _tell(plan)
+    future_map = FutureMap.from_plan(
+        plan, pool_size=pool_size, device=device, draft=draft, debug=debug
+    )
+    return plan, future_map
+
+
+def _tell(plan: Plan) -> None:
+    """Log the decision in one line, and what is wrong with it."""
+    values = "; ".join(
+        f"{own.capability}={text_of(own.value)} ({own.causes[0].name if own.causes else 'no use'})"
+        for own in plan.server.values()
+    )
+    _log.info("plan %s under %s: %s", plan.fingerprint, plan.rules.name, values)
+    if plan.policy is not Policy.QUIET:
+        for problem in plan.problems:
+            _log.warning("%s: %s %s", problem.code, problem.message, problem.remedy)
