@@ -1,0 +1,93 @@
+"""Storage of the relay on the device: one column a field, one row a pool row.
+
+Shapes: P rows in the request pool, B requests in a batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from backend_caps.relay.batch import SpecInfo
+from backend_caps.relay.layout import RelayField, RelayLayout, RelayPayload
+
+
+def as_int64(tensor: Tensor) -> Tensor:
+    """Return the tensor itself where it is int64: a conversion that is none still costs a call."""
+    return tensor if tensor.dtype is torch.int64 else tensor.to(torch.int64)
+
+
+class NumberColumn:
+    """A column of one int64 a row."""
+
+    def __init__(self, pool_size: int, device: torch.device) -> None:
+        self.table = torch.zeros(pool_size, dtype=torch.int64, device=device)
+
+    def store(self, rows: Tensor, values: Tensor) -> None:
+        """Write `values` [B] to `rows` [B] int64."""
+        self.table.scatter_(0, rows, as_int64(values))
+
+    def load(self, rows: Tensor) -> Tensor:
+        """Read `rows` [B] into memory of their own."""
+        return self.table.index_select(0, rows)
+
+
+class RowColumn:
+    """A column of a vector a row, copied in `word`s where the row is a whole number of them.
+
+    A copy does not care what it copies, and its cost is in the number of elements.
+    """
+
+    def __init__(
+        self, field: RelayField, pool_size: int, device: torch.device, word: torch.dtype | None
+    ) -> None:
+        self.table = torch.zeros(pool_size, *field.row_shape, dtype=field.dtype, device=device)
+        fits = word is not None and field.row_bytes % word.itemsize == 0
+        self._word = word if fits else None
+        self._words = self.table if self._word is None else self.table.view(self._word)
+
+    def store(self, rows: Tensor, values: Tensor) -> None:
+        """Write `values` [B, ...] to `rows` [B] int64."""
+        if values.dtype is not self.table.dtype:
+            values = values.to(self.table.dtype)
+        self._words.index_copy_(0, rows, self._in_words(values))
+
+    def load(self, rows: Tensor) -> Tensor:
+        """Read `rows` [B] into memory of their own."""
+        return self.table.index_select(0, rows)
+
+    def _in_words(self, values: Tensor) -> Tensor:
+        if self._word is None:
+            return values
+        offset_bytes = values.storage_offset() * values.itemsize
+        if not values.is_contiguous() or offset_bytes % self._word.itemsize:
+            values = values.clone(memory_format=torch.contiguous_format)
+        return values.view(self._word)
+
+
+class DraftColumns:
+    """The columns of a draft worker's state."""
+
+    def __init__(
+        self, layout: RelayLayout, pool_size: int, device: torch.device, word: torch.dtype | None
+    ) -> None:
+        columns = {field.name: RowColumn(field, pool_size, device, word) for field in layout.draft}
+        self._topk_p = columns["topk_p"]
+        self._topk_index = columns["topk_index"]
+        self._hidden_states = columns.get("hidden_states")
+
+    def store(self, rows: Tensor, payload: RelayPayload) -> None:
+        """Write what the payload has to `rows` [B] int64."""
+        if payload.topk_p is not None:
+            self._topk_p.store(rows, payload.topk_p)
+        if payload.topk_index is not None:
+            self._topk_index.store(rows, payload.topk_index)
+        if payload.hidden_states is not None and self._hidden_states is not None:
+            self._hidden_states.store(rows, payload.hidden_states)
+
+    def load(self, rows: Tensor, spec_info: SpecInfo) -> None:
+        """Read `rows` [B] into `spec_info`."""
+        spec_info.topk_p = self._topk_p.load(rows)
+        spec_info.topk_index = self._topk_index.load(rows)
+        if self._hidden_states is not None:
+            spec_info.hidden_states = self._hidden_states.load(rows)

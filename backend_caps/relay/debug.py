@@ -1,0 +1,203 @@
+"""Checks around every call of a FutureMap: what they cost does not matter, what they miss does.
+
+Consumed rows are poisoned, so that a row read twice is found by its value. The poison is the least
+int64: -1 is `~0`, the sentinel of row 0. Row 0 is the padding row: it may repeat, and it may be
+read without having been written. Overwriting a row that nobody has read is legal: its request was
+retracted or aborted.
+
+Every check waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from backend_caps.relay.batch import RelayBatch
+from backend_caps.relay.columns import as_int64
+from backend_caps.relay.errors import (
+    BoundBelowTruthError,
+    IndexMismatchError,
+    PageableStagingError,
+    RepeatedRowsError,
+    RowCountError,
+    RowsOutOfRangeError,
+    StaleRowsError,
+)
+from backend_caps.relay.layout import RelayLayout, RelayPayload
+from backend_caps.relay.streams import DeviceStreams
+
+POISON = torch.iinfo(torch.int64).min
+
+
+class RelayChecks:
+    """The checks that a FutureMap makes outside debug mode: none."""
+
+    def before_publish(self, req_pool_indices: Tensor, seq_lens: Tensor) -> None:
+        """Look at what `publish` is about to store."""
+
+    def before_stash(self, req_pool_indices: Tensor, payload: RelayPayload) -> None:
+        """Look at what `stash` is about to store."""
+
+    def before_lengths(self, batch: RelayBatch) -> None:
+        """Look at the lengths that `resolve_seq_lens_cpu` is about to read."""
+
+    def after_lengths(self, batch: RelayBatch) -> None:
+        """Look at the batch that `resolve_seq_lens_cpu` leaves behind."""
+
+    def before_inputs(self, batch: RelayBatch) -> Tensor | None:  # noqa: ARG002
+        """Look at the tokens that `resolve_future` is about to read, and return their rows."""
+        return None
+
+    def after_inputs(self, rows: Tensor | None) -> None:
+        """Look at the rows that `resolve_future` has read."""
+
+
+class DebugChecks(RelayChecks):
+    """The checks of debug mode.
+
+    Args:
+        layout: the fields of the relay.
+        streams: the device's streams.
+        seq_lens: [P] int64, device, the column that `publish` writes.
+        bonus_tokens: [P] int64, device, the column that `stash` writes.
+        speculative: whether speculative steps relay through the map.
+    """
+
+    def __init__(
+        self,
+        layout: RelayLayout,
+        streams: DeviceStreams,
+        seq_lens: Tensor,
+        bonus_tokens: Tensor,
+        *,
+        speculative: bool,
+    ) -> None:
+        self._layout = layout
+        self._streams = streams
+        self._seq_lens = seq_lens.fill_(POISON)
+        self._bonus_tokens = bonus_tokens.fill_(POISON)
+        self._speculative = speculative
+        self._pool_size = seq_lens.shape[0]
+
+    def before_publish(self, req_pool_indices: Tensor, seq_lens: Tensor) -> None:
+        """Require rows of the pool, each once, and a length for each.
+
+        Raises:
+            RowsOutOfRangeError, RepeatedRowsError, RowCountError: the index or the lengths are off.
+        """
+        self._check_rows("publish", req_pool_indices)
+        self._check_shape("publish", "seq_lens", seq_lens, (req_pool_indices.shape[0],))
+
+    def before_stash(self, req_pool_indices: Tensor, payload: RelayPayload) -> None:
+        """Require rows of the pool, each once, and values of the layout's shapes for each.
+
+        Raises:
+            RowsOutOfRangeError, RepeatedRowsError, RowCountError: the index or the values are off.
+        """
+        self._check_rows("stash", req_pool_indices)
+        num_rows = req_pool_indices.shape[0]
+        self._check_shape("stash", "bonus_tokens", payload.bonus_tokens, (num_rows,))
+        values = {
+            "topk_p": payload.topk_p,
+            "topk_index": payload.topk_index,
+            "hidden_states": payload.hidden_states,
+        }
+        for field in self._layout.draft:
+            value = values[field.name]
+            if value is not None:
+                self._check_shape("stash", field.name, value, (num_rows, *field.row_shape))
+
+    def before_lengths(self, batch: RelayBatch) -> None:
+        """Require one index on the host and the device, and rows published since the last read.
+
+        Raises:
+            RowsOutOfRangeError, RepeatedRowsError, IndexMismatchError: the index is off.
+            StaleRowsError: a row was read before, or never written.
+        """
+        rows = _listed(batch.req_pool_indices)
+        rows_cpu = _listed(batch.req_pool_indices_cpu)
+        if rows != rows_cpu:
+            raise IndexMismatchError(req_pool_indices=rows, req_pool_indices_cpu=rows_cpu)
+        self._check_rows("resolve_seq_lens_cpu", batch.req_pool_indices)
+        self._check_fresh("seq_lens", "publish", self._seq_lens, batch.req_pool_indices)
+
+    def after_lengths(self, batch: RelayBatch) -> None:
+        """Require the bound to be one, and poison what was read: the copy stream is done with it.
+
+        Raises:
+            BoundBelowTruthError: generations were not opened as `bounds` asks for.
+        """
+        if batch.seq_lens_cpu_upper_bound is not None:
+            self._check_bounds(batch, batch.seq_lens_cpu_upper_bound)
+        self._seq_lens.index_fill_(0, as_int64(batch.req_pool_indices), POISON)
+
+    def before_inputs(self, batch: RelayBatch) -> Tensor | None:
+        """Require pinned staging, and tokens stashed since the last read.
+
+        Raises:
+            PageableStagingError: the staged ids would make their copy block the host.
+            StaleRowsError: a row was read before, or never written.
+        """
+        staged = batch.prefill_input_ids_cpu
+        if staged is not None:
+            self._check_staging(staged)
+            rows = batch.mix_running_indices
+        elif batch.input_ids_pending or (self._speculative and batch.spec_info is not None):
+            rows = batch.req_pool_indices
+        else:
+            rows = None
+        if rows is not None:
+            self._check_fresh("bonus_tokens", "stash", self._bonus_tokens, rows)
+        return rows
+
+    def after_inputs(self, rows: Tensor | None) -> None:
+        """Poison what was read."""
+        if rows is not None:
+            self._bonus_tokens.index_fill_(0, as_int64(rows), POISON)
+
+    def _check_rows(self, operation: str, req_pool_indices: Tensor) -> None:
+        rows = _listed(req_pool_indices)
+        outside = tuple(row for row in rows if not 0 <= row < self._pool_size)
+        if outside:
+            raise RowsOutOfRangeError(operation=operation, rows=outside, pool_size=self._pool_size)
+        repeated = tuple(sorted(row for row, count in Counter(rows).items() if row and count > 1))
+        if repeated:
+            raise RepeatedRowsError(operation=operation, rows=repeated)
+
+    def _check_shape(
+        self, operation: str, field: str, value: Tensor, expected: tuple[int, ...]
+    ) -> None:
+        shape = tuple(value.shape)
+        if shape != expected:
+            raise RowCountError(operation=operation, field=field, shape=shape, expected=expected)
+
+    def _check_fresh(self, field: str, writer: str, column: Tensor, rows: Tensor) -> None:
+        values = _listed(column.index_select(0, rows))
+        stale = tuple(
+            row for row, value in zip(_listed(rows), values, strict=True) if row and value == POISON
+        )
+        if stale:
+            raise StaleRowsError(field=field, rows=stale, writer=writer)
+
+    def _check_bounds(self, batch: RelayBatch, bounds: Tensor) -> None:
+        rows, seq_lens = _listed(batch.req_pool_indices), _listed(batch.seq_lens)
+        low = [
+            found
+            for found in zip(rows, _listed(bounds), seq_lens, strict=True)
+            if found[0] and found[1] < found[2]
+        ]
+        if low:
+            rows, bound, truth = zip(*low, strict=True)
+            raise BoundBelowTruthError(rows=rows, bounds=bound, seq_lens=truth)
+
+    def _check_staging(self, staged: Tensor) -> None:
+        if self._streams.traits.has_pinned_memory and not self._streams.is_pinned(staged):
+            raise PageableStagingError(device=str(self._streams.device))
+
+
+def _listed(tensor: Tensor) -> tuple[int, ...]:
+    """Bring numbers to the host, waiting for whatever writes them."""
+    return tuple(tensor.tolist())

@@ -1,0 +1,311 @@
+"""Relay of one step's results to the next, on the device.
+
+A step's tokens and lengths are known only on the device when the next step is built. The forward
+stream writes them into pool-indexed columns (`publish`, `stash`); the next step reads them there
+(`resolve_seq_lens_cpu`, `resolve_future`). What crosses to the host is what the plan says, and
+nothing else.
+
+Shapes: P rows in the request pool, B requests in this batch, T staged prompt tokens, R decode rows
+mixed in after them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay.batch import RelayBatch
+from backend_caps.relay.bounds import LengthBounds
+from backend_caps.relay.columns import DraftColumns, NumberColumn, as_int64
+from backend_caps.relay.debug import DebugChecks, RelayChecks
+from backend_caps.relay.errors import AcceptTokensError, PoolSizeError
+from backend_caps.relay.host_copy import host_copy, private_stream_of
+from backend_caps.relay.host_lengths import BoundedLengths, ExactLengths, HostLengths, NoLengths
+from backend_caps.relay.layout import DraftShape, RelayLayout, RelayPayload
+from backend_caps.relay.streams import DeviceStreams, StreamLike
+
+if TYPE_CHECKING:
+    from backend_caps.resolution.plan import Plan
+
+
+class FutureMap:
+    """Carry tokens, lengths and draft state from each step to the next, by pool row.
+
+    Args:
+        pool_size: P, the rows of `req_to_token`, with the padding row 0.
+        device: where the columns are.
+        host_seq_lens: what the host is told about lengths in speculative decode.
+        speculative: whether overlapped speculative steps relay through this map.
+        draft: the draft worker's state; None for plain decode and for drafts without any (NGRAM).
+        max_context_len: no length is above it; tightens the upper bound.
+        accept_tokens: the most tokens that one step can accept; by default the draft's.
+        debug: check every call and poison every row that was read; each check waits for the device.
+        streams: the device's streams, where its declared traits are not the ones to use, or
+            where the private copy stream has to avoid streams in use.
+
+    Raises:
+        PoolSizeError: the pool has no row but row 0.
+        UndeclaredDeviceError: nobody declared what the device has.
+        AcceptTokensError: an upper bound is asked for without `accept_tokens`.
+
+    Sync: the whole device, once, so that no stream finds the columns half made.
+    """
+
+    def __init__(  # noqa: PLR0913 - a map's whole configuration, by keyword
+        self,
+        *,
+        pool_size: int,
+        device: torch.device | str,
+        host_seq_lens: HostSeqLens,
+        speculative: bool,
+        draft: DraftShape | None = None,
+        max_context_len: int | None = None,
+        accept_tokens: int | None = None,
+        debug: bool = False,
+        streams: DeviceStreams | None = None,
+    ) -> None:
+        if pool_size < 2:  # noqa: PLR2004 - the padding row and one more
+            raise PoolSizeError(pool_size=pool_size)
+        self.pool_size = pool_size
+        self.host_seq_lens = host_seq_lens
+        self.speculative = speculative
+        self.layout = RelayLayout.from_draft(draft)
+        self.streams = DeviceStreams(device) if streams is None else streams
+        self.device = torch.device(device)
+        self.copy_stream: StreamLike | None = None
+        """The stream that brings lengths to the host; None where none is needed."""
+        if accept_tokens is None and draft is not None:
+            accept_tokens = draft.accept_tokens
+        self._make_columns()
+        self._published = self.streams.event()
+        self._host_lengths = self._make_host_lengths(accept_tokens, max_context_len)
+        self._checks = self._make_checks() if debug else RelayChecks()
+        self.streams.synchronize()
+
+    @classmethod
+    def from_plan(
+        cls,
+        plan: Plan,
+        *,
+        pool_size: int,
+        device: torch.device | str,
+        draft: DraftShape | None = None,
+        debug: bool = False,
+        streams: DeviceStreams | None = None,
+    ) -> Self:
+        """Make the map that a plan asks for.
+
+        Args:
+            plan: its `host_seq_lens` and its server flags decide.
+            pool_size: P, the rows of `req_to_token`, with the padding row 0.
+            device: where the columns are.
+            draft: the draft worker's state; None where there is none.
+            debug: check every call.
+            streams: the device's streams, where the declared traits are not the ones to use.
+        """
+        flags = plan.flags
+        host_seq_lens = plan["host_seq_lens"].value
+        assert isinstance(host_seq_lens, HostSeqLens), f"a plan holds {host_seq_lens!r}"
+        accept_tokens = None if draft is None else draft.accept_tokens
+        return cls(
+            pool_size=pool_size,
+            device=device,
+            host_seq_lens=host_seq_lens,
+            speculative=flags.speculative_algorithm is not None
+            and not flags.disable_overlap_schedule,
+            draft=draft,
+            max_context_len=flags.context_length,
+            accept_tokens=accept_tokens or flags.speculative_num_draft_tokens,
+            debug=debug,
+            streams=streams,
+        )
+
+    def publish(self, req_pool_indices: Tensor, seq_lens: Tensor) -> None:
+        """Store this step's committed lengths for the next step to read.
+
+        req_pool_indices  [B] int64 or int32, device  unique rows, 0 <= row < P; row 0 may repeat
+        seq_lens          [B] int64 or int32, device  tokens committed per request, with this step's
+
+        Stream: enqueued on the current stream, which must be the forward stream.
+        Sync: none. Allocates: nothing for int64. Keeps: nothing; both arguments are copied from.
+        Capture: no; it records an event. Exact: other rows keep the last step's value.
+        """
+        if not req_pool_indices.numel():
+            return
+        self._checks.before_publish(req_pool_indices, seq_lens)
+        self._seq_lens.store(as_int64(req_pool_indices), seq_lens)
+        if self.speculative:
+            self._published.record()
+
+    def stash(self, req_pool_indices: Tensor, payload: RelayPayload) -> None:
+        """Store this step's tokens and draft state for the next step to read.
+
+        req_pool_indices  [B] int64 or int32, device  unique rows, 0 <= row < P; row 0 may repeat
+        payload           [B, ...] each, device  converted to the layout's dtypes
+
+        Stream: enqueued on the current stream, which must be the forward stream.
+        Sync: none. Allocates: nothing for contiguous tensors of the layout's dtypes.
+        Keeps: nothing; the payload is copied from. Capture: yes.
+        Exact: other rows, and fields that are None, keep the last step's value.
+        """
+        if not req_pool_indices.numel():
+            return
+        self._checks.before_stash(req_pool_indices, payload)
+        rows = as_int64(req_pool_indices)
+        self._bonus_tokens.store(rows, payload.bonus_tokens)
+        if self._draft is not None:
+            self._draft.store(rows, payload)
+
+    def bootstrap(
+        self,
+        req_pool_indices: Tensor,
+        seq_lens: Tensor,
+        payload: RelayPayload,
+        *,
+        forward_stream: StreamLike,
+    ) -> None:
+        """Publish and stash values that no forward of this process made.
+
+        A request whose prefill ran elsewhere enters a row that the running forward may still write
+        to, for the request before. So this producer comes after all of that forward's writes.
+
+        req_pool_indices  [B] int64 or int32, device  unique rows, 0 <= row < P; row 0 may repeat
+        seq_lens          [B] int64 or int32, device  tokens committed per request
+        payload           [B, ...] each, device  converted to the layout's dtypes
+
+        Stream: the current stream, which waits for `forward_stream` first.
+        Sync: none. Keeps: nothing; the arguments are copied from. Capture: no.
+        """
+        self.streams.current_stream().wait_stream(forward_stream)
+        self.publish(req_pool_indices, seq_lens)
+        self.stash(req_pool_indices, payload)
+
+    def commit_lengths(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
+        """Tell exact lengths that the host knows, so that upper bounds stay tight.
+
+        Call it when requests enter their rows, before their first speculative step, with the
+        tokens that they have committed; then for every processed step. `relay.bounds` has the
+        protocol, and why the bound is one. Without upper bounds nothing is done.
+
+        rows_cpu    [B] int64 or int32, host  unique rows, 0 <= row < P; row 0 may repeat
+        lens_cpu    [B] int64, host  tokens committed per request
+        generation  [B] int64, host  the number of the request's stay in its row; later is larger
+
+        Sync: none. Keeps: nothing; the arguments are copied from.
+        """
+        self._host_lengths.commit(rows_cpu, lens_cpu, generation)
+
+    def resolve_seq_lens_cpu(self, batch: RelayBatch) -> None:
+        """Give a speculative batch its lengths: on the device, and on the host as the plan says.
+
+        A no-op outside speculative decode: there the scheduler knows the lengths by itself.
+        Call it once for every step: under UPPER_BOUND it counts the step as launched.
+
+        batch.seq_lens                  [B] int64, device  set
+        batch.seq_lens_cpu              [B] int64, host  EXACT: set; else None
+        batch.seq_lens_sum              int  EXACT: set; else None
+        batch.seq_lens_cpu_upper_bound  [B] int64, host  EXACT, UPPER_BOUND: set; NONE: None
+
+        Stream: enqueued on the current stream, which must be the schedule stream.
+        Sync: EXACT: the private copy stream, which waits for the last publish; else none.
+        Allocates: the tensors that it sets. Keeps: nothing. Capture: no.
+        Exact: as of the last publish of each row.
+        """
+        if batch.spec_info is None or not self.speculative:
+            return
+        self._published.wait()
+        self._checks.before_lengths(batch)
+        batch.seq_lens = self._seq_lens.load(batch.req_pool_indices)
+        self._host_lengths.refresh(batch)
+        self._checks.after_lengths(batch)
+
+    def set_input_ids_sentinel(self, batch: RelayBatch) -> None:
+        """Mark a decode batch's ids as not there yet: `~row`, negative for every row.
+
+        A no-op where the ids come from elsewhere: from staging, or from the draft worker.
+
+        batch.input_ids          [B] int64, device  set
+        batch.input_ids_pending  set
+
+        Stream: enqueued on the current stream, which must be the schedule stream.
+        Sync: none. Allocates: `input_ids`. Keeps: nothing.
+        """
+        if batch.prefill_input_ids_cpu is not None or batch.spec_info is not None:
+            return
+        batch.input_ids = as_int64(batch.req_pool_indices).bitwise_not()
+        batch.input_ids_pending = True
+
+    def resolve_future(self, batch: RelayBatch) -> None:
+        """Put tokens where a forward reads them, and draft state where the draft worker does.
+
+        batch.prefill_input_ids_cpu  [T] int64, pinned host  crosses to `input_ids`; then None
+        batch.mix_running_indices    [R] int64 or int32, device  rows whose tokens follow; then None
+        batch.input_ids              [T + R] or [B] int64, device  set where staged or pending
+        batch.spec_info              gets the layout's fields [B, ...], where it is not None
+
+        Stream: enqueued on the current stream, which must be the forward stream.
+        Sync: none. Allocates: the tensors that it sets. Capture: no; what is pending differs.
+        Keeps: `mix_running_indices` until the current stream is done with it; the staged ids are
+        `input_ids` themselves on a device that is the host.
+        Exact: as of the last stash of each row.
+        """
+        consumed = self._checks.before_inputs(batch)
+        rows = batch.req_pool_indices
+        if batch.prefill_input_ids_cpu is not None:
+            self._enter_staged(batch, batch.prefill_input_ids_cpu)
+        elif batch.input_ids_pending:
+            batch.input_ids = self._bonus_tokens.load(rows)
+            batch.input_ids_pending = False
+        if batch.spec_info is not None and self.speculative:
+            batch.spec_info.bonus_tokens = self._bonus_tokens.load(rows)
+            if self._draft is not None:
+                self._draft.load(rows, batch.spec_info)
+        self._checks.after_inputs(consumed)
+
+    def _enter_staged(self, batch: RelayBatch, staged: Tensor) -> None:
+        input_ids = as_int64(staged.to(self.device, non_blocking=True))
+        running = batch.mix_running_indices
+        if running is not None:
+            # The scheduler drops it when it merges the batch; with an allocator that reuses the
+            # memory at once, the gather then reads other rows (sglang#34076).
+            self.streams.keep_alive(running)
+            input_ids = torch.cat((input_ids, self._bonus_tokens.load(running)))
+        batch.input_ids = input_ids
+        batch.input_ids_pending = False
+        batch.prefill_input_ids_cpu = None
+        batch.mix_running_indices = None
+
+    def _make_columns(self) -> None:
+        word = self.streams.traits.copy_word
+        self._seq_lens = NumberColumn(self.pool_size, self.device)
+        self._bonus_tokens = NumberColumn(self.pool_size, self.device)
+        self._draft = (
+            DraftColumns(self.layout, self.pool_size, self.device, word)
+            if self.layout.draft
+            else None
+        )
+
+    def _make_host_lengths(
+        self, accept_tokens: int | None, max_context_len: int | None
+    ) -> HostLengths:
+        if self.host_seq_lens is HostSeqLens.NONE or not self.speculative:
+            return NoLengths()
+        if self.host_seq_lens is HostSeqLens.UPPER_BOUND:
+            if accept_tokens is None:
+                raise AcceptTokensError
+            return BoundedLengths(LengthBounds(self.pool_size, accept_tokens, max_context_len))
+        copy = host_copy(self.streams, self._seq_lens.table, self._published)
+        self.copy_stream = private_stream_of(copy)
+        return ExactLengths(copy)
+
+    def _make_checks(self) -> RelayChecks:
+        return DebugChecks(
+            self.layout,
+            self.streams,
+            self._seq_lens.table,
+            self._bonus_tokens.table,
+            speculative=self.speculative,
+        )

@@ -1,0 +1,75 @@
+"""What the host is told about lengths: nothing, a bound, or the lengths.
+
+Each mode sets all three host fields of a batch, so that no value of an earlier step survives.
+
+Shapes: B requests in a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from backend_caps.relay.batch import RelayBatch
+from backend_caps.relay.bounds import LengthBounds
+from backend_caps.relay.host_copy import HostCopy
+
+
+class HostLengths(Protocol):
+    """One of the three modes of `HostSeqLens`."""
+
+    def refresh(self, batch: RelayBatch) -> None:
+        """Set the batch's host fields for the step that is about to be launched."""
+
+    def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
+        """Take in the exact lengths of a processed step."""
+
+
+class NoLengths:
+    """NONE: lengths stay on the device."""
+
+    def refresh(self, batch: RelayBatch) -> None:
+        """Leave the host fields without a value."""
+        batch.seq_lens_cpu = None
+        batch.seq_lens_sum = None
+        batch.seq_lens_cpu_upper_bound = None
+
+    def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
+        """Need nothing of it."""
+
+
+class BoundedLengths:
+    """UPPER_BOUND: what the host can say without asking the device."""
+
+    def __init__(self, bounds: LengthBounds) -> None:
+        self._bounds = bounds
+
+    def refresh(self, batch: RelayBatch) -> None:
+        """Set the bound, and count the step."""
+        batch.seq_lens_cpu = None
+        batch.seq_lens_sum = None
+        batch.seq_lens_cpu_upper_bound = self._bounds.launch(batch.req_pool_indices_cpu)
+
+    def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
+        """Tighten the bound."""
+        self._bounds.commit(rows_cpu, lens_cpu, generation)
+
+
+class ExactLengths:
+    """EXACT: the lengths, which the host waits for."""
+
+    def __init__(self, copy: HostCopy) -> None:
+        self._copy = copy
+
+    def refresh(self, batch: RelayBatch) -> None:
+        """Set the mirror and its sum; the exact length is also the tightest bound."""
+        rows_cpu = batch.req_pool_indices_cpu
+        seq_lens = batch.seq_lens
+        lens_cpu = self._copy.copy(rows_cpu, seq_lens) if rows_cpu.numel() else seq_lens.cpu()
+        batch.seq_lens_cpu = lens_cpu
+        batch.seq_lens_sum = int(lens_cpu.sum().item())
+        batch.seq_lens_cpu_upper_bound = lens_cpu
+
+    def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
+        """Need nothing of it."""

@@ -1,0 +1,175 @@
+"""Streams, events and pinned memory of one device, whichever device it is.
+
+What a device has is declared in `DEVICE_TRAITS`, and nothing else asks for its name. A device
+without streams is served by `torch.cpu`, torch's own module of streams that do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from backend_caps.relay.errors import StreamPoolError, UndeclaredDeviceError
+
+
+class EventLike(Protocol):
+    """A point in a stream's work."""
+
+    def record(self) -> None:
+        """Move the point to the end of the current stream."""
+
+    def wait(self) -> None:
+        """Make the current stream wait for the point."""
+
+
+class StreamLike(Protocol):
+    """A queue of device work."""
+
+    def wait_event(self, event: EventLike, /) -> None:
+        """Make this stream wait for an event."""
+
+    def wait_stream(self, stream: StreamLike, /) -> None:
+        """Make this stream wait for all work that another has now."""
+
+    def synchronize(self) -> None:
+        """Make the host wait for this stream."""
+
+
+class StreamModule(Protocol):
+    """The part of `torch.get_device_module(device)` that the relay uses."""
+
+    def Event(self) -> EventLike:  # noqa: N802 - torch's name
+        """Create an event."""
+
+    def Stream(self, device: torch.device, /) -> StreamLike:  # noqa: N802 - torch's name
+        """Create a stream, or hand one out of a pool."""
+
+    def current_stream(self, device: torch.device, /) -> StreamLike:
+        """Return the stream that work goes to."""
+
+    def stream(self, stream: StreamLike, /) -> AbstractContextManager[object]:
+        """Send work to a stream within a `with` block."""
+
+    def synchronize(self) -> None:
+        """Make the host wait for the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTraits:
+    """Declare what a device has that the relay can use."""
+
+    has_streams: bool
+    """Work runs beside the host, in streams that events order."""
+    has_pinned_memory: bool
+    """Copies from and to pinned host memory do not block the host."""
+    copy_word: torch.dtype | None = None
+    """The unit that rows are copied in, whatever their dtype; None copies in their own."""
+
+
+# Sixteen-byte words copy 1,024 rows of 256 bfloat16 in 26 us instead of 60 on a CPU (torch 2.13,
+# two cores). Elsewhere rows keep their own dtype until somebody measures.
+DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
+    {
+        "cpu": DeviceTraits(has_streams=False, has_pinned_memory=False, copy_word=torch.complex128),
+        "cuda": DeviceTraits(has_streams=True, has_pinned_memory=True),
+        "mps": DeviceTraits(has_streams=False, has_pinned_memory=False),
+        "mtia": DeviceTraits(has_streams=True, has_pinned_memory=True),
+        "npu": DeviceTraits(has_streams=True, has_pinned_memory=True),
+        "xpu": DeviceTraits(has_streams=True, has_pinned_memory=True),
+    }
+)
+
+# Above the size of any pool that torch keeps (32 streams for CUDA and XPU).
+_DRAWS = 64
+
+
+class DeviceStreams:
+    """Hand out one device's streams, events and pinned memory.
+
+    Args:
+        device: the device that the relay's buffers are on; work goes to its current stream.
+        traits: what the device has; by default what `DEVICE_TRAITS` declares for its type.
+        taken: streams in use elsewhere. torch's pool hands a handle out again after a while, and
+            a private stream that is the forward stream in disguise would wait for the forward.
+
+    Raises:
+        UndeclaredDeviceError: no traits are given or declared.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        traits: DeviceTraits | None = None,
+        *,
+        taken: Iterable[StreamLike] = (),
+    ) -> None:
+        self.device = torch.device(device)
+        self.traits = declared_traits(self.device) if traits is None else traits
+        self._taken = tuple(taken)
+        self._module = self._find_module()
+
+    def _find_module(self) -> StreamModule:
+        module = torch.get_device_module(self.device) if self.traits.has_streams else torch.cpu
+        return cast("StreamModule", module)
+
+    def event(self) -> EventLike:
+        """Create an event; waiting for it before it is recorded is no wait."""
+        return self._module.Event()
+
+    def current_stream(self) -> StreamLike:
+        """Return the stream that work goes to now."""
+        return self._module.current_stream(self.device)
+
+    def using(self, stream: StreamLike) -> AbstractContextManager[object]:
+        """Send work to `stream` within a `with` block."""
+        return self._module.stream(stream)
+
+    def private_stream(self) -> StreamLike:
+        """Create a stream whose handle is none of the taken ones, nor the current stream's.
+
+        Raises:
+            StreamPoolError: every stream that the pool hands out is taken.
+        """
+        taken = (self.current_stream(), *self._taken)
+        for _ in range(_DRAWS):
+            stream = self._module.Stream(self.device)
+            if stream not in taken:
+                return stream
+        raise StreamPoolError(device=str(self.device), drawn=_DRAWS)
+
+    def synchronize(self) -> None:
+        """Make the host wait for the whole device."""
+        self._module.synchronize()
+
+    def keep_alive(self, tensor: Tensor) -> None:
+        """Let no one have the tensor's memory before the current stream is done with it."""
+        if self.traits.has_streams:
+            tensor.record_stream(cast("torch.Stream", self.current_stream()))
+
+    def empty_pinned(self, num_rows: int) -> Tensor:
+        """Allocate int64 host memory that copies can run from and to beside the host."""
+        pinned = torch.empty(num_rows, dtype=torch.int64, pin_memory=True)
+        assert self.is_pinned(pinned), f"torch pinned no memory for {self.device}"
+        return pinned
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Tell whether a host tensor lies in pinned memory."""
+        return tensor.is_pinned()
+
+
+def declared_traits(device: torch.device) -> DeviceTraits:
+    """Look a device's traits up by its type.
+
+    Raises:
+        UndeclaredDeviceError: nobody declared them.
+    """
+    traits = DEVICE_TRAITS.get(device.type)
+    if traits is None:
+        raise UndeclaredDeviceError(device=device.type, declared=tuple(DEVICE_TRAITS))
+    return traits

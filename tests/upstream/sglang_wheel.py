@@ -1,0 +1,133 @@
+"""SGLang's own relay, read out of its wheel and run without SGLang.
+
+`overlap_utils.py` is executed with an import function of its own: every `sglang.*` it asks for
+comes from a private table of stubs, so nothing named sglang is imported, and nothing has to be
+installed. The tests and the benchmark use this one file.
+"""
+
+from __future__ import annotations
+
+import builtins
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
+OVERLAP_UTILS = "sglang/srt/managers/overlap_utils.py"
+
+Extras = tuple[Tensor, Tensor, Tensor, Tensor | None]
+Gather = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Extras]
+
+
+def find_wheel(version: str) -> Path:
+    """Return the path of a fetched wheel.
+
+    Raises:
+        FileNotFoundError: it is not there; the message has the command that fetches it.
+    """
+    found = sorted(WHEELS.glob(f"sglang-{version}-*.whl"))
+    if not found:
+        raise FileNotFoundError(
+            f"no wheel of sglang {version} in .cache/wheels. Fetch it: "
+            f"python -m pip download --no-deps sglang=={version} -d .cache/wheels"
+        )
+    return found[0]
+
+
+def gather_by_index(
+    indices: Tensor, topk_p: Tensor, topk_index: Tensor, tokens: Tensor, hidden: Tensor | None
+) -> Extras:
+    """Stand in for the fused Triton kernel, which a CPU cannot run, by what it replaced."""
+    states = None if hidden is None else hidden[indices]
+    return topk_p[indices], topk_index[indices], tokens[indices], states
+
+
+def load_overlap_utils(
+    version: str = "0.5.13", *, hidden_states: bool = True, gather: Gather = gather_by_index
+) -> ModuleType:
+    """Run a wheel's `overlap_utils.py` on stubs, and return its names as a module.
+
+    Args:
+        version: the wheel's version.
+        hidden_states: what SGLang's server arguments say about the draft's hidden state.
+        gather: what stands in for the Triton kernel.
+    """
+    with zipfile.ZipFile(find_wheel(version)) as wheel:
+        source = wheel.read(OVERLAP_UTILS).decode()
+    module = ModuleType(f"overlap_utils_of_sglang_{version}")
+    own = {"__import__": _importer(_stubs(hidden_states=hidden_states, gather=gather))}
+    module.__dict__["__builtins__"] = {**vars(builtins), **own}
+    code = compile(source, f"sglang-{version}/{OVERLAP_UTILS}", "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - a wheel that we pin, run as its package would
+    module.__dict__["torch"] = torch
+    return module
+
+
+@contextmanager
+def cpu_record_stream() -> Iterator[None]:
+    """Let CPU tensors take `record_stream`, which SGLang 0.5.13 calls and torch refuses."""
+    with patch.object(torch.Tensor, "record_stream", lambda _tensor, _stream: None):
+        yield
+
+
+def make_future_map(
+    module: ModuleType, *, pool_size: int, speculative: bool, needs_cpu_seq_lens: bool
+) -> SimpleNamespace:
+    """Make SGLang's FutureMap for a pool of `pool_size` rows on the CPU."""
+    algorithm = SimpleNamespace(is_none=lambda: not speculative, is_some=lambda: speculative)
+    pool = SimpleNamespace(req_to_token=torch.empty(pool_size, 1))
+    made: SimpleNamespace = module.FutureMap(
+        torch.device("cpu"), algorithm, pool, needs_cpu_seq_lens=needs_cpu_seq_lens
+    )
+    return made
+
+
+def _stubs(*, hidden_states: bool, gather: Gather) -> Mapping[str, object]:
+    def no() -> bool:
+        return False
+
+    is_in_ci = SimpleNamespace(get=no)
+    return {
+        "sglang.srt.environ": SimpleNamespace(envs=SimpleNamespace(SGLANG_IS_IN_CI=is_in_ci)),
+        "sglang.srt.speculative.spec_utils": SimpleNamespace(
+            spec_need_hidden_states=lambda: hidden_states
+        ),
+        "sglang.srt.speculative.triton_ops.gather_spec_extras": SimpleNamespace(
+            gather_spec_extras=gather
+        ),
+        "sglang.srt.utils": SimpleNamespace(is_cuda=no, is_hip=no, is_npu=no),
+        "torch": _TorchWithoutCompiler("torch"),
+    }
+
+
+class _TorchWithoutCompiler(ModuleType):
+    """Torch while the file is executed: its debug helper is decorated, and never called."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(torch, name)
+
+    @staticmethod
+    def compile(**_options: object) -> Callable[[object], object]:
+        return lambda function: function
+
+
+def _importer(stubs: Mapping[str, object]) -> Callable[..., object]:
+    def import_stub(
+        name: str,
+        globals: Mapping[str, object] | None = None,  # noqa: A002 - the protocol's names
+        locals: Mapping[str, object] | None = None,  # noqa: A002
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> object:
+        if name in stubs:
+            return stubs[name]
+        assert not name.startswith("sglang"), f"overlap_utils.py imports {name}: it needs a stub"
+        return __import__(name, globals, locals, fromlist or (), level)
+
+    return import_stub

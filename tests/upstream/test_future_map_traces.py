@@ -1,0 +1,56 @@
+from itertools import product
+
+import pytest
+import torch
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import DraftShape, FutureMap
+from tests.upstream.future_map_traces import Batch, Setting, SpecState, Trace
+from tests.upstream.sglang_wheel import cpu_record_stream, load_overlap_utils, make_future_map
+
+pytestmark = pytest.mark.upstream
+
+TRACES = 60
+CALLS = 25
+SETTINGS = [
+    pytest.param(
+        Setting(speculative=speculative, mirror=mirror, hidden=hidden),
+        id=f"{'spec' if speculative else 'plain'}-{'mirror' if mirror else 'none'}"
+        f"-{'hidden' if hidden else 'tokens'}",
+    )
+    for speculative, mirror, hidden in product((True, False), repeat=3)
+    if speculative or not hidden
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_future_map_equals_sglang_on_random_traces(setting: Setting) -> None:
+    """Every field of every batch equals SGLang 0.5.13's after each call of a random trace."""
+    module = load_overlap_utils("0.5.13", hidden_states=setting.hidden)
+
+    with cpu_record_stream():
+        for seed in range(TRACES):
+            Trace(module, setting, seed).run(CALLS)
+
+
+def test_future_map_serves_an_idle_spec_batch_where_sglang_raises() -> None:
+    """An idle speculative batch may be the first forward; 0.5.13 has no draft buffers by then."""
+    module = load_overlap_utils("0.5.13")
+    theirs = make_future_map(module, pool_size=8, speculative=True, needs_cpu_seq_lens=True)
+    ours = FutureMap(
+        pool_size=8,
+        device="cpu",
+        host_seq_lens=HostSeqLens.EXACT,
+        speculative=True,
+        draft=DraftShape(topk=2, hidden_size=4, dtype=torch.bfloat16),
+    )
+    idle = torch.empty(0, dtype=torch.int64)
+    batch = Batch(idle, idle, idle, None, None, None, None, None, SpecState(idle))
+
+    ours.resolve_future(batch)
+
+    assert batch.spec_info is not None
+    assert batch.spec_info.hidden_states is not None
+    assert batch.spec_info.hidden_states.shape == (0, 4)
+    with cpu_record_stream(), pytest.raises(AttributeError, match=r"_buf"):
+        theirs._resolve_spec_extras(batch)  # noqa: SLF001 - what its forward entry calls
