@@ -1,0 +1,186 @@
+"""Reading what plugins declare, in a process apart.
+
+Whatever a plugin does while it is imported is data about that plugin. The process is started
+as soon as the metadata is read, and reads while its parent imports what it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+
+from backend_caps.capability.status import Problem, Status
+from backend_caps.discovery import problems
+from backend_caps.discovery.admission import AllowList, admit
+from backend_caps.discovery.answers import Answer, Work
+from backend_caps.discovery.claims import Claim, Scan
+from backend_caps.discovery.installed import installed_release
+from backend_caps.discovery.process import Child
+from backend_caps.discovery.scan import scan
+from backend_caps.discovery.search import Search
+
+DEADLINE_S = 10.0
+"""How long one entry may take."""
+_START_S = 60.0
+"""How long the process may take to start, which is no plugin's doing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What became of a claim: what it declares as JSON, or why not."""
+
+    claim: Claim
+    declared_at: str | None = None
+    """`file:line` of the object, where it was reached."""
+    documents: Sequence[str] = ()
+    """The declaration, or each of the rules."""
+
+
+def begin(
+    path: Sequence[str | PathLike[str]] | None = None,
+    *,
+    allow: Collection[str] | None = None,
+    deadline_s: float = DEADLINE_S,
+    environ: Mapping[str, str],
+    working_directory: str | None = None,
+) -> Loading:
+    """Scan the metadata and start to read what it names; `Registry.of_loading` ends it.
+
+    Between the two a caller imports what is slow. `working_directory` is what the caller has
+    taken off the head of `sys.path`.
+    """
+    search = Search.of_process(working_directory) if path is None else Search.of_folders(path)
+    admitted = admit(scan(search), AllowList.of(allow, environ))
+    return start_loading(admitted, deadline_s=deadline_s)
+
+
+def start_loading(
+    scanned: Scan, *, deadline_s: float = DEADLINE_S, executable: str = sys.executable
+) -> Loading:
+    """Start to read everything that nothing speaks against."""
+    return Loading(scanned, deadline_s=deadline_s, executable=executable)
+
+
+class Loading:
+    """Declarations on their way."""
+
+    def __init__(self, scanned: Scan, *, deadline_s: float, executable: str) -> None:
+        self.scanned = scanned
+        self._deadline_s = deadline_s
+        self._executable = executable
+        self._waiting = [claim for claim in scanned.claims if claim.status is Status.OK]
+        self._results = [
+            Loaded(claim=claim) for claim in scanned.claims if claim.status is not Status.OK
+        ]
+        self._child = self._start()
+
+    def results(self) -> tuple[Loaded, ...]:
+        """Wait for every declaration; what was refused before is among them."""
+        try:
+            while self._child is not None:
+                self._read(self._child)
+                self._child.close()
+                self._child = self._start()
+        finally:
+            self.close()
+        return tuple(self._results)
+
+    def close(self) -> None:
+        """End the process, whatever it is at."""
+        if self._child is not None:
+            self._child.close()
+
+    def _start(self) -> Child | None:
+        """Start a process for what is waiting, if anything is."""
+        if not self._waiting:
+            return None
+        work = Work(
+            path=self.scanned.imports,
+            entries=[(claim.group, claim.value) for claim in self._waiting],
+            deadline_s=self._deadline_s,
+        )
+        try:
+            return Child(json.dumps(work).encode(), executable=self._executable)
+        except OSError as error:
+            self._give_up(f"{self._executable!r} did not start: {error.strerror}")
+            return None
+
+    def _read(self, child: Child) -> None:
+        """Read until all is read, or a plugin has ended the process."""
+        num_waiting = len(self._waiting)
+        begun: Answer | None = None
+        while self._waiting:
+            answer = _answer(child, _START_S if begun is None else self._deadline_s)
+            if not answer.is_done:
+                begun = answer
+                continue
+            if begun is not None:
+                printed = child.printed(begun.num_printed_bytes, answer.num_printed_bytes)
+                self._results.append(_loaded(self._waiting.pop(0), answer, printed))
+                begun = None
+            if answer.is_last:
+                break
+        if len(self._waiting) == num_waiting:
+            printed = child.printed(0, child.num_printed_bytes())
+            self._give_up(f"the process that reads says {printed.decode('utf-8', 'replace')!r}")
+
+    def _give_up(self, cause: str) -> None:
+        for claim in self._waiting:
+            broken = claim.marked(Status.BROKEN, problems.not_started(claim, cause))
+            self._results.append(Loaded(claim=broken))
+        self._waiting.clear()
+
+
+def _answer(child: Child, timeout_s: float) -> Answer:
+    """Wait for an answer; that there is none any more is an answer too."""
+    try:
+        line = child.line(timeout_s)
+        if line:
+            return Answer.from_line(line)
+    except TimeoutError:
+        ending = Answer(fault="hangs", detail=f"{timeout_s:g} s")
+    except (TypeError, ValueError):
+        ending = Answer(fault="exits", detail="writes into the pipe of the results")
+    else:
+        ending = _ending(child.status(), timeout_s)
+    return replace(ending, num_printed_bytes=child.num_printed_bytes(), is_last=True)
+
+
+def _ending(status: int | None, deadline_s: float) -> Answer:
+    """Tell from how a process ended what the entry in hand did."""
+    if status is None:
+        return Answer(fault="exits", detail="closes the pipe of the results")
+    if status >= 0:
+        return Answer(fault="exits", detail=f"ends its process with status {status}")
+    if status == -signal.SIGALRM:
+        return Answer(fault="hangs", detail=f"{deadline_s:g} s")
+    name = signal.strsignal(-status)
+    return Answer(fault="crashes", detail=f"signal {-status} ({name})")
+
+
+_FAULTS: Mapping[str, Callable[[Claim, str], Problem]] = {
+    "crashes": problems.crashes,
+    "exits": problems.exits,
+    "hangs": problems.hangs,
+    "missing-attribute": problems.missing_attribute,
+    "missing-module": problems.missing_module,
+    "raises": problems.raises,
+    "wrong-type": problems.wrong_type,
+}
+
+
+def _loaded(claim: Claim, answer: Answer, printed: bytes) -> Loaded:
+    if answer.fault == "schema":
+        told = problems.schema(claim, answer.detail, installed_release())
+        claim = claim.marked(Status.BROKEN, told)
+    elif answer.fault:
+        claim = claim.marked(Status.BROKEN, _FAULTS[answer.fault](claim, answer.detail))
+    if answer.loaded_torch:
+        claim = claim.marked(claim.status, problems.imports_torch(claim))
+    if printed:
+        claim = claim.marked(claim.status, problems.prints(claim, printed))
+    return Loaded(claim=claim, declared_at=answer.declared_at, documents=answer.documents)

@@ -1,0 +1,161 @@
+"""The process that reads declarations: imports each entry's module and sends what it declares.
+
+It is started by `process`, and the one place where a plugin's code runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from traceback import walk_tb
+from typing import IO
+
+import pydantic
+from pydantic import BaseModel
+
+import backend_caps
+from backend_caps.capability.declaration import Declaration
+from backend_caps.discovery.answers import Answer, Work
+from backend_caps.discovery.claims import BACKENDS
+from backend_caps.discovery.entries import target
+from backend_caps.discovery.schema_fault import schema_fault
+from backend_caps.discovery.source_line import source_line
+from backend_caps.resolution.rules import Rule
+
+_SHOWN = 500
+"""As much of an error's text as a report can bear."""
+_MACHINERY = (
+    Path(backend_caps.__file__).parent,
+    Path(importlib.__file__).parent,
+    Path(pydantic.__file__).parent,
+)
+"""Where no plugin's own lines are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Channel:
+    """The way to the parent."""
+
+    results: IO[bytes]
+    output: int
+    """Standard output, under a number of its own: a plugin may close the other."""
+    process: int
+
+    @classmethod
+    def open(cls, results: int) -> Channel:
+        """Take over what the parent has opened; programs that a plugin starts do not get it."""
+        os.set_inheritable(results, False)  # noqa: FBT003 - os's own signature
+        pipe = os.fdopen(results, "wb")
+        return cls(results=pipe, output=os.dup(sys.stdout.fileno()), process=os.getpid())
+
+    def send(self, answer: Answer) -> None:
+        """Send an answer. A plugin that forked is there twice; its copy says nothing."""
+        if os.getpid() == self.process:
+            printed = os.lseek(self.output, 0, os.SEEK_CUR)
+            self.results.write(replace(answer, num_printed_bytes=printed).to_line())
+            self.results.flush()
+
+
+def main(work: Work, results: int) -> None:
+    """Read every entry; stop after one that loads torch, so that the next is not blamed."""
+    channel = Channel.open(results)
+    sys.path[:] = work["path"]
+    for group, value in work["entries"]:
+        channel.send(Answer(is_done=False))
+        # The parent keeps the deadline; this is for the day the parent is killed.
+        signal.setitimer(signal.ITIMER_REAL, 2 * work["deadline_s"])
+        answer = read(group, value)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        channel.send(answer)
+        if answer.is_last:
+            break
+
+
+def read(group: str, value: str) -> Answer:
+    """Import an entry's module and take its object, whatever happens."""
+    had_torch = "torch" in sys.modules
+    wanted = target(value)
+    assert wanted is not None, "the scan has parsed it"
+    module_name, attribute = wanted
+    try:
+        answer = _declared(group, module_name, attribute)
+    except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
+        answer = _fault(module_name, error)
+    loaded_torch = not had_torch and "torch" in sys.modules
+    return replace(answer, loaded_torch=loaded_torch, is_last=loaded_torch)
+
+
+def _declared(group: str, module_name: str, attribute: str) -> Answer:
+    module = importlib.import_module(module_name)
+    try:
+        found = attrgetter(attribute)(module)
+    except AttributeError:
+        return Answer(fault="missing-attribute", detail=attribute)
+    models = _models(group, found)
+    if models is None:
+        return Answer(fault="wrong-type", detail=_kind(found))
+    documents = [model.model_dump_json() for model in models]
+    return Answer(documents=documents, declared_at=source_line(module, attribute))
+
+
+def _models(group: str, found: object) -> Sequence[BaseModel] | None:
+    """Take a declaration, or one or several rules; None where it is something else."""
+    if group == BACKENDS:
+        return (found,) if isinstance(found, Declaration) else None
+    if isinstance(found, Rule):
+        return (found,)
+    if not isinstance(found, Sequence):
+        return None
+    rules = [rule for rule in found if isinstance(rule, Rule)]
+    return rules if len(rules) == len(found) else None
+
+
+def _kind(found: object) -> str:
+    kind = type(found).__name__
+    if not isinstance(found, list | tuple):
+        return repr(kind)
+    members = sorted({type(member).__name__ for member in found})
+    return f"{kind!r} of {', '.join(map(repr, members))}"
+
+
+def _fault(module_name: str, error: BaseException) -> Answer:
+    match error:
+        case SystemExit(code=code):
+            return Answer(fault="exits", detail=f"calls sys.exit({code!r})")
+        case ModuleNotFoundError(name=str(name)) if f"{module_name}.".startswith(f"{name}."):
+            return Answer(fault="missing-module", detail=name)
+    said = schema_fault(error)
+    if said is not None:
+        return Answer(fault="schema", detail=said + _where(error))
+    return Answer(fault="raises", detail=_text(error) + _where(error))
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - it is the plugin's own class
+        text = "(its text cannot be shown)"
+    kind = type(error).__name__
+    return f"{kind}: {text[:_SHOWN]}" if text else kind
+
+
+def _where(error: BaseException) -> str:
+    """Tell the innermost line that is neither ours nor a library's of ours."""
+    if isinstance(error, SyntaxError):
+        return f" at {error.filename}:{error.lineno}"
+    lines = [
+        f" at {file}:{line}"
+        for frame, line in walk_tb(error.__traceback__)
+        if not _is_machinery(file := frame.f_code.co_filename)
+    ]
+    return lines[-1] if lines else ""
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith("<") or any(Path(file).is_relative_to(root) for root in _MACHINERY)

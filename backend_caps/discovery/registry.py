@@ -1,0 +1,196 @@
+"""The backends that are installed, with everything that is wrong with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+
+from pydantic import ValidationError
+
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.provenance import Source
+from backend_caps.capability.status import Problem, Status
+from backend_caps.discovery import problems
+from backend_caps.discovery.claims import Claim
+from backend_caps.discovery.errors import (
+    DeadlineError,
+    RepeatedBackendError,
+    StringInsteadOfListError,
+)
+from backend_caps.discovery.installed import installed_release
+from backend_caps.discovery.loading import DEADLINE_S, Loaded, Loading, begin
+from backend_caps.discovery.schema_fault import validation_fault
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.rules import DEFAULT_RULES, Rule, RuleSet
+from backend_caps.resolution.uses import Use, uses_of
+
+_PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
+"""Which record a name stands for; what was skipped stands for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry(Mapping[str, Backend]):
+    """Look a backend up by its name; `entries` and `problems` hold what a lookup does not.
+
+    A name stands for the declaration that was read, else for what is wrong with it.
+    """
+
+    entries: tuple[Backend, ...]
+    """Every claim to a name, sorted: those that were skipped and each side of a conflict too."""
+    problems: tuple[Problem, ...] = ()
+    """What no single backend can be blamed for."""
+    third_party_rules: tuple[Rule, ...] = ()
+    """What distributions declare in the group `backend_caps.rules`."""
+    _by_name: Mapping[str, Backend] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        standing = [entry for entry in self.entries if entry.status in _PRECEDENCE]
+        standing.sort(key=lambda entry: _PRECEDENCE.index(entry.status), reverse=True)
+        by_name = {entry.name: entry for entry in standing}
+        object.__setattr__(self, "_by_name", dict(sorted(by_name.items())))
+
+    @classmethod
+    def of(
+        cls,
+        backends: Iterable[Backend],
+        *,
+        rules: Iterable[Rule] = (),
+        problems: Iterable[Problem] = (),
+    ) -> Registry:
+        """Make a registry of backends that were found another way, or written by hand.
+
+        Raises:
+            RepeatedBackendError: two of them that were read have one name.
+        """
+        entries = tuple(sorted(backends, key=_order))
+        names = [entry.name for entry in entries if entry.status is Status.OK]
+        for name in names:
+            if names.count(name) > 1:
+                sources = tuple(str(entry.source) for entry in entries if entry.name == name)
+                raise RepeatedBackendError(name=name, sources=sources)
+        return cls(entries=entries, problems=tuple(problems), third_party_rules=tuple(rules))
+
+    @classmethod
+    def of_loading(cls, loading: Loading) -> Registry:
+        """Wait for what has begun to load."""
+        backends: list[Backend] = []
+        rules: list[Rule] = []
+        told = list(loading.scanned.problems)
+        for loaded in sorted(loading.results(), key=_claim_order):
+            if loaded.claim.is_backend:
+                backends.append(_backend(loaded))
+            else:
+                claim, read = _rules(loaded)
+                rules += read
+                told += claim.problems
+        return cls.of(backends, rules=rules, problems=told)
+
+    def __getitem__(self, name: str) -> Backend:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def rules(self, name: str = DEFAULT_RULES) -> RuleSet:
+        """Return a built-in rule set with what third parties add to it.
+
+        Raises:
+            UnknownRuleSetError: there is none of that name.
+        """
+        return RuleSet.builtin(name).with_rules(self.third_party_rules)
+
+    def uses(self, flags: ServerFlags) -> tuple[Use, ...]:
+        """List which backend runs what in a server with these flags."""
+        return uses_of(flags, self)
+
+    @property
+    def fingerprint(self) -> str:
+        """What two processes compare to tell whether they see the same plugins."""
+        backends = [
+            (name, entry.status.value, entry.source.distribution, entry.source.version)
+            for name, entry in self.items()
+        ]
+        rules = [rule.model_dump_json() for rule in self.third_party_rules]
+        return hashlib.sha256(json.dumps([backends, rules]).encode()).hexdigest()
+
+
+def discover(
+    path: Sequence[str | PathLike[str]] | None = None,
+    *,
+    allow: Collection[str] | None = None,
+    deadline_s: float = DEADLINE_S,
+    environ: Mapping[str, str] | None = None,
+) -> Registry:
+    """Find the installed backends and read what they declare. Faults come as data.
+
+    Args:
+        path: folders to search, instead of `sys.path`; imports come from them first.
+        allow: distributions to use; else those that `BACKEND_CAPS_PLUGINS` names; else all.
+        deadline_s: how long the reading of one declaration may take.
+        environ: the environment to look `BACKEND_CAPS_PLUGINS` up in; else this process's.
+
+    Raises:
+        StringInsteadOfListError: `path` or `allow` is one string.
+        DeadlineError: `deadline_s` is not more than 0.
+    """
+    for argument, value in (("path", path), ("allow", allow)):
+        if isinstance(value, str):
+            raise StringInsteadOfListError(argument=argument, value=value)
+    if deadline_s <= 0:
+        raise DeadlineError(deadline_s=deadline_s)
+    environ = os.environ if environ is None else environ
+    return Registry.of_loading(begin(path, allow=allow, deadline_s=deadline_s, environ=environ))
+
+
+def _order(entry: Backend) -> tuple[str, ...]:
+    source = entry.source
+    told = (source.distribution or "", source.version or "", source.declared_at or "")
+    return entry.name, entry.status.value, *told
+
+
+def _claim_order(loaded: Loaded) -> tuple[str, ...]:
+    claim = loaded.claim
+    return claim.distribution, claim.version or "", claim.name, claim.stated_at
+
+
+def _backend(loaded: Loaded) -> Backend:
+    claim = loaded.claim
+    declaration: Declaration | None = None
+    for document in loaded.documents:
+        try:
+            declaration = Declaration.model_validate_json(document)
+        except ValidationError as error:
+            claim = _not_fitting(claim, error)
+    return Backend(
+        name=claim.name,
+        status=claim.status,
+        source=Source(
+            distribution=claim.distribution,
+            version=claim.version,
+            declared_at=loaded.declared_at or claim.stated_at,
+        ),
+        declaration=declaration,
+        problems=claim.problems,
+    )
+
+
+def _rules(loaded: Loaded) -> tuple[Claim, list[Rule]]:
+    """Read rules: all of an entry's, or none."""
+    try:
+        read = [Rule.model_validate_json(document) for document in loaded.documents]
+    except ValidationError as error:
+        return _not_fitting(loaded.claim, error), []
+    return loaded.claim, read
+
+
+def _not_fitting(claim: Claim, error: ValidationError) -> Claim:
+    told = problems.schema(claim, validation_fault(error), installed_release())
+    return claim.marked(Status.BROKEN, told)

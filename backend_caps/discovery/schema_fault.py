@@ -1,0 +1,65 @@
+"""What a declaration of another version of the contract has wrong, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from backend_caps.capability.declaration import Declaration, Part, When
+from backend_caps.capability.facts import Facts, Given
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.resolution.rules import Rule
+
+_MODELS: Mapping[str, type[BaseModel]] = {
+    model.__name__: model for model in (Capabilities, Declaration, Facts, Given, Rule, When)
+}
+_NAMES = frozenset(_MODELS) | {Part.__name__}
+
+
+def schema_fault(error: BaseException) -> str | None:
+    """Tell how an error comes of asking for what this version's contract does not have.
+
+    None where it comes of something else.
+    """
+    match error:
+        case ValidationError(title=title) if title in _NAMES:
+            return validation_fault(error)
+        case ImportError(name=str(name)) if _is_ours(name):
+            return str(error)
+        case AttributeError(obj=type() as owner) if _is_ours(owner.__module__):
+            return str(error)
+    return None
+
+
+def validation_fault(error: ValidationError) -> str:
+    """Write a validation error as one line: of each field, the first thing that is wrong."""
+    first: dict[object, ErrorDetails] = {}
+    for details in error.errors(include_url=False, include_context=False):
+        first.setdefault(details["loc"][:1], details)
+    return "; ".join(_sentence(error.title, details) for details in first.values())
+
+
+def _sentence(title: str, details: ErrorDetails) -> str:
+    name = ".".join(str(part) for part in details["loc"][:1])
+    if details["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return f"{title} has no field {name!r}{_hint(name, _fields(title))}"
+    said = details["msg"].removeprefix("Value error, ")
+    if not name:
+        return said.removesuffix(".")
+    return f"{title}.{name} is {details['input']!r}: {said.removesuffix('.')}"
+
+
+def _fields(title: str) -> Iterable[str]:
+    return _MODELS[title].model_fields if title in _MODELS else ()
+
+
+def _hint(name: str, fields: Iterable[str]) -> str:
+    close = get_close_matches(name, fields, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == "backend_caps"
