@@ -1,0 +1,109 @@
+"""Attention over padded contexts, masked on the device.
+
+Shapes: L the longest context, B requests and T tokens in this batch, Hq query heads. The T
+tokens stand in R rows of N: a row is a request where all bring the same number of tokens
+(R = B), otherwise a token (N = 1). T, B, R and N are shapes: no length is ever read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from backend_caps_torch_native.paged import PagedAttention
+from backend_caps_torch_native.protocols import ForwardBatch
+
+_TOKENS_AT_ONCE = 2**16
+"""Padded context tokens whose keys and values are gathered together: 256 MiB in bfloat16 with 8
+heads of 128. It bounds the memory, not the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    slots: Tensor
+    """[R, L] device: where the contexts stand in the KV cache."""
+    visible: Tensor
+    """[R, N, L] bool, device: what each token sees of its context."""
+    is_blind: Tensor
+    """[T] bool, device: the tokens that see nothing, which are padding."""
+
+
+class TorchPadded(PagedAttention):
+    """Pad every context to the longest one, and mask it by device lengths."""
+
+    _metadata: _Metadata
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Do nothing: the host has no share."""
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """Gather the page table and mask it by `batch.seq_lens`, all on the device.
+
+        Stream: the current one.
+        Sync: none. Allocates: slots and mask, (R + T) * L. Keeps: those, until the next forward.
+        Capture: yes; a replay reads the batch's tensors and the page table anew.
+        """
+        extends = batch.extend_seq_lens
+        rows, ends = (
+            _rows_of_requests(batch) if extends is None else _rows_of_tokens(batch, extends)
+        )
+        ends = torch.where(rows[:, None] == 0, 0, ends)
+        self._metadata = _metadata(self._req_to_token[rows], ends)
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        slots, visible = self._metadata.slots, self._metadata.visible
+        step = max(1, _TOKENS_AT_ONCE // slots.shape[1])
+        queries = q.reshape(*visible.shape[:2], *q.shape[1:])
+        parts = [
+            scaled_dot_product_attention(
+                some_queries.transpose(1, 2),
+                keys[some_slots].transpose(1, 2).to(q.dtype),
+                values[some_slots].transpose(1, 2).to(q.dtype),
+                attn_mask=some_visible[:, None],
+                scale=scaling,
+                enable_gqa=True,
+            )
+            for some_queries, some_slots, some_visible in zip(
+                *(torch.split(x, step) for x in (queries, slots, visible)), strict=True
+            )
+        ]
+        output = torch.cat(parts).transpose(1, 2).flatten(0, 1)
+        # A softmax over nothing is undefined: whatever the kernel made of it is dropped.
+        return output.masked_fill(self._metadata.is_blind[:, None, None], 0)
+
+
+def _rows_of_requests(batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+    """Return pool rows [R] and how much of its context each token sees [R, N]; R is B."""
+    num_requests = len(batch.req_pool_indices)
+    count = len(batch.out_cache_loc) // num_requests if num_requests else 1
+    later = torch.arange(count - 1, -1, -1, device=batch.seq_lens.device)
+    return batch.req_pool_indices, batch.seq_lens[:, None] - later
+
+
+def _rows_of_tokens(batch: ForwardBatch, extend_seq_lens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return pool rows [R] and how much of its context each token sees [R, 1]; R is T.
+
+    Tokens past the last request's belong to the padding row.
+    """
+    stops = extend_seq_lens.cumsum(0)
+    tokens = torch.arange(len(batch.out_cache_loc), device=stops.device)
+    owners = torch.searchsorted(stops, tokens, right=True)
+    is_padding = owners == len(stops)
+    owners = owners.clamp(max=len(stops) - 1)
+    rows = torch.where(is_padding, 0, batch.req_pool_indices[owners])
+    later = stops[owners] - tokens - 1
+    return rows, (batch.seq_lens[owners] - later)[:, None]
+
+
+def _metadata(table: Tensor, ends: Tensor) -> _Metadata:
+    """Mask the page table [R, L] by what each token sees of it, ends [R, N]."""
+    positions = torch.arange(table.shape[1], device=table.device)
+    longest = ends[:, -1:]
+    # A mask alone would leak: 0 * NaN is NaN. What nobody sees reads the context's first token
+    # instead, which everybody sees, so stale slots and stale page tables are never touched.
+    first = torch.where(longest > 0, table[:, :1], 0)
+    slots = torch.where(positions < longest, table, first)
+    return _Metadata(slots, positions < ends[:, :, None], (ends <= 0).flatten())

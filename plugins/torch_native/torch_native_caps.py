@@ -1,0 +1,83 @@
+# ruff: noqa: INP001 - a module of its own: inside the package it would run its `__init__`
+"""What the two backends declare. Data only: importing this loads no torch."""
+
+from __future__ import annotations
+
+from backend_caps import (
+    ANY,
+    AttentionArch,
+    BatchKind,
+    Capabilities,
+    Declaration,
+    GraphMetadata,
+    HostSeqLens,
+    Role,
+    SharedReadsEnd,
+)
+
+# What the tests hold to a float64 oracle. FP8 caches are left out: their scales are not applied.
+_DTYPES = frozenset({"bfloat16", "float16", "float32"})
+
+TORCH_NATIVE = Declaration(
+    capabilities=Capabilities(
+        # Slices every request's context by `seq_lens_cpu`.
+        host_seq_lens=HostSeqLens.EXACT,
+        # The slices are host values: a graph would keep those of its capture.
+        graph_replay=frozenset(),
+        graph_metadata=GraphMetadata.HOST,
+        # The mirror is host memory already, and the page table is gathered on the device.
+        sync_free_prepare=True,
+        # Without a replay there is no earlier point to name than the end of the forward.
+        shared_reads_end=SharedReadsEnd.UNKNOWN,
+        # The only state is one forward's metadata, and each half batch has an object of its own.
+        two_batch_overlap=True,
+        # Nothing is sized by the longest context.
+        max_context_len_known=False,
+        # A draft step is a decode; draft-extend is several causal tokens a request, like verify.
+        roles=frozenset(Role),
+        # Causal within a request: a chain of drafts, no tree mask.
+        max_speculative_topk=1,
+        # `req_to_token` names the slot of every single token, so pages are never seen.
+        page_sizes=ANY,
+        # `scaled_dot_product_attention` takes every head size, and values of another size.
+        head_sizes=ANY,
+        # Torch's own operators alone, so whatever device torch serves.
+        devices=ANY,
+        compute_capability=ANY,
+        dtypes=_DTYPES,
+        kv_cache_dtypes=_DTYPES,
+        attention_arch={AttentionArch.MHA},
+    ),
+    implementation="backend_caps_torch_native.native:TorchNative",
+)
+"""Attention that slices each request by its host length: exact work, and a host wait for it."""
+
+TORCH_PADDED = Declaration(
+    capabilities=Capabilities(
+        # Lengths become masks on the device.
+        host_seq_lens=HostSeqLens.NONE,
+        # Every shape follows from the number of requests and tokens, whatever the lengths are.
+        graph_replay=frozenset(BatchKind),
+        # `init_forward_metadata_in_graph` is device work on the batch's own tensors.
+        graph_metadata=GraphMetadata.IN_GRAPH,
+        sync_free_prepare=True,
+        # The graph reads lengths and page table itself.
+        shared_reads_end=SharedReadsEnd.POST_REPLAY,
+        # As above: no state but one forward's metadata.
+        two_batch_overlap=True,
+        # The row length of `req_to_token`, to which contexts are padded.
+        max_context_len_known=True,
+        # From here on as above, for the same reasons.
+        roles=frozenset(Role),
+        max_speculative_topk=1,
+        page_sizes=ANY,
+        head_sizes=ANY,
+        devices=ANY,
+        compute_capability=ANY,
+        dtypes=_DTYPES,
+        kv_cache_dtypes=_DTYPES,
+        attention_arch={AttentionArch.MHA},
+    ),
+    implementation="backend_caps_torch_native.padded:TorchPadded",
+)
+"""Attention over padded contexts, masked on the device: more work, and never a host value."""
