@@ -18,7 +18,6 @@ from backend_caps.resolution.errors import (
     OverrideError,
     UnknownBackendError,
     UnknownFlagError,
-    UnknownRuleSetError,
 )
 
 REFUSED = 1
@@ -33,7 +32,6 @@ _USAGE_ERRORS = (
     OverrideError,
     UnknownBackendError,
     UnknownFlagError,
-    UnknownRuleSetError,
 )
 
 

@@ -38,10 +38,8 @@ def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:
         try:
             yield name.strip(), yaml.safe_load(value)
         except yaml.YAMLError as error:
-            expected = "a word, a number or a list such as [a, b]"
-            raise click.UsageError(
-                f"{option} {pair} cannot be read; expected {expected}."
-            ) from error
+            wanted = "expected a word, a number or a list such as [a, b]"
+            raise click.UsageError(f"{option} {pair} cannot be read; {wanted}.") from error
 
 
 def _usage(error: ValidationError, option: str, known: list[str]) -> click.UsageError:

@@ -1,0 +1,79 @@
+# The only door to the project: `make run` shows it at work, `make test` checks all of it.
+# A target that was interrupted is made again from where it stood; nothing is left half made.
+
+PYTHON ?= $(firstword $(foreach python,python3 python3.11 python3.12 python3.13 python3.14,\
+  $(shell $(python) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(python))))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+SOURCES := backend_caps plugins tests benchmarks
+PLUGINS := plugins/torch_native
+SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
+  --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
+  --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
+WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp
+
+.DELETE_ON_ERROR:
+.PHONY: run test lint types docs unit bench upstream dist clean
+
+run: $(VENV)/installed
+	$(BIN)/backend-caps report
+	$(BIN)/backend-caps resolve -- $(SERVER)
+	$(BIN)/backend-caps relay -- $(SERVER)
+
+test: lint types unit docs
+
+lint: $(VENV)/developing
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check --quiet $(SOURCES)
+	$(BIN)/typos
+	$(BIN)/lint-imports --no-logo 2>&1 || { $(BIN)/lint-imports; exit 1; }
+	$(BIN)/validate-pyproject pyproject.toml $(PLUGINS:%=%/pyproject.toml) > .cache/validate-pyproject.txt || { cat .cache/validate-pyproject.txt; exit 1; }
+
+types: $(VENV)/developing
+	$(BIN)/mypy
+	$(BIN)/basedpyright --level error tests/typing
+
+unit: $(VENV)/developing $(WHEELS)
+	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=
+	$(BIN)/coverage report --skip-covered --fail-under=90
+	$(BIN)/coverage report --omit 'backend_caps/relay/*,backend_caps/startup/*' --fail-under=100 --skip-covered
+
+upstream: $(VENV)/developing $(WHEELS)
+	$(BIN)/python -m pytest tests/upstream
+
+docs: $(VENV)/developing
+	$(BIN)/cog --check -P $$(git ls-files 'docs/**/*.md' README.md)
+
+bench: $(VENV)/developing $(WHEELS)
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/discovery.py
+	$(BIN)/python benchmarks/resolution.py
+	$(BIN)/python benchmarks/relay.py
+
+dist: $(VENV)/developing
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(PLUGINS:%=./%)
+
+clean:
+	rm -rf $(VENV) .cache dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# An environment that was not finished has no stamp, and is made anew.
+$(VENV)/made:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer was not found; install it, or name it: make PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --constraint constraints.txt pip
+	@touch $@
+
+$(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
+	$(PIP) install --constraint constraints.txt --editable . $(PLUGINS:%=--editable %)
+	@touch $@
+
+$(VENV)/developing: $(VENV)/installed
+	$(PIP) install --constraint constraints.txt --group dev
+	@mkdir -p .cache && touch $@
+
+# Engines to compare with: their wheels are read, never installed.
+.cache/wheels/%.stamp: $(VENV)/made
+	@mkdir -p $(@D)
+	$(PIP) download --no-deps --dest $(@D) $(subst sglang-,sglang==,$*)
+	@touch $@
