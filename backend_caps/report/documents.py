@@ -46,8 +46,8 @@ class CauseDocument(_Document):
     value: JsonValue
     reason: str
     origin: str
-    source: str
-    """Distribution, version, file and line; `by hand` where there is none."""
+    source: str | None
+    """Where a backend is declared: distribution, version, file and line."""
     rank: int | None
 
 
@@ -202,7 +202,7 @@ def _cause(cause: Cause) -> CauseDocument:
         value=json_of(cause.value),
         reason=cause.reason,
         origin=cause.origin.value,
-        source=str(cause.source),
+        source=None if cause.source is None else str(cause.source),
         rank=cause.rank,
     )
 

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from backend_caps.report.sections import Heading, Lines, Section, Sections, Table
 
+_UNBROKEN = 30
+"""How long a name in the first column may be before it is broken."""
 _WIDTH = 100
 """Where the output is no terminal: the same text everywhere."""
 
@@ -38,8 +40,11 @@ def _print(console: Console, section: Section) -> None:
 
 def _table(table: Table) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        drawn.add_column(column, overflow="fold")
+    for at, column in enumerate(table.columns):
+        widest = max((len(row[at]) for row in table.rows), default=0)
+        drawn.add_column(
+            column, overflow="fold", min_width=min(widest, _UNBROKEN) if at == 0 else 0
+        )
     for row in table.rows:
         drawn.add_row(*(_cell(text) for text in row))
     return drawn

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from backend_caps.report.documents import (
     BackendDocument,
     CapabilityDocument,
+    CauseDocument,
     FlipDocument,
     PlanDocument,
     ProblemDocument,
@@ -14,7 +15,7 @@ from backend_caps.report.documents import (
     ValueDocument,
 )
 from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.words import decided_by, place_of, words_of
+from backend_caps.report.words import decided_by, file_of, places_of, who, words_of
 
 _SIDE_BY_SIDE = 3
 """Backends in one table: as many as a terminal of 100 columns holds."""
@@ -38,7 +39,7 @@ def report_view(report: ReportDocument) -> Iterator[Section]:
 def _installed(backends: Sequence[BackendDocument]) -> Table:
     columns = ("backend", "status", "distribution", "version", "declared at")
     rows = [
-        (b.name, b.status, b.distribution or "", b.version or "", b.declared_at or "")
+        (b.name, b.status, b.distribution or "", b.version or "", file_of(b.declared_at or ""))
         for b in backends
     ]
     return Table(columns, tuple(rows))
@@ -142,10 +143,19 @@ def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Sec
     value = plan.server[name] if phase is None else plan.phases[phase][name]
     effect = f" ({value.effect})" if value.effect else ""
     yield Heading(f"{_named(name, phase)} = {words_of(value.value)}{effect}")
-    rows = [
-        (f"{c.kind} {c.name}", place_of(c), words_of(c.value), c.origin, c.reason, c.source)
-        for c in value.causes
-    ]
-    yield Table(("cause", "as", "value", "origin", "why", "source"), tuple(rows))
+    groups: dict[tuple[str, ...], list[CauseDocument]] = {}
+    for c in value.causes:
+        groups.setdefault((who(c), f"{words_of(c.value)} ({c.origin})"), []).append(c)
+    rows = [(cause, stated, _story(same)) for (cause, stated), same in groups.items()]
+    yield Table(("cause", "value", "why"), tuple(rows))
     own = [f for f in plan.flips if (f.capability, f.phase) == (name, phase)]
     yield from _flips(own)
+
+
+def _story(causes: Sequence[CauseDocument]) -> str:
+    """Tell in whose words, where it counts, and where it stands in a source file."""
+    reasons = "; ".join(dict.fromkeys(cause.reason for cause in causes))
+    places = places_of(causes)
+    sources = ", ".join(dict.fromkeys(file_of(c.source) for c in causes if c.source))
+    lines = (reasons, places and f"as {places}", sources and f"in {sources}")
+    return "\n".join(line for line in lines if line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pydantic import JsonValue
 
@@ -39,15 +39,33 @@ def place_of(cause: CauseDocument) -> str:
 
 
 def decided_by(value: ValueDocument) -> str:
-    """Name who holds a value where it is, each once, with the places."""
+    """Name who holds a value where it is; with the places, where it is not in all of its own."""
     deciding = [cause for cause in value.causes if cause.value == value.value] or value.causes
-    places: dict[str, list[str]] = {}
-    for cause in deciding:
-        named = places.setdefault(f"{cause.kind} {cause.name}", [])
-        named.append(place_of(cause))
-    return "; ".join(_with_places(name, where) for name, where in places.items()) or "nobody"
+    named = [
+        _with_places(name, [c for c in deciding if who(c) == name], value.causes)
+        for name in dict.fromkeys(map(who, deciding))
+    ]
+    return "; ".join(named) or "nobody"
 
 
-def _with_places(name: str, places: Iterable[str]) -> str:
-    told = ", ".join(dict.fromkeys(place for place in places if place))
-    return f"{name} ({told})" if told else name
+def _with_places(
+    name: str, deciding: Sequence[CauseDocument], causes: Sequence[CauseDocument]
+) -> str:
+    is_everywhere = len(deciding) == sum(who(cause) == name for cause in causes)
+    return name if is_everywhere else f"{name} ({places_of(deciding)})"
+
+
+def who(cause: CauseDocument) -> str:
+    """Write who a cause names."""
+    return f"{cause.kind} {cause.name}"
+
+
+def places_of(causes: Iterable[CauseDocument]) -> str:
+    """Write where causes stand, each place once."""
+    return ", ".join(dict.fromkeys(place for cause in causes if (place := place_of(cause))))
+
+
+def file_of(place: str) -> str:
+    """Shorten `/a/long/path/file.py:3` to its file and line; a document holds the whole."""
+    head, separator, path = place.rpartition(", ")
+    return head + separator + path.replace("\\", "/").rsplit("/", 1)[-1]

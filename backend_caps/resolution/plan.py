@@ -12,7 +12,7 @@ from backend_caps.capability.backend import Problem
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
-from backend_caps.capability.provenance import BY_HAND, Origin, Source
+from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sizes import Conflict
 from backend_caps.capability.vocabulary import CAPABILITIES, HostSeqLens
 from backend_caps.resolution.errors import PlansDifferError
@@ -52,7 +52,8 @@ class Cause:
     value: object
     reason: str
     origin: Origin
-    source: Source = BY_HAND
+    source: Source | None = None
+    """Where a backend is declared; rules and overrides have none."""
     via: tuple[str, ...] = ()
     rank: int | None = None
     """The rank it comes from, once plans of several are joined."""
