@@ -15,7 +15,7 @@ Version = tuple[Annotated[StrictInt, Field(ge=0)], Annotated[StrictInt, Field(ge
 class ComputeRange:
     """A window of compute capabilities: from `at_least`, up to but without `below`."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     at_least: Version
     below: Version | None = None

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -21,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason, unsupported_reasons
 from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.vocabulary import Capabilities
 
 API = 1
@@ -29,10 +29,8 @@ API = 1
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class When(BaseModel):
+class When(FrozenModel):
     """Capabilities that hold where a condition does; they replace the base's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     given: Given
     capabilities: Capabilities
@@ -55,12 +53,18 @@ def _sorted_values(members: frozenset[Role] | frozenset[Phase]) -> list[str]:
 class Part:
     """A backend that a composite hands some of its uses to."""
 
-    backend: str
+    backend: Sentence
     phases: Annotated[
-        AbstractSet[Phase], AfterValidator(frozenset), PlainSerializer(_sorted_values)
+        AbstractSet[Phase],
+        Field(min_length=1),
+        AfterValidator(frozenset),
+        PlainSerializer(_sorted_values),
     ] = field(default=frozenset(Phase), kw_only=True)
     roles: Annotated[
-        AbstractSet[Role], AfterValidator(frozenset), PlainSerializer(_sorted_values)
+        AbstractSet[Role],
+        Field(min_length=1),
+        AfterValidator(frozenset),
+        PlainSerializer(_sorted_values),
     ] = field(default=frozenset(Role), kw_only=True)
 
     def takes(self, role: Role, phase: Phase) -> bool:
@@ -68,15 +72,13 @@ class Part:
         return role in self.roles and phase in self.phases
 
 
-class Declaration(BaseModel):
+class Declaration(FrozenModel):
     """State what a backend needs and supports. Plain data: importing it must not load torch.
 
     A composite names its `parts`; what they say is expanded to uses, and its own capabilities
     may only add needs. `implementation` is `"package.module:Name"`, imported when the backend
     is built and never before.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     api: Literal[1] = 1
     """The version of this contract."""

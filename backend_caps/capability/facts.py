@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
+    Field,
     PlainSerializer,
     StrictBool,
     StrictInt,
@@ -20,6 +20,7 @@ from pydantic import (
 
 from backend_caps.capability.compute import ComputeCapabilities, Version
 from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.vocabulary import AttentionArch
 
 Situation = Mapping[str, object]
@@ -46,7 +47,7 @@ class Truth(Enum):
 class AtLeast:
     """Every number from this one on."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     at_least: StrictInt
 
@@ -57,10 +58,8 @@ class AtLeast:
         return f">= {self.at_least}"
 
 
-class Facts(BaseModel):
+class Facts(FrozenModel):
     """State what is known of the machine and the model; `None` is not known yet."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     device: str | None = None
     """The torch device type, such as `cuda`."""
@@ -96,22 +95,22 @@ _STORED_AS_SET = (
     PlainSerializer(_sorted_values),
 )
 
-Names = Annotated[AbstractSet[str] | None, *_STORED_AS_SET]
-Roles = Annotated[AbstractSet[Role] | None, *_STORED_AS_SET]
-Phases = Annotated[AbstractSet[Phase] | None, *_STORED_AS_SET]
-Archs = Annotated[AbstractSet[AttentionArch] | None, *_STORED_AS_SET]
-Numbers = AtLeast | Annotated[AbstractSet[StrictInt], *_STORED_AS_SET] | None
+_SOME = Field(min_length=1)
+
+Names = Annotated[Annotated[AbstractSet[str], _SOME] | None, *_STORED_AS_SET]
+Roles = Annotated[Annotated[AbstractSet[Role], _SOME] | None, *_STORED_AS_SET]
+Phases = Annotated[Annotated[AbstractSet[Phase], _SOME] | None, *_STORED_AS_SET]
+Archs = Annotated[Annotated[AbstractSet[AttentionArch], _SOME] | None, *_STORED_AS_SET]
+Numbers = AtLeast | Annotated[AbstractSet[StrictInt], _SOME, *_STORED_AS_SET] | None
 Flag = StrictBool | None
 
 
-class Given(BaseModel):
+class Given(FrozenModel):
     """A condition over a use, its server's flags and its facts; all that is stated must hold.
 
     A set takes any of its members, `AtLeast` any number from it on. Two alternatives are two
     `When`s.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Roles = None
     phase: Phases = None
@@ -142,7 +141,7 @@ class Given(BaseModel):
 
     @model_validator(mode="after")
     def _states_something(self) -> Given:
-        if not self.model_fields_set:
+        if not self.stated():
             raise ValueError("Given() states no condition; name at least one flag or fact.")
         return self
 

@@ -22,7 +22,7 @@ Size = Annotated[StrictInt, Field(ge=1)]
 class Exact:
     """One size."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     exact: Size
 
@@ -37,7 +37,7 @@ class Exact:
 class MultipleOf:
     """Every multiple of a size."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     multiple_of: Size
 
@@ -52,7 +52,7 @@ class MultipleOf:
 class OneOf:
     """A few sizes."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     one_of: Annotated[
         AbstractSet[Size],

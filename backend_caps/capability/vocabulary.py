@@ -13,8 +13,6 @@ from typing import Annotated, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     PlainSerializer,
     StrictBool,
@@ -37,6 +35,7 @@ from backend_caps.capability.kind import (
     need,
     support,
 )
+from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.scale import ANY, UNDECLARED, Anything, Scale, Undeclared
 from backend_caps.capability.sizes import Sizes, Unchecked, intersect
 
@@ -118,15 +117,13 @@ NO_LIMIT = 2**31 - 1
 """More than any draft tree is wide."""
 
 
-class Capabilities(BaseModel):
+class Capabilities(FrozenModel):
     """State what a backend needs and supports; what is left out is `UNDECLARED`.
 
     Raises:
         pydantic.ValidationError: on an unknown name, a value of another type, or two
             spellings of one capability that contradict each other.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     host_seq_lens: Annotated[
         HostSeqLens | Undeclared,
@@ -184,7 +181,7 @@ class Capabilities(BaseModel):
     """The backend knows the longest context, by which the tree mask is sized when there is no
     mirror. An opt-out from the mirror without it counts as `EXACT`."""
     roles: Annotated[
-        AbstractSet[Role] | Undeclared,
+        Annotated[AbstractSet[Role], Field(min_length=1)] | Undeclared,
         *_STORED_AS_SET,
         support(worst=frozenset({Role.TARGET}), best=frozenset(Role), join=common, scope=Scope.USE),
     ] = UNDECLARED
@@ -245,10 +242,12 @@ class Capabilities(BaseModel):
         return {name: value for name, value in values.items() if value is not UNDECLARED}
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
-        """Copy, validating what `update` brings; pydantic's own copy would not."""
-        del deep
-        spelled = {name: getattr(self, name) for name in CAPABILITIES}
-        return type(self)(**(spelled | dict(update or {})))
+        """Copy, validating what `update` brings; either spelling replaces both."""
+        del deep  # what is frozen may be shared
+        changes = dict(update or {})
+        replaced = {SPELLINGS.get(name, name) for name in changes}
+        kept = {name: value for name, value in self.stated().items() if name not in replaced}
+        return type(self).model_validate({**kept, **changes})
 
 
 def _with_both_spellings(data: Mapping[str, object]) -> Mapping[str, object]:

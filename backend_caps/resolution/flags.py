@@ -8,9 +8,7 @@ from os import PathLike
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StrictBool,
     StrictInt,
@@ -21,6 +19,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from backend_caps.capability.facts import Facts, Situation
+from backend_caps.capability.model import FrozenModel
 from backend_caps.resolution.command_line import CommandLine, Reader
 from backend_caps.resolution.engine import engine, option_of
 from backend_caps.resolution.errors import FlagValueError, raise_all
@@ -57,13 +56,11 @@ Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Count = Annotated[StrictInt, Field(ge=1), BeforeValidator(_number)]
 
 
-class ServerFlags(BaseModel):
+class ServerFlags(FrozenModel):
     """Hold the flags that decide what a server needs of its backends.
 
     `None` is not given; the engine then decides, or nobody knows yet.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     attention_backend: Name | None = None
     """The backend of every phase that has none of its own."""

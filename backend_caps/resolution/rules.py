@@ -7,22 +7,21 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, model_validator
+from pydantic import AfterValidator, PlainSerializer, model_validator
 
 from backend_caps.capability.declaration import Sentence
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Scope
+from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.errors import BackendCapsError
 
 
-class Rule(BaseModel):
+class Rule(FrozenModel):
     """Force values where a condition over flags and facts holds; only ever towards worse.
 
     `engines` names the rule sets that the rule belongs to; empty is every one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Sentence
     given: Given

@@ -1,0 +1,20 @@
+"""The base of every model that crosses a boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+
+
+class FrozenModel(BaseModel):
+    """Data that is checked when it is made, and then stays as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
+        """Copy, validating what `update` brings; pydantic's own copy would not."""
+        del deep  # what is frozen may be shared
+        stated = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self).model_validate({**stated, **(update or {})})
