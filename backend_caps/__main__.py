@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-_READ_PLUGINS = frozenset({"report", "resolve", "explain"})
+_READ_PLUGINS = frozenset({"report", "resolve", "explain", "relay"})
 _NEED_NO_PLUGINS = frozenset({"--path", "-h", "--help"})
 
 

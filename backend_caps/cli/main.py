@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 
 from backend_caps.cli.explain import explain
+from backend_caps.cli.relay import relay
 from backend_caps.cli.report import report
 from backend_caps.cli.resolve import resolve
 from backend_caps.errors import BackendCapsError
@@ -61,7 +62,7 @@ def _leaves(error: BackendCapsError | ExceptionGroup[Exception]) -> Iterator[Bac
 @click.group(
     cls=_Commands,
     name="backend-caps",
-    commands=[report, resolve, explain],
+    commands=[report, resolve, explain, relay],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="backend-caps", prog_name="backend-caps")

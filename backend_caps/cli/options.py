@@ -154,5 +154,5 @@ def _flags(invocation: Invocation, file: Path | None, rules: str) -> ServerFlags
 def _tell_unrelated(flags: ServerFlags, *, verbose: bool) -> None:
     if not flags.unrelated:
         return
-    names = ": " + ", ".join(flags.unrelated) if verbose else "; --verbose names them"
-    click.echo(f"{len(flags.unrelated)} server flags do not matter here{names}", err=True)
+    names = ", ".join(flags.unrelated) if verbose else "--verbose names them"
+    click.echo(f"server flags that do not matter here: {len(flags.unrelated)} ({names})", err=True)

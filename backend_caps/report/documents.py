@@ -39,7 +39,7 @@ class ProblemDocument(_Document):
 class CauseDocument(_Document):
     """One contribution to a value."""
 
-    kind: Literal["backend", "rule", "override"]
+    kind: Literal["backend", "rule", "override", "engine"]
     name: str
     role: str | None
     phase: str | None
@@ -120,6 +120,26 @@ class ReportDocument(_Document):
     backends: list[BackendDocument]
     problems: list[ProblemDocument]
     plan: PlanDocument | None
+
+
+class StepDocument(_Document):
+    """What one relayed step started from."""
+
+    number: int
+    seq_lens: list[int]
+    seq_lens_cpu: list[int] | None
+    seq_lens_cpu_upper_bound: list[int] | None
+    input_ids: list[int]
+    bytes_to_host: int
+
+
+class RelayDocument(_Document):
+    """A plan, and some steps relayed through the FutureMap that it configures."""
+
+    schema_: Annotated[Literal["backend-caps/relay@1"], Field(alias="schema")]
+    device: str
+    plan: PlanDocument
+    steps: list[StepDocument]
 
 
 def plan_document(plan: Plan, flips: Iterable[Flip]) -> PlanDocument:

@@ -11,7 +11,9 @@ from backend_caps.report.documents import (
     FlipDocument,
     PlanDocument,
     ProblemDocument,
+    RelayDocument,
     ReportDocument,
+    StepDocument,
     ValueDocument,
 )
 from backend_caps.report.sections import Heading, Lines, Section, Table
@@ -124,6 +126,32 @@ def _flips(flips: Sequence[FlipDocument]) -> Iterator[Section]:
 
 def _named(capability: str, phase: str | None) -> str:
     return capability if phase is None else f"{capability} in {phase}"
+
+
+def relay_view(relayed: RelayDocument) -> Iterator[Section]:
+    """Show what crossed to the host in each step, and why."""
+    mirror = relayed.plan.server["host_seq_lens"]
+    yield Heading(f"{len(relayed.steps)} steps of 3 requests on {relayed.device}")
+    yield Lines((_headline(mirror), *(f"because {why}" for why in _reasons(mirror))))
+    rows = [
+        (
+            str(step.number),
+            words_of([*step.input_ids]),
+            words_of([*step.seq_lens]),
+            _on_the_host(step),
+            f"{step.bytes_to_host} bytes" if step.bytes_to_host else "nothing",
+        )
+        for step in relayed.steps
+    ]
+    columns = ("step", "starts from tokens", "lengths, device", "lengths, host", "crossed")
+    yield Table(columns, tuple(rows))
+
+
+def _on_the_host(step: StepDocument) -> str:
+    if step.seq_lens_cpu is not None:
+        return words_of([*step.seq_lens_cpu])
+    bound = step.seq_lens_cpu_upper_bound
+    return "none" if bound is None else f"at most {words_of([*bound])}"
 
 
 def explain_view(

@@ -77,13 +77,13 @@ class Reader:
         name = self._place(option, line)
         if name is None:
             return
+        value = rest.take() if value is None else value
         if self.switches[name]:
             if value is not None:
                 fault = FlagValueError(flag=option, value=repr(value), expected="no value")
                 line.faults += (fault,)
             line.values[name] = True
             return
-        value = rest.take() if value is None else value
         if value is None:
             line.faults += (MissingFlagValueError(flag=option, expected="a value"),)
             return

@@ -27,6 +27,7 @@ class CauseKind(Enum):
     BACKEND = "backend"
     RULE = "rule"
     OVERRIDE = "override"
+    ENGINE = "engine"
 
 
 class Policy(Enum):
@@ -143,6 +144,20 @@ class Plan:
     def with_problems(self, problems: tuple[Problem, ...]) -> Plan:
         """Return this plan with what is wrong about it."""
         return replace(self, problems=problems)
+
+    def raised(self, capability: str, need: object, reason: str) -> Plan:
+        """Return this plan with a server need joined with one of the engine's own."""
+        own = self.server[capability]
+        cause = Cause(
+            kind=CauseKind.ENGINE,
+            name=capability,
+            value=need,
+            reason=reason,
+            origin=Origin.FORCED,
+        )
+        value = CAPABILITIES[capability].join(own.value, need)
+        resolved = resolved_from(capability, value, (*own.causes, cause), own.effect)
+        return replace(self, server={**self.server, capability: resolved})
 
     def at_rank(self, rank: int) -> Plan:
         """Return this plan with its causes marked as one rank's."""

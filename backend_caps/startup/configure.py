@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import torch
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
+from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry, discover
+from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import DEFAULT_RULES
+
+
+@dataclass(eq=False, kw_only=True)
+class UnavailableDeviceError(BackendCapsError):
+    """A device was named that torch cannot use here."""
+
+    device: str
+
+    @property
+    def message(self) -> str:
+        """The device, and what to do."""
+        return (
+            f"device {self.device!r} is not available to torch on this machine. "
+            "Name one that is, such as 'cpu', or install the torch build for it."
+        )
+
 
 _log = logging.getLogger("backend_caps")
 
@@ -28,6 +47,7 @@ def configure(
     registry: Registry | None = None,
     rules: str = DEFAULT_RULES,
     policy: Policy | str = Policy.WARN,
+    unsafe_override: Capabilities | None = None,
     debug: bool = False,
 ) -> tuple[Plan, FutureMap]:
     """Find what is installed, resolve what the server needs, and build its FutureMap.
@@ -42,15 +62,18 @@ def configure(
         registry: what is installed, where the caller has looked already.
         rules: the engine version whose rules hold.
         policy: what is done about problems; `warn` logs them.
+        unsafe_override: values to put in place of the joined ones; recorded as causes.
         debug: check every row that is written and read; slow.
 
     Returns:
         The plan, and the FutureMap that it configures.
 
     Raises:
+        UnavailableDeviceError: torch has no such device here.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
     """
+    _check_device(torch.device(device))
     registry = discover() if registry is None else registry
     known = (facts or Facts()).known()
     plan = resolve(
@@ -59,12 +82,34 @@ def configure(
         rules=registry.rules(rules),
         facts=Facts.model_validate({"device": torch.device(device).type, **known}),
         policy=policy,
+        unsafe_override=unsafe_override,
     )
+    plan = _within_reach(plan, draft)
     _tell(plan)
     future_map = FutureMap.from_plan(
         plan, pool_size=pool_size, device=device, draft=draft, debug=debug
     )
     return plan, future_map
+
+
+def _check_device(device: torch.device) -> None:
+    available = torch.get_device_module(device).is_available()
+    if not available:
+        raise UnavailableDeviceError(device=str(device))
+
+
+def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
+    """Round an upper bound up to the lengths where nobody knows how fast they can grow."""
+    accept_tokens = None if draft is None else draft.accept_tokens
+    known = accept_tokens or plan.flags.speculative_num_draft_tokens
+    if plan["host_seq_lens"].value is not HostSeqLens.UPPER_BOUND or known:
+        return plan
+    return plan.raised(
+        "host_seq_lens",
+        HostSeqLens.EXACT,
+        "neither the draft shape nor --speculative-num-draft-tokens says how many tokens a step "
+        "can accept, so there is no bound to keep",
+    )
 
 
 def _tell(plan: Plan) -> None:

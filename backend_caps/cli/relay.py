@@ -1,0 +1,70 @@
+"""`backend-caps relay`: a FutureMap configured by the plan, and a few steps through it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.cli.output import show
+from backend_caps.report.documents import RelayDocument, StepDocument, plan_document
+from backend_caps.report.views import relay_view
+from backend_caps.resolution.flips import flips
+
+
+@request_options
+@click.command(cls=ServerCommand)
+@click.option(
+    "--device", default="cpu", show_default=True, help="The torch device of the FutureMap."
+)
+@click.option(
+    "--steps", default=3, show_default=True, type=click.IntRange(min=1), help="Steps to relay."
+)
+@click.option(
+    "--pool-size",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=4),
+    help="Rows of the request pool, the padding row included.",
+)
+@click.pass_context
+def relay(
+    ctx: click.Context, /, device: str, steps: int, pool_size: int, **_options: object
+) -> None:
+    """Relay a few steps of three requests, and show what crosses to the host and why.
+
+    Plan and FutureMap are the real ones; tokens and accepted lengths are made up.
+    """
+    # Loads torch, which no other command does.
+    from backend_caps.relay import DraftShape  # noqa: PLC0415
+    from backend_caps.startup.configure import configure  # noqa: PLC0415
+    from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
+
+    request = request_of(ctx)
+    flags = request.flags
+    registry = request.registry(ctx.ensure_object(Invocation))
+    draft = None
+    if flags.speculative_algorithm is not None:
+        topk, width = flags.speculative_eagle_topk or 1, flags.speculative_num_draft_tokens or 4
+        draft = DraftShape(topk=topk, accept_tokens=width)
+    plan, future_map = configure(
+        flags,
+        pool_size=pool_size,
+        device=device,
+        facts=request.facts,
+        draft=draft,
+        registry=registry,
+        rules=request.rules,
+        policy=request.policy,
+        unsafe_override=request.override,
+    )
+    steps_taken = rehearse(future_map, num_steps=steps, draft=draft)
+    document = RelayDocument(
+        schema_="backend-caps/relay@1",
+        device=device,
+        plan=plan_document(plan, flips(plan, registry, flags)),
+        steps=[StepDocument.model_validate(asdict(step)) for step in steps_taken],
+    )
+    show(document, relay_view(document), request.format)

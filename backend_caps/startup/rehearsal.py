@@ -1,0 +1,154 @@
+"""A few steps of a small batch through a FutureMap: what a plan does, step by step.
+
+Shapes: B requests in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend_caps.relay import DraftShape, FutureMap, RelayPayload
+
+_ROWS = (3, 1, 2)
+_PROMPTS = ((11, 12, 13, 14, 15), (21, 22, 23), (31, 32, 33, 34, 35, 36, 37))
+
+
+@dataclass(slots=True)
+class RehearsalSpecInfo:
+    """The draft worker's state, as the relay fills it."""
+
+    topk_p: Tensor | None = None
+    topk_index: Tensor | None = None
+    bonus_tokens: Tensor | None = None
+    hidden_states: Tensor | None = None
+
+
+@dataclass(slots=True)
+class RehearsalBatch:
+    """The batch of `relay.batch.RelayBatch`, and nothing else."""
+
+    req_pool_indices: Tensor
+    req_pool_indices_cpu: Tensor
+    seq_lens: Tensor
+    seq_lens_cpu: Tensor | None
+    seq_lens_sum: int | None
+    seq_lens_cpu_upper_bound: Tensor | None = None
+    input_ids: Tensor | None = None
+    input_ids_pending: bool = False
+    prefill_input_ids_cpu: Tensor | None = None
+    mix_running_indices: Tensor | None = None
+    spec_info: RehearsalSpecInfo | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one step started from."""
+
+    number: int
+    seq_lens: tuple[int, ...]
+    """The lengths on the device, read here for showing them."""
+    seq_lens_cpu: tuple[int, ...] | None
+    """The mirror; None where there is none."""
+    seq_lens_cpu_upper_bound: tuple[int, ...] | None
+    input_ids: tuple[int, ...]
+    """The tokens that the forward starts from."""
+    bytes_to_host: int
+    """What crossed to the host for it."""
+
+
+def rehearse(
+    future_map: FutureMap, *, num_steps: int, draft: DraftShape | None, seed: int = 0
+) -> Iterator[Step]:
+    """Run a prefill and some steps of three requests, with made-up accepted lengths.
+
+    The relay is real and the model is not: tokens and accepted lengths come from a seeded
+    generator. Sync: each step, to show what is on the device.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    batch = _prefilled(future_map)
+    _forward(future_map, batch, batch.seq_lens, draft, generator)
+    batch.spec_info = RehearsalSpecInfo() if future_map.speculative else None
+    generations = torch.zeros(len(_ROWS), dtype=torch.int64)
+    future_map.commit_lengths(batch.req_pool_indices_cpu, batch.seq_lens.cpu(), generations)
+    for number in range(1, num_steps + 1):
+        yield _step(number, future_map, batch)
+        accepted = _accepted(draft, generator) if future_map.speculative else 1
+        new_lens = batch.seq_lens + accepted
+        _forward(future_map, batch, new_lens, draft, generator)
+        if batch.spec_info is None:
+            _advance(batch)
+        future_map.commit_lengths(batch.req_pool_indices_cpu, new_lens.cpu(), generations)
+
+
+def _prefilled(future_map: FutureMap) -> RehearsalBatch:
+    lens = torch.tensor([len(prompt) for prompt in _PROMPTS])
+    rows = torch.tensor(_ROWS)
+    batch = RehearsalBatch(
+        req_pool_indices=rows.to(future_map.device),
+        req_pool_indices_cpu=rows,
+        seq_lens=lens.to(future_map.device),
+        seq_lens_cpu=lens,
+        seq_lens_sum=int(lens.sum()),
+        prefill_input_ids_cpu=torch.tensor([token for prompt in _PROMPTS for token in prompt]),
+    )
+    future_map.resolve_future(batch)
+    return batch
+
+
+def _step(number: int, future_map: FutureMap, batch: RehearsalBatch) -> Step:
+    future_map.resolve_seq_lens_cpu(batch)
+    future_map.set_input_ids_sentinel(batch)
+    future_map.resolve_future(batch)
+    tokens = batch.input_ids if batch.spec_info is None else batch.spec_info.bonus_tokens
+    assert tokens is not None, "resolve_future gives every step its tokens"
+    crossed = future_map.bytes_to_host(len(_ROWS)) if batch.spec_info is not None else 0
+    return Step(
+        number=number,
+        seq_lens=_numbers(batch.seq_lens),
+        seq_lens_cpu=None if batch.seq_lens_cpu is None else _numbers(batch.seq_lens_cpu),
+        seq_lens_cpu_upper_bound=None
+        if batch.seq_lens_cpu_upper_bound is None
+        else _numbers(batch.seq_lens_cpu_upper_bound),
+        input_ids=_numbers(tokens),
+        bytes_to_host=crossed,
+    )
+
+
+def _forward(
+    future_map: FutureMap,
+    batch: RehearsalBatch,
+    new_lens: Tensor,
+    draft: DraftShape | None,
+    generator: torch.Generator,
+) -> None:
+    """Publish lengths and stash tokens as a forward does at its end."""
+    future_map.publish(batch.req_pool_indices, new_lens)
+    tokens = torch.randint(100, 1000, (len(_ROWS),), generator=generator)
+    payload = RelayPayload(tokens.to(future_map.device))
+    if draft is not None:
+        shape = (len(_ROWS), draft.topk)
+        payload.topk_p = torch.rand(shape, generator=generator).to(future_map.device)
+        payload.topk_index = torch.zeros(shape, dtype=torch.int64, device=future_map.device)
+    future_map.stash(batch.req_pool_indices, payload)
+    batch.input_ids = None
+
+
+def _accepted(draft: DraftShape | None, generator: torch.Generator) -> Tensor:
+    most = (draft.accept_tokens if draft else None) or 1
+    return torch.randint(1, most + 1, (len(_ROWS),), generator=generator)
+
+
+def _advance(batch: RehearsalBatch) -> None:
+    """Add one token to device and host lengths, out of place: a forward may still read the old."""
+    assert batch.seq_lens_cpu is not None, "without speculation the scheduler keeps the mirror"
+    batch.seq_lens = batch.seq_lens + 1
+    batch.seq_lens_cpu = batch.seq_lens_cpu + 1
+    batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+
+
+def _numbers(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.tolist())
