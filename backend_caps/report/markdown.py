@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from backend_caps.report.sections import Heading, Lines, Section, Sections, Table
+from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
 
-_SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#"})
+_SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#~&$"})
 
 
 def markdown(sections: Sections) -> str:
@@ -32,4 +32,4 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _text(text: str) -> str:
-    return " ".join(text.split()).translate(_SPECIAL)
+    return visible(" ".join(text.split())).translate(_SPECIAL)

@@ -28,5 +28,10 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
+def visible(text: str) -> str:
+    """Show control characters instead of sending them: a plugin's words are text."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 Section = Heading | Lines | Table
 Sections = Iterable[Section]

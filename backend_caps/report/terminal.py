@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from backend_caps.report.sections import Heading, Lines, Section, Sections, Table
+from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
 
 _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
@@ -30,10 +30,10 @@ def show(sections: Sections) -> None:
 def _print(console: Console, section: Section) -> None:
     match section:
         case Heading(text):
-            console.print(Text(f"\n{_visible(text)}", style="bold"))
+            console.print(Text(f"\n{visible(text)}", style="bold"))
         case Lines(lines):
             for line in lines:
-                console.print(Text(_visible(line)))
+                console.print(Text(visible(line)))
         case Table():
             console.print(_table(section))
 
@@ -43,7 +43,9 @@ def _table(table: Table) -> RichTable:
     for at, column in enumerate(table.columns):
         widest = max((len(row[at]) for row in table.rows), default=0)
         drawn.add_column(
-            column, overflow="fold", min_width=min(widest, _UNBROKEN) if at == 0 else 0
+            Text(visible(column)),
+            overflow="fold",
+            min_width=min(widest, _UNBROKEN) if at == 0 else 0,
         )
     for row in table.rows:
         drawn.add_row(*(_cell(text) for text in row))
@@ -60,8 +62,4 @@ _STYLES = {
 
 
 def _cell(text: str) -> Text:
-    return Text(_visible(text), style=_STYLES.get(text, ""))
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    return Text(visible(text), style=_STYLES.get(text, ""))

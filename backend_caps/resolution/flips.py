@@ -78,7 +78,7 @@ class _Search:
         kind = CAPABILITIES[resolved.capability]
         for target in _next_better(kind, resolved.value):
             blocking = [c for c in resolved.causes if not _reaches(kind, c.value, target)]
-            for remedies in self._candidates(resolved.capability, target, blocking):
+            for remedies in filter(None, self._candidates(resolved.capability, target, blocking)):
                 becomes = self._after(remedies, resolved.capability, phase)
                 if becomes is not None and _reaches(kind, becomes, target):
                     yield Flip(
@@ -94,7 +94,8 @@ class _Search:
         self, capability: str, target: object, blocking: list[Cause]
     ) -> Iterator[tuple[Remedy, ...]]:
         rules = [self._rules[c.name] for c in blocking if c.kind is CauseKind.RULE]
-        undone = tuple(remedy for rule in rules if (remedy := _undo(rule)) is not None)
+        undoing = [remedy for rule in rules if (remedy := _undo(rule)) is not None]
+        undone = tuple({remedy.text: remedy for remedy in undoing}.values())
         if any(c.kind is CauseKind.OVERRIDE for c in blocking):
             return
         uses = self._uses_behind(blocking)

@@ -10,7 +10,7 @@ from backend_caps.capability.fit import CHECKED_AGAINST, text_of, unsupported_re
 from backend_caps.capability.kind import Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import UNDECLARED, Undeclared
-from backend_caps.capability.sizes import Conflict
+from backend_caps.capability.sizes import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.errors import RoleError, raise_all
@@ -82,7 +82,8 @@ def _of_machine(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Prob
     effective = {}
     for name in CHECKED_AGAINST:
         value, origin, _ = declared(declaration, name, situation)
-        effective[name] = UNDECLARED if origin is Origin.UNDECLARED else value
+        unsaid = origin is Origin.UNDECLARED or isinstance(value, Unchecked)
+        effective[name] = UNDECLARED if unsaid else value
     for reason in unsupported_reasons(effective, plan.facts):
         yield Problem(code=reason.code, message=reason.of(use.backend), remedy=reason.remedy)
 
