@@ -32,8 +32,12 @@ class NumberColumn:
         return self.table.index_select(0, rows)
 
 
+# Below this many words a row, viewing the payload costs more than the copy gains.
+_MIN_WORDS = 8
+
+
 class RowColumn:
-    """A column of a vector a row, copied in `word`s where the row is a whole number of them.
+    """A column of a vector a row, copied in `word`s where a row is a good whole number of them.
 
     A copy does not care what it copies, and its cost is in the number of elements.
     """
@@ -42,8 +46,7 @@ class RowColumn:
         self, field: RelayField, pool_size: int, device: torch.device, word: torch.dtype | None
     ) -> None:
         self.table = torch.zeros(pool_size, *field.row_shape, dtype=field.dtype, device=device)
-        fits = word is not None and field.row_bytes % word.itemsize == 0
-        self._word = word if fits else None
+        self._word = word if word is not None and _is_whole(field.row_bytes, word) else None
         self._words = self.table if self._word is None else self.table.view(self._word)
 
     def store(self, rows: Tensor, values: Tensor) -> None:
@@ -63,6 +66,11 @@ class RowColumn:
         if not values.is_contiguous() or offset_bytes % self._word.itemsize:
             values = values.clone(memory_format=torch.contiguous_format)
         return values.view(self._word)
+
+
+def _is_whole(row_bytes: int, word: torch.dtype) -> bool:
+    num_words, rest = divmod(row_bytes, word.itemsize)
+    return num_words >= _MIN_WORDS and not rest
 
 
 class DraftColumns:

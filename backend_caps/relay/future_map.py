@@ -52,9 +52,14 @@ class FutureMap:
         AcceptTokensError: an upper bound is asked for without `accept_tokens`.
 
     Sync: the whole device, once, so that no stream finds the columns half made.
+
+    The batch's own tensors have to live until the step's forward is done with them.
     """
 
-    def __init__(  # noqa: PLR0913 - a map's whole configuration, by keyword
+    copy_stream: StreamLike | None
+    """The private stream that brings lengths to the host; None where none is needed."""
+
+    def __init__(
         self,
         *,
         pool_size: int,
@@ -75,8 +80,7 @@ class FutureMap:
         self.layout = RelayLayout.from_draft(draft)
         self.streams = DeviceStreams(device) if streams is None else streams
         self.device = torch.device(device)
-        self.copy_stream: StreamLike | None = None
-        """The stream that brings lengths to the host; None where none is needed."""
+        self.copy_stream = None
         if accept_tokens is None and draft is not None:
             accept_tokens = draft.accept_tokens
         self._make_columns()

@@ -54,11 +54,13 @@ class ColumnCopy:
         self._published = published
         self._column_pinned = streams.empty_pinned(column.shape[0])
 
-    def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:  # noqa: ARG002
+    def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
         """Return the lengths of the last publish.
 
         Stream: the private one. Sync: the private stream alone. Exact: exact.
         """
+        if not req_pool_indices_cpu.numel():
+            return seq_lens.new_empty(0, device="cpu")
         self.stream.wait_event(self._published)
         with self._streams.using(self.stream):
             self._column_pinned.copy_(self._column, non_blocking=True)
@@ -88,11 +90,13 @@ class RowsCopy:
         self._rows_pinned = streams.empty_pinned(column.shape[0])
         self._lens_pinned = streams.empty_pinned(column.shape[0])
 
-    def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:  # noqa: ARG002
+    def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
         """Return the lengths of the last publish.
 
         Stream: the private one. Sync: the private stream alone. Exact: exact.
         """
+        if not req_pool_indices_cpu.numel():
+            return seq_lens.new_empty(0, device="cpu")
         num_rows = req_pool_indices_cpu.shape[0]
         rows, lens = self._rows[:num_rows], self._lens[:num_rows]
         rows_pinned, lens_pinned = self._rows_pinned[:num_rows], self._lens_pinned[:num_rows]

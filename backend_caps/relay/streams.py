@@ -112,9 +112,10 @@ class DeviceStreams:
         self.device = torch.device(device)
         self.traits = declared_traits(self.device) if traits is None else traits
         self._taken = tuple(taken)
-        self._module = self._find_module()
+        self._module = self.find_module()
 
-    def _find_module(self) -> StreamModule:
+    def find_module(self) -> StreamModule:
+        """Find the module whose streams and events are used."""
         module = torch.get_device_module(self.device) if self.traits.has_streams else torch.cpu
         return cast("StreamModule", module)
 

@@ -1,0 +1,276 @@
+"""Each FutureMap operation beside SGLang 0.5.13's own, on this machine's CPU.
+
+`python benchmarks/relay.py [--json PATH]` prints ratios: ours / SGLang's, so below 1 is faster.
+Both sides take turns round by round, because a shared machine changes its mind from second to
+second; a cell is the ratio of the two sides' median rounds. One thread: a second one on a busy core
+makes any parallel call a hundred times slower. SGLang's gather of draft state is a Triton kernel,
+which a CPU cannot run: what it replaced, one indexing a buffer, stands in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import timeit
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import DraftShape, FutureMap, RelayPayload
+from tests.upstream.sglang_wheel import (
+    cpu_record_stream,
+    load_overlap_utils,
+    make_future_map,
+)
+
+POOLS = (256, 4096, 65536)
+BATCHES = (1, 32, 255, 1024)
+TOPK, HIDDEN = 4, 256
+ROUNDS = 15
+ROUND_S = 0.0015
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on both sides, on one pool and batch."""
+
+    operation: str
+    variant: str
+    ours: Call
+    theirs: Call
+
+
+@dataclass
+class Cell:
+    """What a case took on one pool and batch."""
+
+    operation: str
+    variant: str
+    pool_size: int
+    batch_size: int
+    ours_us: float
+    theirs_us: float
+    ratio: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ratio = self.ours_us / self.theirs_us
+
+
+class Side:
+    """Both sides' maps and one batch of each, for one pool and batch."""
+
+    def __init__(self, *, pool_size: int, batch_size: int, spec: bool, mirror: bool) -> None:
+        self.module = load_overlap_utils("0.5.13")
+        self.theirs = make_future_map(
+            self.module, pool_size=pool_size, speculative=spec, needs_cpu_seq_lens=mirror
+        )
+        draft = DraftShape(topk=TOPK, hidden_size=HIDDEN, dtype=torch.bfloat16)
+        self.ours = FutureMap(
+            pool_size=pool_size,
+            device="cpu",
+            host_seq_lens=HostSeqLens.EXACT if mirror else HostSeqLens.NONE,
+            speculative=spec,
+            draft=draft if spec else None,
+        )
+        self.rows = torch.randperm(pool_size - 1)[:batch_size] + 1
+        self.lens = torch.randint(0, 10_000, (batch_size,))
+        self.payload = _payload(batch_size, spec=spec)
+        self.their_payload = self.payload if spec else self.payload.bonus_tokens
+        self.batch = self._batch(spec=spec)
+        self.staged = torch.randint(0, 10_000, (512,))
+        self.publish_both()
+
+    def publish_both(self) -> None:
+        """Write every row that is read later."""
+        self.ours.publish(self.rows, self.lens)
+        self.theirs.publish(self.rows, self.lens)
+        self.ours.stash(self.rows, self.payload)
+        self.theirs.stash(self.rows, self.their_payload)
+
+    def _batch(self, *, spec: bool) -> SimpleNamespace:
+        spec_info = SimpleNamespace(future_indices=self.rows) if spec else None
+        return SimpleNamespace(
+            req_pool_indices=self.rows,
+            req_pool_indices_cpu=self.rows.clone(),
+            input_ids=None,
+            input_ids_pending=False,
+            prefill_input_ids_cpu=None,
+            mix_running_indices=None,
+            spec_info=spec_info,
+            device="cpu",
+            enable_overlap=True,
+            is_spec_v2=spec,
+        )
+
+    def our_inputs(self, staged: Tensor | None, running: Tensor | None) -> None:
+        """Resolve our batch's inputs, pending or staged."""
+        batch = self.batch
+        batch.input_ids_pending = batch.spec_info is None
+        batch.prefill_input_ids_cpu = staged
+        batch.mix_running_indices = running
+        self.ours.resolve_future(batch)
+
+    def their_inputs(self, staged: Tensor | None, running: Tensor | None) -> None:
+        """Resolve SGLang's batch's inputs, pending or staged."""
+        batch = self.batch
+        batch.input_ids = None
+        batch.prefill_input_ids_cpu = staged
+        batch.mix_running_indices = running
+        self.module.resolve_forward_inputs(batch, self.theirs)
+
+
+def _payload(batch_size: int, *, spec: bool) -> RelayPayload:
+    tokens = torch.randint(0, 10_000, (batch_size,))
+    if not spec:
+        return RelayPayload(tokens)
+    return RelayPayload(
+        tokens,
+        topk_p=torch.rand(batch_size, TOPK),
+        topk_index=torch.randint(0, 10_000, (batch_size, TOPK)),
+        hidden_states=torch.randn(batch_size, HIDDEN).to(torch.bfloat16),
+    )
+
+
+def cases(pool_size: int, batch_size: int) -> Iterator[Case]:
+    """Make every operation of both sides for one pool and batch."""
+    plain = Side(pool_size=pool_size, batch_size=batch_size, spec=False, mirror=False)
+    exact = Side(pool_size=pool_size, batch_size=batch_size, spec=True, mirror=True)
+    none = Side(pool_size=pool_size, batch_size=batch_size, spec=True, mirror=False)
+    for name, side in (("plain", plain), ("spec", none)):
+        yield Case("publish", name, *_publish(side))
+        yield Case("stash", name, *_stash(side))
+    for name, side in (("exact", exact), ("none", none)):
+        yield Case("resolve_seq_lens_cpu", name, *_lengths(side))
+    yield Case("resolve_future", "decode", *_inputs(plain, None, None))
+    yield Case("resolve_future", "mixed", *_inputs(plain, plain.staged, plain.rows))
+    yield Case("resolve_future", "spec", *_inputs(none, None, None))
+
+
+def _publish(side: Side) -> tuple[Call, Call]:
+    return (
+        lambda: side.ours.publish(side.rows, side.lens),
+        lambda: side.theirs.publish(side.rows, side.lens),
+    )
+
+
+def _stash(side: Side) -> tuple[Call, Call]:
+    return (
+        lambda: side.ours.stash(side.rows, side.payload),
+        lambda: side.theirs.stash(side.rows, side.their_payload),
+    )
+
+
+def _lengths(side: Side) -> tuple[Call, Call]:
+    return (
+        lambda: side.ours.resolve_seq_lens_cpu(side.batch),
+        lambda: side.theirs.resolve_seq_lens_cpu(side.batch),
+    )
+
+
+def _inputs(side: Side, staged: Tensor | None, running: Tensor | None) -> tuple[Call, Call]:
+    return (
+        lambda: side.our_inputs(staged, running),
+        lambda: side.their_inputs(staged, running),
+    )
+
+
+def measure(case: Case) -> tuple[float, float]:
+    """Time both sides of a case in turns, and return their median microseconds a call."""
+    case.ours(), case.theirs()
+    number = max(5, int(ROUND_S / max(timeit.timeit(case.theirs, number=5) / 5, 1e-7)))
+    rounds = [
+        (timeit.timeit(case.ours, number=number), timeit.timeit(case.theirs, number=number))
+        for _ in range(ROUNDS)
+    ]
+    ours, theirs = zip(*rounds, strict=True)
+    scale = 1e6 / number
+    return statistics.median(ours) * scale, statistics.median(theirs) * scale
+
+
+def run_grid() -> list[Cell]:
+    """Measure every operation over the grid; a batch larger than its pool is left out."""
+    cells = []
+    with cpu_record_stream():
+        for pool_size in POOLS:
+            for batch_size in (size for size in BATCHES if size < pool_size):
+                for case in cases(pool_size, batch_size):
+                    ours, theirs = measure(case)
+                    names = (case.operation, case.variant)
+                    cells.append(Cell(*names, pool_size, batch_size, ours, theirs))
+    return cells
+
+
+def flatness(cells: list[Cell]) -> float:
+    """Return our time in the largest pool over that in the smallest, same batches, median."""
+    by_place = {(cell.variant, cell.pool_size, cell.batch_size): cell.ours_us for cell in cells}
+    ratios = [
+        by_place[variant, POOLS[-1], batch] / ours
+        for (variant, pool, batch), ours in by_place.items()
+        if pool == POOLS[0]
+    ]
+    return statistics.median(ratios)
+
+
+def summary(cells: list[Cell]) -> list[dict[str, str | float]]:
+    """Sum the grid up: a line an operation, and a line a variant below it."""
+    lines = []
+    for operation in dict.fromkeys(cell.operation for cell in cells):
+        of_operation = [cell for cell in cells if cell.operation == operation]
+        lines.append(_line(operation, "all", of_operation))
+        for variant in dict.fromkeys(cell.variant for cell in of_operation):
+            of_variant = [cell for cell in of_operation if cell.variant == variant]
+            lines.append(_line(operation, variant, of_variant))
+    return lines
+
+
+def _line(operation: str, variant: str, cells: list[Cell]) -> dict[str, str | float]:
+    ratios = [cell.ratio for cell in cells]
+    return {
+        "operation": operation,
+        "variant": variant,
+        "median": statistics.median(ratios),
+        "min": min(ratios),
+        "max": max(ratios),
+        "ours_us": statistics.median(cell.ours_us for cell in cells),
+        "theirs_us": statistics.median(cell.theirs_us for cell in cells),
+        "flatness": flatness(cells),
+    }
+
+
+def print_table(lines: list[dict[str, str | float]]) -> None:
+    """Print the summary."""
+    print(f"FutureMap / SGLang 0.5.13 on the CPU, {torch.get_num_threads()} thread")
+    print(f"pools {POOLS}, batches {BATCHES}, topk {TOPK}, hidden {HIDDEN} bfloat16")
+    head = ("operation", "variant", "median", "min", "max", "ours us", "theirs us", "65536/256")
+    print("{:<22}{:<8}{:>8}{:>8}{:>8}{:>10}{:>11}{:>11}".format(*head))
+    row = "{:<22}{:<8}{:>8.2f}{:>8.2f}{:>8.2f}{:>10.1f}{:>11.1f}{:>11.2f}"
+    for line in lines:
+        print(row.format(*line.values()))
+
+
+def main() -> None:
+    """Measure, print, and write what was measured where --json says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write every cell and the summary here")
+    path: Path | None = parser.parse_args().json
+    torch.set_num_threads(1)
+    cells = run_grid()
+    lines = summary(cells)
+    print_table(lines)
+    if path is not None:
+        path.write_text(json.dumps({"summary": lines, "cells": [vars(c) for c in cells]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

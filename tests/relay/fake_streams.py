@@ -1,0 +1,104 @@
+# ruff: noqa: D102 - the methods are those of a device module, and their names its names
+"""A device module whose streams do nothing and write down what they were asked for.
+
+Tensors stay on the CPU and work runs at once; what is tested is who waits for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from backend_caps.relay import DeviceStreams, DeviceTraits
+from backend_caps.relay.streams import EventLike, StreamLike
+
+Log = list[str]
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    """An event that logs."""
+
+    log: Log
+
+    def record(self) -> None:
+        self.log.append("publish event recorded")
+
+    def wait(self) -> None:
+        self.log.append("current stream waits for publish event")
+
+
+@dataclass
+class FakeStream:
+    """A stream that logs; two of one name are one handle."""
+
+    name: str
+    log: Log = field(compare=False)
+
+    def wait_event(self, _event: EventLike, /) -> None:
+        self.log.append(f"{self.name} waits for publish event")
+
+    def wait_stream(self, stream: StreamLike, /) -> None:
+        assert isinstance(stream, FakeStream)
+        self.log.append(f"{self.name} waits for {stream.name}")
+
+    def synchronize(self) -> None:
+        self.log.append(f"host waits for {self.name}")
+
+
+class FakeModule:
+    """A device module: `names` are the handles that its pool hands out, in turns."""
+
+    def __init__(self, names: tuple[str, ...] = ("copy",)) -> None:
+        self.log: Log = []
+        self.names = names
+        self.drawn = 0
+        self.current = FakeStream("schedule", self.log)
+
+    def Event(self) -> FakeEvent:  # noqa: N802 - torch's name
+        return FakeEvent(self.log)
+
+    def Stream(self, _device: torch.device, /) -> FakeStream:  # noqa: N802 - torch's name
+        name = self.names[self.drawn % len(self.names)]
+        self.drawn += 1
+        return FakeStream(name, self.log)
+
+    def current_stream(self, _device: torch.device, /) -> FakeStream:
+        return self.current
+
+    @contextmanager
+    def stream(self, stream: StreamLike, /) -> Iterator[None]:
+        assert isinstance(stream, FakeStream)
+        before, self.current = self.current, stream
+        self.log.append(f"on {stream.name}")
+        yield
+        self.current = before
+        self.log.append(f"back on {before.name}")
+
+    def synchronize(self) -> None:
+        self.log.append("host waits for the device")
+
+
+class FakeStreams(DeviceStreams):
+    """Streams and pinned memory of a CPU that claims to have them."""
+
+    def __init__(self, module: FakeModule, taken: tuple[StreamLike, ...] = ()) -> None:
+        self.module = module
+        traits = DeviceTraits(has_streams=True, has_pinned_memory=True)
+        super().__init__("cpu", traits, taken=taken)
+        self.num_pinned = 0
+        self.kept: list[Tensor] = []
+
+    def find_module(self) -> FakeModule:
+        return self.module
+
+    def empty_pinned(self, num_rows: int) -> Tensor:
+        self.num_pinned += 1
+        return torch.full((num_rows,), -1)
+
+    def keep_alive(self, tensor: Tensor) -> None:
+        self.kept.append(tensor)

@@ -1,0 +1,62 @@
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.relay.columns import RowColumn
+from backend_caps.relay.layout import RelayField
+from tests.relay.batches import numbers
+
+CPU = torch.device("cpu")
+WORD = torch.complex128
+ROWS = [2, 0, 3]
+
+
+def source() -> Tensor:
+    """Make three rows, wide enough to take parts of."""
+    return torch.arange(3 * 64 * 2, dtype=torch.float32).view(3, 128)
+
+
+VALUES = [
+    pytest.param(source()[:, :64].contiguous(), id="contiguous"),
+    pytest.param(source()[:, ::2], id="strided"),
+    pytest.param(source()[:, :64], id="rows apart"),
+    pytest.param(source().view(-1)[1 : 1 + 3 * 64].view(3, 64), id="between words"),
+    pytest.param(source()[:, :64].to(torch.float64), id="other dtype"),
+]
+
+
+@pytest.mark.parametrize("word", [WORD, None], ids=["in words", "in its dtype"])
+@pytest.mark.parametrize("values", VALUES)
+def test_rows_are_stored_bit_by_bit(values: Tensor, word: torch.dtype | None) -> None:
+    """However a payload lies in memory, and whatever unit it is copied in, it is the same."""
+    column = RowColumn(field(64), 4, CPU, word)
+
+    column.store(numbers(ROWS), values)
+
+    assert torch.equal(column.load(numbers(ROWS)), values.to(torch.float32))
+
+
+@pytest.mark.parametrize("width", [1, 28, 33, 34])
+def test_rows_of_no_whole_words_are_copied_in_their_dtype(width: int) -> None:
+    """A row that is short, or not a whole number of words, is stored all the same."""
+    column = RowColumn(field(width), 4, CPU, WORD)
+    values = torch.randn(3, width)
+
+    column.store(numbers(ROWS), values)
+
+    assert torch.equal(column.load(numbers(ROWS)), values)
+
+
+def test_signalling_nans_survive_the_copy() -> None:
+    """A copy in words computes nothing: bit patterns that no arithmetic keeps stay as they are."""
+    column = RowColumn(field(64), 4, CPU, WORD)
+    bits = torch.full((3, 64), 0x7F800001, dtype=torch.int32)
+
+    column.store(numbers(ROWS), bits.view(torch.float32))
+
+    assert torch.equal(column.load(numbers(ROWS)).view(torch.int32), bits)
+
+
+def field(width: int) -> RelayField:
+    """Make a field of a vector of float32."""
+    return RelayField(name="hidden_states", row_shape=(width,), dtype=torch.float32)

@@ -1,0 +1,255 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.errors import BackendCapsError
+from backend_caps.relay import (
+    BoundBelowTruthError,
+    IndexMismatchError,
+    PageableStagingError,
+    RelayPayload,
+    RepeatedRowsError,
+    RowCountError,
+    RowsOutOfRangeError,
+    StaleRowsError,
+)
+from tests.relay.batches import (
+    POOL_SIZE,
+    Batch,
+    decode_batch,
+    make_map,
+    numbers,
+    payload,
+    spec_batch,
+)
+from tests.relay.fake_streams import FakeModule, FakeStreams
+
+BAD_ROWS = [
+    pytest.param(
+        [3, 5, 3],
+        RepeatedRowsError,
+        "was given rows 3 more than once; only the padding row 0 may repeat. "
+        "Give each request a row of its own.",
+        id="repeated",
+    ),
+    pytest.param(
+        [3, POOL_SIZE, -1],
+        RowsOutOfRangeError,
+        f"was given rows {POOL_SIZE}, -1; 0 <= row < {POOL_SIZE} was expected. "
+        "Pass req_pool_indices of this request pool.",
+        id="out of range",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "error", "expected"), BAD_ROWS)
+def test_publish_refuses_rows(
+    rows: list[int], error: type[BackendCapsError], expected: str
+) -> None:
+    """A row that comes twice, or that the pool does not have, is an error that names it."""
+    fm = make_map(debug=True)
+
+    with pytest.raises(error) as caught:
+        fm.publish(numbers(rows), numbers([1, 2, 3]))
+
+    assert str(caught.value) == f"publish {expected}"
+
+
+@pytest.mark.parametrize(("rows", "error", "expected"), BAD_ROWS)
+def test_stash_refuses_rows(rows: list[int], error: type[BackendCapsError], expected: str) -> None:
+    """What publish refuses, stash refuses."""
+    fm = make_map(debug=True)
+
+    with pytest.raises(error) as caught:
+        fm.stash(numbers(rows), payload([1, 2, 3]))
+
+    assert str(caught.value) == f"stash {expected}"
+
+
+def test_padding_row_may_repeat_in_debug_mode(device: torch.device) -> None:
+    """Row 0 pads batches: it repeats, and it is read without having been written."""
+    fm = make_map(device, debug=True)
+    batch = spec_batch([3, 0, 0], device)
+
+    fm.publish(numbers([3, 0, 0], device), numbers([30, 1, 1], device))
+    for _ in range(2):
+        fm.publish(numbers([3], device), numbers([30], device))
+        fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist()[0] == 30
+
+
+def test_publish_refuses_lengths_of_other_rows() -> None:
+    """A length a row is expected."""
+    fm = make_map(debug=True)
+
+    with pytest.raises(RowCountError, match=r"seq_lens of shape \(3,\); \(2,\) was expected"):
+        fm.publish(numbers([1, 2]), numbers([1, 2, 3]))
+
+
+def test_stash_refuses_another_row_shape() -> None:
+    """A payload has the layout's shape, whatever its first step had."""
+    fm = make_map(debug=True)
+    wide = RelayPayload(numbers([1]), hidden_states=torch.zeros(1, 8))
+
+    with pytest.raises(RowCountError, match=r"hidden_states of shape \(1, 8\); \(1, 4\) was exp"):
+        fm.stash(numbers([1]), wide)
+
+
+def test_lengths_read_twice_are_stale() -> None:
+    """A row that is resolved again with no publish between is an error."""
+    fm = make_map(debug=True)
+    batch = spec_batch([3, 5])
+    fm.publish(batch.req_pool_indices, numbers([30, 50]))
+    fm.resolve_seq_lens_cpu(batch)
+    fm.publish(numbers([3]), numbers([31]))
+
+    with pytest.raises(StaleRowsError, match=r"rows 5 of seq_lens .* Call publish"):
+        fm.resolve_seq_lens_cpu(batch)
+
+
+def test_lengths_never_written_are_stale() -> None:
+    """A row that nobody published has no length."""
+    fm = make_map(debug=True)
+
+    with pytest.raises(StaleRowsError, match="rows 3 of seq_lens"):
+        fm.resolve_seq_lens_cpu(spec_batch([3]))
+
+
+def test_lengths_written_twice_are_not_stale() -> None:
+    """A retracted request leaves a row that nobody read; overwriting it is legal."""
+    fm = make_map(debug=True)
+    batch = spec_batch([3])
+
+    fm.publish(batch.req_pool_indices, numbers([30]))
+    fm.publish(batch.req_pool_indices, numbers([4]))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [4]
+
+
+@pytest.mark.parametrize("mode", list(HostSeqLens))
+def test_mirror_is_taken_before_the_poison(mode: HostSeqLens, device: torch.device) -> None:
+    """Poisoning what was read changes neither the batch's lengths nor their mirror."""
+    fm = make_map(device, mode, debug=True)
+    batch = spec_batch([3], device)
+    fm.commit_lengths(numbers([3]), numbers([30]), numbers([0]))
+    fm.publish(batch.req_pool_indices, numbers([30], device))
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [30]
+    assert batch.seq_lens_sum in (30, None)
+
+
+def test_poison_follows_the_copy_stream() -> None:
+    """The column is poisoned once the host has seen the copy through."""
+    fm = make_map(debug=True, streams=FakeStreams(FakeModule()))
+    batch = spec_batch([3])
+    fm.publish(batch.req_pool_indices, numbers([30]))
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_sum == 30
+
+
+def test_lengths_refuse_two_indices() -> None:
+    """A batch whose host and device rows differ would mirror other requests' lengths."""
+    fm = make_map(debug=True)
+    batch = spec_batch([3, 5])
+    batch.req_pool_indices_cpu = numbers([5, 3])
+
+    with pytest.raises(IndexMismatchError) as caught:
+        fm.resolve_seq_lens_cpu(batch)
+
+    assert str(caught.value) == (
+        "req_pool_indices is [3, 5] on the device and [5, 3] on the host; the same rows in the "
+        "same order were expected. Filter, merge and pad both together."
+    )
+
+
+def test_bound_below_the_truth_is_an_error() -> None:
+    """A row whose generation was never opened has no bound, and debug mode says so."""
+    fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND, debug=True)
+    batch = spec_batch([3])
+    fm.publish(batch.req_pool_indices, numbers([30]))
+
+    with pytest.raises(BoundBelowTruthError, match=r"rows 3 have lengths \[30\] above .* \[0\]"):
+        fm.resolve_seq_lens_cpu(batch)
+
+
+def pending(rows: list[int]) -> Batch:
+    """Make a decode batch whose ids are pending."""
+    batch = decode_batch(rows)
+    batch.input_ids_pending = True
+    return batch
+
+
+def mixed(rows: list[int]) -> Batch:
+    """Make a prefill batch with these decode rows mixed in."""
+    batch = decode_batch([1, *rows])
+    batch.prefill_input_ids_cpu = numbers([7])
+    batch.mix_running_indices = numbers(rows)
+    return batch
+
+
+READERS = [
+    pytest.param(pending, id="decode"),
+    pytest.param(mixed, id="mixed"),
+    pytest.param(spec_batch, id="speculative"),
+]
+
+
+@pytest.mark.parametrize("make_batch", READERS)
+def test_tokens_read_twice_are_stale(make_batch: Callable[[list[int]], Batch]) -> None:
+    """A token that is read again with no stash between is an error, whoever reads it."""
+    fm = make_map(debug=True)
+    fm.stash(numbers([3, 5]), payload([33, 55]))
+    fm.resolve_future(make_batch([3]))
+
+    with pytest.raises(StaleRowsError, match=r"rows 3 of bonus_tokens .* Call stash"):
+        fm.resolve_future(make_batch([3, 5]))
+
+
+def test_prefill_reads_no_tokens() -> None:
+    """A prefill has no step before it, so nothing of its rows has to be stashed."""
+    fm = make_map(debug=True)
+    batch = decode_batch([3])
+    batch.prefill_input_ids_cpu = numbers([7])
+
+    fm.resolve_future(batch)
+    fm.resolve_future(batch)
+
+    assert batch.input_ids is not None
+    assert batch.input_ids.tolist() == [7]
+
+
+def test_pageable_staging_is_an_error() -> None:
+    """Staged ids in pageable memory would make their copy block the host."""
+    fm = make_map(debug=True, streams=FakeStreams(FakeModule()))
+    batch = decode_batch([3])
+    batch.prefill_input_ids_cpu = numbers([7])
+
+    with pytest.raises(PageableStagingError, match="prefill_input_ids_cpu is pageable"):
+        fm.resolve_future(batch)
+
+
+def test_error_names_a_few_of_many_rows() -> None:
+    """A sentence about a thousand rows names eight of them."""
+    error = StaleRowsError(field="seq_lens", rows=tuple(range(1, 1001)), writer="publish")
+
+    assert "rows 1, 2, 3, 4, 5, 6, 7, 8 and 992 more of seq_lens" in str(error)
+
+
+def test_checks_are_off_by_default(device: torch.device) -> None:
+    """Outside debug mode nothing is poisoned: a row may be read again."""
+    fm = make_map(device)
+    batch = spec_batch([3], device)
+    fm.publish(batch.req_pool_indices, numbers([30], device))
+
+    fm.resolve_seq_lens_cpu(batch)
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [30]

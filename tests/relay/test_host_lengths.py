@@ -1,0 +1,121 @@
+import pytest
+import torch
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import AcceptTokensError, FutureMap
+from tests.relay.batches import make_map, numbers, spec_batch
+
+MODES = [
+    pytest.param(HostSeqLens.NONE, (None, None, None), id="none"),
+    pytest.param(HostSeqLens.UPPER_BOUND, (None, None, [10, 20]), id="upper bound"),
+    pytest.param(HostSeqLens.EXACT, ([10, 20], 30, [10, 20]), id="exact"),
+]
+
+
+@pytest.mark.parametrize(("mode", "expected"), MODES)
+def test_host_fields_follow_the_mode(
+    device: torch.device, mode: HostSeqLens, expected: tuple[object, ...]
+) -> None:
+    """Each mode sets every host field, so that no value of an earlier step survives."""
+    fm = make_map(device, mode)
+    batch = spec_batch([1, 2], device)
+    fm.commit_lengths(numbers([1, 2]), numbers([10, 20]), numbers([0, 0]))
+    fm.publish(batch.req_pool_indices, numbers([10, 20], device))
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    mirror, bound = batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound
+    found = (mirror, batch.seq_lens_sum, bound)
+    assert tuple(x.tolist() if isinstance(x, torch.Tensor) else x for x in found) == expected
+
+
+@pytest.mark.parametrize("mode", list(HostSeqLens))
+def test_device_lengths_are_gathered_in_every_mode(device: torch.device, mode: HostSeqLens) -> None:
+    """The lengths on the device advance whatever the host is told."""
+    fm = make_map(device, mode)
+    batch = spec_batch([2], device)
+    fm.publish(batch.req_pool_indices, numbers([9], device))
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [9]
+
+
+@pytest.mark.parametrize("num_rows", [1, 96, 97, 500])
+def test_mirror_sum_is_the_lengths_sum(device: torch.device, num_rows: int) -> None:
+    """The sum is that of the lengths, for short batches and for long ones."""
+    fm = make_map(device, pool_size=512)
+    batch = spec_batch(range(1, num_rows + 1), device)
+    fm.publish(batch.req_pool_indices, batch.req_pool_indices * 2**33)
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_sum == 2**33 * num_rows * (num_rows + 1) // 2
+
+
+def test_upper_bound_counts_steps_in_flight(device: torch.device) -> None:
+    """Each step that is launched and not processed raises the bound by what it can accept."""
+    fm = make_map(device, HostSeqLens.UPPER_BOUND)
+    fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
+    batch = spec_batch([1], device)
+
+    bounds = []
+    for _ in range(3):
+        fm.resolve_seq_lens_cpu(batch)
+        assert batch.seq_lens_cpu_upper_bound is not None
+        bounds.append(batch.seq_lens_cpu_upper_bound.item())
+
+    assert bounds == [100, 103, 106]
+
+
+def test_upper_bound_is_clamped_to_the_context(device: torch.device) -> None:
+    """No length is above the context's, so no bound is."""
+    fm = make_map(device, HostSeqLens.UPPER_BOUND, max_context_len=101)
+    fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
+    batch = spec_batch([1], device)
+
+    fm.resolve_seq_lens_cpu(batch)
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu_upper_bound is not None
+    assert batch.seq_lens_cpu_upper_bound.tolist() == [101]
+
+
+def test_upper_bound_without_accept_tokens_is_an_error() -> None:
+    """Nobody can bound a length without knowing how far one step goes."""
+    with pytest.raises(AcceptTokensError, match=r"DraftShape\(accept_tokens=\.\.\.\)"):
+        FutureMap(
+            pool_size=4, device="cpu", host_seq_lens=HostSeqLens.UPPER_BOUND, speculative=True
+        )
+
+
+def test_upper_bound_without_a_draft_takes_accept_tokens() -> None:
+    """A draft without relayed state (NGRAM) gives its step's reach by itself."""
+    fm = FutureMap(
+        pool_size=4,
+        device="cpu",
+        host_seq_lens=HostSeqLens.UPPER_BOUND,
+        speculative=True,
+        accept_tokens=5,
+    )
+    fm.commit_lengths(numbers([1]), numbers([7]), numbers([0]))
+    batch = spec_batch([1])
+
+    fm.resolve_seq_lens_cpu(batch)
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu_upper_bound is not None
+    assert batch.seq_lens_cpu_upper_bound.tolist() == [12]
+
+
+@pytest.mark.parametrize("mode", [HostSeqLens.NONE, HostSeqLens.EXACT])
+def test_commit_lengths_is_a_no_op_without_bounds(mode: HostSeqLens) -> None:
+    """An engine may commit in every mode; only bounds are made of it."""
+    fm = make_map(host_seq_lens=mode)
+    batch = spec_batch([1])
+    fm.publish(batch.req_pool_indices, numbers([5]))
+
+    fm.commit_lengths(numbers([1]), numbers([500]), numbers([0]))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [5]

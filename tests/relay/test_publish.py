@@ -1,0 +1,104 @@
+import pytest
+import torch
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from tests.relay.batches import make_map, numbers, spec_batch
+
+
+def test_publish_is_read_by_the_next_step(device: torch.device) -> None:
+    """A row's published length is the next step's."""
+    fm = make_map(device)
+    batch = spec_batch([7, 3], device)
+
+    fm.publish(numbers([3, 7], device), numbers([30, 70], device))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [70, 30]
+
+
+def test_publish_leaves_other_rows(device: torch.device) -> None:
+    """A row that is not published keeps the last step's value."""
+    fm = make_map(device)
+    batch = spec_batch([1, 2], device)
+
+    fm.publish(numbers([1, 2], device), numbers([10, 20], device))
+    fm.publish(numbers([2], device), numbers([21], device))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [10, 21]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_publish_takes_int32_and_int64(device: torch.device, dtype: torch.dtype) -> None:
+    """Indices and lengths may be int32; what is stored is int64."""
+    fm = make_map(device)
+    batch = spec_batch([5], device)
+
+    fm.publish(numbers([5], device).to(dtype), numbers([50], device).to(dtype))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [50]
+    assert batch.seq_lens.dtype is torch.int64
+
+
+def test_publish_of_an_idle_rank_comes_first(device: torch.device) -> None:
+    """The first call may be an idle data-parallel rank's, with no rows at all."""
+    fm = make_map(device)
+    batch = spec_batch([], device)
+
+    fm.publish(numbers([], device), numbers([], device))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == []
+    assert batch.seq_lens_sum == 0
+
+
+def test_publish_to_the_padding_row_may_repeat(device: torch.device) -> None:
+    """Rows that pad a batch to a graph's size are all row 0, and change no request."""
+    fm = make_map(device)
+    batch = spec_batch([4], device)
+
+    fm.publish(numbers([4, 0, 0], device), numbers([40, 1, 1], device))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [40]
+
+
+def test_publish_leaves_the_previous_batch_alone(device: torch.device) -> None:
+    """What a batch was given is its own: the next publish does not change it."""
+    fm = make_map(device)
+    rows, batch = numbers([1], device), spec_batch([1], device)
+    fm.publish(rows, numbers([10], device))
+    fm.resolve_seq_lens_cpu(batch)
+
+    fm.publish(rows, numbers([11], device))
+
+    assert batch.seq_lens.tolist() == [10]
+    assert batch.seq_lens_cpu is not None
+    assert batch.seq_lens_cpu.tolist() == [10]
+
+
+def test_plain_decode_relays_no_lengths(device: torch.device) -> None:
+    """Outside speculative decode the scheduler knows the lengths, and nothing is touched."""
+    fm = make_map(device, HostSeqLens.EXACT)
+    batch = spec_batch([1], device)
+    batch.spec_info = None
+    stale = batch.seq_lens
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens is stale
+    assert batch.seq_lens_sum == -1
+
+
+def test_map_without_overlap_leaves_a_speculative_batch(device: torch.device) -> None:
+    """A map that relays no speculative steps leaves the draft worker's own values in place."""
+    fm = make_map(device, speculative=False)
+    batch = spec_batch([1], device)
+
+    fm.resolve_seq_lens_cpu(batch)
+    fm.resolve_future(batch)
+
+    assert batch.seq_lens_sum == -1
+    assert batch.spec_info is not None
+    assert batch.spec_info.bonus_tokens is None

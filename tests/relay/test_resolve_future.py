@@ -1,0 +1,185 @@
+import pytest
+import torch
+
+from backend_caps.relay import PendingInputIdsError, RelayPayload, require_input_ids
+from tests.relay.batches import POOL_SIZE, decode_batch, make_map, numbers, payload, spec_batch
+
+
+def test_sentinels_are_negative_for_every_row(device: torch.device) -> None:
+    """No sentinel can pass for a token, row 0's neither."""
+    fm = make_map(device, speculative=False)
+    batch = decode_batch(range(POOL_SIZE), device)
+
+    fm.set_input_ids_sentinel(batch)
+
+    assert batch.input_ids is not None
+    assert batch.input_ids.tolist() == [~row for row in range(POOL_SIZE)]
+    assert batch.input_ids.max() < 0
+
+
+def test_sentinels_of_int32_rows_are_int64(device: torch.device) -> None:
+    """Tokens are int64, and so is what stands in for them."""
+    fm = make_map(device, speculative=False)
+    batch = decode_batch([3], device)
+    batch.req_pool_indices = batch.req_pool_indices.to(torch.int32)
+
+    fm.set_input_ids_sentinel(batch)
+
+    assert batch.input_ids is not None
+    assert batch.input_ids.dtype is torch.int64
+
+
+def test_sentinels_leave_staged_prompts(device: torch.device) -> None:
+    """A prefill's ids come from the host, and none of them is pending on a step."""
+    fm = make_map(device, speculative=False)
+    batch = decode_batch([3], device)
+    batch.prefill_input_ids_cpu = numbers([1, 2])
+
+    fm.set_input_ids_sentinel(batch)
+
+    assert batch.input_ids is None
+    assert not batch.input_ids_pending
+
+
+def test_sentinels_leave_speculative_batches(device: torch.device) -> None:
+    """A verify's ids come from the draft worker."""
+    fm = make_map(device)
+    batch = spec_batch([3], device)
+
+    fm.set_input_ids_sentinel(batch)
+
+    assert batch.input_ids is None
+    assert not batch.input_ids_pending
+
+
+def test_pending_ids_become_the_stashed_tokens(device: torch.device) -> None:
+    """Each decode row reads the token that its last step left."""
+    fm = make_map(device, speculative=False)
+    batch = decode_batch([7, 3], device)
+    fm.set_input_ids_sentinel(batch)
+
+    fm.stash(numbers([3, 7], device), RelayPayload(numbers([33, 77], device)))
+    fm.resolve_future(batch)
+
+    assert require_input_ids(batch).tolist() == [77, 33]
+
+
+def test_ids_that_are_there_stay(device: torch.device) -> None:
+    """A batch whose ids are tokens already is not touched."""
+    fm = make_map(device, speculative=False)
+    batch = decode_batch([3], device)
+    batch.input_ids = numbers([5], device)
+
+    fm.resolve_future(batch)
+
+    assert require_input_ids(batch).tolist() == [5]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_staged_ids_cross_at_forward_entry(device: torch.device, dtype: torch.dtype) -> None:
+    """Prompt tokens are brought over once, and the staging is given up."""
+    fm = make_map(device, speculative=False)
+    batch = decode_batch([3], device)
+    batch.prefill_input_ids_cpu = numbers([11, 12, 13]).to(dtype)
+
+    fm.resolve_future(batch)
+
+    input_ids = require_input_ids(batch)
+    assert input_ids.tolist() == [11, 12, 13]
+    assert input_ids.dtype is torch.int64
+    assert input_ids.device.type == device.type
+
+
+def test_mixed_batch_has_prompts_before_decode_rows(device: torch.device) -> None:
+    """A mixed batch reads its prompt tokens first, then the tokens of its decode rows."""
+    fm = make_map(device, speculative=False)
+    batch = decode_batch([3, 7], device)
+    batch.prefill_input_ids_cpu = numbers([11, 12])
+    batch.mix_running_indices = numbers([7], device)
+    fm.stash(numbers([7], device), RelayPayload(numbers([77], device)))
+
+    fm.resolve_future(batch)
+
+    assert require_input_ids(batch).tolist() == [11, 12, 77]
+    assert batch.mix_running_indices is None
+
+
+def test_draft_state_is_relayed_by_row(device: torch.device) -> None:
+    """A draft worker finds each request's state of the last step."""
+    fm = make_map(device)
+    batch = spec_batch([7, 3], device)
+
+    fm.stash(numbers([3, 7], device), payload([33, 77], device))
+    fm.resolve_future(batch)
+
+    expected, state = payload([77, 33], device), batch.spec_info
+    assert state is not None
+    torch.testing.assert_close(state.topk_p, expected.topk_p)
+    torch.testing.assert_close(state.topk_index, expected.topk_index)
+    torch.testing.assert_close(state.bonus_tokens, expected.bonus_tokens)
+    torch.testing.assert_close(state.hidden_states, expected.hidden_states)
+
+
+def test_stash_without_draft_state_keeps_it(device: torch.device) -> None:
+    """A payload of a token alone refreshes the token, and the row's draft state stays."""
+    fm = make_map(device)
+    batch, rows = spec_batch([3], device), numbers([3], device)
+    fm.stash(rows, payload([33], device))
+
+    fm.stash(rows, RelayPayload(numbers([34], device)))
+    fm.resolve_future(batch)
+
+    state = batch.spec_info
+    assert state is not None
+    torch.testing.assert_close(state.bonus_tokens, numbers([34], device))
+    torch.testing.assert_close(state.topk_index, payload([33], device).topk_index)
+
+
+def test_draft_without_state_gets_tokens_alone(device: torch.device) -> None:
+    """A speculative map without a draft shape (NGRAM) relays the bonus token."""
+    fm = make_map(device)
+    plain = type(fm)(pool_size=4, device=device, host_seq_lens=fm.host_seq_lens, speculative=True)
+    batch = spec_batch([3], device)
+
+    plain.stash(numbers([3], device), payload([33], device))
+    plain.resolve_future(batch)
+
+    assert batch.spec_info is not None
+    assert batch.spec_info.bonus_tokens is not None
+    assert batch.spec_info.bonus_tokens.tolist() == [33]
+    assert batch.spec_info.topk_p is None
+
+
+def test_idle_speculative_batch_may_be_the_first_forward(device: torch.device) -> None:
+    """Buffers are there before the first step, so an idle rank may enter first."""
+    fm = make_map(device)
+    batch = spec_batch([], device)
+
+    fm.stash(numbers([], device), payload([], device))
+    fm.resolve_future(batch)
+
+    assert batch.spec_info is not None
+    assert batch.spec_info.hidden_states is not None
+    assert batch.spec_info.hidden_states.shape == (0, 4)
+
+
+STAGED = [
+    pytest.param(numbers([1, 2]), False, "2 prompt tokens are staged on the host", id="staged"),
+    pytest.param(None, True, "1 decode rows hold sentinels", id="sentinels"),
+    pytest.param(None, False, "input_ids is None and nothing is staged", id="nothing"),
+]
+
+
+@pytest.mark.parametrize(("staged", "pending", "expected"), STAGED)
+def test_forward_does_not_read_pending_ids(
+    staged: torch.Tensor | None, *, pending: bool, expected: str
+) -> None:
+    """A forward that reads ids before they are resolved is told so, and which."""
+    batch = decode_batch([3])
+    batch.prefill_input_ids_cpu = staged
+    batch.input_ids_pending = pending
+
+    with pytest.raises(PendingInputIdsError, match=expected) as caught:
+        require_input_ids(batch)
+
+    assert "Call FutureMap.resolve_future(batch)" in str(caught.value)

@@ -1,0 +1,228 @@
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import DeviceStreams, DeviceTraits, StreamPoolError
+from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
+from tests.relay.batches import decode_batch, make_map, numbers, payload, spec_batch
+from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams
+
+COLUMN = [
+    "current stream waits for publish event",
+    "copy waits for publish event",
+    "on copy",
+    "back on schedule",
+    "host waits for copy",
+]
+ROWS = [
+    "current stream waits for publish event",
+    "on copy",
+    "copy waits for publish event",
+    "back on schedule",
+    "host waits for copy",
+]
+SIZES = [
+    pytest.param(MAX_COLUMN_ROWS, COLUMN, id="column"),
+    pytest.param(MAX_COLUMN_ROWS + 1, ROWS, id="rows"),
+]
+
+
+@pytest.mark.parametrize(("pool_size", "expected"), SIZES)
+def test_copy_stream_waits_for_the_publish_event_alone(pool_size: int, expected: list[str]) -> None:
+    """The private stream waits for the publish, and the host for the private stream: no more."""
+    module = FakeModule()
+    fm = make_map(pool_size=pool_size, streams=FakeStreams(module))
+    batch = spec_batch([3])
+    fm.publish(batch.req_pool_indices, numbers([30]))
+    module.log.clear()
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert module.log == expected
+
+
+@pytest.mark.parametrize(("pool_size", "_expected"), SIZES)
+def test_mirror_owns_its_memory(pool_size: int, _expected: list[str]) -> None:
+    """The next step's copy into pinned memory does not change the mirror of this one."""
+    fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
+    batch, later = spec_batch([3]), spec_batch([3])
+    fm.publish(batch.req_pool_indices, numbers([30]))
+    fm.resolve_seq_lens_cpu(batch)
+
+    fm.publish(batch.req_pool_indices, numbers([31]))
+    fm.resolve_seq_lens_cpu(later)
+
+    assert batch.seq_lens_cpu is not None
+    assert batch.seq_lens_cpu.tolist() == [30]
+
+
+@pytest.mark.parametrize(("pool_size", "_expected"), SIZES)
+def test_mirror_is_indexed_by_the_hosts_rows(pool_size: int, _expected: list[str]) -> None:
+    """The copy stream never reads the device's index, for which it does not wait."""
+    fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
+    batch = spec_batch([3, 5])
+    fm.publish(batch.req_pool_indices, numbers([30, 50]))
+    batch.req_pool_indices = numbers([0, 0])
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu is not None
+    assert batch.seq_lens_cpu.tolist() == [30, 50]
+
+
+@pytest.mark.parametrize(("pool_size", "_expected"), SIZES)
+def test_idle_rank_waits_for_nothing_on_the_host(pool_size: int, _expected: list[str]) -> None:
+    """A batch without rows copies nothing, so the host does not wait."""
+    module = FakeModule()
+    fm = make_map(pool_size=pool_size, streams=FakeStreams(module))
+    batch = spec_batch([])
+    module.log.clear()
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert module.log == ["current stream waits for publish event"]
+    assert batch.seq_lens_sum == 0
+
+
+@pytest.mark.parametrize("mode", [HostSeqLens.NONE, HostSeqLens.UPPER_BOUND])
+def test_without_a_mirror_there_is_no_pinned_memory_and_no_copy_stream(mode: HostSeqLens) -> None:
+    """Who needs no lengths on the host pays for nothing that would bring them there."""
+    module = FakeModule()
+    streams = FakeStreams(module)
+
+    fm = make_map(host_seq_lens=mode, streams=streams)
+
+    assert (fm.copy_stream, module.drawn, streams.num_pinned) == (None, 0, 0)
+
+
+@pytest.mark.parametrize("mode", [HostSeqLens.NONE, HostSeqLens.UPPER_BOUND])
+def test_without_a_mirror_the_host_never_waits(mode: HostSeqLens) -> None:
+    """A step without a mirror orders streams, and stops no host."""
+    module = FakeModule()
+    fm = make_map(host_seq_lens=mode, streams=FakeStreams(module))
+    batch = spec_batch([3])
+    module.log.clear()
+
+    fm.publish(batch.req_pool_indices, numbers([30]))
+    fm.stash(batch.req_pool_indices, payload([33]))
+    fm.resolve_seq_lens_cpu(batch)
+    fm.resolve_future(batch)
+
+    assert module.log == ["publish event recorded", "current stream waits for publish event"]
+
+
+def test_plain_map_records_no_event() -> None:
+    """Plain decode has no mirror of its own, so its publish orders nothing."""
+    module = FakeModule()
+    fm = make_map(speculative=False, streams=FakeStreams(module))
+    module.log.clear()
+
+    fm.publish(numbers([3]), numbers([30]))
+
+    assert module.log == []
+
+
+def test_bootstrap_comes_after_the_forward() -> None:
+    """A producer on another stream waits for the whole forward before it publishes or stashes."""
+    module = FakeModule()
+    fm = make_map(streams=FakeStreams(module))
+    forward, batch = FakeStream("forward", module.log), spec_batch([3])
+    module.log.clear()
+
+    fm.bootstrap(batch.req_pool_indices, numbers([30]), payload([33]), forward_stream=forward)
+
+    assert module.log == ["schedule waits for forward", "publish event recorded"]
+
+
+def test_bootstrap_publishes_and_stashes(device: torch.device) -> None:
+    """What a bootstrap brings is read as if a forward had made it."""
+    fm = make_map(device)
+    batch = spec_batch([3], device)
+    forward = fm.streams.current_stream()
+
+    rows, seq_lens = batch.req_pool_indices, numbers([30], device)
+    fm.bootstrap(rows, seq_lens, payload([33], device), forward_stream=forward)
+    fm.resolve_seq_lens_cpu(batch)
+    fm.resolve_future(batch)
+
+    assert batch.seq_lens.tolist() == [30]
+    assert batch.spec_info is not None
+    assert batch.spec_info.bonus_tokens is not None
+    assert batch.spec_info.bonus_tokens.tolist() == [33]
+
+
+def test_private_stream_is_none_of_the_streams_in_use() -> None:
+    """The pool hands handles out again; the current and the taken ones are drawn past."""
+    module = FakeModule(("schedule", "forward", "copy"))
+    taken = (FakeStream("forward", module.log),)
+
+    fm = make_map(streams=FakeStreams(module, taken))
+
+    assert fm.copy_stream == FakeStream("copy", [])
+
+
+def test_stream_pool_without_a_free_handle_is_an_error() -> None:
+    """A pool that hands out nothing but streams in use is named, instead of aliased."""
+    module = FakeModule(("schedule",))
+
+    with pytest.raises(StreamPoolError, match="64 streams drawn from 'cpu' were all handles"):
+        make_map(streams=FakeStreams(module))
+
+
+def test_map_waits_for_its_own_buffers_once() -> None:
+    """The columns are whole before any stream can reach them."""
+    module = FakeModule()
+
+    make_map(streams=FakeStreams(module))
+
+    assert module.log == ["host waits for the device"]
+
+
+def test_mixed_rows_are_kept_alive() -> None:
+    """The scheduler drops the mixed rows' index while the gather reads it: its memory is held."""
+    streams = FakeStreams(FakeModule())
+    fm = make_map(speculative=False, streams=streams)
+    batch, running = decode_batch([3]), numbers([3])
+    batch.prefill_input_ids_cpu, batch.mix_running_indices = numbers([1]), running
+
+    fm.resolve_future(batch)
+
+    assert [kept is running for kept in streams.kept] == [True]
+
+
+@pytest.mark.parametrize(("has_streams", "num_calls"), [(True, 1), (False, 0)])
+def test_keep_alive_records_where_there_are_streams(*, has_streams: bool, num_calls: int) -> None:
+    """A tensor's use is recorded with the allocator only where streams can outlive it."""
+    traits = DeviceTraits(has_streams=has_streams, has_pinned_memory=False)
+    streams = DeviceStreams("cpu", traits)
+
+    with patch.object(torch.Tensor, "record_stream") as recorded:
+        streams.keep_alive(numbers([1]))
+
+    assert recorded.call_count == num_calls
+
+
+def test_streams_without_pinned_memory_copy_blocking() -> None:
+    """A device whose host copies cannot run beside the host needs no stream for them."""
+    traits = DeviceTraits(has_streams=True, has_pinned_memory=False)
+    fm = make_map(streams=DeviceStreams("cpu", traits))
+    batch = spec_batch([3])
+    fm.publish(batch.req_pool_indices, numbers([30]))
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert fm.copy_stream is None
+    assert batch.seq_lens_sum == 30
+
+
+def test_pinned_memory_is_pinned(device: torch.device) -> None:
+    """Staging memory is pinned, or there is an error: pageable memory would block unseen."""
+    streams = DeviceStreams(device)
+
+    if streams.traits.has_pinned_memory:
+        assert streams.is_pinned(streams.empty_pinned(4))
+    else:
+        with pytest.raises(RuntimeError, match="pin"):
+            streams.empty_pinned(4)
