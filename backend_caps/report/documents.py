@@ -21,7 +21,6 @@ class _Document(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_by_name=True,
         serialize_by_alias=True,
         defer_build=True,
