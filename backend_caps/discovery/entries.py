@@ -10,10 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from entrypoints import (  # type: ignore[import-untyped] - its stubs are a package apart
-    BadEntryPoint,
-    EntryPoint,
-)
+from entrypoints import BadEntryPoint, EntryPoint  # type: ignore[import-untyped]  # no py.typed
 
 _MENTION = re.compile(rb"backend[-_.]caps")
 _OURS = re.compile(r"\s*backend[-_.]caps(\..*)?\s*")

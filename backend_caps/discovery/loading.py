@@ -90,9 +90,11 @@ class Loading:
         return tuple(self._results)
 
     def close(self) -> None:
-        """End the process, whatever it is at."""
+        """End the process, whatever it is at; what is not read by then is not read."""
         if self._child is not None:
             self._child.close()
+            self._child = None
+        self._give_up("reading was ended before its turn")
 
     def _start(self) -> Child | None:
         """Start a process for what is waiting, if anything is."""

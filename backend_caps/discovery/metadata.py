@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 _SEPARATORS = re.compile(r"[-_.]+")
 _EGG = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*)(-py\d.*)?")
-_OURS = re.compile(r"backend[-_.]caps\b(?P<wanted>.*)", re.IGNORECASE)
+_OURS = re.compile(r"backend[-_.]caps(?![-_.\w])(?P<wanted>[^;]*).*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +68,4 @@ def _wanted(requirement: str) -> str | None:
     match = _OURS.fullmatch(requirement.strip())
     if match is None:
         return None
-    return "backend-caps" + match["wanted"].replace(" ", "").replace("(", "").replace(")", "")
+    return "backend-caps" + re.sub(r"[\s()]", "", match["wanted"])

@@ -106,7 +106,7 @@ def _started(
         return subprocess.Popen(  # noqa: S603 - this very Python, with a program of ours
             [
                 executable,
-                *_flags(isolated=sys.flags.isolated),
+                *interpreter_flags(isolated=sys.flags.isolated),
                 "-c",
                 _BOOTSTRAP,
                 root,
@@ -121,7 +121,7 @@ def _started(
         )
 
 
-def _flags(*, isolated: int) -> Sequence[str]:
+def interpreter_flags(*, isolated: int) -> Sequence[str]:
     """Never the working directory on the path; as isolated as this process; no buffering."""
     return ("-I", "-u") if isolated else ("-P", "-u")
 

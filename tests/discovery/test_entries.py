@@ -1,0 +1,114 @@
+"""Our entries in the bytes of an `entry_points.txt`."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_caps.discovery.entries import Entry, mentions_us, our_entries, target
+
+GROUP = "backend_caps.backends"
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param(b"[backend_caps.backends]\n", True, id="our-group"),
+        pytest.param(b"[backend-caps.backends]\n", True, id="near-miss-of-our-group"),
+        pytest.param(b"[console_scripts]\nmy = my:main\n", False, id="another-group"),
+    ],
+)
+def test_mentions_us_tells_which_files_are_worth_parsing(data: bytes, *, expected: bool) -> None:
+    """A file that does not name us is told by its bytes alone."""
+    actual = mentions_us(data)
+
+    assert actual is expected
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"[backend_caps.backends]\nfa3 = a:B\n", id="plain"),
+        pytest.param(b"[x]\ny\n= z\n[backend_caps.backends]\nfa3 = a:B\n", id="bad-line-elsewhere"),
+        pytest.param(b"[x]\n\xff = \xfe\n[backend_caps.backends]\nfa3 = a:B\n", id="not-utf8"),
+        pytest.param(b"\xef\xbb\xbf[backend_caps.backends]\nfa3=a:B\n", id="byte-order-mark"),
+        pytest.param(b"[backend_caps.backends]\r\nfa3 = a:B\r\n", id="windows-line-ends"),
+        pytest.param(b"[backend_caps.backends]\n# x\n; y\n\n fa3 = a:B", id="comments-and-blanks"),
+        pytest.param(
+            b"fa2 = a:B\n[backend_caps.backends]\nfa3 = a:B\n", id="line-before-any-header"
+        ),
+        pytest.param(
+            b"[DEFAULT]\nleak = a:B\n[backend_caps.backends]\nfa3 = a:B\n", id="default-section"
+        ),
+        pytest.param(b"[x]\na=%(b)s\n[backend_caps.backends]\nfa3 = a:B\n", id="interpolation"),
+        pytest.param(b"[x]\na=b:c\na=b:c\n[backend_caps.backends]\nfa3=a:B\n", id="duplicate-key"),
+        pytest.param(b"[backend_caps.backends]\nfa3 = a:B\n[broken\nx = a:B\n", id="broken-header"),
+        pytest.param(
+            b"[backend_caps_extras.x]\nx = a:B\n[backend_caps.backends]\nfa3=a:B", id="namesake"
+        ),
+    ],
+)
+def test_our_entries_are_read_whatever_else_the_file_holds(data: bytes) -> None:
+    """Only the lines of our sections count."""
+    actual = [(entry.group, entry.name, entry.value, entry.is_valid) for entry in our_entries(data)]
+
+    assert actual == [(GROUP, "fa3", "a:B", True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            b"fa3", Entry(group=GROUP, line=2, text="fa3", is_valid=False), id="no-equals-sign"
+        ),
+        pytest.param(
+            b"= a:B", Entry(group=GROUP, line=2, text="= a:B", is_valid=False), id="no-name"
+        ),
+        pytest.param(
+            b"fa3 = %(x)s",
+            Entry(
+                group=GROUP, line=2, text="fa3 = %(x)s", name="fa3", value="%(x)s", is_valid=False
+            ),
+            id="interpolation",
+        ),
+        pytest.param(
+            b"fa3 = a:\xff",
+            Entry(
+                group=GROUP,
+                line=2,
+                text="fa3 = a:\\xff",
+                name="fa3",
+                value="a:\\xff",
+                is_valid=False,
+            ),
+            id="not-utf8",
+        ),
+        pytest.param(
+            b"fa3 = a",
+            Entry(group=GROUP, line=2, text="fa3 = a", name="fa3", value="a", is_valid=False),
+            id="no-attribute",
+        ),
+    ],
+)
+def test_our_entries_keep_a_malformed_line_as_it_is(line: bytes, expected: Entry) -> None:
+    """A line that cannot be read is told with its number, and nothing is lost."""
+    data = b"[backend_caps.backends]\n" + line + b"\nfa4 = a:B\n"
+
+    first, second = our_entries(data)
+
+    assert (first, second.name) == (expected, "fa4")
+
+
+def test_our_entries_tell_a_header_of_ours_that_is_not_closed() -> None:
+    """A section of ours whose header lacks its bracket does not vanish unsaid."""
+    data = b"[backend_caps.backends\nfa3 = a:B\n"
+
+    first = next(our_entries(data))
+
+    assert first == Entry(group=GROUP, line=1, text="[backend_caps.backends", is_valid=False)
+
+
+def test_target_leaves_extras_out() -> None:
+    """An entry's extras say nothing about where its object is."""
+    actual = target("acme.caps:Box.DECLARATION [gpu]")
+
+    assert actual == ("acme.caps", "Box.DECLARATION")

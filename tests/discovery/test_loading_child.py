@@ -1,0 +1,168 @@
+"""The code that runs a plugin's, one entry at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.declaration import Declaration
+from backend_caps.discovery.answers import Answer
+from backend_caps.discovery.claims import BACKENDS, RULES
+from backend_caps.discovery.loading_child import Channel, read
+from backend_caps.resolution.rules import Rule
+from tests.discovery.conftest import DECLARES
+
+RULE = """\
+from backend_caps.capability.facts import Given
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.resolution.rules import Rule
+
+def rule(name):
+    given = Given(enable_two_batch_overlap=True)
+    return Rule(name=name, given=given, forces=Capabilities(needs_cpu_seq_lens=True), reason="so")
+
+"""
+Importable = Callable[[str], str]
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Importable:
+    """Write the source of a module that this process can import; its name."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(source: str) -> str:
+        name = tmp_path.name
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def test_read_sends_a_declaration_as_json(importable: Importable) -> None:
+    """What crosses is data."""
+    module = importable(DECLARES)
+
+    answer = read(BACKENDS, f"{module}:DECLARATION")
+
+    assert [Declaration.model_validate_json(text) for text in answer.documents] == [Declaration()]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        pytest.param("rule('a')", ["a"], id="one"),
+        pytest.param("[rule('a'), rule('b')]", ["a", "b"], id="several"),
+        pytest.param("()", [], id="none"),
+    ],
+)
+def test_read_sends_rules_one_by_one(
+    importable: Importable, rules: str, expected: list[str]
+) -> None:
+    """The group of rules takes one or a sequence."""
+    module = importable(f"{RULE}RULES = {rules}")
+
+    answer = read(RULES, f"{module}:RULES")
+
+    names = [Rule.model_validate_json(text).name for text in answer.documents]
+    assert (names, answer.fault) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        pytest.param("{rule('a')}", "'set'", id="a-set"),
+        pytest.param("[rule('a'), 3]", "'list' of 'Rule', 'int'", id="not-all-rules"),
+    ],
+)
+def test_read_refuses_what_are_no_rules(importable: Importable, rules: str, said: str) -> None:
+    """One member that is no rule makes the whole no rules."""
+    module = importable(f"{RULE}RULES = {rules}")
+
+    answer = read(RULES, f"{module}:RULES")
+
+    assert (answer.fault, answer.detail) == ("wrong-type", said)
+
+
+@pytest.mark.parametrize(
+    ("source", "fault", "said"),
+    [
+        pytest.param("def f(", "raises", "SyntaxError: '(' was never closed ", id="syntax-error"),
+        pytest.param("OTHER = 1", "missing-attribute", "DECLARATION", id="missing-attribute"),
+        pytest.param("raise SystemExit", "exits", "calls sys.exit(None)", id="system-exit"),
+        pytest.param(
+            "class E(Exception):\n    def __str__(self): raise self\nraise E",
+            "raises",
+            "E: (its text cannot be shown) at ",
+            id="text-that-raises",
+        ),
+        pytest.param(
+            "from backend_caps.capability.vocabulary import GraphMetadata\nGraphMetadata.NEWER",
+            "schema",
+            "NEWER at ",
+            id="member-of-a-later-release",
+        ),
+        pytest.param(
+            "from backend_caps.capability.vocabulary import Newer",
+            "schema",
+            "cannot import name 'Newer' from 'backend_caps.capability.vocabulary'",
+            id="name-of-a-later-release",
+        ),
+        pytest.param("import backend_caps.newer", "schema", "No module named", id="later-module"),
+    ],
+)
+def test_read_tells_what_went_wrong(
+    importable: Importable, source: str, fault: str, said: str
+) -> None:
+    """Every way to fail has a code and a sentence."""
+    module = importable(source)
+
+    answer = read(BACKENDS, f"{module}:DECLARATION")
+
+    assert answer.fault == fault
+    assert answer.detail.startswith(said)
+
+
+def test_read_tells_the_line_that_raised(importable: Importable) -> None:
+    """The line is the plugin's own, not one of the machinery's."""
+    module = importable("\ndef f():\n    raise ValueError('x')\n\nf()\n")
+
+    answer = read(BACKENDS, f"{module}:DECLARATION")
+
+    assert answer.detail == f"ValueError: x at {sys.path[0]}/{module}.py:3"
+
+
+def test_read_tells_no_line_where_none_is_the_plugins(importable: Importable) -> None:
+    """A fault in the declaration itself may have no line in the plugin."""
+    module = importable(
+        "from backend_caps.capability.declaration import Declaration\n"
+        "DECLARATION = Declaration.model_construct(capabilities=object())\n"
+    )
+
+    answer = read(BACKENDS, f"{module}:DECLARATION")
+
+    assert answer.fault == "raises"
+    assert " at " not in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("process", "expected"),
+    [
+        pytest.param(os.getpid, 1, id="the-process-itself"),
+        pytest.param(os.getppid, 0, id="a-fork-of-it"),
+    ],
+)
+def test_channel_is_silent_in_a_fork(
+    tmp_path: Path, process: Callable[[], int], expected: int
+) -> None:
+    """A plugin that forks has two processes at work, of which one answers."""
+    sent = tmp_path / "sent"
+    with sent.open("wb") as results, (tmp_path / "output").open("wb") as output:
+        channel = Channel(results=results, output=output.fileno(), process=process())
+
+        channel.send(Answer())
+
+    assert len(sent.read_bytes().splitlines()) == expected

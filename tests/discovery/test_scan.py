@@ -1,0 +1,355 @@
+"""What the metadata on a path claims."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.status import Problem, Status
+from backend_caps.discovery.claims import Claim, Scan
+from backend_caps.discovery.scan import scan
+from backend_caps.discovery.search import Search
+from tests.discovery.conftest import Site
+
+FA3 = "[backend_caps.backends]\nfa3 = acme_caps:DECLARATION\n"
+
+
+def told(scanned: Scan) -> list[tuple[str, str, list[str]]]:
+    """List each claim's name, status and the codes of its problems."""
+    return sorted(
+        (claim.name, claim.status.value, [problem.code for problem in claim.problems])
+        for claim in scanned.claims
+    )
+
+
+def test_scan_reads_a_claim_with_all_its_metadata(site: Site) -> None:
+    """A claim names its distribution, version, place and requirement."""
+    info = site.install(
+        metadata="Name: Acme.Caps\nVersion: 2.0\nRequires-Dist: backend-caps>=0.1\n"
+    )
+
+    scanned = site.scan()
+
+    assert scanned.problems == ()
+    assert scanned.claims == (
+        Claim(
+            group="backend_caps.backends",
+            name="fa3",
+            value="acme_caps:DECLARATION",
+            distribution="acme-caps",
+            version="2.0",
+            stated_at=f"{info}/entry_points.txt:2",
+            requires="backend-caps>=0.1",
+        ),
+    )
+
+
+def test_scan_takes_name_and_version_from_the_folder_without_metadata(site: Site) -> None:
+    """A distribution whose METADATA is gone is still named."""
+    site.install("Acme_Caps-2.0.dist-info")
+
+    claim = site.claim()
+
+    assert str(claim) == "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION)"
+
+
+def test_scan_names_a_distribution_without_a_version(site: Site) -> None:
+    """A develop install's egg-info may state no version."""
+    site.install("acme_caps.egg-info")
+
+    claim = site.claim()
+
+    assert (claim.owner, claim.version) == ("acme-caps", None)
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        pytest.param(b"x = y:z\n", id="no-section"),
+        pytest.param(b"[x]\na = b:c\na = b:c\n", id="duplicate-key"),
+        pytest.param(b"[x]\na = %(b)s\n", id="interpolation"),
+        pytest.param(b"[x]\n\xff\xfe\n", id="not-utf8"),
+        pytest.param(b"[DEFAULT]\nleak = b:c\n", id="default-section"),
+        pytest.param(b"[x]\nno equals sign\n", id="no-equals-sign"),
+        pytest.param(b"\xef\xbb\xbf[x]\na = b:c\n", id="byte-order-mark"),
+    ],
+)
+def test_scan_survives_malformed_metadata_of_anybody(site: Site, malformed: bytes) -> None:
+    """Another distribution's bad entry_points.txt costs nothing, and leaks nothing."""
+    site.install("other-1.0.dist-info", entry_points=malformed)
+    site.install("acme_caps-2.0.dist-info", entry_points=malformed + b"\n" + FA3.encode())
+
+    scanned = site.scan()
+
+    assert scanned.problems == ()
+    assert told(scanned) == [("fa3", "ok", [])]
+
+
+def test_scan_tells_a_line_that_names_nothing(site: Site) -> None:
+    """A line without a name is nobody's entry: a problem of the registry."""
+    info = site.install(entry_points=FA3 + "nonsense\n")
+
+    scanned = site.scan()
+
+    assert told(scanned) == [("fa3", "ok", [])]
+    assert scanned.problems == (
+        Problem(
+            code="malformed-entry",
+            message=f"{info}/entry_points.txt:3 says 'nonsense'; expected name = module:ATTRIBUTE.",
+            remedy="Repair or reinstall acme-caps.",
+        ),
+    )
+
+
+def test_scan_marks_an_entry_that_names_no_object_broken(site: Site) -> None:
+    """A named entry that cannot be parsed is that backend's fault."""
+    info = site.install(entry_points="[backend_caps.backends]\nfa3 = %(x)s\n")
+
+    claim = site.claim()
+
+    assert claim.status is Status.BROKEN
+    assert claim.problems == (
+        Problem(
+            code="malformed-entry",
+            message=f"{info}/entry_points.txt:2 says 'fa3 = %(x)s'; expected name = "
+            "module:ATTRIBUTE.",
+            remedy="Repair or reinstall acme-caps 2.0.",
+        ),
+    )
+
+
+def test_scan_tells_a_group_of_a_later_api(site: Site) -> None:
+    """An entry for a later backend-caps is broken here, and says what would read it."""
+    site.install(
+        entry_points="[backend_caps.backends.v2]\nfa3 = acme_caps:DECLARATION\n",
+        metadata="Requires-Dist: backend-caps>=9\n",
+    )
+
+    (problem,) = site.claim().problems
+
+    assert problem.code == "unknown-api"
+    assert problem.message.startswith(
+        "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) stands in the group "
+        "'backend_caps.backends.v2', which backend-caps "
+    )
+    assert problem.message.endswith(
+        " does not read; it reads backend_caps.backends and backend_caps.rules. acme-caps 2.0 "
+        "requires backend-caps>=9."
+    )
+    assert problem.remedy == (
+        "Upgrade backend-caps, or install a release of acme-caps that declares in "
+        "backend_caps.backends."
+    )
+
+
+def test_scan_is_silent_about_a_later_api_beside_its_own(site: Site) -> None:
+    """A distribution that declares a backend for both versions of the contract is well."""
+    later = "[backend_caps.backends.v2]\nfa3 = acme_caps:LATER\n"
+    site.install(entry_points=FA3 + later)
+
+    scanned = site.scan()
+
+    assert told(scanned) == [("fa3", "ok", [])]
+
+
+def test_scan_skips_a_release_that_another_shadows(tmp_path: Path) -> None:
+    """The first on the path holds the name, with entry points or without."""
+    first, second = Site(tmp_path / "first"), Site(tmp_path / "second")
+    winner = first.install("acme_caps-3.0.dist-info", entry_points=None)
+    second.install("Acme.Caps-2.0.dist-info")
+
+    scanned = scan(Search.of_folders([first.root, second.root]))
+
+    assert [claim.status for claim in scanned.claims] == [Status.SKIPPED]
+    assert scanned.claims[0].problems == (
+        Problem(
+            code="shadowed",
+            message=f"backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) in "
+            f"'{second.root}' is shadowed by '{winner}', which comes first.",
+            remedy="Uninstall one of the two.",
+        ),
+    )
+
+
+def test_scan_takes_a_dist_info_before_an_egg_info(site: Site) -> None:
+    """A stale egg-info beside a dist-info does not count."""
+    site.install("acme_caps.egg-info")
+    site.install("acme_caps-2.0.dist-info")
+
+    scanned = site.scan()
+
+    assert told(scanned) == [("fa3", "ok", []), ("fa3", "skipped", ["shadowed"])]
+
+
+def test_scan_tells_two_versions_in_one_folder(site: Site) -> None:
+    """Of two versions in one folder nobody knows which holds."""
+    site.install("acme_caps-1.0.dist-info", entry_points=None)
+    site.install("acme_caps-2.0.dist-info")
+
+    claim = site.claim()
+
+    assert claim.status is Status.CONFLICT
+    assert claim.problems == (
+        Problem(
+            code="two-versions",
+            message="backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) is installed more "
+            f"than once in '{site.root}': as acme_caps-1.0.dist-info and acme_caps-2.0.dist-info.",
+            remedy="Delete what is stale, or uninstall acme-caps and install it again.",
+        ),
+    )
+
+
+def test_scan_skips_what_pip_left_behind(site: Site) -> None:
+    """A distribution that pip renamed and could not remove is no rival of the new one."""
+    leftover = site.install("~cme_caps-1.0.dist-info")
+    site.install("acme_caps-2.0.dist-info")
+
+    claims = {claim.status: claim for claim in site.scan().claims}
+
+    assert set(claims) == {Status.OK, Status.SKIPPED}
+    assert claims[Status.SKIPPED].problems == (
+        Problem(
+            code="leftover",
+            message="backend 'fa3' of ~cme-caps 1.0 (acme_caps:DECLARATION) is what pip left "
+            f"behind of a distribution it could not remove: '{leftover}'.",
+            remedy="Delete that folder.",
+        ),
+    )
+
+
+def test_scan_reads_a_folder_once_by_all_its_names(site: Site, tmp_path: Path) -> None:
+    """One distribution that is on the path twice is one claim."""
+    site.install()
+    alias = tmp_path / "alias"
+    alias.symlink_to(site.root)
+
+    scanned = scan(Search.of_folders([site.root, alias, f"{site.root}/."]))
+
+    assert told(scanned) == [("fa3", "ok", [])]
+
+
+def test_scan_skips_the_working_directory(site: Site) -> None:
+    """Metadata planted where a server is started hijacks no name."""
+    site.install()
+    search = Search(searched=(), imports=(), unsearched=str(site.root))
+
+    (claim,) = scan(search).claims
+
+    assert claim.status is Status.SKIPPED
+    assert claim.problems == (
+        Problem(
+            code="working-directory",
+            message="backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) stands in the working "
+            f"directory '{site.root}', which is not searched.",
+            remedy="Install it, or name the folder: --path . (in Python, discover(path=['.'])).",
+        ),
+    )
+
+
+def test_scan_searches_a_working_directory_that_the_path_names(site: Site) -> None:
+    """A develop install puts its folder on the path by its own right."""
+    site.install()
+    search = Search(searched=(str(site.root),), imports=(), unsearched=str(site.root))
+
+    scanned = scan(search)
+
+    assert told(scanned) == [("fa3", "ok", [])]
+
+
+def test_scan_tells_a_named_folder_that_is_not_there(tmp_path: Path) -> None:
+    """A mistyped folder is told, not taken for an empty one."""
+    missing = tmp_path / "missing"
+
+    scanned = scan(Search.of_folders([missing]))
+
+    assert scanned.problems == (
+        Problem(
+            code="no-such-folder",
+            message=f"'{missing}' is not there; expected a folder or archive with metadata in it.",
+            remedy="Correct the path to search.",
+        ),
+    )
+
+
+def test_scan_tells_metadata_that_cannot_be_read(site: Site) -> None:
+    """A file that is there and cannot be read may be a plugin's: it is told."""
+    (site.root / "acme_caps-2.0.dist-info" / "entry_points.txt").mkdir(parents=True)
+
+    scanned = site.scan()
+
+    assert scanned.problems == (
+        Problem(
+            code="unreadable",
+            message=f"'{site.root}/acme_caps-2.0.dist-info/entry_points.txt' cannot be read: Is a "
+            "directory.",
+            remedy="Correct its permissions, or reinstall the distribution.",
+        ),
+    )
+
+
+def test_scan_reads_an_egg_info_that_is_a_file(site: Site) -> None:
+    """What distutils installed has no entry points, and claims its name."""
+    (site.root / "acme_caps-1.0.egg-info").write_text("Name: acme-caps\n")
+    later = Site(site.root.parent / "later")
+    later.install()
+
+    scanned = scan(Search.of_folders([site.root, later.root]))
+
+    assert told(scanned) == [("fa3", "skipped", ["shadowed"])]
+
+
+@pytest.mark.parametrize(
+    ("archive", "folder"),
+    [
+        pytest.param("acme_caps-2.0-py3.11.egg", "EGG-INFO", id="egg"),
+        pytest.param("acme_caps-2.0-py3-none-any.whl", "acme_caps-2.0.dist-info", id="wheel"),
+        pytest.param("bundle.zip", "acme_caps-2.0.dist-info", id="zip"),
+    ],
+)
+def test_scan_reads_archives(tmp_path: Path, archive: str, folder: str) -> None:
+    """Eggs, wheels and zips on the path are read like folders."""
+    file = tmp_path / archive
+    with zipfile.ZipFile(file, "w") as opened:
+        opened.writestr(f"{folder}/entry_points.txt", FA3)
+        opened.writestr("unrelated-1.0.dist-info/METADATA", "Name: unrelated\n")
+
+    scanned = scan(Search.of_folders([file]))
+
+    assert [claim.owner for claim in scanned.claims] == ["acme-caps 2.0"]
+
+
+def test_scan_reads_an_egg_that_is_a_folder(tmp_path: Path) -> None:
+    """An unpacked egg holds its metadata in EGG-INFO."""
+    egg = Site(tmp_path / "acme_caps-2.0-py3.11.egg")
+    egg.install("EGG-INFO")
+
+    claim = egg.claim()
+
+    assert claim.owner == "acme-caps 2.0"
+
+
+def test_scan_tells_an_archive_that_is_damaged(tmp_path: Path) -> None:
+    """A damaged archive is told by the file in it that cannot be read."""
+    file = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(file, "w") as opened:
+        opened.writestr("acme_caps-2.0.dist-info/entry_points.txt", FA3)
+    file.write_bytes(file.read_bytes().replace(b"DECLARATION", b"ANYTHINGELS"))
+
+    (problem,) = scan(Search.of_folders([file])).problems
+
+    assert problem.code == "unreadable"
+    assert problem.message.startswith(
+        f"'{file}/acme_caps-2.0.dist-info/entry_points.txt' cannot be read: Bad CRC-32"
+    )
+
+
+def test_scan_passes_by_what_is_no_archive(tmp_path: Path) -> None:
+    """A file on the path that Python cannot import from holds no metadata."""
+    file = tmp_path / "notes.txt"
+    file.write_text("no archive")
+
+    scanned = scan(Search.of_folders([file]))
+
+    assert scanned == Scan(claims=(), problems=(), imports=scanned.imports)
