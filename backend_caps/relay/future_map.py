@@ -50,6 +50,7 @@ class FutureMap:
         PoolSizeError: the pool has no row but row 0.
         UndeclaredDeviceError: nobody declared what the device has.
         AcceptTokensError: an upper bound is asked for without `accept_tokens`.
+        ValueError: `host_seq_lens` is no mode; True and False are none.
 
     Sync: the whole device, once, so that no stream finds the columns half made.
 
@@ -75,7 +76,7 @@ class FutureMap:
         if pool_size < 2:  # noqa: PLR2004 - the padding row and one more
             raise PoolSizeError(pool_size=pool_size)
         self.pool_size = pool_size
-        self.host_seq_lens = host_seq_lens
+        self.host_seq_lens = HostSeqLens(host_seq_lens)
         self.speculative = speculative
         self.layout = RelayLayout.from_draft(draft)
         self.streams = DeviceStreams(device) if streams is None else streams

@@ -74,6 +74,17 @@ def test_prompt_committed_again_before_a_step_is_harmless() -> None:
     assert bounds.launch(numbers([1])).tolist() == [20 + ACCEPT]
 
 
+def test_first_generation_opens_its_row() -> None:
+    """Generation 0 is a stay like any other: steps of nobody before it are not its own."""
+    bounds = LengthBounds(NUM_ROWS, ACCEPT, None)
+    bounds.launch(numbers([1]))
+    bounds.launch(numbers([1]))
+
+    bounds.commit(numbers([1]), numbers([10]), numbers([0]))
+
+    assert bounds.launch(numbers([1])).tolist() == [10]
+
+
 def test_padding_row_counts_no_steps() -> None:
     """Row 0 pads every batch, and its bound does not grow with them."""
     bounds = LengthBounds(NUM_ROWS, ACCEPT, None)

@@ -180,6 +180,18 @@ def test_bound_below_the_truth_is_an_error() -> None:
         fm.resolve_seq_lens_cpu(batch)
 
 
+def test_padding_row_has_no_bound() -> None:
+    """Row 0 holds whatever padding left there, which no bound is held against."""
+    fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND, debug=True)
+    batch = spec_batch([3, 0])
+    fm.commit_lengths(numbers([3]), numbers([30]), numbers([0]))
+    fm.publish(batch.req_pool_indices, numbers([30, 1]))
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [30, 1]
+
+
 def pending(rows: list[int]) -> Batch:
     """Make a decode batch whose ids are pending."""
     batch = decode_batch(rows)

@@ -53,6 +53,13 @@ def test_mirror_sum_is_the_lengths_sum(device: torch.device, num_rows: int) -> N
     assert batch.seq_lens_sum == 2**33 * num_rows * (num_rows + 1) // 2
 
 
+@pytest.mark.parametrize("mode", [True, False, None])
+def test_mode_is_not_a_bool(mode: HostSeqLens) -> None:
+    """A flag of another meaning is refused; it would otherwise pick a mode unseen."""
+    with pytest.raises(ValueError, match=f"{mode} is not a valid HostSeqLens"):
+        make_map(host_seq_lens=mode)
+
+
 def test_upper_bound_counts_steps_in_flight(device: torch.device) -> None:
     """Each step that is launched and not processed raises the bound by what it can accept."""
     fm = make_map(device, HostSeqLens.UPPER_BOUND)
