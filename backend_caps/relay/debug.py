@@ -32,31 +32,8 @@ from backend_caps.relay.streams import DeviceStreams
 POISON = torch.iinfo(torch.int64).min
 
 
-class RelayChecks:
-    """The checks that a FutureMap makes outside debug mode: none."""
-
-    def before_publish(self, req_pool_indices: Tensor, seq_lens: Tensor) -> None:
-        """Look at what `publish` is about to store."""
-
-    def before_stash(self, req_pool_indices: Tensor, payload: RelayPayload) -> None:
-        """Look at what `stash` is about to store."""
-
-    def before_lengths(self, batch: RelayBatch) -> None:
-        """Look at the lengths that `resolve_seq_lens_cpu` is about to read."""
-
-    def after_lengths(self, batch: RelayBatch) -> None:
-        """Look at the batch that `resolve_seq_lens_cpu` leaves behind."""
-
-    def before_inputs(self, batch: RelayBatch) -> Tensor | None:  # noqa: ARG002
-        """Look at the tokens that `resolve_future` is about to read, and return their rows."""
-        return None
-
-    def after_inputs(self, rows: Tensor | None) -> None:
-        """Look at the rows that `resolve_future` has read."""
-
-
-class DebugChecks(RelayChecks):
-    """The checks of debug mode.
+class DebugChecks:
+    """The checks that a FutureMap makes in debug mode.
 
     Args:
         layout: the fields of the relay.
@@ -135,7 +112,7 @@ class DebugChecks(RelayChecks):
         self._seq_lens.index_fill_(0, as_int64(batch.req_pool_indices), POISON)
 
     def before_inputs(self, batch: RelayBatch) -> Tensor | None:
-        """Require pinned staging, and tokens stashed since the last read.
+        """Require pinned staging and tokens stashed since the last read; return the tokens' rows.
 
         Raises:
             PageableStagingError: the staged ids would make their copy block the host.
@@ -153,10 +130,9 @@ class DebugChecks(RelayChecks):
             self._check_fresh("bonus_tokens", "stash", self._bonus_tokens, rows)
         return rows
 
-    def after_inputs(self, rows: Tensor | None) -> None:
+    def after_inputs(self, rows: Tensor) -> None:
         """Poison what was read."""
-        if rows is not None:
-            self._bonus_tokens.index_fill_(0, as_int64(rows), POISON)
+        self._bonus_tokens.index_fill_(0, as_int64(rows), POISON)
 
     def _check_rows(self, operation: str, req_pool_indices: Tensor) -> None:
         rows = _listed(req_pool_indices)

@@ -63,6 +63,21 @@ class PoolSizeError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class HostSeqLensError(BackendCapsError):
+    """A map is asked for a mode that is none."""
+
+    value: object
+
+    @property
+    def message(self) -> str:
+        """The value, and where a mode comes from."""
+        return (
+            f"host_seq_lens is {self.value!r}; HostSeqLens.NONE, UPPER_BOUND or EXACT was "
+            f"expected. Pass plan['host_seq_lens'].value; needs_cpu_seq_lens=True is EXACT."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class DraftShapeError(BackendCapsError):
     """A draft's shape leaves the relay without the size of a buffer."""
 

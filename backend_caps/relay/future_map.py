@@ -20,8 +20,8 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay.batch import RelayBatch
 from backend_caps.relay.bounds import LengthBounds
 from backend_caps.relay.columns import DraftColumns, NumberColumn, as_int64
-from backend_caps.relay.debug import DebugChecks, RelayChecks
-from backend_caps.relay.errors import AcceptTokensError, PoolSizeError
+from backend_caps.relay.debug import DebugChecks
+from backend_caps.relay.errors import AcceptTokensError, HostSeqLensError, PoolSizeError
 from backend_caps.relay.host_copy import host_copy, private_stream_of
 from backend_caps.relay.host_lengths import BoundedLengths, ExactLengths, HostLengths, NoLengths
 from backend_caps.relay.layout import DraftShape, RelayLayout, RelayPayload
@@ -50,7 +50,7 @@ class FutureMap:
         PoolSizeError: the pool has no row but row 0.
         UndeclaredDeviceError: nobody declared what the device has.
         AcceptTokensError: an upper bound is asked for without `accept_tokens`.
-        ValueError: `host_seq_lens` is no mode; True and False are none.
+        HostSeqLensError: `host_seq_lens` is no mode; True and False are none.
 
     Sync: the whole device, once, so that no stream finds the columns half made.
 
@@ -73,10 +73,12 @@ class FutureMap:
         debug: bool = False,
         streams: DeviceStreams | None = None,
     ) -> None:
+        if not isinstance(host_seq_lens, HostSeqLens):
+            raise HostSeqLensError(value=host_seq_lens)
         if pool_size < 2:  # noqa: PLR2004 - the padding row and one more
             raise PoolSizeError(pool_size=pool_size)
         self.pool_size = pool_size
-        self.host_seq_lens = HostSeqLens(host_seq_lens)
+        self.host_seq_lens = host_seq_lens
         self.speculative = speculative
         self.layout = RelayLayout.from_draft(draft)
         self.streams = DeviceStreams(device) if streams is None else streams
@@ -87,7 +89,7 @@ class FutureMap:
         self._make_columns()
         self._published = self.streams.event()
         self._host_lengths = self._make_host_lengths(accept_tokens, max_context_len)
-        self._checks = self._make_checks() if debug else RelayChecks()
+        self._checks = self._make_checks() if debug else None
         self.streams.synchronize()
 
     @classmethod
@@ -140,7 +142,8 @@ class FutureMap:
         """
         if not req_pool_indices.numel():
             return
-        self._checks.before_publish(req_pool_indices, seq_lens)
+        if self._checks is not None:
+            self._checks.before_publish(req_pool_indices, seq_lens)
         self._seq_lens.store(as_int64(req_pool_indices), seq_lens)
         if self.speculative:
             self._published.record()
@@ -158,7 +161,8 @@ class FutureMap:
         """
         if not req_pool_indices.numel():
             return
-        self._checks.before_stash(req_pool_indices, payload)
+        if self._checks is not None:
+            self._checks.before_stash(req_pool_indices, payload)
         rows = as_int64(req_pool_indices)
         self._bonus_tokens.store(rows, payload.bonus_tokens)
         if self._draft is not None:
@@ -222,10 +226,12 @@ class FutureMap:
         if batch.spec_info is None or not self.speculative:
             return
         self._published.wait()
-        self._checks.before_lengths(batch)
+        if self._checks is not None:
+            self._checks.before_lengths(batch)
         batch.seq_lens = self._seq_lens.load(batch.req_pool_indices)
         self._host_lengths.refresh(batch)
-        self._checks.after_lengths(batch)
+        if self._checks is not None:
+            self._checks.after_lengths(batch)
 
     def set_input_ids_sentinel(self, batch: RelayBatch) -> None:
         """Mark a decode batch's ids as not there yet: `~row`, negative for every row.
@@ -257,7 +263,7 @@ class FutureMap:
         `input_ids` themselves on a device that is the host.
         Exact: as of the last stash of each row.
         """
-        consumed = self._checks.before_inputs(batch)
+        consumed = None if self._checks is None else self._checks.before_inputs(batch)
         rows = batch.req_pool_indices
         if batch.prefill_input_ids_cpu is not None:
             self._enter_staged(batch, batch.prefill_input_ids_cpu)
@@ -268,10 +274,13 @@ class FutureMap:
             batch.spec_info.bonus_tokens = self._bonus_tokens.load(rows)
             if self._draft is not None:
                 self._draft.load(rows, batch.spec_info)
-        self._checks.after_inputs(consumed)
+        if self._checks is not None and consumed is not None:
+            self._checks.after_inputs(consumed)
 
     def _enter_staged(self, batch: RelayBatch, staged: Tensor) -> None:
-        input_ids = as_int64(staged.to(self.device, non_blocking=True))
+        if staged.device != self.device:
+            staged = staged.to(self.device, non_blocking=True)
+        input_ids = as_int64(staged)
         running = batch.mix_running_indices
         if running is not None:
             # The scheduler drops it when it merges the batch; with an allocator that reuses the
@@ -306,7 +315,7 @@ class FutureMap:
         self.copy_stream = private_stream_of(copy)
         return ExactLengths(copy)
 
-    def _make_checks(self) -> RelayChecks:
+    def _make_checks(self) -> DebugChecks:
         return DebugChecks(
             self.layout,
             self.streams,

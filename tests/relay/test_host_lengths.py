@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import AcceptTokensError, FutureMap
+from backend_caps.relay import AcceptTokensError, FutureMap, HostSeqLensError
 from tests.relay.batches import make_map, numbers, spec_batch
 
 MODES = [
@@ -56,7 +56,7 @@ def test_mirror_sum_is_the_lengths_sum(device: torch.device, num_rows: int) -> N
 @pytest.mark.parametrize("mode", [True, False, None])
 def test_mode_is_not_a_bool(mode: HostSeqLens) -> None:
     """A flag of another meaning is refused; it would otherwise pick a mode unseen."""
-    with pytest.raises(ValueError, match=f"{mode} is not a valid HostSeqLens"):
+    with pytest.raises(HostSeqLensError, match=f"host_seq_lens is {mode}; HostSeqLens.NONE"):
         make_map(host_seq_lens=mode)
 
 
