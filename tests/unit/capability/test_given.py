@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import pytest
+
+from backend_caps.capability.compute import ComputeRange
+from backend_caps.capability.facts import AtLeast, Facts, Given, Truth
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.vocabulary import AttentionArch
+from tests.unit.building import faults_of
+
+_TRUE, _FALSE, _UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
+_FP8 = Given(kv_cache_dtype={"fp8_e4m3", "fp8_e5m2"})
+_WIDE = Given(speculative_eagle_topk=AtLeast(at_least=4))
+_PAGES = Given(page_size={1, 16})
+_TBO = Given(enable_two_batch_overlap=True)
+_NO_TBO = Given(enable_two_batch_overlap=False)
+_GPU = Given(compute_capability=[ComputeRange((8, 0), (9, 0)), ComputeRange((10, 0))])
+_VERIFY = Given(phase={Phase.VERIFY})
+_BOTH = Given(kv_cache_dtype={"fp8_e5m2"}, enable_two_batch_overlap=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "situation", "truth"),
+    [
+        pytest.param(_FP8, {"kv_cache_dtype": "fp8_e5m2"}, _TRUE, id="name, among them"),
+        pytest.param(_FP8, {"kv_cache_dtype": "bfloat16"}, _FALSE, id="name, another"),
+        pytest.param(_FP8, {"kv_cache_dtype": None}, _UNKNOWN, id="name, none"),
+        pytest.param(_FP8, {}, _UNKNOWN, id="name, not known"),
+        pytest.param(_WIDE, {"speculative_eagle_topk": 4}, _TRUE, id="bound, reached"),
+        pytest.param(_WIDE, {"speculative_eagle_topk": 3}, _FALSE, id="bound, below"),
+        pytest.param(_WIDE, {"speculative_eagle_topk": "4"}, _FALSE, id="bound, no number"),
+        pytest.param(_WIDE, {}, _UNKNOWN, id="bound, not known"),
+        pytest.param(_PAGES, {"page_size": 16}, _TRUE, id="number, among them"),
+        pytest.param(_PAGES, {"page_size": 64}, _FALSE, id="number, another"),
+        pytest.param(_PAGES, {}, _UNKNOWN, id="number, not known"),
+        pytest.param(_TBO, {"enable_two_batch_overlap": True}, _TRUE, id="on, is on"),
+        pytest.param(_TBO, {"enable_two_batch_overlap": False}, _FALSE, id="on, is off"),
+        pytest.param(_NO_TBO, {"enable_two_batch_overlap": False}, _TRUE, id="off, is off"),
+        pytest.param(_NO_TBO, {"enable_two_batch_overlap": True}, _FALSE, id="off, is on"),
+        pytest.param(_NO_TBO, {}, _UNKNOWN, id="off, not known"),
+        pytest.param(_GPU, {"compute_capability": (8, 9)}, _TRUE, id="first window"),
+        pytest.param(_GPU, {"compute_capability": (12, 0)}, _TRUE, id="second window"),
+        pytest.param(_GPU, {"compute_capability": (9, 0)}, _FALSE, id="between windows"),
+        pytest.param(_GPU, {}, _UNKNOWN, id="window, not known"),
+        pytest.param(_VERIFY, {"phase": Phase.VERIFY}, _TRUE, id="phase, this one"),
+        pytest.param(_VERIFY, {"phase": Phase.DECODE}, _FALSE, id="phase, another"),
+        pytest.param(_VERIFY, {}, _UNKNOWN, id="phase, not known"),
+        pytest.param(
+            _BOTH,
+            {"kv_cache_dtype": "fp8_e5m2", "enable_two_batch_overlap": True},
+            _TRUE,
+            id="two, both hold",
+        ),
+        pytest.param(
+            _BOTH, {"enable_two_batch_overlap": True}, _UNKNOWN, id="two, one holds, one is open"
+        ),
+        pytest.param(
+            _BOTH, {"enable_two_batch_overlap": False}, _FALSE, id="two, one fails, one is open"
+        ),
+    ],
+)
+def test_given_has_three_truth_values(
+    given: Given, situation: dict[str, object], truth: Truth
+) -> None:
+    """A condition holds, or does not, or stays open while what it asks for is not known."""
+    actual = given.truth(situation)
+
+    assert actual is truth
+
+
+@pytest.mark.parametrize(
+    ("truths", "all_of_them"),
+    [
+        pytest.param([], _TRUE, id="none"),
+        pytest.param([_TRUE, _TRUE], _TRUE, id="true"),
+        pytest.param([_TRUE, _UNKNOWN], _UNKNOWN, id="open"),
+        pytest.param([_UNKNOWN, _FALSE], _FALSE, id="one false decides"),
+    ],
+)
+def test_truth_of_all_is_a_conjunction(truths: list[Truth], all_of_them: Truth) -> None:
+    """One false makes all false; otherwise one open keeps all open."""
+    actual = Truth.of_all(iter(truths))
+
+    assert actual is all_of_them
+
+
+@pytest.mark.parametrize("said", [{}, {"role": None}, {"tp_size": None, "device": None}])
+def test_given_of_nothing_is_refused(said: dict[str, object]) -> None:
+    """A condition that asks for nothing would always hold."""
+    faults = faults_of(lambda: Given.model_validate(said))
+
+    assert faults == [
+        ("", "Value error, Given() states no condition; name at least one flag or fact.")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "place", "text"),
+    [
+        pytest.param(
+            {"kv_cache_dtypes": {"fp8_e5m2"}},
+            "kv_cache_dtypes",
+            "Extra inputs are not permitted",
+            id="unknown name",
+        ),
+        pytest.param(
+            {"enable_two_batch_overlap": 1},
+            "enable_two_batch_overlap",
+            "Input should be a valid boolean",
+            id="no bool",
+        ),
+        pytest.param(
+            {"device": "cuda"}, "device", "Input should be a valid frozenset", id="one word"
+        ),
+        pytest.param(
+            {"role": {"scheduler"}},
+            "role.0",
+            "Input should be 'target', 'draft' or 'draft_extend'",
+            id="unknown role",
+        ),
+        pytest.param(
+            {"dtype": set()},
+            "dtype",
+            "Frozenset should have at least 1 item after validation, not 0",
+            id="none of nothing",
+        ),
+        pytest.param(
+            {"page_size": AtLeast(at_least="x")},  # type: ignore[arg-type]  # what is tested
+            "page_size.AtLeast.at_least",
+            "Input should be a valid integer",
+            id="a bound that is no number",
+        ),
+    ],
+)
+def test_given_refuses_what_cannot_be_asked(said: dict[str, object], place: str, text: str) -> None:
+    """A wrong name or type is an error where the condition is written, not where it is read."""
+    faults = faults_of(lambda: Given.model_validate(said))
+
+    assert faults[0] == (place, text)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        pytest.param(_FP8, "kv_cache_dtype in fp8_e4m3, fp8_e5m2", id="several names, sorted"),
+        pytest.param(_VERIFY, "phase = verify", id="one member"),
+        pytest.param(_PAGES, "page_size in 1, 16", id="numbers"),
+        pytest.param(_WIDE, "speculative_eagle_topk >= 4", id="a bound"),
+        pytest.param(_TBO, "enable_two_batch_overlap on", id="a switch on"),
+        pytest.param(_NO_TBO, "enable_two_batch_overlap off", id="a switch off"),
+        pytest.param(_GPU, "compute_capability in >= 8.0 and < 9.0 or >= 10.0", id="windows"),
+        pytest.param(_BOTH, "kv_cache_dtype = fp8_e5m2 and enable_two_batch_overlap on", id="two"),
+    ],
+)
+def test_given_is_written_as_people_read_it(given: Given, text: str) -> None:
+    """A condition reads as a sentence about flags and facts."""
+    written = str(given)
+
+    assert written == text
+
+
+def test_given_is_written_as_json_in_a_stable_order() -> None:
+    """Sets of names, members and numbers are written sorted."""
+    given = Given(role={Role.TARGET, Role.DRAFT}, page_size={64, 1}, tp_size=AtLeast(at_least=2))
+
+    written = given.model_dump(mode="json", exclude_none=True)
+
+    assert written == {
+        "role": ["draft", "target"],
+        "page_size": [1, 64],
+        "tp_size": {"at_least": 2},
+    }
+
+
+@pytest.mark.parametrize("given", [_FP8, _WIDE, _PAGES, _TBO, _NO_TBO, _GPU, _VERIFY, _BOTH])
+def test_given_survives_json(given: Given) -> None:
+    """A condition crosses a boundary as JSON and is the same behind it."""
+    carried = Given.model_validate_json(given.model_dump_json())
+
+    assert carried == given
+
+
+def test_facts_list_what_is_known() -> None:
+    """A fact that is `None` is not known, and left out."""
+    facts = Facts(device="cuda", compute_capability=(9, 0), attention_arch=AttentionArch.MLA)
+
+    known = facts.known()
+
+    assert known == {
+        "device": "cuda",
+        "compute_capability": (9, 0),
+        "attention_arch": AttentionArch.MLA,
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "place", "text"),
+    [
+        pytest.param({"gpu": "H200"}, "gpu", "Extra inputs are not permitted", id="unknown"),
+        pytest.param(
+            {"head_size": True}, "head_size", "Input should be a valid integer", id="bool"
+        ),
+        pytest.param(
+            {"compute_capability": (9,)}, "compute_capability.1", "Field required", id="one number"
+        ),
+    ],
+)
+def test_facts_refuse_what_they_cannot_be(said: dict[str, object], place: str, text: str) -> None:
+    """A fact of a wrong name or type is an error."""
+    faults = faults_of(lambda: Facts.model_validate(said))
+
+    assert faults == [(place, text)]
