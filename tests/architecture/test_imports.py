@@ -1,0 +1,62 @@
+"""Who may import whom, and what must stay unloaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from importlinter.application.use_cases import lint_imports
+from importlinter.configuration import configure
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _loaded_by(code: str) -> set[str]:
+    """Run code in a fresh process, and list the top-level modules that it has loaded."""
+    script = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    finished = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
+    )
+    return set(finished.stdout.splitlines()[-1].split())
+
+
+def test_layers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every import follows the one arrow between the folders."""
+    monkeypatch.chdir(ROOT)
+    configure()
+
+    holds = lint_imports(config_filename=str(ROOT / ".importlinter"), cache_dir=None)
+
+    assert holds
+
+
+@pytest.mark.parametrize("command", ["report", "resolve", "explain"])
+def test_command_loads_no_torch(command: str) -> None:
+    """A report, a plan and an explanation start no torch."""
+    code = (
+        "from backend_caps.__main__ import main\n"
+        f"try: main(['{command}', '--format', 'json', '--', '--attention-backend', 'torch_native'])"
+        "\nexcept SystemExit as exit: assert exit.code == 0, exit.code\nprint()"
+    )
+
+    loaded = _loaded_by(code)
+
+    assert "click" in loaded
+    assert "torch" not in loaded
+
+
+def test_package_alone_loads_nothing() -> None:
+    """Importing the package costs neither pydantic nor torch."""
+    loaded = _loaded_by("import backend_caps")
+
+    assert loaded.isdisjoint({"pydantic", "torch", "click", "entrypoints"})
+
+
+def test_declaration_loads_no_torch() -> None:
+    """What a plugin's declaration imports loads neither torch nor click."""
+    loaded = _loaded_by("from backend_caps import Declaration, Capabilities, When, Given, Part")
+
+    assert "pydantic" in loaded
+    assert loaded.isdisjoint({"torch", "click", "rich", "yaml"})
