@@ -4,7 +4,7 @@
 Both sides take turns round by round, because a shared machine changes its mind from second to
 second; a cell is the ratio of the two sides' median rounds. One thread: a second one on a busy core
 makes any parallel call a hundred times slower. SGLang's gather of draft state is a Triton kernel,
-which a CPU cannot run: what it replaced, one indexing a buffer, stands in. That choice is ours: with
+which a CPU cannot run: what it replaced, one indexing a buffer, stands in. That is a choice: with
 `index_select` standing in, which is what we call, the `spec` line of resolve_future is 1.0.
 """
 

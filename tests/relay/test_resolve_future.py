@@ -1,7 +1,13 @@
 import pytest
 import torch
 
-from backend_caps.relay import PendingInputIdsError, RelayPayload, require_input_ids
+from backend_caps.relay import (
+    DeviceStreams,
+    DeviceTraits,
+    PendingInputIdsError,
+    RelayPayload,
+    require_input_ids,
+)
 from tests.relay.batches import POOL_SIZE, decode_batch, make_map, numbers, payload, spec_batch
 
 
@@ -88,6 +94,18 @@ def test_staged_ids_cross_at_forward_entry(device: torch.device, dtype: torch.dt
     assert input_ids.tolist() == [11, 12, 13]
     assert input_ids.dtype is torch.int64
     assert input_ids.device.type == device.type
+
+
+def test_staged_ids_cross_to_another_device() -> None:
+    """On a device that is not the host the staged ids are copied there."""
+    traits = DeviceTraits(has_streams=False, has_pinned_memory=False)
+    fm = make_map("meta", speculative=False, streams=DeviceStreams("meta", traits))
+    batch = decode_batch([3])
+    batch.prefill_input_ids_cpu = numbers([11, 12])
+
+    fm.resolve_future(batch)
+
+    assert require_input_ids(batch).device.type == "meta"
 
 
 def test_mixed_batch_has_prompts_before_decode_rows(device: torch.device) -> None:
