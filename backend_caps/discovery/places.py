@@ -9,8 +9,10 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
+_CHUNK_BYTES = 1 << 16
 _ENDINGS = (".dist-info", ".egg-info")
 
 
@@ -52,8 +54,10 @@ class Folder:
             descriptor = os.open(f"{self.root}/{folder}/{file}", os.O_RDONLY)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        with os.fdopen(descriptor, "rb", buffering=0) as stream:
-            return stream.read()
+        try:
+            return b"".join(iter(partial(os.read, descriptor, _CHUNK_BYTES), b""))
+        finally:
+            os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from typing import IO
 import backend_caps
 
 # The package is imported from where this process has it, and nothing else is: with the folder
-# left on the path, a module planted beside it could stand in for a dependency.
+# left on the path, a module planted beside it could stand in for a dependency. The end is at
+# once: plugins' exit handlers and threads would hold it up.
 _BOOTSTRAP = """
-import json, sys
+import json, os, sys
 work = json.load(sys.stdin)
 sys.path.insert(0, sys.argv[1])
 import backend_caps
@@ -27,6 +28,7 @@ del sys.path[0]
 sys.path += work["path"]
 from backend_caps.discovery.loading_child import main
 main(work, int(sys.argv[2]))
+os._exit(0)
 """
 _CHUNK_BYTES = 1 << 16
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.declaration import Declaration
-from backend_caps.discovery.answers import Answer
+from backend_caps.discovery.answers import Answer, Work
 from backend_caps.discovery.claims import BACKENDS, RULES
 from backend_caps.discovery.loading_child import Channel, read
 from backend_caps.resolution.rules import Rule
@@ -126,6 +128,14 @@ def test_read_tells_what_went_wrong(
     assert answer.detail.startswith(said)
 
 
+@pytest.mark.parametrize("value", ["no_such:D", "no_such.caps:D"])
+def test_read_tells_a_module_that_is_not_there(value: str) -> None:
+    """The entry's own module, or a package it is in, is missing: not one that it imports."""
+    answer = read(BACKENDS, value)
+
+    assert (answer.fault, answer.detail) == ("missing-module", "no_such")
+
+
 def test_read_tells_the_line_that_raised(importable: Importable) -> None:
     """The line is the plugin's own, not one of the machinery's."""
     module = importable("\ndef f():\n    raise ValueError('x')\n\nf()\n")
@@ -146,6 +156,51 @@ def test_read_tells_no_line_where_none_is_the_plugins(importable: Importable) ->
 
     assert answer.fault == "raises"
     assert " at " not in answer.detail
+
+
+MAIN = (
+    "import json, sys; from backend_caps.discovery.loading_child import main; "
+    "main(json.load(sys.stdin), int(sys.argv[1]))"
+)
+
+
+def said(folder: Path, work: Work) -> list[Answer]:
+    """Let a process do some work; what it says."""
+    with (folder / "said").open("wb") as results, (folder / "printed").open("wb") as printed:
+        subprocess.run(
+            [sys.executable, "-c", MAIN, str(results.fileno())],
+            input=json.dumps(work).encode(),
+            pass_fds=(results.fileno(),),
+            stdout=printed,
+            check=True,
+        )
+    return [Answer.from_line(line) for line in (folder / "said").read_bytes().splitlines()]
+
+
+def test_main_stops_after_an_entry_that_loads_torch(tmp_path: Path) -> None:
+    """Torch stays loaded, so the next entry is left to another process."""
+    for name, source in (("torch", ""), ("good", DECLARES), ("heavy", f"import torch\n{DECLARES}")):
+        (tmp_path / f"{name}.py").write_text(source)
+    entries = [(BACKENDS, f"{name}:DECLARATION") for name in ("good", "heavy", "good")]
+    work = Work(path=[str(tmp_path), *sys.path], entries=entries, deadline_s=30)
+
+    answers = said(tmp_path, work)
+
+    assert [(answer.is_done, answer.loaded_torch, answer.is_last) for answer in answers] == [
+        (False, False, False),
+        (True, False, False),
+        (False, False, False),
+        (True, True, True),
+    ]
+
+
+def test_main_ends_after_the_last_entry(tmp_path: Path) -> None:
+    """Without entries nothing is said."""
+    work = Work(path=sys.path, entries=[], deadline_s=30)
+
+    answers = said(tmp_path, work)
+
+    assert answers == []
 
 
 @pytest.mark.parametrize(

@@ -57,19 +57,6 @@ def test_child_says_when_it_begins_and_what_it_read(site: Site) -> None:
     assert said[1].declared_at == f"{site.root}/good.py:3"
 
 
-def test_child_stops_after_an_entry_that_loads_torch(site: Site) -> None:
-    """Torch stays loaded, so the next entry is left to another process."""
-    site.module("torch", "")
-    site.module("heavy", "import torch\n" + DECLARES)
-
-    said = answers(site, "heavy:DECLARATION", "heavy:DECLARATION")
-
-    assert [(answer.is_done, answer.loaded_torch, answer.is_last) for answer in said] == [
-        (False, False, False),
-        (True, True, True),
-    ]
-
-
 def test_child_is_as_isolated_as_its_parent() -> None:
     """A parent that ignores the environment has a child that does."""
     assert interpreter_flags(isolated=1) == ("-I", "-u")
