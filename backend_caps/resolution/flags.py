@@ -217,7 +217,7 @@ _SWITCHES: Mapping[str, bool] = {
 
 
 def _fault(detail: ErrorDetails) -> FlagValueError:
-    expected = detail["msg"].removeprefix("Input should be ")
+    expected = re.sub(r"^\w+ should (be|have) ", "", detail["msg"])
     return FlagValueError(
         flag=option_of(str(detail["loc"][0])), value=repr(detail["input"]), expected=expected
     )
