@@ -46,6 +46,10 @@ class Claim:
         """Set its status, for one more cause."""
         return replace(self, status=status, problems=(*self.problems, problem))
 
+    def broken_by(self, problem: Problem) -> Claim:
+        """Put what keeps it from use before all else that is told of it."""
+        return replace(self, status=Status.BROKEN, problems=(problem, *self.problems))
+
     def __str__(self) -> str:
         kind = "backend" if self.is_backend else "rules"
         return f"{kind} {self.name!r} of {self.owner} ({self.value})"

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from backend_caps.errors import BackendCapsError
 
+LONGEST_DEADLINE_S = 86_400.0
+"""A day; the system's own clocks for waiting do not take any number."""
+
 
 @dataclass(eq=False, kw_only=True)
 class StringInsteadOfListError(BackendCapsError):
@@ -25,14 +28,17 @@ class StringInsteadOfListError(BackendCapsError):
 
 @dataclass(eq=False, kw_only=True)
 class DeadlineError(BackendCapsError):
-    """A deadline leaves no time at all."""
+    """A deadline leaves no time at all, or has no end."""
 
     deadline_s: float
 
     @property
     def message(self) -> str:
         """The deadline, and what it can be."""
-        return f"deadline_s={self.deadline_s:g}; expected more than 0. Give it some seconds."
+        return (
+            f"deadline_s is {self.deadline_s:g}; expected more than 0 and at most "
+            f"{LONGEST_DEADLINE_S:g}. Give it some seconds."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

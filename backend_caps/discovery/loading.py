@@ -121,8 +121,8 @@ class Loading:
                 begun = answer
                 continue
             if begun is not None:
-                printed = child.printed(begun.num_printed_bytes, answer.num_printed_bytes)
-                self._results.append(_loaded(self._waiting.pop(0), answer, printed))
+                claim = _noisy(self._waiting.pop(0), child, begun, answer)
+                self._results.append(_loaded(claim, answer))
                 begun = None
             if answer.is_last:
                 break
@@ -132,7 +132,7 @@ class Loading:
 
     def _give_up(self, cause: str) -> None:
         for claim in self._waiting:
-            broken = claim.marked(Status.BROKEN, problems.not_started(claim, cause))
+            broken = claim.broken_by(problems.not_started(claim, cause))
             self._results.append(Loaded(claim=broken))
         self._waiting.clear()
 
@@ -175,14 +175,25 @@ _FAULTS: Mapping[str, Callable[[Claim, str], Problem]] = {
 }
 
 
-def _loaded(claim: Claim, answer: Answer, printed: bytes) -> Loaded:
-    if answer.fault == "schema":
-        told = problems.schema(claim, answer.detail, installed_release())
-        claim = claim.marked(Status.BROKEN, told)
-    elif answer.fault:
-        claim = claim.marked(Status.BROKEN, _FAULTS[answer.fault](claim, answer.detail))
+def _noisy(claim: Claim, child: Child, begun: Answer, done: Answer) -> Claim:
+    """Add what it printed between the two answers."""
+    num_bytes = done.num_printed_bytes - begun.num_printed_bytes
+    if not num_bytes:
+        return claim
+    output = child.printed(begun.num_printed_bytes, done.num_printed_bytes)
+    return claim.marked(claim.status, problems.prints(claim, output, num_bytes))
+
+
+def _loaded(claim: Claim, answer: Answer) -> Loaded:
+    """Add what its answer says."""
     if answer.loaded_torch:
         claim = claim.marked(claim.status, problems.imports_torch(claim))
-    if printed:
-        claim = claim.marked(claim.status, problems.prints(claim, printed))
+    if answer.fault:
+        claim = claim.broken_by(_fault(claim, answer))
     return Loaded(claim=claim, declared_at=answer.declared_at, documents=answer.documents)
+
+
+def _fault(claim: Claim, answer: Answer) -> Problem:
+    if answer.fault == "schema":
+        return problems.schema(claim, answer.detail, installed_release())
+    return _FAULTS[answer.fault](claim, answer.detail)

@@ -173,13 +173,13 @@ def not_started(claim: Claim, cause: str) -> Problem:
     )
 
 
-def prints(claim: Claim, output: bytes) -> Problem:
-    """Tell of output that has no business in a declaration."""
+def prints(claim: Claim, output: bytes, num_bytes: int) -> Problem:
+    """Tell of output that has no business in a declaration, by how it begins."""
     text = output.decode("utf-8", "replace").strip()
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     return Problem(
         code="prints",
-        message=f"{claim} prints {len(output)} bytes while it is read: {shown!r}.",
+        message=f"{claim} prints {num_bytes} bytes while it is read: {shown!r}.",
         remedy=f"Take the output out of {_module(claim)}.",
     )
 

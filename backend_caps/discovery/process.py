@@ -31,6 +31,8 @@ main(work, int(sys.argv[2]))
 os._exit(0)
 """
 _CHUNK_BYTES = 1 << 16
+_SHOWN_BYTES = 1 << 12
+"""More than any report shows of what a plugin prints, which may be without end."""
 
 
 class Child:
@@ -93,9 +95,9 @@ class Child:
         return os.fstat(self._output.fileno()).st_size
 
     def printed(self, start: int, end: int) -> bytes:
-        """Return what it printed between two places of its output."""
+        """Return what it printed between two places of its output, or how that begins."""
         # Its output's position is shared with this process: read without moving it.
-        return os.pread(self._output.fileno(), end - start, start)
+        return os.pread(self._output.fileno(), min(end - start, _SHOWN_BYTES), start)
 
 
 def _started(

@@ -18,6 +18,7 @@ from backend_caps.capability.status import Problem, Status
 from backend_caps.discovery import problems
 from backend_caps.discovery.claims import Claim
 from backend_caps.discovery.errors import (
+    LONGEST_DEADLINE_S,
     DeadlineError,
     RepeatedBackendError,
     StringInsteadOfListError,
@@ -139,12 +140,12 @@ def discover(
 
     Raises:
         StringInsteadOfListError: `path` or `allow` is one string.
-        DeadlineError: `deadline_s` is not more than 0.
+        DeadlineError: `deadline_s` is not more than 0, or more than a day.
     """
     for argument, value in (("path", path), ("allow", allow)):
         if isinstance(value, str):
             raise StringInsteadOfListError(argument=argument, value=value)
-    if deadline_s <= 0:
+    if not 0 < deadline_s <= LONGEST_DEADLINE_S:
         raise DeadlineError(deadline_s=deadline_s)
     environ = os.environ if environ is None else environ
     return Registry.of_loading(begin(path, allow=allow, deadline_s=deadline_s, environ=environ))
@@ -192,5 +193,4 @@ def _rules(loaded: Loaded) -> tuple[Claim, list[Rule]]:
 
 
 def _not_fitting(claim: Claim, error: ValidationError) -> Claim:
-    told = problems.schema(claim, validation_fault(error), installed_release())
-    return claim.marked(Status.BROKEN, told)
+    return claim.broken_by(problems.schema(claim, validation_fault(error), installed_release()))

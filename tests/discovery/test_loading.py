@@ -128,6 +128,14 @@ def test_loading_shortens_what_a_plugin_prints(site: Site) -> None:
     assert told[0].message.endswith(f"prints 10001 bytes while it is read: '{'x' * 200}…'.")
 
 
+def test_loading_tells_what_a_plugin_printed_before_it_ended(site: Site) -> None:
+    """The fault comes first, what led to it after."""
+    _, told = read(site, "import os\nprint('no licence')\nos._exit(1)")
+
+    assert [problem.code for problem in told] == ["exits", "prints"]
+    assert "'no licence'" in told[1].message
+
+
 def test_loading_reads_a_plugin_that_imports_torch(site: Site) -> None:
     """It is read, it is told, and the one after it is not blamed."""
     site.module("torch", "")
@@ -235,7 +243,7 @@ def test_loading_tells_a_declaration_of_another_version(site: Site, source: str,
     site.module("acme_caps", source)
     site.install(metadata="Name: acme-caps\nVersion: 2.0\nRequires-Dist: backend-caps>=9\n")
 
-    (problem,) = (p for p in site.discover()["fa3"].problems if p.code != "prints")
+    problem = site.discover()["fa3"].problems[0]
 
     fault = said.format(file=site.root / "acme_caps.py")
     assert problem.code == "schema"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import subprocess
@@ -245,14 +246,31 @@ def test_discover_refuses_one_string_for_several(argument: str) -> None:
     )
 
 
-def test_discover_refuses_a_deadline_without_time() -> None:
-    """A deadline of nothing would break every plugin."""
+@pytest.mark.parametrize(
+    ("deadline_s", "said"),
+    [
+        pytest.param(0, "0", id="none"),
+        pytest.param(1e9, "1e+09", id="without-end"),
+        pytest.param(math.nan, "nan", id="no-number"),
+    ],
+)
+def test_discover_refuses_a_deadline_of_no_use(deadline_s: float, said: str) -> None:
+    """A deadline of nothing would break every plugin; one without end is none."""
     with pytest.raises(DeadlineError) as caught:
-        discover([], deadline_s=0)
+        discover([], deadline_s=deadline_s)
 
     assert str(pickle.loads(pickle.dumps(caught.value))) == (  # noqa: S301 - our own
-        "deadline_s=0; expected more than 0. Give it some seconds."
+        f"deadline_s is {said}; expected more than 0 and at most 86400. Give it some seconds."
     )
+
+
+def test_registry_survives_pickling() -> None:
+    """A worker process can be handed what its parent discovered."""
+    registry = Registry.of([backend("fa3"), backend("bad", Status.BROKEN)])
+
+    copy = pickle.loads(pickle.dumps(registry))  # noqa: S301 - our own
+
+    assert (copy, copy["fa3"]) == (registry, registry["fa3"])
 
 
 TELL = (
