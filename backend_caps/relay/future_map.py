@@ -207,6 +207,10 @@ class FutureMap:
         """
         self._host_lengths.commit(rows_cpu, lens_cpu, generation)
 
+    def bytes_to_host(self, num_requests: int) -> int:
+        """Return how much a speculative step of so many requests brings to the host."""
+        return self._host_lengths.bytes_to_host(num_requests)
+
     def resolve_seq_lens_cpu(self, batch: RelayBatch) -> None:
         """Give a speculative batch its lengths: on the device, and on the host as the plan says.
 

@@ -18,6 +18,7 @@ from backend_caps.relay.streams import DeviceStreams, EventLike, StreamLike
 
 # One DMA of a column of 64 KiB costs less than the three launches that fetch single rows.
 MAX_COLUMN_ROWS = 8192
+_LENGTH_BYTES = torch.int64.itemsize
 
 
 class HostCopy(Protocol):
@@ -25,6 +26,9 @@ class HostCopy(Protocol):
 
     def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
         """Return the lengths [B] of a batch's rows, in host memory that nobody else writes to."""
+
+    def num_bytes(self, num_requests: int) -> int:
+        """Return how much crosses to the host for a batch of so many requests."""
 
 
 class BlockingCopy:
@@ -36,6 +40,10 @@ class BlockingCopy:
         Sync: the current stream. Exact: exact.
         """
         return seq_lens.cpu()
+
+    def num_bytes(self, num_requests: int) -> int:
+        """Count the gathered lengths; on a device that is the host they stay where they are."""
+        return num_requests * _LENGTH_BYTES
 
 
 class ColumnCopy:
@@ -66,6 +74,10 @@ class ColumnCopy:
             self._column_pinned.copy_(self._column, non_blocking=True)
         self.stream.synchronize()
         return self._column_pinned.index_select(0, req_pool_indices_cpu)
+
+    def num_bytes(self, num_requests: int) -> int:
+        """Count the whole column, whatever the batch."""
+        return self._column.shape[0] * _LENGTH_BYTES if num_requests else 0
 
 
 class RowsCopy:
@@ -108,6 +120,10 @@ class RowsCopy:
             lens_pinned.copy_(lens, non_blocking=True)
         self.stream.synchronize()
         return lens_pinned.clone()
+
+    def num_bytes(self, num_requests: int) -> int:
+        """Count the batch's rows; their index goes the other way."""
+        return num_requests * _LENGTH_BYTES
 
 
 def host_copy(streams: DeviceStreams, column: Tensor, published: EventLike) -> HostCopy:

@@ -28,6 +28,9 @@ class HostLengths(Protocol):
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Take in the exact lengths of a processed step."""
 
+    def bytes_to_host(self, num_requests: int) -> int:
+        """Return how much crosses to the host for a step of so many requests."""
+
 
 class NoLengths:
     """NONE: lengths stay on the device."""
@@ -40,6 +43,10 @@ class NoLengths:
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Need nothing of it."""
+
+    def bytes_to_host(self, num_requests: int) -> int:  # noqa: ARG002
+        """Return 0: nothing crosses."""
+        return 0
 
 
 class BoundedLengths:
@@ -58,6 +65,10 @@ class BoundedLengths:
         """Tighten the bound."""
         self._bounds.commit(rows_cpu, lens_cpu, generation)
 
+    def bytes_to_host(self, num_requests: int) -> int:  # noqa: ARG002
+        """Return 0: nothing crosses."""
+        return 0
+
 
 class ExactLengths:
     """EXACT: the lengths, which the host waits for."""
@@ -74,6 +85,10 @@ class ExactLengths:
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Need nothing of it."""
+
+    def bytes_to_host(self, num_requests: int) -> int:
+        """Return what the copy moves."""
+        return self._copy.num_bytes(num_requests)
 
 
 def _total(lens_cpu: Tensor) -> int:

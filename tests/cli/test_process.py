@@ -1,0 +1,90 @@
+"""The program as a process: what it imports, prints in colour, and completes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+
+PROGRAM = str(Path(sys.executable).with_name("backend-caps"))
+
+
+def _run(
+    *words: str, cwd: Path, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **(environ or {})}
+    return subprocess.run(
+        words, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("planted", ["click.py", "pydantic.py", "entrypoints.py", "rich.py"])
+def test_module_in_the_working_directory_is_not_imported(tmp_path: Path, planted: str) -> None:
+    """With `-m`, what lies in the working directory by chance does not run."""
+    (tmp_path / planted).write_text("raise SystemExit('planted code ran')")
+
+    finished = _run(sys.executable, "-m", "backend_caps", "report", cwd=tmp_path)
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_metadata_in_the_working_directory_is_skipped_and_said(acme: CommandLine) -> None:
+    """With `-m`, plugins planted in the working directory are no backends, and are named."""
+    finished = _run(sys.executable, "-m", "backend_caps", "report", cwd=acme.root)
+
+    assert " acme_lean      skipped " in finished.stdout
+    assert "--path ." in finished.stdout
+
+
+def test_program_and_module_print_the_same(tmp_path: Path) -> None:
+    """`backend-caps` and `python -m backend_caps` are one program."""
+    by_module = _run(sys.executable, "-m", "backend_caps", "report", cwd=tmp_path)
+
+    by_name = _run(PROGRAM, "report", cwd=tmp_path)
+
+    assert by_name.returncode == 0
+    assert by_name.stdout == by_module.stdout
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_coloured"),
+    [
+        pytest.param({"FORCE_COLOR": "1"}, True, id="asked for"),
+        pytest.param({}, False, id="no terminal"),
+        pytest.param({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False, id="NO_COLOR"),
+    ],
+)
+def test_colour_is_for_terminals(
+    tmp_path: Path, environ: Mapping[str, str], *, is_coloured: bool
+) -> None:
+    """Colour is sent to terminals, and never under NO_COLOR."""
+    finished = _run(PROGRAM, "report", cwd=tmp_path, environ={"TERM": "xterm", **environ})
+
+    assert ("\x1b[32m" in finished.stdout) is is_coloured
+
+
+def test_shell_completion_is_there(tmp_path: Path) -> None:
+    """The program completes its own commands."""
+    environ = {
+        "_BACKEND_CAPS_COMPLETE": "bash_complete",
+        "COMP_WORDS": "backend-caps re",
+        "COMP_CWORD": "1",
+    }
+
+    finished = _run(PROGRAM, cwd=tmp_path, environ=environ)
+
+    completed = {line.partition(",")[2] for line in finished.stdout.splitlines()}
+    assert completed == {"relay", "report", "resolve"}
+
+
+def test_version_is_the_distributions(tmp_path: Path) -> None:
+    """`--version` prints the program's name and version."""
+    finished = _run(PROGRAM, "--version", cwd=tmp_path)
+
+    assert finished.stdout == "backend-caps, version 0.1.0\n"
