@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from backend_caps.capability.vocabulary import HostSeqLens
@@ -37,12 +39,12 @@ def test_rehearsal_accepts_what_a_step_can(mode: HostSeqLens) -> None:
     """From step to step each length grows by one to the most that a step accepts."""
     steps = _steps(mode)
 
-    pairs = [
-        (a, b)
-        for one, two in zip(steps, steps[1:], strict=False)
-        for a, b in zip(one.seq_lens, two.seq_lens, strict=True)
-    ]
-    assert {later - earlier for earlier, later in pairs} <= {1, 2, 3}
+    grown = {
+        later - earlier
+        for before, after in pairwise(steps)
+        for earlier, later in zip(before.seq_lens, after.seq_lens, strict=True)
+    }
+    assert grown <= {1, 2, 3}
 
 
 def test_rehearsal_without_speculation_adds_one() -> None:
