@@ -18,7 +18,9 @@ class ComputeRange:
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     at_least: Version
+    """The first (major, minor) in it."""
     below: Version | None = None
+    """The first (major, minor) above it; None where it is open."""
 
     def __contains__(self, version: tuple[int, int]) -> bool:
         return self.at_least <= version and (self.below is None or version < self.below)

@@ -33,8 +33,11 @@ class When(FrozenModel):
     """Capabilities that hold where a condition does; they replace the base's."""
 
     given: Given
+    """The condition."""
     capabilities: Capabilities
+    """What holds then; what is left out stays as the base says."""
     reason: Sentence
+    """Why, in words that a report repeats."""
 
     @model_validator(mode="after")
     def _states_something(self) -> When:
@@ -54,18 +57,21 @@ class Part:
     """A backend that a composite hands some of its uses to."""
 
     backend: Sentence
+    """The name of the part."""
     phases: Annotated[
         AbstractSet[Phase],
         Field(min_length=1),
         AfterValidator(frozenset),
         PlainSerializer(_sorted_values),
     ] = field(default=frozenset(Phase), kw_only=True)
+    """The phases whose uses it takes."""
     roles: Annotated[
         AbstractSet[Role],
         Field(min_length=1),
         AfterValidator(frozenset),
         PlainSerializer(_sorted_values),
     ] = field(default=frozenset(Role), kw_only=True)
+    """The roles whose uses it takes."""
 
     def takes(self, role: Role, phase: Phase) -> bool:
         """Tell whether a use of the composite goes to this part."""

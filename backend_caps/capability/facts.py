@@ -50,6 +50,7 @@ class AtLeast:
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     at_least: StrictInt
+    """The smallest."""
 
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and number >= self.at_least

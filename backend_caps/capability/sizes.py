@@ -25,6 +25,7 @@ class Exact:
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     exact: Size
+    """The size."""
 
     def __contains__(self, size: object) -> bool:
         return size == self.exact
@@ -40,6 +41,7 @@ class MultipleOf:
     __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
 
     multiple_of: Size
+    """The size whose multiples are taken."""
 
     def __contains__(self, size: object) -> bool:
         return isinstance(size, int) and size % self.multiple_of == 0
@@ -60,6 +62,7 @@ class OneOf:
         AfterValidator(frozenset),
         PlainSerializer(sorted),
     ]
+    """The sizes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "one_of", frozenset(self.one_of))

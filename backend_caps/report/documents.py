@@ -31,29 +31,41 @@ class ProblemDocument(_Document):
     """What is wrong."""
 
     code: str
+    """Stable; docs/reference/problems.md lists them."""
     message: str
+    """What is wrong, with the values."""
     remedy: str
+    """What to do."""
 
 
 class CauseDocument(_Document):
     """One contribution to a value."""
 
     kind: Literal["backend", "rule", "override", "engine"]
+    """Who it names."""
     name: str
+    """The backend, the rule, or the overridden capability."""
     role: str | None
+    """The role that a backend is used in."""
     phase: str | None
+    """The phase that it counts in."""
     value: JsonValue
+    """What it contributes."""
     reason: str
+    """Why, in the words of the declaration or the rule."""
     origin: str
+    """How its value came to be."""
     source: str | None
     """Where a backend is declared: distribution, version, file and line."""
     rank: int | None
+    """The rank it comes from, where plans of several are joined."""
 
 
 class ValueDocument(_Document):
     """One value of a plan."""
 
     value: JsonValue
+    """The join of every cause's; no limit is null."""
     effect: str
     """What it does on this server, or `no effect: ` and why."""
     causes: list[CauseDocument]
@@ -64,10 +76,15 @@ class FlipDocument(_Document):
     """Changes that together lead to a better value."""
 
     capability: str
+    """The capability whose value gets better."""
     phase: str | None
+    """The phase of the value; null for the server's."""
     value: JsonValue
+    """What it is."""
     becomes: JsonValue
+    """What it becomes with all the remedies, as found by resolving once more."""
     remedies: list[str]
+    """The changes; all of them together."""
 
 
 class PlanDocument(_Document):
@@ -75,41 +92,62 @@ class PlanDocument(_Document):
 
     schema_: Annotated[Literal["backend-caps/plan@1"], Field(alias="schema")]
     needs_cpu_seq_lens: bool
+    """Whether `host_seq_lens` is `exact`: SGLang's question."""
     server: dict[str, ValueDocument]
+    """The capabilities with one value for the server."""
     phases: dict[str, dict[str, ValueDocument]]
+    """For each phase, the capabilities with a value of their own there."""
     flips: list[FlipDocument]
+    """What would lead to better values."""
     problems: list[ProblemDocument]
+    """What is wrong with the plan."""
     rules: str
+    """The rule set."""
     fingerprint: str
+    """A digest of the values: equal plans configure equal servers."""
 
 
 class ConditionDocument(_Document):
     """A value under a condition."""
 
     given: str
+    """The condition, in words."""
     value: JsonValue
+    """What holds then."""
     reason: str
+    """Why, in the author's words."""
 
 
 class CapabilityDocument(_Document):
     """What a backend says of one capability."""
 
     value: JsonValue
+    """What it states, or `undeclared`."""
     origin: Literal["declared", "undeclared", "inherited"]
+    """Whether anybody stated it."""
     when: list[ConditionDocument] | None = None
+    """What holds under conditions."""
 
 
 class BackendDocument(_Document):
     """One claim to a backend's name."""
 
     name: str
+    """The name that flags use."""
     status: Literal["ok", "broken", "conflict", "skipped"]
+    """What became of its declaration."""
     distribution: str | None
+    """What ships it."""
     version: str | None
+    """The distribution's version."""
     declared_at: str | None
+    """`file:line` of the declaration, or of the entry point where it was not read."""
     parts: list[str] | None = None
+    """The backends that a composite hands its uses to."""
     capabilities: dict[str, CapabilityDocument]
+    """What it says; empty where the declaration was not read."""
     problems: list[ProblemDocument]
+    """What is wrong with it."""
 
 
 class ReportDocument(_Document):
@@ -117,19 +155,28 @@ class ReportDocument(_Document):
 
     schema_: Annotated[Literal["backend-caps/report@1"], Field(alias="schema")]
     backends: list[BackendDocument]
+    """Every claim to a backend's name."""
     problems: list[ProblemDocument]
+    """What no single backend can be blamed for."""
     plan: PlanDocument | None
+    """The plan; null where no server flags were given."""
 
 
 class StepDocument(_Document):
     """What one relayed step started from."""
 
     number: int
+    """Counted from 1."""
     seq_lens: list[int]
+    """The lengths on the device."""
     seq_lens_cpu: list[int] | None
+    """The mirror; null where there is none."""
     seq_lens_cpu_upper_bound: list[int] | None
+    """The bounds; null where there are none."""
     input_ids: list[int]
+    """The tokens that the forward starts from."""
     bytes_to_host: int
+    """What crossed to the host for it."""
 
 
 class RelayDocument(_Document):
@@ -137,8 +184,11 @@ class RelayDocument(_Document):
 
     schema_: Annotated[Literal["backend-caps/relay@1"], Field(alias="schema")]
     device: str
+    """The torch device of the FutureMap."""
     plan: PlanDocument
+    """What configured it."""
     steps: list[StepDocument]
+    """What was relayed."""
 
 
 def plan_document(plan: Plan, flips: Iterable[Flip]) -> PlanDocument:

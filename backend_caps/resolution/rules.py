@@ -24,12 +24,17 @@ class Rule(FrozenModel):
     """
 
     name: Sentence
+    """What a cause calls it."""
     given: Given
+    """The condition."""
     forces: Capabilities
+    """The values that it joins in."""
     reason: Sentence
+    """Why, in words that a report repeats."""
     engines: Annotated[AbstractSet[str], AfterValidator(frozenset), PlainSerializer(sorted)] = (
         frozenset()
     )
+    """The rule sets that it belongs to."""
 
     @model_validator(mode="after")
     def _forces_a_plan_value(self) -> Self:
