@@ -10,7 +10,6 @@ from backend_caps.capability.facts import Situation, Truth
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.resolution.plan import Cause, CauseKind
 from backend_caps.resolution.rules import Rule
@@ -27,17 +26,13 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
         return _cause(use, (kind.worst, Origin.MISSING, use.problem.message))
     own = {**situation, "role": use.role, "phase": use.phase}
-    if use.adds_only and not _states(use.declaration, capability):
-        return None
+    if use.adds_only:
+        added = _said(use.declaration, capability, own)
+        return _cause(use, _joined(kind, added)) if added else None
     stated = declared(use.declaration, capability, own)
-    if kind.requires is not None and not use.adds_only:
+    if kind.requires is not None:
         stated = _unless_required(use.declaration, capability, stated, own)
     return _cause(use, stated)
-
-
-def _states(declaration: Declaration, capability: str) -> bool:
-    stating = (declaration.capabilities, *(when.capabilities for when in declaration.conditions))
-    return any(capability in each.stated() for each in stating)
 
 
 def declared(declaration: Declaration, capability: str, situation: Situation) -> Stated:
@@ -47,20 +42,28 @@ def declared(declaration: Declaration, capability: str, situation: Situation) ->
     value; this is the one place where `UNDECLARED` becomes a value.
     """
     kind = CAPABILITIES[capability]
-    base = _base(declaration, capability, kind)
+    said = _said(declaration, capability, situation)
+    if all(origin is Origin.UNDECIDED for _, origin, _ in said):
+        unsaid = kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
+        said = [unsaid, *said]
+    return _joined(kind, said)
+
+
+def _said(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
+    """List what is stated: the base or the conditions that hold, then those that are open."""
     whens = [when for when in declaration.conditions if capability in when.capabilities.stated()]
     truths = [(when, when.given.truth(situation)) for when in whens]
     holding = [_conditional(when, capability) for when, truth in truths if truth is Truth.TRUE]
     open_ = [_open(when, capability) for when, truth in truths if truth is Truth.UNKNOWN]
-    certain = holding or [base]
-    return reduce(lambda one, other: _both(kind, one, other), [*certain, *open_])
+    return [*(holding or _base(declaration, capability)), *open_]
 
 
-def _base(declaration: Declaration, capability: str, kind: Kind) -> Stated:
-    value = declaration.capabilities.stated().get(capability, UNDECLARED)
-    if value is UNDECLARED:
-        return kind.worst, Origin.UNDECLARED, f"does not declare {capability}"
-    return value, Origin.DECLARED, f"declares {capability}={text_of(value)}"
+def _base(declaration: Declaration, capability: str) -> list[Stated]:
+    stated = declaration.capabilities.stated()
+    if capability not in stated:
+        return []
+    value = stated[capability]
+    return [(value, Origin.DECLARED, f"declares {capability}={text_of(value)}")]
 
 
 def _conditional(when: When, capability: str) -> Stated:
@@ -71,6 +74,10 @@ def _conditional(when: When, capability: str) -> Stated:
 def _open(when: When, capability: str) -> Stated:
     value = when.capabilities.stated()[capability]
     return value, Origin.UNDECIDED, f"{when.reason} (not known yet: {when.given})"
+
+
+def _joined(kind: Kind, said: list[Stated]) -> Stated:
+    return reduce(lambda one, other: _both(kind, one, other), said)
 
 
 def _both(kind: Kind, one: Stated, other: Stated) -> Stated:
