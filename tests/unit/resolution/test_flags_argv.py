@@ -141,7 +141,8 @@ def test_argv_gives_an_abbreviation_of_another_flag_to_it() -> None:
         ),
         pytest.param(
             "--disable-c",
-            "--disable-c could be --disable-chunked-prefix-cache, --disable-cuda-graph, --disable-cuda-graph-padding, "
+            "--disable-c could be --disable-chunked-prefix-cache, --disable-cuda-graph, "
+            "--disable-cuda-graph-padding, "
             "--disable-custom-all-reduce. Write the flag out.",
             id="an ambiguous abbreviation",
         ),
@@ -206,8 +207,10 @@ def test_argv_tells_of_every_fault_at_once() -> None:
     assert group == (
         "server flags: 4 faults",
         [
-            "--attention-bakend is no flag of this engine, and looks like --attention-backend. "
-            "Write --attention-backend, or leave it out.",
+            (
+                "--attention-bakend is no flag of this engine, and looks like --attention-backend. "
+                "Write --attention-backend, or leave it out."
+            ),
             f"--device has no value; {_NO_VALUE}",
             "--page-size is 'many'; expected a valid integer. Correct the value.",
             f"--tp-size is 0; {_POSITIVE}",

@@ -269,8 +269,10 @@ def test_mapping_tells_of_every_fault_at_once() -> None:
     assert group == (
         "server flags: 2 faults",
         [
-            "--atention-backend is no flag of this engine, and looks like --attention-backend. "
-            "Write --attention-backend, or leave it out.",
+            (
+                "--atention-backend is no flag of this engine, and looks like --attention-backend. "
+                "Write --attention-backend, or leave it out."
+            ),
             "--tp-size is '8'; expected a valid integer. Correct the value.",
         ],
     )
