@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from backend_caps.capability.declaration import Declaration, Part, When
+from backend_caps.capability.facts import Facts, Given
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import ANY
+from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, Unchecked
+from backend_caps.capability.vocabulary import (
+    NO_LIMIT,
+    BatchKind,
+    Capabilities,
+    GraphMetadata,
+    HostSeqLens,
+    SharedReadsEnd,
+)
+from backend_caps.resolution.plan import Cause, CauseKind, Policy
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.uses import Use, uses_of
+from tests.unit.building import (
+    OPTS_OUT,
+    READS,
+    SPECULATING,
+    error_of,
+    errors_of,
+    flags,
+    installed,
+    missing_use,
+    named,
+    shipped,
+    use,
+)
+
+_EXACT, _BOUND, _NONE = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND, HostSeqLens.NONE
+_BOUNDED = Capabilities(host_seq_lens=_BOUND, max_context_len_known=True)
+_TARGET, _DRAFT, _EXTEND = Role.TARGET, Role.DRAFT, Role.DRAFT_EXTEND
+_PREFILL, _DECODE, _VERIFY = Phase.PREFILL, Phase.DECODE, Phase.VERIFY
+
+
+@pytest.mark.parametrize(
+    ("uses", "value"),
+    [
+        pytest.param([use("a", OPTS_OUT)], _NONE, id="one opts out"),
+        pytest.param([use("a", OPTS_OUT), use("b", _BOUNDED)], _BOUND, id="one needs a bound"),
+        pytest.param(
+            [use("a", OPTS_OUT), use("b", _BOUNDED), use("c", READS)], _EXACT, id="one reads"
+        ),
+        pytest.param([use("a", OPTS_OUT), use("b")], _EXACT, id="one is undeclared"),
+        pytest.param([use("a", OPTS_OUT), missing_use("b")], _EXACT, id="one is missing"),
+    ],
+)
+def test_resolve_joins_needs_to_the_most_that_any_use_needs(
+    uses: list[Use], value: HostSeqLens
+) -> None:
+    """The mirror is as exact as the most demanding use."""
+    plan = resolve(uses, flags(SPECULATING))
+
+    assert plan["host_seq_lens"].value is value
+
+
+@pytest.mark.parametrize(
+    ("role", "phase", "counts"),
+    [
+        pytest.param(_TARGET, _PREFILL, False, id="target prefill"),
+        pytest.param(_TARGET, _DECODE, True, id="target decode"),
+        pytest.param(_TARGET, _VERIFY, True, id="target verify"),
+        pytest.param(_DRAFT, _PREFILL, False, id="draft prefill"),
+        pytest.param(_DRAFT, _DECODE, True, id="draft decode"),
+        pytest.param(_EXTEND, _VERIFY, True, id="draft-extend verify"),
+    ],
+)
+def test_resolve_counts_the_relay_loop_for_the_mirror(
+    role: Role, phase: Phase, counts: bool
+) -> None:
+    """At a prefill the scheduler knows the lengths, so that a reading backend counts elsewhere."""
+    uses = [use("a", OPTS_OUT), use("b", READS, role=role, phase=phase)]
+
+    plan = resolve(uses, flags(SPECULATING))
+
+    assert plan.needs_cpu_seq_lens is counts
+
+
+@pytest.mark.parametrize(
+    ("uses", "limit"),
+    [
+        pytest.param([use("a", Capabilities(max_speculative_topk=8), phase=_VERIFY)], 8, id="one"),
+        pytest.param(
+            [
+                use("a", Capabilities(max_speculative_topk=8), phase=_VERIFY),
+                use("b", Capabilities(max_speculative_topk=4, roles=set(Role)), role=_DRAFT),
+            ],
+            4,
+            id="the smaller",
+        ),
+        pytest.param([use("a", phase=_VERIFY)], 1, id="undeclared"),
+        pytest.param([use("a", Capabilities(max_speculative_topk=4))], NO_LIMIT, id="plain decode"),
+    ],
+)
+def test_resolve_limits_the_draft_tree_by_who_runs_it(uses: list[Use], limit: int) -> None:
+    """The width of the draft tree is limited by verify and draft alone."""
+    plan = resolve(uses, flags(SPECULATING))
+
+    assert plan["max_speculative_topk"].value == limit
+
+
+@pytest.mark.parametrize(
+    ("capability", "prefill", "decode", "best"),
+    [
+        pytest.param(
+            "graph_replay",
+            frozenset(),
+            frozenset({BatchKind.SINGLE_TOKEN_DECODE}),
+            frozenset(BatchKind),
+            id="graph_replay",
+        ),
+        pytest.param(
+            "graph_metadata",
+            GraphMetadata.HOST,
+            GraphMetadata.DEVICE,
+            GraphMetadata.IN_GRAPH,
+            id="graph_metadata",
+        ),
+        pytest.param("sync_free_prepare", False, True, True, id="sync_free_prepare"),
+        pytest.param(
+            "shared_reads_end",
+            SharedReadsEnd.UNKNOWN,
+            SharedReadsEnd.IN_REPLAY,
+            SharedReadsEnd.PRE_REPLAY,
+            id="shared_reads_end",
+        ),
+    ],
+)
+def test_resolve_keeps_one_value_a_phase(
+    capability: str, prefill: object, decode: object, best: object
+) -> None:
+    """A prefill backend takes nothing from decode; a phase that nobody runs has its best value."""
+    uses = [
+        use("a", Capabilities.model_validate({capability: decode}), phase=_DECODE),
+        use("b", phase=_PREFILL),
+    ]
+
+    plan = resolve(uses, flags())
+
+    values = [plan[capability, phase].value for phase in (_PREFILL, _DECODE, _VERIFY)]
+    assert values == [prefill, decode, best]
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        pytest.param([ANY], ANY, id="any"),
+        pytest.param([MultipleOf(16), Exact(64)], Exact(64), id="a value"),
+        pytest.param([MultipleOf(16), None], Unchecked(MultipleOf(16)), id="one does not say"),
+        pytest.param([Exact(16), ANY, Exact(64)], Conflict(("b0", "b2")), id="a conflict"),
+        pytest.param(
+            [Exact(16), Exact(64), None], Conflict(("b0", "b1", "b2")), id="and one does not say"
+        ),
+    ],
+)
+def test_resolve_joins_page_sizes_to_a_value_or_a_conflict_with_owners(
+    declared: Sequence[object], value: object
+) -> None:
+    """Page sizes intersect; a conflict names everyone who restricts them, in sorted order."""
+    said = [
+        Capabilities() if sizes is None else Capabilities(page_sizes=sizes) for sizes in declared
+    ]
+    uses = [use(f"b{at}", capabilities) for at, capabilities in enumerate(said)]
+
+    plan = resolve(uses, flags())
+
+    assert plan["page_sizes"].value == value
+
+
+def test_resolve_keeps_every_cause_the_deciding_ones_first() -> None:
+    """All contributions are kept: who decides, then who takes something away, then the rest."""
+    uses = [use("d", OPTS_OUT), use("b", READS), use("c", _BOUNDED), use("a", OPTS_OUT)]
+    line = "--speculative-algorithm EAGLE --enable-two-batch-overlap"
+
+    plan = resolve(uses, flags(line))
+
+    causes = [(c.kind.value, c.name, c.value) for c in plan["host_seq_lens"].causes]
+    assert causes == [
+        ("backend", "b", _EXACT),
+        ("rule", "piecewise-cuda-graph", _EXACT),
+        ("rule", "two-batch-overlap", _EXACT),
+        ("backend", "c", _BOUND),
+        ("backend", "a", _NONE),
+        ("backend", "d", _NONE),
+    ]
+
+
+def test_resolve_gives_a_cause_its_use_and_its_words() -> None:
+    """A cause says who, in which role and phase, where it is declared, and what it says."""
+    backends = named(installed("fa3", READS), installed("hybrid", parts=[Part("fa3")]))
+    read = flags(f"{SPECULATING} --attention-backend hybrid --speculative-algorithm NGRAM")
+
+    plan = resolve(uses_of(read, backends), read)
+
+    assert plan["host_seq_lens"].causes[0] == Cause(
+        kind=CauseKind.BACKEND,
+        name="fa3",
+        role=_TARGET,
+        phase=_DECODE,
+        value=_EXACT,
+        reason="declares host_seq_lens=exact",
+        origin=Origin.DECLARED,
+        source=shipped("fa3"),
+        via=("hybrid",),
+    )
+
+
+def test_resolve_gives_missing_backends_the_worst_values() -> None:
+    """A backend that was not read needs everything and supports nothing, and says why."""
+    plan = resolve([missing_use("fa3")], flags())
+
+    told = {
+        (resolved.value, cause.origin, cause.reason)
+        for phase, resolved in plan.values()
+        for cause in resolved.causes
+        if cause.kind is CauseKind.BACKEND and phase in (None, _DECODE)
+    }
+    values = (
+        _EXACT,
+        False,
+        Unchecked(),
+        frozenset[object](),
+        GraphMetadata.HOST,
+        SharedReadsEnd.UNKNOWN,
+    )
+    assert told == {(value, Origin.MISSING, "no fa3.") for value in values}
+
+
+def test_resolve_sorts_uses() -> None:
+    """A plan holds its uses in one order, whatever order they came in."""
+    uses = [use("b"), use("a", phase=_PREFILL), use("a")]
+
+    plan = resolve(uses, flags())
+
+    assert [(each.phase.value, each.backend) for each in plan.uses] == [
+        ("decode", "a"),
+        ("decode", "b"),
+        ("prefill", "a"),
+    ]
+
+
+def test_resolve_keeps_flags_and_facts() -> None:
+    """A plan remembers what it was resolved from, facts completed by flags."""
+    read = flags("--page-size 64")
+
+    plan = resolve([use()], read, facts=Facts(device="cuda"))
+
+    assert (plan.flags, plan.facts) == (read, Facts(device="cuda", page_size=64))
+
+
+def test_resolve_of_no_use_is_an_error() -> None:
+    """A server runs at least one backend; no use at all would be the riskiest answer."""
+    error = error_of(lambda: resolve([], flags()))
+
+    assert error == (
+        "no use of a backend was given; a server runs at least one. Take uses from "
+        "registry.uses(flags), or write Use(backend=..., role=..., phase=...)."
+    )
+
+
+def test_resolve_refuses_a_role_that_the_backend_does_not_take() -> None:
+    """A use outside the declared roles is an error that names slot and backend, once a slot."""
+    backends = named(installed("fa3", Capabilities(roles={_TARGET, _EXTEND})))
+    read = flags("--attention-backend fa3 --speculative-algorithm EAGLE")
+
+    error = error_of(lambda: resolve(uses_of(read, backends), read))
+
+    assert error == (
+        "backend 'fa3' does not take the role 'draft' (--attention-backend); "
+        "it takes: draft_extend, target. Name another backend for that role."
+    )
+
+
+def test_resolve_tells_of_every_refused_role_at_once() -> None:
+    """Several uses outside their backends' roles come as one group."""
+    only_target = Capabilities(roles={_TARGET})
+    uses = [use("a", only_target, role=_DRAFT), use("b", only_target, role=_EXTEND)]
+
+    group = errors_of(lambda: resolve(uses, flags()))
+
+    assert group == (
+        "roles: 2 faults",
+        [
+            (
+                "backend 'a' does not take the role 'draft' (by hand); it takes: target. "
+                "Name another backend for that role."
+            ),
+            (
+                "backend 'b' does not take the role 'draft_extend' (by hand); it takes: target. "
+                "Name another backend for that role."
+            ),
+        ],
+    )
+
+
+def test_resolve_refuses_a_composite_that_was_not_expanded() -> None:
+    """A use by hand of a composite would hide what its parts need."""
+    declaration = Declaration(parts=[Part("fa3"), Part("mla")])
+    by_hand = Use(backend="hybrid", role=_TARGET, phase=_DECODE, declaration=declaration)
+
+    error = error_of(lambda: resolve([by_hand], flags()))
+
+    assert error == (
+        "backend 'hybrid' is a composite of fa3, mla and stands in a use unexpanded. "
+        "Take uses from registry.uses(flags), or write one for each part."
+    )
+
+
+def test_resolve_takes_the_uses_of_a_composite() -> None:
+    """A composite from the registry resolves: its own needs, and its parts'."""
+    hybrid = installed("hybrid", READS, parts=[Part("fa3")])
+    read = flags("--attention-backend hybrid --disable-piecewise-cuda-graph")
+
+    plan = resolve(uses_of(read, named(hybrid, installed("fa3", OPTS_OUT))), read)
+
+    causes = [(cause.name, cause.value) for cause in plan["host_seq_lens"].causes]
+    assert causes == [("hybrid", _EXACT), ("fa3", _NONE)]
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        pytest.param(Capabilities(host_seq_lens=_NONE), _NONE, id="towards better"),
+        pytest.param(Capabilities(needs_cpu_seq_lens=True), _EXACT, id="towards worse"),
+        pytest.param(Capabilities(), _BOUND, id="of nothing"),
+    ],
+)
+def test_override_replaces_the_joined_value(override: Capabilities, value: HostSeqLens) -> None:
+    """The operator's word counts, in both directions."""
+    plan = resolve([use("a", _BOUNDED)], flags(SPECULATING), unsafe_override=override)
+
+    assert plan["host_seq_lens"].value is value
+
+
+def test_override_is_the_first_cause() -> None:
+    """An override is recorded as a cause, before what it overrules."""
+    override = Capabilities(host_seq_lens=_NONE)
+
+    plan = resolve([use("a", READS)], flags(SPECULATING), unsafe_override=override)
+
+    first, second = plan["host_seq_lens"].causes
+    assert (first, second.name) == (
+        Cause(
+            kind=CauseKind.OVERRIDE,
+            name="host_seq_lens",
+            value=_NONE,
+            reason="unsafe_override: the operator put it in place of the joined value",
+            origin=Origin.OVERRIDDEN,
+        ),
+        "a",
+    )
+
+
+def test_override_is_kept_on_the_plan() -> None:
+    """A plan says what was overridden."""
+    override = Capabilities(host_seq_lens=_NONE)
+
+    plan = resolve([use()], flags(), unsafe_override=override)
+
+    assert plan.overrides == (("host_seq_lens", _NONE),)
+
+
+def test_override_of_a_phase_value_counts_in_every_phase() -> None:
+    """An override has no phase, and so holds in each."""
+    override = Capabilities(sync_free_prepare=True)
+
+    plan = resolve([use()], flags(), unsafe_override=override)
+
+    values = {plan["sync_free_prepare", phase].value for phase in Phase}
+    assert values == {True}
+
+
+def test_override_of_what_a_plan_does_not_hold_is_refused() -> None:
+    """Only values of a plan can be overridden."""
+    override = Capabilities(devices={"cuda", "xpu"})
+
+    error = error_of(lambda: resolve([use()], flags(), unsafe_override=override))
+
+    assert error == (
+        "unsafe_override devices=cuda, xpu cannot be applied; expected a capability that a plan "
+        "holds: host_seq_lens, graph_replay, graph_metadata, sync_free_prepare, "
+        "shared_reads_end, two_batch_overlap, max_speculative_topk, page_sizes. "
+        "Correct its name or value."
+    )
+
+
+_FITS = Capabilities(needs_cpu_seq_lens=True, two_batch_overlap=True)
+
+
+@pytest.mark.parametrize("policy", [Policy.WARN, Policy.QUIET, "warn", "quiet"])
+def test_policy_keeps_problems_as_data(policy: Policy | str) -> None:
+    """Unless the policy is strict, problems stand on the plan and raise nothing."""
+    plan = resolve([missing_use()], flags(), policy=policy)
+
+    assert ([found.code for found in plan.problems], plan.policy) == (
+        ["backend-missing"],
+        Policy(policy),
+    )
+
+
+@pytest.mark.parametrize("policy", [Policy.STRICT, "strict"])
+def test_strict_policy_raises_a_problem(policy: Policy | str) -> None:
+    """Under strict a problem is an error: what is wrong, and what to do."""
+    error = error_of(lambda: resolve([missing_use()], flags(), policy=policy))
+
+    assert error == "no fa3. Install it."
+
+
+def test_strict_policy_raises_every_problem_at_once() -> None:
+    """Several problems of one plan come as one group, sorted."""
+    uses = [missing_use("fa3"), use("mla", Capabilities(devices={"xpu"}))]
+
+    group = errors_of(lambda: resolve(uses, flags("--device cuda"), policy="strict"))
+
+    assert group == (
+        "plan refused (strict): 2 faults",
+        [
+            "no fa3. Install it.",
+            (
+                "backend 'mla' takes device xpu; here it is cuda. "
+                "Use another backend, or device xpu."
+            ),
+        ],
+    )
+
+
+def test_strict_policy_takes_a_plan_without_problems() -> None:
+    """Nothing wrong is no error, though the values be the worst."""
+    plan = resolve([use("a", _FITS)], flags(), policy="strict")
+
+    assert (plan.problems, plan.policy) == ((), Policy.STRICT)
+
+
+def test_unknown_policy_is_refused() -> None:
+    """A policy is one of three words."""
+    with pytest.raises(ValueError, match=r"^'lenient' is not a valid Policy$"):
+        resolve([use()], flags(), policy="lenient")
+
+
+def test_resolve_is_deterministic() -> None:
+    """The same input gives an equal plan."""
+    when = When(given=Given(tp_size={1}), capabilities=READS, reason="why")
+    uses = [use("a", OPTS_OUT, conditions=[when]), use("b")]
+
+    plans = [resolve(uses, flags(SPECULATING)) for _ in range(2)]
+
+    assert plans[0] == plans[1]
