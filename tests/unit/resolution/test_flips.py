@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.declaration import When
+from backend_caps.capability.facts import Given
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import BY_HAND
+from backend_caps.capability.vocabulary import BatchKind, Capabilities, GraphMetadata, HostSeqLens
+from backend_caps.resolution.flips import Flip, flips
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import Rule, RuleSet
+from backend_caps.resolution.uses import uses_of
+from tests.unit.building import (
+    OPTS_OUT,
+    READS,
+    SPECULATING,
+    broken,
+    flags,
+    installed,
+    named,
+    use,
+)
+
+_ON_FA3 = f"--attention-backend fa3 {SPECULATING}"
+_TBO = "--enable-two-batch-overlap"
+_LEAVE_OUT_TBO = f"Leave out {_TBO}."
+_SET_MLA = "Set --attention-backend mla."
+_DECLARE = "Have 'fa3' declare host_seq_lens={} and max_context_len_known=yes, if that is true."
+_DECLARE_BOUND, _DECLARE_NONE = _DECLARE.format("upper_bound"), _DECLARE.format("none")
+_BOUNDED = Capabilities(
+    host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_known=True, roles=set(Role)
+)
+
+
+def _flips(
+    line: str,
+    backends: Mapping[str, Backend],
+    *,
+    rules: RuleSet | None = None,
+    override: Capabilities | None = None,
+) -> tuple[Flip, ...]:
+    read = flags(line)
+    plan = resolve(uses_of(read, backends), read, rules=rules, unsafe_override=override)
+    return flips(plan, backends, read)
+
+
+def _told(found: tuple[Flip, ...], capability: str = "host_seq_lens") -> list[tuple[str, ...]]:
+    return [
+        tuple(each.text for each in flip.remedies)
+        for flip in found
+        if flip.capability == capability
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "backends", "told"),
+    [
+        pytest.param(
+            f"{_ON_FA3} {_TBO}",
+            [installed("fa3", OPTS_OUT)],
+            [(_LEAVE_OUT_TBO,)],
+            id="a rule alone",
+        ),
+        pytest.param(
+            "--attention-backend fa3 --speculative-algorithm EAGLE --enable-two-batch-overlap",
+            [installed("fa3", OPTS_OUT)],
+            [("Add --disable-piecewise-cuda-graph.", _LEAVE_OUT_TBO)],
+            id="two rules together",
+        ),
+        pytest.param(_ON_FA3, [installed("fa3", READS)], [(_DECLARE_BOUND,)], id="redeclared"),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3", READS), installed("mla", OPTS_OUT)],
+            [(_SET_MLA,)],
+            id="a replaced backend goes before a declaration",
+        ),
+        pytest.param(
+            f"{_ON_FA3} {_TBO}",
+            [installed("fa3", READS)],
+            [(_LEAVE_OUT_TBO, _DECLARE_BOUND)],
+            id="a rule and a declaration together",
+        ),
+        pytest.param(
+            f"{_ON_FA3} {_TBO}",
+            [installed("fa3", READS), installed("mla", OPTS_OUT)],
+            [(_LEAVE_OUT_TBO, _SET_MLA)],
+            id="a rule and a replaced backend together",
+        ),
+        pytest.param(
+            _ON_FA3, [installed("fa3", _BOUNDED)], [(_DECLARE_NONE,)], id="from a bound to none"
+        ),
+        pytest.param(_ON_FA3, [installed("fa3", OPTS_OUT)], [], id="nothing is better than NONE"),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3", _BOUNDED), installed("mla", _BOUNDED)],
+            [(_DECLARE_NONE,)],
+            id="a backend no better than this one is not named",
+        ),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3", READS), broken("mla", Status.BROKEN)],
+            [(_DECLARE_BOUND,)],
+            id="a broken backend is not named",
+        ),
+        pytest.param(
+            f"{_ON_FA3} --disable-overlap-schedule",
+            [installed("fa3", READS)],
+            [],
+            id="a value without effect is left",
+        ),
+        pytest.param(
+            "--attention-backend fa3 --decode-attention-backend mla --disable-piecewise-cuda-graph "
+            "--speculative-algorithm EAGLE",
+            [installed("fa3", READS), installed("mla", OPTS_OUT)],
+            [(_SET_MLA,)],
+            id="only the slot at fault is replaced",
+        ),
+        pytest.param(
+            f"--prefill-attention-backend fa3 --decode-attention-backend triton {SPECULATING}",
+            [installed("fa3", READS), installed("triton", READS), installed("mla", OPTS_OUT)],
+            [("Set --decode-attention-backend mla.", "Set --prefill-attention-backend mla.")],
+            id="both slots are replaced together",
+        ),
+        pytest.param(
+            SPECULATING,
+            [installed("fa3", OPTS_OUT)],
+            [("Set --attention-backend fa3.",)],
+            id="the engine's default is replaced",
+        ),
+        pytest.param(SPECULATING, [], [], id="nothing replaces the engine's default"),
+        pytest.param(
+            _ON_FA3, [installed("mla", READS)], [], id="a missing backend cannot declare anything"
+        ),
+        pytest.param(
+            _ON_FA3,
+            [installed("mla", OPTS_OUT)],
+            [(_SET_MLA,)],
+            id="a missing backend can be replaced",
+        ),
+        pytest.param(
+            _ON_FA3,
+            [
+                installed("fa3", READS),
+                installed("mla", OPTS_OUT.model_copy(update={"roles": {Role.TARGET}})),
+            ],
+            [(_DECLARE_BOUND,)],
+            id="a backend that does not take the role does not help",
+        ),
+        pytest.param(
+            f"{_ON_FA3} {_TBO} --speculative-draft-attention-backend mla",
+            [installed("fa3", OPTS_OUT), installed("mla", READS)],
+            [(_LEAVE_OUT_TBO, "Set --speculative-draft-attention-backend fa3.")],
+            id="the draft model's own backend",
+        ),
+    ],
+)
+def test_flips_name_all_that_must_change_together(
+    line: str, backends: list[Backend], told: list[tuple[str, ...]]
+) -> None:
+    """A flip is the union of the remedies of everything that stands in the way."""
+    found = _flips(line, named(*backends))
+
+    assert _told(found) == told
+
+
+def test_flip_says_from_what_to_what() -> None:
+    """A flip names its capability, the value now, and the value it leads to."""
+    backends = named(installed("fa3", READS), installed("mla", OPTS_OUT))
+
+    found = _flips(_ON_FA3, backends)
+
+    mirror = next(flip for flip in found if flip.capability == "host_seq_lens")
+    assert (mirror.phase, mirror.value, mirror.becomes) == (
+        None,
+        HostSeqLens.EXACT,
+        HostSeqLens.NONE,
+    )
+
+
+def test_flips_of_a_phase_name_it() -> None:
+    """A phase's value has its own flips: here the next level, and each further kind of batch."""
+    said = Capabilities(
+        graph_metadata=GraphMetadata.HOST,
+        graph_replay={BatchKind.SINGLE_TOKEN_DECODE, BatchKind.MIXED_BATCH},
+    )
+
+    found = _flips("--attention-backend fa3", named(installed("fa3", said)))
+
+    of_decode = [
+        (flip.capability, flip.becomes, [each.text for each in flip.remedies])
+        for flip in found
+        if flip.phase is Phase.DECODE and flip.capability.startswith("graph")
+    ]
+    assert of_decode == [
+        (
+            "graph_replay",
+            frozenset(BatchKind),
+            [
+                (
+                    "Have 'fa3' declare graph_replay=mixed_batch, single_token_decode, uniform_batch, "
+                    "if that is true."
+                )
+            ],
+        ),
+        (
+            "graph_metadata",
+            GraphMetadata.DEVICE,
+            ["Have 'fa3' declare graph_metadata=device, if that is true."],
+        ),
+    ]
+
+
+def test_flips_of_a_set_add_one_member_at_a_time() -> None:
+    """From no graphs at all, each kind of batch is one step."""
+    found = _flips("--attention-backend fa3", named(installed("fa3")))
+
+    steps = [
+        flip.becomes
+        for flip in found
+        if (flip.capability, flip.phase) == ("graph_replay", Phase.DECODE)
+    ]
+    assert steps == [
+        frozenset({BatchKind.MIXED_BATCH}),
+        frozenset({BatchKind.SINGLE_TOKEN_DECODE}),
+        frozenset({BatchKind.UNIFORM_BATCH}),
+    ]
+
+
+@pytest.mark.parametrize("capability", ["page_sizes", "max_speculative_topk"])
+def test_flips_leave_limits_alone(capability: str) -> None:
+    """Of sizes and limits there is no next better value."""
+    line = f"{_ON_FA3} --speculative-eagle-topk 4"
+
+    found = _flips(line, named(installed("fa3")))
+
+    assert _told(found, capability) == []
+
+
+def test_flips_of_a_permission_lead_to_it() -> None:
+    """What is not permitted is flipped by permitting it."""
+    found = _flips(f"--attention-backend fa3 {_TBO}", named(installed("fa3")))
+
+    assert _told(found, "two_batch_overlap") == [
+        ("Have 'fa3' declare two_batch_overlap=yes, if that is true.",)
+    ]
+
+
+def test_flips_do_not_argue_with_the_operator() -> None:
+    """A value that was overridden is not flipped."""
+    backends = named(installed("fa3", OPTS_OUT), installed("mla", OPTS_OUT))
+
+    found = _flips(_ON_FA3, backends, override=Capabilities(needs_cpu_seq_lens=True))
+
+    assert _told(found) == []
+
+
+def test_flips_restate_conditions_unconditionally() -> None:
+    """A declaration that a flip asks for takes the place of conditions on the same capability."""
+    fp8 = When(given=Given(tp_size={1}), capabilities=READS, reason="why")
+
+    found = _flips(_ON_FA3, named(installed("fa3", OPTS_OUT, conditions=[fp8])))
+
+    assert _told(found) == [(_DECLARE_BOUND,)]
+
+
+def test_flips_leave_conditions_on_other_capabilities() -> None:
+    """A declaration that a flip asks for leaves what other conditions say."""
+    both = When(
+        given=Given(tp_size={1}),
+        capabilities=Capabilities(needs_cpu_seq_lens=True, sync_free_prepare=True),
+        reason="why",
+    )
+    backends = named(installed("fa3", OPTS_OUT, conditions=[both]))
+
+    found = _flips(_ON_FA3, backends)
+
+    assert (_told(found), _told(found, "sync_free_prepare")) == ([(_DECLARE_BOUND,)], [])
+
+
+def _forcing(name: str, given: Given) -> Rule:
+    return Rule(name=name, given=given, forces=READS_ONLY, reason="house rule")
+
+
+READS_ONLY = Capabilities(needs_cpu_seq_lens=True)
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        pytest.param(
+            [_forcing("a", Given(tp_size={1}))],
+            [],
+            id="a rule that no switch undoes: nothing helps",
+        ),
+        pytest.param(
+            [_forcing("a", Given(enable_dp_attention=True, tp_size={1}))],
+            [("Leave out --enable-dp-attention.",)],
+            id="a rule with a switch among others",
+        ),
+        pytest.param(
+            [
+                _forcing("a", Given(enable_dp_attention=True)),
+                _forcing("b", Given(enable_dp_attention=True)),
+            ],
+            [("Leave out --enable-dp-attention.",)],
+            id="two rules by one switch: told once",
+        ),
+        pytest.param(
+            [
+                _forcing("a", Given(enable_dp_attention=True)),
+                _forcing("b", Given(tp_size={1})),
+            ],
+            [],
+            id="one of two rules cannot be undone: nothing helps",
+        ),
+        pytest.param(
+            [
+                _forcing("a", Given(enable_dp_attention=True)),
+                _forcing("b", Given(enable_dp_attention=False)),
+            ],
+            [],
+            id="two rules by both ways of one switch: nothing helps",
+        ),
+    ],
+)
+def test_flips_undo_rules_by_their_switches(rules: list[Rule], told: list[tuple[str, ...]]) -> None:
+    """A rule is undone by a switch it asks for, and only if that really helps."""
+    with_rules = RuleSet.builtin("sglang-0.5.13").with_rules(rules)
+
+    found = _flips(
+        f"{_ON_FA3} --enable-dp-attention", named(installed("fa3", OPTS_OUT)), rules=with_rules
+    )
+
+    assert _told(found) == told
+
+
+def test_flips_ask_nothing_of_a_declaration_by_hand() -> None:
+    """A backend that no distribution ships has no author to ask."""
+    by_hand = replace(installed("fa3", READS), source=BY_HAND)
+
+    found = _flips(_ON_FA3, named(by_hand))
+
+    assert _told(found) == []
+
+
+def test_flips_do_not_list_what_a_plan_by_hand_has_better_by_its_flags() -> None:
+    """Uses by hand come from no flag: there is nothing to change, and no flip without a remedy."""
+    backends = named(installed("fa3", OPTS_OUT))
+    read = flags(_ON_FA3)
+    plan = resolve([use("mine", READS)], read)
+
+    found = flips(plan, backends, read)
+
+    assert _told(found) == []
+
+
+_SERVERS = [
+    pytest.param(
+        f"{_ON_FA3} {_TBO}", [installed("fa3", READS), installed("mla", OPTS_OUT)], id="a rule"
+    ),
+    pytest.param(
+        f"--prefill-attention-backend fa3 --decode-attention-backend mla {SPECULATING}",
+        [installed("fa3", READS), installed("mla", OPTS_OUT)],
+        id="two phases",
+    ),
+    pytest.param(
+        f"{_ON_FA3} --speculative-draft-attention-backend mla --enable-mixed-chunk",
+        [installed("fa3"), installed("mla", READS), installed("triton", OPTS_OUT)],
+        id="three backends",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "backends"), _SERVERS)
+def test_flips_by_flags_come_true(line: str, backends: list[Backend]) -> None:
+    """Whoever sets the flags of a flip gets the value that it promises."""
+    registry = named(*backends)
+    by_flags = [
+        flip for flip in _flips(line, registry) if all(each.flags for each in flip.remedies)
+    ]
+    assert by_flags
+
+    got = []
+    for flip in by_flags:
+        changes = {k: v for each in flip.remedies for k, v in (each.flags or {}).items()}
+        read = flags(line).updated(changes)
+        plan = resolve(uses_of(read, registry), read)
+        got.append(
+            (plan[flip.capability, flip.phase] if flip.phase else plan[flip.capability]).value
+        )
+
+    assert got == [flip.becomes for flip in by_flags]
