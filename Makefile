@@ -12,9 +12,11 @@ SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
   --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp
+PAGES := README.md $(wildcard docs/*/*.md)
+REFERENCE := $(wildcard docs/reference/*.md)
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs unit bench upstream dist clean
+.PHONY: run test lint types docs docs-write unit bench upstream dist clean
 
 run: $(VENV)/installed
 	$(BIN)/backend-caps report
@@ -43,7 +45,16 @@ upstream: $(VENV)/developing $(WHEELS)
 	$(BIN)/python -m pytest tests/upstream
 
 docs: $(VENV)/developing
-	$(BIN)/cog --check -P $$(git ls-files 'docs/**/*.md' README.md)
+	$(BIN)/ruff check docs
+	$(BIN)/ruff format --check --quiet docs
+	$(BIN)/mypy docs
+	$(BIN)/cog --check --check-fail-msg="renew it: make docs-write" --verbosity=0 -P -I . $(REFERENCE)
+	$(BIN)/python -m docs.schemas
+
+docs-write: $(VENV)/developing
+	$(BIN)/cog -r --verbosity=1 -P -I . $(REFERENCE)
+	$(BIN)/python -m docs.schemas --write
+	$(BIN)/python -m docs.examples --write $(PAGES)
 
 bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/startup.py

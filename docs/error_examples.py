@@ -1,0 +1,125 @@
+# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
+"""One example of every error, so that its sentence can be read before it is met."""
+
+from __future__ import annotations
+
+from backend_caps.discovery.errors import (
+    DeadlineError,
+    RepeatedBackendError,
+    StringInsteadOfListError,
+)
+from backend_caps.errors import BackendCapsError
+from backend_caps.relay import (
+    AcceptTokensError,
+    BoundBelowTruthError,
+    DraftShapeError,
+    HostSeqLensError,
+    IndexMismatchError,
+    PageableStagingError,
+    PendingInputIdsError,
+    PoolSizeError,
+    RepeatedRowsError,
+    RowCountError,
+    RowsOutOfRangeError,
+    StaleRowsError,
+    StreamPoolError,
+    UndeclaredDeviceError,
+)
+from backend_caps.resolution.errors import (
+    AmbiguousFlagError,
+    CompositeCycleError,
+    FlagsFileError,
+    FlagValueError,
+    MissingFlagValueError,
+    NoUseError,
+    OverrideError,
+    PlanRefusedError,
+    PlansDifferError,
+    RoleError,
+    UnexpandedCompositeError,
+    UnknownBackendError,
+    UnknownFlagError,
+    UnusableBackendError,
+)
+from backend_caps.resolution.rules import UnknownRuleSetError
+from backend_caps.startup.configure import UnavailableDeviceError
+
+FLAGS = (
+    UnknownFlagError(flag="--atention-backend", meant="--attention-backend"),
+    AmbiguousFlagError(
+        flag="--attention", candidates=("--attention-backend", "--attention-context-parallel-size")
+    ),
+    FlagValueError(flag="--page-size", value="'large'", expected="a valid integer"),
+    MissingFlagValueError(flag="--attention-backend", expected="a value"),
+    FlagsFileError(path="flags.yaml", cause="it holds a list, or keys that are no text"),
+)
+BACKENDS = (
+    UnknownBackendError(
+        name="my_flsh",
+        flag="--attention-backend",
+        declared=("my_flash", "torch_native"),
+        meant="my_flash",
+    ),
+    UnusableBackendError(
+        name="my_flash",
+        flag="--attention-backend",
+        problem="backend 'my_flash' of my-flash 0.1.0 (my_flash_caps:DECLARATION) is not there: "
+        "no module 'my_flash_caps' is found.",
+        remedy="Correct the entry point of my-flash, or reinstall it.",
+    ),
+    RoleError(backend="my_flash", role="draft", slot="--attention-backend", takes=("target",)),
+    CompositeCycleError(cycle=("hybrid", "inner", "hybrid")),
+    UnexpandedCompositeError(name="hybrid", parts=("flash", "triton")),
+    NoUseError(),
+)
+PLANS = (
+    PlanRefusedError(
+        code="engine-default",
+        problem="the backend for decode is the engine's own choice (no --attention-backend); "
+        "nothing is known of it, so it counts as undeclared.",
+        remedy="Name it with --attention-backend.",
+    ),
+    OverrideError(
+        name="roles", value="target", expected="a capability that a plan holds: host_seq_lens"
+    ),
+    PlansDifferError(field="rules", one="sglang-0.5.13", other="sglang-0.5.23"),
+    UnknownRuleSetError(name="sglang-0.5.14", known=("sglang-0.5.13", "sglang-0.5.23")),
+)
+DISCOVERY = (
+    StringInsteadOfListError(argument="path", value="plugins"),
+    DeadlineError(deadline_s=0),
+    RepeatedBackendError(name="my_flash", sources=("my-flash 0.1.0", "by hand")),
+)
+RELAY = (
+    UnavailableDeviceError(device="xpu"),
+    UndeclaredDeviceError(device="my_npu", declared=("cpu", "cuda")),
+    StreamPoolError(device="cuda", drawn=64),
+    PoolSizeError(pool_size=1),
+    HostSeqLensError(value=True),
+    DraftShapeError(field="topk", value=0, expected="at least 1"),
+    AcceptTokensError(),
+)
+DEBUG = (
+    RowsOutOfRangeError(operation="publish", rows=(64,), pool_size=64),
+    RepeatedRowsError(operation="publish", rows=(3,)),
+    RowCountError(operation="publish", field="seq_lens", shape=(2,), expected=(3,)),
+    StaleRowsError(field="bonus_tokens", rows=(3,), writer="stash"),
+    IndexMismatchError(req_pool_indices=(3, 1), req_pool_indices_cpu=(1, 3)),
+    PendingInputIdsError(pending="3 decode rows hold sentinels"),
+    PageableStagingError(device="cuda"),
+    BoundBelowTruthError(rows=(3,), bounds=(12,), seq_lens=(13,)),
+)
+
+BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
+    ("Server flags", "Raised while flags are read.", FLAGS),
+    ("Backends in use", "Raised when it is settled who runs what.", BACKENDS),
+    ("Plans", "Raised by `resolve` and by what is done with plans.", PLANS),
+    (
+        "Discovery",
+        "Raised by `discover` and `Registry.of` for what a caller gives them.",
+        DISCOVERY,
+    ),
+    ("FutureMap", "Raised when a FutureMap is configured or made.", RELAY),
+    ("FutureMap, at each call", "Raised with `debug=True`; the ids are checked always.", DEBUG),
+)
+"""Every error, by the occasion on which it is raised."""

@@ -1,0 +1,112 @@
+# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
+"""The published JSON schemas, with the source's docstrings as descriptions.
+
+python -m docs.schemas            tells which files are stale
+python -m docs.schemas --write    writes them
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode
+
+from backend_caps.capability.declaration import Declaration
+from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
+from backend_caps.resolution.flags import ServerFlags
+from docs.sources import attribute_docs
+
+FOLDER = Path(__file__).parent / "reference"
+RENEW = "make docs-write"
+
+SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
+    "declaration": (Declaration, "validation"),
+    "plan": (PlanDocument, "serialization"),
+    "relay": (RelayDocument, "serialization"),
+    "report": (ReportDocument, "serialization"),
+    "server-flags": (ServerFlags, "serialization"),
+}
+"""What is published, and which way it crosses."""
+_SAME_AS = ("ServerFlags", "Facts")
+"""Whose words hold for the conditions of `Given` on the same names."""
+
+Schema = dict[str, Any]
+
+
+def path_of(name: str) -> Path:
+    """Return the file of a schema."""
+    return FOLDER / f"{name}.schema.json"
+
+
+def text_of(name: str) -> str:
+    """Write a schema as its file holds it."""
+    model, mode = SCHEMAS[name]
+    schema = model.model_json_schema(mode=mode)
+    for title, part in _parts(schema, model.__name__):
+        _describe(part, title)
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _parts(schema: Schema, title: str) -> Iterator[tuple[str, Schema]]:
+    """List the parts of a schema, each with the name of its class."""
+    yield title, schema
+    yield from schema.get("$defs", {}).items()
+
+
+def _describe(part: Schema, title: str) -> None:
+    """Put in what the docstrings say: of the fields, and of an enum's members."""
+    if "description" in part:
+        part["description"] = part["description"].partition("\n")[0]
+    docs = {"schema": "Which document this is, and its version.", **_docs_of(title)}
+    for name, field in part.get("properties", {}).items():
+        if isinstance(field.get("default"), list):
+            field["default"].sort()  # a set's own order is another in every process
+        if name in docs:
+            field["description"] = docs[name]
+    members = [
+        f"`{value}`: {docs[value.upper()]}"
+        for value in part.get("enum", ())
+        if value.upper() in docs
+    ]
+    if members:
+        part["description"] = "\n".join((part["description"], *members))
+
+
+def _docs_of(title: str) -> Mapping[str, str]:
+    own = attribute_docs().get(title, {})
+    if title != "Given":
+        return own
+    shared = [attribute_docs()[name] for name in reversed(_SAME_AS)]
+    role_and_phase = {"role": "The role of the use.", "phase": "The phase of the use."}
+    return {**role_and_phase, **shared[0], **shared[1], **own}
+
+
+def stale() -> list[str]:
+    """List the schemas whose files are not what the code says now."""
+    return [
+        name
+        for name in SCHEMAS
+        if not path_of(name).exists() or path_of(name).read_text("utf-8") != text_of(name)
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the files, or tell which are stale; the status of the process."""
+    names = stale()
+    if "--write" in arguments:
+        for name in names:
+            path_of(name).write_text(text_of(name), "utf-8")
+        return 0
+    for name in names:
+        sys.stdout.write(f"docs/reference/{path_of(name).name} is stale; renew it: {RENEW}\n")
+    return 1 if names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

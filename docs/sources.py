@@ -1,0 +1,93 @@
+# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
+"""What the source says that a running program does not know: docstrings of attributes, problems.
+
+The source is read and not run: the package parses no docstrings at import, and nothing here makes
+it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from inspect import cleandoc
+from itertools import pairwise
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "backend_caps"
+
+
+@cache
+def trees() -> Mapping[Path, ast.Module]:
+    """Parse every file of the package."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def attribute_docs() -> Mapping[str, Mapping[str, str]]:
+    """List the docstrings that stand below attributes, by class and attribute, each one line."""
+    return {
+        node.name: dict(_below_attributes(node))
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _below_attributes(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for one, other in pairwise(node.body):
+        match one, other:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, " ".join(cleandoc(text).split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemText:
+    """A `Problem(...)` in the source; what it fills in is shown as `…`."""
+
+    code: str
+    message: str
+    remedies: tuple[str, ...]
+    """One, or one for each case."""
+
+
+def problem_texts() -> list[ProblemText]:
+    """List the problems that the source makes under a code of their own."""
+    return [
+        text
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for text in _problem_text(node)
+    ]
+
+
+def _problem_text(call: ast.Call) -> Iterator[ProblemText]:
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    match call.func, given.get("code"):
+        case ast.Name(id="Problem"), ast.Constant(value=str(code)):
+            yield ProblemText(
+                code=code,
+                message=_texts(given["message"])[0],
+                remedies=_texts(given["remedy"]),
+            )
+
+
+def _texts(node: ast.expr) -> tuple[str, ...]:
+    """Write down a string of the source: each way it can come out."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return (text,)
+        case ast.JoinedStr(values=parts):
+            return ("".join(map(_piece, parts)),)
+        case ast.IfExp(body=one, orelse=other):
+            return (*_texts(one), *_texts(other))
+    raise AssertionError(f"line {node.lineno}: not a text that can be shown: {ast.unparse(node)}")
+
+
+def _piece(part: ast.expr) -> str:
+    return str(part.value) if isinstance(part, ast.Constant) else "…"
