@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.vocabulary import GraphMetadata, HostSeqLens
-from backend_caps.resolution.plan import Effect
 from backend_caps.resolution.rules import RuleSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Effect:
+    """What a value does on this server."""
+
+    active: bool
+    text: str
+    """What it does, or why it does nothing."""
+
+    def __str__(self) -> str:
+        return self.text if self.active else f"no effect: {self.text}"
+
 
 _NO_SPECULATION = Given(speculative_algorithm={"NONE"})
 _NO_OVERLAP = Given(disable_overlap_schedule=True)

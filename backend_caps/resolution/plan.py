@@ -15,6 +15,7 @@ from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sizes import Conflict
 from backend_caps.capability.vocabulary import CAPABILITIES, HostSeqLens
+from backend_caps.resolution.effects import Effect, effect_of
 from backend_caps.resolution.errors import PlansDifferError
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import RuleSet
@@ -65,18 +66,6 @@ class Cause:
         place = (self.role.value if self.role else "", self.phase.value if self.phase else "")
         rank = "" if self.rank is None else f"{self.rank:09d}"
         return (self.kind.value, self.name, *place, *self.via, self.reason, rank)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Effect:
-    """What a value does on this server."""
-
-    active: bool
-    text: str
-    """What it does, or why it does nothing."""
-
-    def __str__(self) -> str:
-        return self.text if self.active else f"no effect: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +145,14 @@ class Plan:
             origin=Origin.FORCED,
         )
         value = CAPABILITIES[capability].join(own.value, need)
-        resolved = resolved_from(capability, value, (*own.causes, cause), own.effect)
+        effect = effect_of(
+            capability,
+            value,
+            situation=self.flags.situation(self.facts),
+            rules=self.rules,
+            used=any(each.kind is CauseKind.BACKEND for each in own.causes),
+        )
+        resolved = resolved_from(capability, value, (*own.causes, cause), effect)
         return replace(self, server={**self.server, capability: resolved})
 
     def at_rank(self, rank: int) -> Plan:

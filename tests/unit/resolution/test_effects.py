@@ -4,8 +4,7 @@ import pytest
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
-from backend_caps.resolution.effects import effect_of
-from backend_caps.resolution.plan import Effect
+from backend_caps.resolution.effects import Effect, effect_of
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, use

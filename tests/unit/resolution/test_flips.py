@@ -32,6 +32,7 @@ _LEAVE_OUT_TBO = f"Leave out {_TBO}."
 _SET_MLA = "Set --attention-backend mla."
 _DECLARE = "Have 'fa3' declare host_seq_lens={} and max_context_len_known=yes, if that is true."
 _DECLARE_BOUND, _DECLARE_NONE = _DECLARE.format("upper_bound"), _DECLARE.format("none")
+_READS_ONLY = Capabilities(needs_cpu_seq_lens=True)
 _BOUNDED = Capabilities(
     host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_known=True, roles=set(Role)
 )
@@ -202,8 +203,8 @@ def test_flips_of_a_phase_name_it() -> None:
             frozenset(BatchKind),
             [
                 (
-                    "Have 'fa3' declare graph_replay=mixed_batch, single_token_decode, uniform_batch, "
-                    "if that is true."
+                    "Have 'fa3' declare graph_replay=mixed_batch, single_token_decode, "
+                    "uniform_batch, if that is true."
                 )
             ],
         ),
@@ -261,9 +262,9 @@ def test_flips_do_not_argue_with_the_operator() -> None:
 
 def test_flips_restate_conditions_unconditionally() -> None:
     """A declaration that a flip asks for takes the place of conditions on the same capability."""
-    fp8 = When(given=Given(tp_size={1}), capabilities=READS, reason="why")
+    reads = When(given=Given(tp_size={1}), capabilities=_READS_ONLY, reason="why")
 
-    found = _flips(_ON_FA3, named(installed("fa3", OPTS_OUT, conditions=[fp8])))
+    found = _flips(_ON_FA3, named(installed("fa3", OPTS_OUT, conditions=[reads])))
 
     assert _told(found) == [(_DECLARE_BOUND,)]
 
@@ -283,10 +284,7 @@ def test_flips_leave_conditions_on_other_capabilities() -> None:
 
 
 def _forcing(name: str, given: Given) -> Rule:
-    return Rule(name=name, given=given, forces=READS_ONLY, reason="house rule")
-
-
-READS_ONLY = Capabilities(needs_cpu_seq_lens=True)
+    return Rule(name=name, given=given, forces=_READS_ONLY, reason="house rule")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import ANY
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.resolution.effects import Effect
 from backend_caps.resolution.plan import (
     Cause,
     CauseKind,
-    Effect,
     Plan,
     Resolved,
     joined,
@@ -178,6 +178,39 @@ def test_plan_survives_pickling() -> None:
     carried = pickle.loads(pickle.dumps(plan))  # noqa: S301 - our own bytes
 
     assert (carried.server, carried.phases, carried.uses) == (plan.server, plan.phases, plan.uses)
+
+
+def test_plan_raised_by_the_engine_joins_its_need() -> None:
+    """What an engine cannot do itself is one more need, with its cause and its effect."""
+    plan = _plan(_BOUNDED)
+
+    raised = plan.raised("host_seq_lens", _EXACT, "the engine keeps no bound")
+
+    mirror = raised["host_seq_lens"]
+    assert (mirror.value, mirror.effect.text, mirror.causes[0]) == (
+        _EXACT,
+        "a D2H copy and a host wait in every overlapped speculative step",
+        Cause(
+            kind=CauseKind.ENGINE,
+            name="host_seq_lens",
+            value=_EXACT,
+            reason="the engine keeps no bound",
+            origin=Origin.FORCED,
+        ),
+    )
+
+
+def test_plan_raised_by_the_engine_keeps_the_rest() -> None:
+    """Raising one value leaves the others, and never lowers a need."""
+    plan = _plan(READS)
+
+    raised = plan.raised("host_seq_lens", _BOUND, "the engine keeps a bound")
+
+    others = raised.server.keys() - {"host_seq_lens"}
+    assert (raised["host_seq_lens"].value, {name: raised[name] for name in others}) == (
+        _EXACT,
+        {name: plan[name] for name in others},
+    )
 
 
 def test_plan_at_a_rank_marks_its_causes() -> None:
