@@ -123,6 +123,18 @@ def _shows(shown: str, printed: str) -> bool:
     return re.fullmatch("".join(lines), printed) is not None
 
 
+def _trimmed(shown: str, printed: str) -> str:
+    """Leave out of what is printed what the page leaves out, where the lines around it are left."""
+    page, lines, at = shown.splitlines(), printed.splitlines(), 0
+    for before, line, after in zip(page, page[1:], page[2:], strict=False):
+        if line == _LEFT_OUT and before in lines[at:]:
+            start = lines.index(before, at) + 1
+            if after in lines[start:]:
+                lines[start : lines.index(after, start)] = [_LEFT_OUT]
+                at = start
+    return "".join(f"{line}\n" for line in lines)
+
+
 def write(page: Path) -> bool:
     """Put what is printed in the place of what a page shows; tell whether it was another."""
     with tempfile.TemporaryDirectory() as folder:
@@ -130,7 +142,7 @@ def write(page: Path) -> bool:
     text = page.read_text("utf-8")
     for each in reversed(found):
         start, end = each.block.span
-        text = text[:start] + each.printed + text[end:]
+        text = text[:start] + _trimmed(each.block.text, each.printed) + text[end:]
     page.write_text(text, "utf-8")
     return bool(found)
 

@@ -30,7 +30,8 @@ from backend_caps.discovery.problems import CODES
 from backend_caps.resolution.command_line import ENVIRONMENT_PREFIX
 from backend_caps.resolution.engine import ENGINES, engine, option_of
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import DEFAULT_RULES, RuleSet
+from backend_caps.resolution.engine import DEFAULT_ENGINE
+from backend_caps.resolution.rules import RuleSet
 from docs.error_examples import BY_OCCASION
 from docs.sources import attribute_docs, problem_texts
 
@@ -224,7 +225,7 @@ def conditions() -> str:
 def flags() -> str:
     """Give each server flag that matters, with its spellings on a command line."""
     docs = attribute_docs()["ServerFlags"]
-    known = engine(DEFAULT_RULES)
+    known = engine(DEFAULT_ENGINE)
     rows = []
     for name, field in ServerFlags.model_fields.items():
         if name == "unrelated":
@@ -278,7 +279,7 @@ def _rule_set(rules: RuleSet) -> str:
         )
         for rule in rules.rules
     ]
-    default = ", the default" if rules.name == DEFAULT_RULES else ""
+    default = ", the default" if rules.name == DEFAULT_ENGINE else ""
     return "\n\n".join(
         (
             f"### {rules.name}{default}",
