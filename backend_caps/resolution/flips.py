@@ -73,22 +73,25 @@ class _Search:
         self._situation = flags.situation(plan.facts)
         self._rules = {rule.name: rule for rule in plan.rules.rules}
 
-    def flips(self, resolved: Resolved, phase: Phase | None) -> Iterator[Flip]:
+    def flips(self, resolved: Resolved, phase: Phase | None) -> list[Flip]:
         """Try the next better values; for each, other installed backends, then declarations."""
         kind = CAPABILITIES[resolved.capability]
+        found: list[Flip] = []
         for target in _next_better(kind, resolved.value):
             blocking = [c for c in resolved.causes if not _reaches(kind, c.value, target)]
             for remedies in filter(None, self._candidates(resolved.capability, target, blocking)):
                 becomes = self._after(remedies, resolved.capability, phase)
                 if becomes is not None and _reaches(kind, becomes, target):
-                    yield Flip(
+                    flip = Flip(
                         capability=resolved.capability,
                         phase=phase,
                         value=resolved.value,
                         becomes=becomes,
                         remedies=remedies,
                     )
+                    found += [flip] if flip not in found else []
                     break
+        return found
 
     def _candidates(
         self, capability: str, target: object, blocking: list[Cause]
