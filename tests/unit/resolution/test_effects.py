@@ -4,7 +4,7 @@ import pytest
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
-from backend_caps.resolution.effects import Effect, effect_of
+from backend_caps.resolution.effects import Effect
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, use
@@ -158,18 +158,3 @@ def test_effect_of_what_no_use_touches_is_none() -> None:
         Effect(active=False, text="no use on this server reads it"),
         (),
     )
-
-
-def test_effect_of_an_open_flag_counts() -> None:
-    """While it is open whether something is switched off, its value counts."""
-    situation = {"speculative_algorithm": "EAGLE"}
-
-    effect = effect_of(
-        "sync_free_prepare",
-        value=True,
-        situation=situation,
-        rules=RuleSet.builtin(_13),
-        used=True,
-    )
-
-    assert effect == Effect(active=True, text="")

@@ -122,8 +122,8 @@ def test_argv_gives_an_abbreviation_of_another_flag_to_it() -> None:
     ("line", "text"),
     [
         pytest.param(
-            "--attention-bakend fa3",
-            "--attention-bakend is no flag of this engine, and looks like --attention-backend. "
+            "--attention-backed fa3",
+            "--attention-backed is no flag of this engine, and looks like --attention-backend. "
             "Write --attention-backend, or leave it out.",
             id="a letter missing",
         ),
@@ -200,7 +200,7 @@ def test_argv_refuses(line: str, text: str) -> None:
 
 def test_argv_tells_of_every_fault_at_once() -> None:
     """Several faults of one command line come as one group, spelling and values alike."""
-    line = "--attention-bakend fa3 --page-size many --tp-size 0 --device"
+    line = "--attention-backed fa3 --page-size many --tp-size 0 --device"
 
     group = errors_of(lambda: flags(line))
 
@@ -208,7 +208,7 @@ def test_argv_tells_of_every_fault_at_once() -> None:
         "server flags: 4 faults",
         [
             (
-                "--attention-bakend is no flag of this engine, and looks like --attention-backend. "
+                "--attention-backed is no flag of this engine, and looks like --attention-backend. "
                 "Write --attention-backend, or leave it out."
             ),
             f"--device has no value; {_NO_VALUE}",
@@ -275,12 +275,12 @@ def test_argv_counts_more_than_its_config_file(line: str, tmp_path: Path) -> Non
 def test_argv_tells_of_faults_in_its_config_file(tmp_path: Path) -> None:
     """A fault in the file is a fault of the command line."""
     file = tmp_path / "server.yaml"
-    file.write_text("atention-backend: fa3\n")
+    file.write_text("attentions-backend: fa3\n")
 
     error = error_of(lambda: flags(f"--config {file}"))
 
     assert error == (
-        "--atention-backend is no flag of this engine, and looks like --attention-backend. "
+        "--attentions-backend is no flag of this engine, and looks like --attention-backend. "
         "Write --attention-backend, or leave it out."
     )
 

@@ -252,17 +252,17 @@ def test_mapping_refuses_values_of_other_types(name: str, value: object, text: s
 
 def test_mapping_refuses_a_near_miss() -> None:
     """A misspelt name in a mapping is an error with the suggestion."""
-    error = error_of(lambda: ServerFlags.from_mapping({"atention_backend": "fa3"}))
+    error = error_of(lambda: ServerFlags.from_mapping({"attentions_backend": "fa3"}))
 
     assert error == (
-        "--atention-backend is no flag of this engine, and looks like --attention-backend. "
+        "--attentions-backend is no flag of this engine, and looks like --attention-backend. "
         "Write --attention-backend, or leave it out."
     )
 
 
 def test_mapping_tells_of_every_fault_at_once() -> None:
     """Several faults of one mapping come as one group."""
-    values = {"atention_backend": "fa3", "tp_size": "8"}
+    values = {"attentions_backend": "fa3", "tp_size": "8"}
 
     group = errors_of(lambda: ServerFlags.from_mapping(values))
 
@@ -270,8 +270,8 @@ def test_mapping_tells_of_every_fault_at_once() -> None:
         "server flags: 2 faults",
         [
             (
-                "--atention-backend is no flag of this engine, and looks like --attention-backend. "
-                "Write --attention-backend, or leave it out."
+                "--attentions-backend is no flag of this engine, and looks like "
+                "--attention-backend. Write --attention-backend, or leave it out."
             ),
             "--tp-size is '8'; expected a valid integer. Correct the value.",
         ],

@@ -232,6 +232,24 @@ def test_flips_of_a_set_add_one_member_at_a_time() -> None:
     ]
 
 
+def test_flip_that_serves_two_steps_is_told_once() -> None:
+    """A backend that takes two further kinds of batch is one flip, not one for each."""
+    graphs = Capabilities(graph_replay={BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH})
+    backends = named(installed("fa3"), installed("mla", graphs))
+
+    found = _flips("--prefill-attention-backend fa3 --decode-attention-backend mla", backends)
+
+    told = [
+        [each.text for each in flip.remedies]
+        for flip in found
+        if (flip.capability, flip.phase) == ("graph_replay", Phase.PREFILL)
+    ]
+    assert told == [
+        ["Have 'fa3' declare graph_replay=mixed_batch, if that is true."],
+        ["Set --prefill-attention-backend mla."],
+    ]
+
+
 @pytest.mark.parametrize("capability", ["page_sizes", "max_speculative_topk"])
 def test_flips_leave_limits_alone(capability: str) -> None:
     """Of sizes and limits there is no next better value."""

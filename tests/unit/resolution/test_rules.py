@@ -8,9 +8,10 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
+from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.plan import CauseKind
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import DEFAULT_RULES, Rule, RuleSet
+from backend_caps.resolution.rules import Rule, RuleSet
 from tests.unit.building import OPTS_OUT, error_of, faults_of, flags, use
 
 _TBO = Given(enable_two_batch_overlap=True)
@@ -114,7 +115,7 @@ def test_default_rules_are_those_of_the_seeds() -> None:
     """Without a choice, a server is taken for SGLang 0.5.13."""
     plan = resolve([use()], flags())
 
-    assert plan.rules is RuleSet.builtin(DEFAULT_RULES) is RuleSet.builtin(_13)
+    assert plan.rules is RuleSet.builtin(DEFAULT_ENGINE) is RuleSet.builtin(_13)
 
 
 def test_unknown_rule_set_is_an_error() -> None:

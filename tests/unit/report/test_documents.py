@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import JsonValue
+
+from backend_caps.capability.backend import Backend, Problem, Status
+from backend_caps.capability.compute import ComputeRange
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.provenance import Source
+from backend_caps.capability.scale import ANY, UNDECLARED
+from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
+from backend_caps.capability.vocabulary import (
+    CAPABILITIES,
+    NO_LIMIT,
+    BatchKind,
+    Capabilities,
+    HostSeqLens,
+)
+from backend_caps.report.documents import (
+    PlanDocument,
+    ReportDocument,
+    json_of,
+    plan_document,
+    report_document,
+)
+from backend_caps.resolution.resolver import resolve
+from tests.unit.building import OPTS_OUT, flags, installed, use
+from tests.unit.report import scene
+from tests.unit.report.conftest import Golden
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        pytest.param(True, True, id="granted"),
+        pytest.param(4, 4, id="a limit"),
+        pytest.param(NO_LIMIT, None, id="no limit"),
+        pytest.param(HostSeqLens.UPPER_BOUND, "upper_bound", id="a level"),
+        pytest.param(UNDECLARED, "undeclared", id="undeclared"),
+        pytest.param(ANY, "any", id="any"),
+        pytest.param(frozenset({"xpu", "cuda"}), ["cuda", "xpu"], id="words, sorted"),
+        pytest.param(
+            frozenset({BatchKind.UNIFORM_BATCH, BatchKind.MIXED_BATCH}),
+            ["mixed_batch", "uniform_batch"],
+            id="members, sorted",
+        ),
+        pytest.param(frozenset(), [], id="an empty set"),
+        pytest.param((ComputeRange((8, 0), (9, 0)),), [">= 8.0 and < 9.0"], id="windows"),
+        pytest.param(Exact(64), {"exact": 64}, id="one size"),
+        pytest.param(MultipleOf(16), {"multiple_of": 16}, id="multiples"),
+        pytest.param(OneOf({128, 64}), {"one_of": [64, 128]}, id="a few sizes"),
+        pytest.param(Unchecked(), {"unchecked": "any"}, id="unchecked"),
+        pytest.param(Unchecked(Exact(16)), {"unchecked": {"exact": 16}}, id="partly checked"),
+        pytest.param(Conflict(("a", "b")), {"conflict": ["a", "b"]}, id="a conflict"),
+    ],
+)
+def test_json_of_writes_each_kind_of_value(value: object, written: JsonValue) -> None:
+    """Each kind of value has one form in JSON."""
+    actual = json_of(value)
+
+    assert actual == written
+
+
+def test_json_of_what_is_no_value_is_our_own_fault() -> None:
+    """What no capability can have fails loudly."""
+    with pytest.raises(AssertionError, match=r"^no capability has the value 'cuda'$"):
+        json_of("cuda")
+
+
+def test_plan_document_has_the_keys_of_its_schema() -> None:
+    """The document's top level is what `backend-caps/plan@1` names, in its order."""
+    _, document = scene.plan(scene.FORCED)
+
+    written = json.loads(document.model_dump_json())
+
+    assert (list(written), written["schema"]) == (
+        [
+            "schema",
+            "needs_cpu_seq_lens",
+            "server",
+            "phases",
+            "flips",
+            "problems",
+            "rules",
+            "fingerprint",
+        ],
+        "backend-caps/plan@1",
+    )
+
+
+def test_plan_document_values_have_the_keys_of_the_schema() -> None:
+    """Each value has its effect and its causes."""
+    _, document = scene.plan(scene.FORCED)
+
+    written = json.loads(document.model_dump_json())
+
+    values = [*written["server"].values(), *written["phases"]["decode"].values()]
+    assert {tuple(value) for value in values} == {("value", "effect", "causes")}
+
+
+def test_plan_document_causes_have_the_keys_of_the_schema() -> None:
+    """Each cause says who, where, what, why and by what right."""
+    _, document = scene.plan(scene.FORCED)
+
+    written = json.loads(document.model_dump_json())
+
+    keys = {tuple(each) for value in written["server"].values() for each in value["causes"]}
+    assert keys == {
+        ("kind", "name", "role", "phase", "value", "reason", "origin", "source", "rank")
+    }
+
+
+def test_plan_document_is_what_the_plan_is() -> None:
+    """A document holds the plan's answer, rules and fingerprint."""
+    resolved, document = scene.plan(scene.FORCED)
+
+    answer = (document.needs_cpu_seq_lens, document.rules, document.fingerprint)
+
+    assert answer == (True, "sglang-0.5.13", resolved.fingerprint)
+
+
+def test_plan_document_keeps_a_ranks_number() -> None:
+    """A cause of a joined plan says which rank it comes from."""
+    resolved = resolve([use("fa3", OPTS_OUT)], flags()).at_rank(3)
+
+    document = plan_document(resolved, ())
+
+    ranks = {cause.rank for cause in document.server["host_seq_lens"].causes}
+    assert ranks == {3}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("plan-forced.json", scene.FORCED), ("plan-free.json", scene.FREE)]
+)
+def test_plan_document_is_written_whole(name: str, line: str, golden: Golden) -> None:
+    """A plan's JSON is known to the last letter."""
+    _, document = scene.plan(line)
+
+    golden(name, document.model_dump_json(indent=2) + "\n")
+
+
+def test_plan_document_survives_json() -> None:
+    """A document that was written is read as the same."""
+    _, document = scene.plan(scene.FORCED, Facts(head_size=128))
+
+    carried = PlanDocument.model_validate_json(document.model_dump_json())
+
+    assert carried == document
+
+
+def test_report_document_has_the_keys_of_its_schema() -> None:
+    """The document's top level is what `backend-caps/report@1` names."""
+    written = json.loads(scene.report(None).model_dump_json())
+
+    assert (list(written), written["schema"], written["plan"]) == (
+        ["schema", "backends", "problems", "plan"],
+        "backend-caps/report@1",
+        None,
+    )
+
+
+def test_report_document_holds_the_plan() -> None:
+    """A report for a server holds its plan as the plan's own document."""
+    _, document = scene.plan(scene.FREE)
+
+    report = scene.report(scene.FREE)
+
+    assert report.plan == document
+
+
+def test_report_document_is_written_whole(golden: Golden) -> None:
+    """A report's JSON is known to the last letter."""
+    document = scene.report(None)
+
+    golden("report.json", document.model_dump_json(indent=2) + "\n")
+
+
+def test_report_document_survives_json() -> None:
+    """A report that was written is read as the same."""
+    document = scene.report(scene.FORCED)
+
+    carried = ReportDocument.model_validate_json(document.model_dump_json())
+
+    assert carried == document
+
+
+def test_report_document_says_where_a_backend_was_declared() -> None:
+    """A backend's distribution, version and line are told."""
+    document = report_document([installed("fa3")], (), None)
+
+    told = document.backends[0]
+
+    assert (told.distribution, told.version, told.declared_at) == (
+        "fa3-caps",
+        "1.0",
+        "fa3_caps.py:3",
+    )
+
+
+def test_report_document_lists_every_capability() -> None:
+    """What a backend does not declare is listed as undeclared."""
+    document = report_document([installed("fa3", Capabilities(two_batch_overlap=True))], (), None)
+
+    told = {
+        name: (said.value, said.origin) for name, said in document.backends[0].capabilities.items()
+    }
+
+    undeclared = dict.fromkeys(CAPABILITIES, ("undeclared", "undeclared"))
+    assert told == {**undeclared, "two_batch_overlap": (True, "declared")}
+
+
+def test_report_document_of_a_broken_backend_has_its_problems_alone() -> None:
+    """A backend that was not read says nothing of its capabilities."""
+    problem = Problem(code="hangs", message="It hangs.", remedy="Repair it.")
+    torn = Backend(name="torn", status=Status.BROKEN, source=Source(), problems=(problem,))
+
+    (told,) = report_document([torn], (), None).backends
+
+    assert (told.status, told.capabilities, [each.code for each in told.problems]) == (
+        "broken",
+        {},
+        ["hangs"],
+    )

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from backend_caps.capability.kind import Phase
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.documents import plan_document, report_document
+from backend_caps.report.markdown import markdown
+from backend_caps.report.sections import Heading, Lines, Section, Table, visible
+from backend_caps.report.views import explain_view, plan_view, relay_view, report_view
+from backend_caps.resolution.resolver import resolve
+from tests.unit.building import READS, flags, installed, use
+from tests.unit.report import scene
+from tests.unit.report.conftest import Golden, Shown
+
+_EVERYTHING = tuple(CAPABILITIES)
+
+
+def _plan_of(line: str) -> Iterable[Section]:
+    return plan_view(scene.plan(line)[1])
+
+
+def _explained(line: str, phase: str | None) -> Iterable[Section]:
+    document = scene.plan(line)[1]
+    of_plans = [
+        name for name in _EVERYTHING if name in document.server or name in document.phases["decode"]
+    ]
+    return explain_view(document, of_plans, phase)
+
+
+def _hostile() -> Iterable[Section]:
+    words = scene.HOSTILE
+    yield Heading(words)
+    yield Lines((words,))
+    yield Table(("name", words), ((words, words), ("ok", "broken")))
+
+
+_VIEWS: list[tuple[str, Callable[[], Iterable[Section]]]] = [
+    ("report", lambda: report_view(scene.report(None))),
+    ("report-with-plan", lambda: report_view(scene.report(scene.FREE))),
+    ("report-of-nothing", lambda: report_view(report_document((), (), None))),
+    ("plan-forced", lambda: _plan_of(scene.FORCED)),
+    ("plan-free", lambda: _plan_of(scene.FREE)),
+    ("explain", lambda: _explained(scene.FORCED, None)),
+    ("explain-decode", lambda: _explained(scene.FREE, "decode")),
+    ("relay", lambda: relay_view(scene.relayed())),
+    ("hostile", _hostile),
+]
+
+
+@pytest.mark.parametrize(("name", "view"), _VIEWS, ids=[name for name, _ in _VIEWS])
+def test_view_is_drawn_as_tables(
+    name: str, view: Callable[[], Iterable[Section]], golden: Golden, shown: Shown
+) -> None:
+    """A view is known to the last letter where the output is no terminal."""
+    text = shown(view())
+
+    golden(f"{name}.txt", text)
+
+
+@pytest.mark.parametrize(("name", "view"), _VIEWS, ids=[name for name, _ in _VIEWS])
+def test_view_is_written_as_markdown(
+    name: str, view: Callable[[], Iterable[Section]], golden: Golden
+) -> None:
+    """A view is known to the last letter as markdown."""
+    text = markdown(view())
+
+    golden(f"{name}.md", text)
+
+
+@pytest.mark.parametrize("write", ["markdown", "tables"])
+@pytest.mark.parametrize("control", ["\x1b", "\x07", "\u202e", "\x9b"])
+def test_control_characters_are_shown_and_not_sent(write: str, control: str, shown: Shown) -> None:
+    """No character of a plugin's words moves the cursor, rings, or turns the text around."""
+    sections: list[Section] = [
+        Heading(control),
+        Lines((control,)),
+        Table((control,), ((control,),)),
+    ]
+
+    text = markdown(sections) if write == "markdown" else shown(sections)
+
+    assert control not in text
+
+
+def test_markup_of_another_language_is_text_on_a_terminal(shown: Shown) -> None:
+    """Square brackets are no colours."""
+    sections: list[Section] = [Lines(("[red]x[/red]",)), Table(("[b]y[/b]",), (("[i]z[/i]",),))]
+
+    text = shown(sections)
+
+    assert [word for word in text.split() if "[" in word] == [
+        "[red]x[/red]",
+        "[b]y[/b]",
+        "[i]z[/i]",
+    ]
+
+
+@pytest.mark.parametrize("special", list("\\|*_<>`[]#~&$"))
+def test_markup_is_text_in_markdown(special: str) -> None:
+    """Each character that markdown or HTML would read is escaped."""
+    written = markdown([Lines((f"a{special}b",))])
+
+    assert written == f"- a\\{special}b\n"
+
+
+def test_line_breaks_do_not_break_a_table_in_markdown() -> None:
+    """A cell is one line."""
+    written = markdown([Table(("a",), (("x\n| y",),))])
+
+    assert written == "| a |\n| --- |\n| x \\| y |\n"
+
+
+def test_visible_keeps_what_people_read() -> None:
+    """Letters of any language and line breaks stay as they are."""
+    text = "größer 注意\n✓"
+
+    assert visible(text) == text
+
+
+def test_terminal_has_colour(monkeypatch: pytest.MonkeyPatch, shown: Shown) -> None:
+    """On a terminal a status has its colour."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    text = shown([Table(("status",), (("ok",), ("broken",)))])
+
+    assert ("\x1b[32mok" in text, "\x1b[31mbroken" in text) == (True, True)
+
+
+def test_terminal_has_no_colour_where_none_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, shown: Shown
+) -> None:
+    """`NO_COLOR` is honoured on a terminal too."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+    text = shown([Table(("status",), (("ok",), ("broken",)))])
+
+    assert ("\x1b[32m" in text, "\x1b[31m" in text) == (False, False)
+
+
+def test_terminal_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch, shown: Shown) -> None:
+    """On a terminal its own width counts."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+
+    text = shown([Lines(("word " * 30,))])
+
+    assert max(map(len, text.splitlines())) <= 40
+
+
+def test_explanation_of_an_unused_phase_is_left_out() -> None:
+    """A phase that nobody runs has nothing to explain."""
+    document = plan_document(resolve([use("fa3", READS)], flags()), ())
+
+    sections = list(explain_view(document, ["sync_free_prepare"], None))
+
+    headings = [each.text for each in sections if isinstance(each, Heading)]
+    assert headings == ["sync_free_prepare in decode = no"]
+
+
+def test_explanation_of_another_phase_is_empty() -> None:
+    """Asked for a phase that nobody runs, nothing is shown."""
+    document = plan_document(resolve([use("fa3", READS)], flags()), ())
+
+    sections = list(explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value))
+
+    assert sections == []
+
+
+def test_backends_beyond_a_tables_width_get_another_table() -> None:
+    """Three backends stand side by side, further ones below."""
+    document = report_document([installed(f"b{at}") for at in range(4)], (), None)
+
+    columns = [each.columns for each in report_view(document) if isinstance(each, Table)]
+
+    assert columns[1:] == [("capability", "b0", "b1", "b2"), ("capability", "b3")]
