@@ -1,13 +1,18 @@
 """`backend-caps` and `python -m backend_caps`.
 
 The order is the point: the working directory leaves the path before anything is imported from
-it, and plugins are read by a process of their own while this one imports what it needs.
+it, and plugins are read by a process of their own, which is started before this one imports
+what it needs.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backend_caps.discovery.loading import Loading
 
 _READ_PLUGINS = frozenset({"report", "resolve", "explain", "relay"})
 _NEED_NO_PLUGINS = frozenset({"--path", "-h", "--help"})
@@ -21,16 +26,30 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
         working_directory: what was taken off the head of `sys.path`.
     """
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from backend_caps.cli.invocation import Invocation, split  # noqa: PLC0415 - see above
-    from backend_caps.discovery.loading import begin  # noqa: PLC0415 - see above
+    own, server_flags = _divided(sys.argv[1:] if argv is None else argv)
+    if not own or own[0] not in _READ_PLUGINS or not _NEED_NO_PLUGINS.isdisjoint(own):
+        _run(own, server_flags)
+        return
+    from backend_caps.discovery.process import start_early  # noqa: PLC0415 - see above
+    from backend_caps.discovery.search import Search  # noqa: PLC0415 - see above
 
-    own, server_flags = split(sys.argv[1:] if argv is None else argv)
-    reads = own[:1] and own[0] in _READ_PLUGINS and _NEED_NO_PLUGINS.isdisjoint(own)
-    loading = begin(environ=os.environ, working_directory=working_directory) if reads else None
+    early = start_early(Search.of_process(working_directory))
+    from backend_caps.discovery.loading import begin  # noqa: PLC0415 - slow: while it starts
+
+    _run(own, server_flags, begin(environ=os.environ, early=early))
+
+
+def _divided(words: list[str]) -> tuple[list[str], list[str]]:
+    """Divide a command line at its first `--`: our own words, and the server's."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def _run(own: list[str], server_flags: list[str], loading: Loading | None = None) -> None:
+    from backend_caps.cli.main import run  # noqa: PLC0415 - slow: while plugins are read
+
     try:
-        from backend_caps.cli.main import cli  # noqa: PLC0415 - slow: while plugins are read
-
-        cli.main(own, obj=Invocation(server_flags=server_flags, loading=loading))
+        run(own, server_flags, loading)
     finally:
         if loading is not None:
             loading.close()

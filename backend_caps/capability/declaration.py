@@ -52,7 +52,7 @@ def _sorted_values(members: frozenset[Role] | frozenset[Phase]) -> list[str]:
     return sorted(member.value for member in members)
 
 
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", defer_build=True))
 class Part:
     """A backend that a composite hands some of its uses to."""
 
@@ -88,7 +88,7 @@ class Declaration(FrozenModel):
 
     api: Literal[1] = 1
     """The version of this contract."""
-    capabilities: Capabilities = Capabilities()
+    capabilities: Capabilities = Field(default_factory=Capabilities)
     """What holds unless a condition says otherwise."""
     conditions: Annotated[Sequence[When], AfterValidator(tuple)] = ()
     """What holds under conditions; of several that hold, the join."""

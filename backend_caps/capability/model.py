@@ -15,7 +15,7 @@ class FrozenModel(BaseModel):
     parse them out of the source would cost every process a third of its import time.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Copy, validating what `update` brings; pydantic's own copy would not."""

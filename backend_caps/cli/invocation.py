@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend_caps.discovery.loading import Loading
@@ -15,10 +14,3 @@ class Invocation:
     server_flags: tuple[str, ...] = ()
     loading: Loading | None = None
     """Of the environment's plugins; None where they were not asked for."""
-
-
-def split(argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Divide a command line at its first `--`: our own words, and the server's."""
-    words = list(argv)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], tuple(words[at + 1 :])

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import click
 
 from backend_caps.cli.explain import explain
+from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.relay import relay
 from backend_caps.cli.report import report
 from backend_caps.cli.resolve import resolve
+from backend_caps.discovery.loading import Loading
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
@@ -73,3 +75,8 @@ def cli() -> None:
 
         backend-caps resolve -- --attention-backend triton --speculative-algorithm EAGLE
     """
+
+
+def run(own: list[str], server_flags: list[str], loading: Loading | None) -> None:
+    """Run a command line that was divided at its first `--`, and exit with its status."""
+    cli.main(own, obj=Invocation(server_flags=tuple(server_flags), loading=loading))

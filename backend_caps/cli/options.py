@@ -15,12 +15,11 @@ from backend_caps.cli.output import Format
 from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.report.documents import PlanDocument, plan_document
-from backend_caps.resolution.engine import ENGINES
+from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import DEFAULT_RULES
 
 _OPTIONS = (
     click.option(
@@ -31,7 +30,7 @@ _OPTIONS = (
     ),
     click.option(
         "--rules",
-        default=DEFAULT_RULES,
+        default=DEFAULT_ENGINE,
         show_default=True,
         type=click.Choice(ENGINES),
         help="The engine version whose flags and rules hold.",

@@ -14,7 +14,7 @@ class Work(TypedDict):
     path: Sequence[str]
     """The `sys.path` to import from."""
     entries: Sequence[Sequence[str]]
-    """Group and value of each."""
+    """Group and `module:ATTRIBUTE` of each."""
     deadline_s: float
 
 

@@ -1,7 +1,7 @@
 """Reading what plugins declare, in a process apart.
 
 Whatever a plugin does while it is imported is data about that plugin. The process is started
-as soon as the metadata is read, and reads while its parent imports what it needs.
+first of all: it imports what it needs while its parent reads the metadata.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from backend_caps.discovery import problems
 from backend_caps.discovery.admission import AllowList, admit
 from backend_caps.discovery.answers import Answer, Work
 from backend_caps.discovery.claims import Claim, Scan
+from backend_caps.discovery.entries import target
 from backend_caps.discovery.installed import installed_release
-from backend_caps.discovery.process import Child
+from backend_caps.discovery.process import Child, start_early
 from backend_caps.discovery.scan import scan
 from backend_caps.discovery.search import Search
 
@@ -46,16 +47,16 @@ def begin(
     allow: Collection[str] | None = None,
     deadline_s: float = DEADLINE_S,
     environ: Mapping[str, str],
-    working_directory: str | None = None,
+    early: tuple[Search, Child | None] | None = None,
 ) -> Loading:
-    """Scan the metadata and start to read what it names; `Registry.of_loading` ends it.
+    """Scan the metadata and read what it names; `Registry.of_loading` ends it.
 
-    Between the two a caller imports what is slow. `working_directory` is what the caller has
-    taken off the head of `sys.path`.
+    Between the two a caller imports what is slow. `early` is what `start_early` gave, where the
+    caller did not wait for the imports of this module.
     """
-    search = Search.of_process(working_directory) if path is None else Search.of_folders(path)
+    search, child = early or start_early(None if path is None else Search.of_folders(path))
     admitted = admit(scan(search), AllowList.of(allow, environ))
-    return start_loading(admitted, deadline_s=deadline_s)
+    return Loading(admitted, deadline_s=deadline_s, executable=sys.executable, early=child)
 
 
 def start_loading(
@@ -68,7 +69,9 @@ def start_loading(
 class Loading:
     """Declarations on their way."""
 
-    def __init__(self, scanned: Scan, *, deadline_s: float, executable: str) -> None:
+    def __init__(
+        self, scanned: Scan, *, deadline_s: float, executable: str, early: Child | None = None
+    ) -> None:
         self.scanned = scanned
         self._deadline_s = deadline_s
         self._executable = executable
@@ -76,7 +79,7 @@ class Loading:
         self._results = [
             Loaded(claim=claim) for claim in scanned.claims if claim.status is not Status.OK
         ]
-        self._child = self._start()
+        self._child = self._start(early)
 
     def results(self) -> tuple[Loaded, ...]:
         """Wait for every declaration; what was refused before is among them."""
@@ -96,20 +99,24 @@ class Loading:
             self._child = None
         self._give_up("reading was ended before its turn")
 
-    def _start(self) -> Child | None:
-        """Start a process for what is waiting, if anything is."""
+    def _start(self, early: Child | None = None) -> Child | None:
+        """Give a process what is waiting, if anything is."""
         if not self._waiting:
+            if early is not None:
+                early.close()
             return None
         work = Work(
             path=self.scanned.imports,
-            entries=[(claim.group, claim.value) for claim in self._waiting],
+            entries=[(claim.group, _pointed_at(claim)) for claim in self._waiting],
             deadline_s=self._deadline_s,
         )
         try:
-            return Child(json.dumps(work).encode(), executable=self._executable)
+            child = early or Child(self.scanned.imports, executable=self._executable)
         except OSError as error:
             self._give_up(f"{self._executable!r} did not start: {error.strerror}")
             return None
+        child.give(json.dumps(work).encode())
+        return child
 
     def _read(self, child: Child) -> None:
         """Read until all is read, or a plugin has ended the process."""
@@ -135,6 +142,13 @@ class Loading:
             broken = claim.broken_by(problems.not_started(claim, cause))
             self._results.append(Loaded(claim=broken))
         self._waiting.clear()
+
+
+def _pointed_at(claim: Claim) -> str:
+    """Write where its object is, without the extras that an entry may name."""
+    wanted = target(claim.value)
+    assert wanted is not None, "the scan has parsed it"
+    return ":".join(wanted)
 
 
 def _answer(child: Child, timeout_s: float) -> Answer:

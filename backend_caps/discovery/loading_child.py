@@ -23,7 +23,6 @@ import backend_caps
 from backend_caps.capability.declaration import Declaration
 from backend_caps.discovery.answers import Answer, Work
 from backend_caps.discovery.claims import BACKENDS
-from backend_caps.discovery.entries import target
 from backend_caps.discovery.schema_fault import schema_fault
 from backend_caps.discovery.source_line import source_line
 from backend_caps.resolution.rules import Rule
@@ -80,9 +79,7 @@ def main(work: Work, results: int) -> None:
 def read(group: str, value: str) -> Answer:
     """Import an entry's module and take its object, whatever happens."""
     had_torch = "torch" in sys.modules
-    wanted = target(value)
-    assert wanted is not None, "the scan has parsed it"
-    module_name, attribute = wanted
+    module_name, _, attribute = value.partition(":")
     try:
         answer = _declared(group, module_name, attribute)
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import signal
@@ -10,25 +11,29 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import IO
 
 import backend_caps
+from backend_caps.discovery.search import Search
 
 # The package is imported from where this process has it, and nothing else is: with the folder
-# left on the path, a module planted beside it could stand in for a dependency. The end is at
-# once: plugins' exit handlers and threads would hold it up.
+# left on the path, a module planted beside it could stand in for a dependency. What is slow is
+# imported while the parent still looks for what there is to read.
 _BOOTSTRAP = """
 import json, os, sys
-work = json.load(sys.stdin)
-sys.path.insert(0, sys.argv[1])
+root, path, results, go = sys.argv[1:]
+sys.path.insert(0, root)
 import backend_caps
 del sys.path[0]
-sys.path += work["path"]
+sys.path += json.loads(path)
 from backend_caps.discovery.loading_child import main
-main(work, int(sys.argv[2]))
-os._exit(0)
+os.read(int(go), 1)
+os.close(int(go))
+sys.stdin.seek(0)
+main(json.load(sys.stdin), int(results))
 """
 _CHUNK_BYTES = 1 << 16
 _SHOWN_BYTES = 1 << 12
@@ -38,29 +43,46 @@ _SHOWN_BYTES = 1 << 12
 class Child:
     """One process in a session of its own, that is killed with all it started.
 
-    It reads the work list from standard input and answers on a pipe of its own. Both of its
-    standard outputs go to one file. The files have no names, so nothing is left behind.
+    It is started before its work is known, and waits for it. It answers on a pipe of its own.
+    Both of its standard outputs go to one file. The files have no names, so nothing is left
+    behind.
     """
 
-    def __init__(self, work: bytes, *, executable: str) -> None:
-        """Start it.
+    def __init__(self, path: Sequence[str], *, executable: str) -> None:
+        """Start it; it will import from `path`.
 
         Raises:
             OSError: the system does not let it start.
         """
         self._pending = bytearray()
-        self._output = TemporaryFile()  # noqa: SIM115 - closed with the process
-        self._results, theirs = os.pipe()
+        self._resources = ExitStack()
         try:
-            self._process = _started(work, self._output, theirs, executable)
+            self._open(path, executable)
         except OSError:
-            os.close(self._results)
-            self._output.close()
+            self._resources.close()
             raise
-        finally:
-            os.close(theirs)
-        self.close = weakref.finalize(self, _end, self._process, self._results, self._output)
+        self.close = weakref.finalize(self, _end, self._process, self._resources)
         """Kill it; done at the end of this process, too."""
+
+    def _open(self, path: Sequence[str], executable: str) -> None:
+        self._work = self._resources.enter_context(TemporaryFile())  # noqa: SIM115
+        self._output = self._resources.enter_context(TemporaryFile())  # noqa: SIM115
+        self._results, results = os.pipe()
+        self._resources.callback(os.close, self._results)
+        go, signal_go = os.pipe()
+        self._go = self._resources.enter_context(os.fdopen(signal_go, "wb", 0))
+        try:
+            files = _Files(work=self._work, output=self._output, results=results, go=go)
+            self._process = _started(path, files, executable)
+        finally:
+            os.close(results)
+            os.close(go)
+
+    def give(self, work: bytes) -> None:
+        """Give it its work, once."""
+        self._work.write(work)
+        self._work.flush()
+        self._go.close()
 
     def line(self, deadline_s: float) -> bytes:
         """Wait for the next line of its answers; empty where there is no further one.
@@ -100,29 +122,43 @@ class Child:
         return os.pread(self._output.fileno(), min(end - start, _SHOWN_BYTES), start)
 
 
-def _started(
-    work: bytes, output: IO[bytes], results: int, executable: str
-) -> subprocess.Popen[bytes]:
+def start_early(search: Search | None = None) -> tuple[Search, Child | None]:
+    """Start a process before it is known what there is to read: it has imports to do meanwhile.
+
+    Returns:
+        Where to look, `sys.path` unless given; and the process, or None where it did not start:
+        who tries again will tell why.
+    """
+    search = search or Search.of_process()
+    with suppress(OSError):
+        return search, Child(search.imports, executable=sys.executable)
+    return search, None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """What the process is given of its parent's files."""
+
+    work: IO[bytes]
+    output: IO[bytes]
+    results: int
+    go: int
+    """At its end when the work is there."""
+
+
+def _started(path: Sequence[str], files: _Files, executable: str) -> subprocess.Popen[bytes]:
     root = os.path.dirname(os.path.dirname(backend_caps.__file__))  # noqa: PTH120 - see scan
-    with TemporaryFile() as todo:
-        todo.write(work)
-        todo.seek(0)
-        return subprocess.Popen(  # noqa: S603 - this very Python, with a program of ours
-            [
-                executable,
-                *interpreter_flags(isolated=sys.flags.isolated),
-                "-c",
-                _BOOTSTRAP,
-                root,
-                f"{results}",
-            ],
-            stdin=todo,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=(results,),
-            start_new_session=True,
-            env=os.environ | {"PYDANTIC_DISABLE_PLUGINS": "__all__"},
-        )
+    flags = interpreter_flags(isolated=sys.flags.isolated)
+    arguments = (root, json.dumps(path), str(files.results), str(files.go))
+    return subprocess.Popen(  # noqa: S603 - this very Python, with a program of ours
+        [executable, *flags, "-c", _BOOTSTRAP, *arguments],
+        stdin=files.work,
+        stdout=files.output,
+        stderr=subprocess.STDOUT,
+        pass_fds=(files.results, files.go),
+        start_new_session=True,
+        env=os.environ | {"PYDANTIC_DISABLE_PLUGINS": "__all__"},
+    )
 
 
 def interpreter_flags(*, isolated: int) -> Sequence[str]:
@@ -130,9 +166,8 @@ def interpreter_flags(*, isolated: int) -> Sequence[str]:
     return ("-I", "-u") if isolated else ("-P", "-u")
 
 
-def _end(process: subprocess.Popen[bytes], results: int, output: IO[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], resources: ExitStack) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    os.close(results)
-    output.close()
+    resources.close()

@@ -26,8 +26,9 @@ from backend_caps.discovery.errors import (
 from backend_caps.discovery.installed import installed_release
 from backend_caps.discovery.loading import DEADLINE_S, Loaded, Loading, begin
 from backend_caps.discovery.schema_fault import validation_fault
+from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import DEFAULT_RULES, Rule, RuleSet
+from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, uses_of
 
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
@@ -100,7 +101,7 @@ class Registry(Mapping[str, Backend]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def rules(self, name: str = DEFAULT_RULES) -> RuleSet:
+    def rules(self, name: str = DEFAULT_ENGINE) -> RuleSet:
         """Return a built-in rule set with what third parties add to it.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backend_caps.capability.facts import Given, Situation, Truth
+from backend_caps.capability.facts import Situation
 from backend_caps.capability.vocabulary import GraphMetadata, HostSeqLens
 from backend_caps.resolution.rules import RuleSet
 
@@ -22,24 +22,24 @@ class Effect:
         return self.text if self.active else f"no effect: {self.text}"
 
 
-_NO_SPECULATION = Given(speculative_algorithm={"NONE"})
-_NO_OVERLAP = Given(disable_overlap_schedule=True)
-_NO_GRAPHS = Given(disable_cuda_graph=True)
-_NO_TBO = Given(enable_two_batch_overlap=False)
+_NO_SPECULATION = ("speculative_algorithm", "NONE")
+_NO_OVERLAP = ("disable_overlap_schedule", True)
+_NO_GRAPHS = ("disable_cuda_graph", True)
+_NO_TBO = ("enable_two_batch_overlap", False)
 
-_IDLE: Mapping[str, tuple[tuple[Given, str], ...]] = {
-    "host_seq_lens": (
-        (_NO_SPECULATION, "without speculative decoding the scheduler knows the lengths"),
-        (_NO_OVERLAP, "without overlap the lengths are known when the next step is prepared"),
-    ),
-    "graph_replay": ((_NO_GRAPHS, "CUDA graphs are switched off"),),
-    "graph_metadata": ((_NO_GRAPHS, "CUDA graphs are switched off"),),
-    "sync_free_prepare": ((_NO_OVERLAP, "without overlap the host waits anyway"),),
-    "shared_reads_end": ((_NO_OVERLAP, "without overlap nothing is overwritten meanwhile"),),
-    "two_batch_overlap": ((_NO_TBO, "two-batch overlap is switched off"),),
-    "max_speculative_topk": ((_NO_SPECULATION, "there are no draft trees"),),
+_IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
+    "host_seq_lens": {
+        _NO_SPECULATION: "without speculative decoding the scheduler knows the lengths",
+        _NO_OVERLAP: "without overlap the lengths are known when the next step is prepared",
+    },
+    "graph_replay": {_NO_GRAPHS: "CUDA graphs are switched off"},
+    "graph_metadata": {_NO_GRAPHS: "CUDA graphs are switched off"},
+    "sync_free_prepare": {_NO_OVERLAP: "without overlap the host waits anyway"},
+    "shared_reads_end": {_NO_OVERLAP: "without overlap nothing is overwritten meanwhile"},
+    "two_batch_overlap": {_NO_TBO: "two-batch overlap is switched off"},
+    "max_speculative_topk": {_NO_SPECULATION: "there are no draft trees"},
 }
-"""Where a capability's value does nothing."""
+"""The flags under which a capability's value does nothing, and why."""
 
 _DOES: Mapping[object, str] = {
     HostSeqLens.EXACT: "a D2H copy and a host wait in every overlapped speculative step",
@@ -58,8 +58,8 @@ def effect_of(
     """Say what a value does on a server."""
     if not used:
         return Effect(active=False, text="no use on this server reads it")
-    for given, why in _IDLE.get(capability, ()):
-        if given.truth(situation) is Truth.TRUE:
+    for (flag, setting), why in _IDLE.get(capability, {}).items():
+        if situation.get(flag) == setting:
             return Effect(active=False, text=why)
     algorithm = str(situation["speculative_algorithm"])
     if capability == "host_seq_lens" and not rules.overlaps(algorithm):

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 ENGINES = ("sglang-0.5.13", "sglang-0.5.23")
-"""The engine versions whose command lines are known."""
+"""The engine versions whose command lines and rules are known."""
+DEFAULT_ENGINE = "sglang-0.5.13"
+"""The version of the documents that the project comes from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +34,15 @@ def option_of(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def read_data(name: str) -> str:
+    """Read one of the data files that come with the package."""
+    return (Path(__file__).parent / "data" / name).read_text("utf-8")
+
+
 @cache
 def engine(name: str) -> Engine:
     """Read the stored command line of one of `ENGINES`."""
-    text = files("backend_caps.resolution").joinpath("data", f"{name}.json").read_text("utf-8")
-    stored = json.loads(text)
+    stored = json.loads(read_data(f"{name}.json"))
     return Engine(
         name=name,
         options={option: tuple(group) for group in stored["options"] for option in group},

@@ -21,9 +21,8 @@ from pydantic_core import ErrorDetails
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.model import FrozenModel
 from backend_caps.resolution.command_line import CommandLine, Reader
-from backend_caps.resolution.engine import engine, option_of
+from backend_caps.resolution.engine import DEFAULT_ENGINE, engine, option_of
 from backend_caps.resolution.errors import FlagValueError, raise_all
-from backend_caps.resolution.rules import DEFAULT_RULES
 
 _ALIASES = {"NEXTN": "EAGLE", "NONE": None}
 _DTYPES = {"bf16": "bfloat16"}
@@ -112,7 +111,7 @@ class ServerFlags(FrozenModel):
     """The flags of a command line that do not concern us, in its order."""
 
     @classmethod
-    def from_argv(cls, argv: Sequence[str], *, engine_name: str = DEFAULT_RULES) -> Self:
+    def from_argv(cls, argv: Sequence[str], *, engine_name: str = DEFAULT_ENGINE) -> Self:
         """Read a server's command line, whole or in part.
 
         Args:
@@ -127,7 +126,7 @@ class ServerFlags(FrozenModel):
         return cls._from_line(cls._reader(engine_name).argv(argv), context=_WORDS)
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], *, engine_name: str = DEFAULT_RULES) -> Self:
+    def from_file(cls, path: str | PathLike[str], *, engine_name: str = DEFAULT_ENGINE) -> Self:
         """Read a YAML or JSON mapping of flags, as the server's `--config` takes it.
 
         Raises:
@@ -138,11 +137,11 @@ class ServerFlags(FrozenModel):
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
         """Read the variables `BACKEND_CAPS_FLAG_<NAME>`, such as `BACKEND_CAPS_FLAG_PAGE_SIZE`."""
-        return cls._from_line(cls._reader(DEFAULT_RULES).environ(environ), context=_WORDS)
+        return cls._from_line(cls._reader(DEFAULT_ENGINE).environ(environ), context=_WORDS)
 
     @classmethod
     def from_mapping(
-        cls, values: Mapping[str, object], *, engine_name: str = DEFAULT_RULES
+        cls, values: Mapping[str, object], *, engine_name: str = DEFAULT_ENGINE
     ) -> Self:
         """Read values by flag name, with dashes or underscores; each must have its own type.
 

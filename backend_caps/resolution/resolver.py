@@ -13,6 +13,7 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
 from backend_caps.resolution.effects import effect_of
+from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.errors import (
     NoUseError,
     OverrideError,
@@ -23,7 +24,7 @@ from backend_caps.resolution.errors import (
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved, resolved_from
 from backend_caps.resolution.problems import check_roles, problems_of
-from backend_caps.resolution.rules import DEFAULT_RULES, RuleSet
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use
 
 
@@ -57,7 +58,7 @@ def resolve(
     """
     uses = tuple(sorted(uses, key=lambda use: use.sort_key))
     _check(uses)
-    rules = rules or RuleSet.builtin(DEFAULT_RULES)
+    rules = rules or RuleSet.builtin(DEFAULT_ENGINE)
     facts = flags.with_facts(facts or Facts())
     overrides = _overrides(unsafe_override)
     join = _Join(uses, flags.situation(facts), rules, overrides)

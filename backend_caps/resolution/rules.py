@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, PlainSerializer, model_validator
@@ -13,8 +14,9 @@ from backend_caps.capability.declaration import Sentence
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Scope
 from backend_caps.capability.model import FrozenModel
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.engine import read_data
 
 
 class Rule(FrozenModel):
@@ -88,9 +90,10 @@ class RuleSet:
         Raises:
             UnknownRuleSetError: there is none of that name.
         """
-        if name not in _BUILTIN:
-            raise UnknownRuleSetError(name=name, known=tuple(sorted(_BUILTIN)))
-        return _BUILTIN[name]
+        known = _builtin()
+        if name not in known:
+            raise UnknownRuleSetError(name=name, known=tuple(sorted(known)))
+        return known[name]
 
     def with_rules(self, rules: Iterable[Rule]) -> RuleSet:
         """Add rules, of those that belong to this engine."""
@@ -102,85 +105,30 @@ class RuleSet:
         return algorithm in self.relays or algorithm not in self.algorithms
 
 
-DEFAULT_RULES = "sglang-0.5.13"
-"""The rule set of the documents that the project comes from."""
+class _Steps(FrozenModel):
+    """What an engine version does with speculative steps, as stored."""
 
-_EXACT = Capabilities(host_seq_lens=HostSeqLens.EXACT)
-_SGLANG_0_5_13 = frozenset({"sglang-0.5.13"})
-_SGLANG_0_5_23 = frozenset({"sglang-0.5.23"})
-
-_TWO_BATCH_OVERLAP = Rule(
-    name="two-batch-overlap",
-    given=Given(enable_two_batch_overlap=True),
-    forces=_EXACT,
-    reason="each half of the split batch takes its offsets and sums from host lengths",
-)
-_PIECEWISE_CUDA_GRAPH = Rule(
-    name="piecewise-cuda-graph",
-    given=Given(disable_piecewise_cuda_graph=False),
-    forces=_EXACT,
-    reason="the piecewise CUDA graph reads the lengths on the host, outside the backends",
-    engines=_SGLANG_0_5_13,
-)
-_MIXED_CHUNK = Rule(
-    name="mixed-chunk-with-speculation",
-    given=Given(
-        enable_mixed_chunk=True, speculative_algorithm={"EAGLE", "EAGLE3", "DFLASH", "DSPARK"}
-    ),
-    forces=_EXACT,
-    reason="a mixed chunk carries speculative rows, whose prefix lengths are read on the host",
-)
-_NGRAM = Rule(
-    name="ngram",
-    given=Given(speculative_algorithm={"NGRAM"}),
-    forces=_EXACT,
-    reason="ngram's verify sizes its full tree mask by host lengths, whatever the backend",
-    engines=_SGLANG_0_5_23,
-)
-_RULES = (_TWO_BATCH_OVERLAP, _PIECEWISE_CUDA_GRAPH, _MIXED_CHUNK, _NGRAM)
+    relays: tuple[str, ...]
+    algorithms: tuple[str, ...]
 
 
-def _engine(name: str, *, relays: frozenset[str], algorithms: frozenset[str]) -> RuleSet:
-    empty = RuleSet(name=name, rules=(), relays=relays, algorithms=algorithms)
-    return empty.with_rules(_RULES)
+class _Stored(FrozenModel):
+    """The built-in rule sets, as stored."""
+
+    engines: Mapping[str, _Steps]
+    rules: tuple[Rule, ...]
 
 
-_BUILTIN: Mapping[str, RuleSet] = {
-    rules.name: rules
-    for rules in (
-        _engine(
-            "sglang-0.5.13",
-            relays=frozenset({"EAGLE", "EAGLE3", "STANDALONE"}),
-            algorithms=frozenset(
-                {"DFLASH", "EAGLE", "EAGLE3", "FROZEN_KV_MTP", "NGRAM", "STANDALONE"}
-            ),
-        ),
-        _engine(
-            "sglang-0.5.23",
-            relays=frozenset(
-                {
-                    "DFLASH",
-                    "DSPARK",
-                    "EAGLE",
-                    "EAGLE3",
-                    "FROZEN_KV_MTP",
-                    "NGRAM",
-                    "STANDALONE",
-                    "UNO",
-                }
-            ),
-            algorithms=frozenset(
-                {
-                    "DFLASH",
-                    "DSPARK",
-                    "EAGLE",
-                    "EAGLE3",
-                    "FROZEN_KV_MTP",
-                    "NGRAM",
-                    "STANDALONE",
-                    "UNO",
-                }
-            ),
-        ),
+@cache
+def _builtin() -> Mapping[str, RuleSet]:
+    stored = _Stored.model_validate_json(read_data("rule_sets.json"))
+    empty = (
+        RuleSet(
+            name=name,
+            rules=(),
+            relays=frozenset(steps.relays),
+            algorithms=frozenset(steps.algorithms),
+        )
+        for name, steps in stored.engines.items()
     )
-}
+    return {rules.name: rules.with_rules(stored.rules) for rules in empty}

@@ -13,10 +13,10 @@ from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape, FutureMap
+from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import DEFAULT_RULES
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,7 +45,7 @@ def configure(
     facts: Facts | None = None,
     draft: DraftShape | None = None,
     registry: Registry | None = None,
-    rules: str = DEFAULT_RULES,
+    rules: str = DEFAULT_ENGINE,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
     debug: bool = False,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from backend_caps.cli.invocation import Invocation, split
+from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 
 DECLARATIONS = """\
@@ -58,8 +58,10 @@ class CommandLine:
 
     def run(self, line: str) -> Result:
         """Run a command line; `@` in it is the folder of plugins."""
-        own, flags = split([word.replace("@", str(self.root)) for word in line.split()])
-        return CliRunner().invoke(cli, own, obj=Invocation(server_flags=flags))
+        own, _, flags = line.replace("@", str(self.root)).partition(" -- ")
+        return CliRunner().invoke(
+            cli, own.split(), obj=Invocation(server_flags=tuple(flags.split()))
+        )
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ def answers(site: Site, *values: str) -> list[Answer]:
         entries=[("backend_caps.backends", value) for value in values],
         deadline_s=30,
     )
-    child = Child(json.dumps(work).encode(), executable=sys.executable)
+    child = Child(work["path"], executable=sys.executable)
+    child.give(json.dumps(work).encode())
     said = []
     while line := child.line(30):
         said.append(Answer.from_line(line))
