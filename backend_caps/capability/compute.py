@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictInt
+
+from backend_caps.capability.scale import Anything
 
 Version = tuple[Annotated[StrictInt, Field(ge=0)], Annotated[StrictInt, Field(ge=0)]]
 
@@ -31,6 +34,42 @@ class ComputeRange:
 
 
 ComputeCapabilities = Annotated[Sequence[ComputeRange], Field(min_length=1), AfterValidator(tuple)]
+Windows = tuple[ComputeRange, ...] | Anything
+
+
+def overlap(one: Windows, other: Windows) -> Windows:
+    """Join two lists of windows to what they share, as windows in order that do not touch."""
+    if isinstance(one, Anything):
+        return other if isinstance(other, Anything) else _merged(other)
+    if isinstance(other, Anything):
+        return _merged(one)
+    return _merged(_shared(mine, theirs) for mine in one for theirs in other)
+
+
+def _shared(one: ComputeRange, other: ComputeRange) -> ComputeRange:
+    return _window(max(one.at_least, other.at_least), min(_end(one), _end(other)))
+
+
+def _merged(windows: Iterable[ComputeRange]) -> tuple[ComputeRange, ...]:
+    merged: list[tuple[_Bound, _Bound]] = []
+    for start, end in sorted((window.at_least, _end(window)) for window in windows):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        elif start < end:
+            merged.append((start, end))
+    return tuple(_window(start, end) for start, end in merged)
+
+
+_Bound = tuple[int, int]
+_OPEN: _Bound = (sys.maxsize, 0)
+
+
+def _end(window: ComputeRange) -> _Bound:
+    return _OPEN if window.below is None else window.below
+
+
+def _window(start: _Bound, end: _Bound) -> ComputeRange:
+    return ComputeRange(start, None if end == _OPEN else end)
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from backend_caps.capability.scale import Scale
+from backend_caps.capability.scale import Anything, Scale
 
 
 class Role(Enum):
@@ -136,9 +136,13 @@ def both(one: bool, other: bool) -> bool:
     return one and other
 
 
-def common(one: frozenset[object], other: frozenset[object]) -> frozenset[object]:
+def common(
+    one: frozenset[object] | Anything, other: frozenset[object] | Anything
+) -> frozenset[object] | Anything:
     """Join two sets to what they share."""
-    return one & other
+    if isinstance(one, Anything):
+        return other
+    return one if isinstance(other, Anything) else one & other
 
 
 def least(one: int, other: int) -> int:

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from backend_caps.capability.compute import ComputeCapabilities
+from backend_caps.capability.compute import ComputeCapabilities, overlap
 from backend_caps.capability.kind import (
     DRAFT_TREES,
     RELAY_LOOP,
@@ -221,7 +221,7 @@ class Capabilities(FrozenModel):
     """The head sizes the backend takes, in elements."""
     compute_capability: Annotated[
         ComputeCapabilities | Anything | Undeclared,
-        support(worst=(), best=ANY, join=common, scope=Scope.USE),
+        support(worst=(), best=ANY, join=overlap, scope=Scope.USE),
     ] = UNDECLARED
     """The CUDA compute capabilities the backend runs on: windows, any of which is enough."""
     attention_arch: Annotated[
