@@ -88,6 +88,8 @@ _JOINS = [
     ),
     pytest.param("two_batch_overlap", True, True, True, id="both permit"),
     pytest.param("max_speculative_topk", 4, 8, 4, id="the smaller limit counts"),
+    pytest.param("devices", ANY, frozenset({"cuda"}), frozenset({"cuda"}), id="any and some"),
+    pytest.param("dtypes", frozenset({"a"}), ANY, frozenset({"a"}), id="some and any"),
     pytest.param(
         "page_sizes", MultipleOf(16), Exact(64), Exact(64), id="sizes join to what they share"
     ),

@@ -149,6 +149,32 @@ def test_sizes_under_an_open_condition_are_not_checked() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param({"devices": "any"}, id="any device"),
+        pytest.param({"devices": {"cuda", "xpu"}}, id="some devices"),
+        pytest.param({"compute_capability": [{"at_least": (8, 0)}]}, id="windows"),
+        pytest.param({"compute_capability": "any"}, id="any version"),
+    ],
+)
+def test_machine_is_checked_under_several_conditions(said: dict[str, object]) -> None:
+    """Conditions over the machine that hold together join, whatever they take."""
+    whens = [
+        When(given=given, capabilities=Capabilities.model_validate(said), reason="why")
+        for given in (Given(tp_size={1}), Given(dp_size={1}))
+    ]
+
+    problems = _problems(
+        [use("fa3", conditions=whens)], facts=Facts(device="cuda", compute_capability=(9, 0))
+    )
+
+    codes = {found.code.removesuffix("-not-checked") for found in problems}
+    assert codes == {"device", "compute-capability"} - {
+        name.replace("_", "-").rstrip("s") for name in said
+    }
+
+
 def test_machine_of_a_composite_is_checked_by_its_parts() -> None:
     """What a composite leaves out of its own words is no problem of its own."""
     own = Use(
