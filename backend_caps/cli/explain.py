@@ -8,7 +8,6 @@ from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
-from backend_caps.cli.output import show
 from backend_caps.report.views import explain_view
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
@@ -33,4 +32,4 @@ def explain(
     request = request_of(ctx)
     document = request.plan(request.registry(ctx.ensure_object(Invocation)))
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
-    show(document, explain_view(document, names, phase), request.format)
+    request.show(document, explain_view(document, names, phase))

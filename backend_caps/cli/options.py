@@ -11,7 +11,7 @@ import click
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.output import Format
+from backend_caps.cli.output import Format, Show, printer
 from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.report.documents import PlanDocument, plan_document
@@ -80,7 +80,7 @@ class Request:
     facts: Facts
     override: Capabilities | None
     flags: ServerFlags
-    format: Format
+    show: Show
 
     def registry(self, invocation: Invocation) -> Registry:
         """Find what is installed, or what is in the folders that were named."""
@@ -138,7 +138,7 @@ def request_of(ctx: click.Context) -> Request:
         facts=facts_from(given["fact"]),
         override=override_from(given["unsafe_override"]),
         flags=flags,
-        format=Format(given["format"]),
+        show=printer(Format(given["format"])),
     )
 
 

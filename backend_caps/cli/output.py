@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from typing import TypeAlias
 
 import click
 from pydantic import BaseModel
@@ -19,13 +21,24 @@ class Format(Enum):
     MARKDOWN = "markdown"
 
 
-def show(document: BaseModel, sections: Sections, format_: Format) -> None:
-    """Print a document as JSON, or its sections as tables or markdown."""
-    if format_ is Format.JSON:
-        click.echo(document.model_dump_json(indent=2, exclude_none=False))
-    elif format_ is Format.MARKDOWN:
-        click.echo(markdown(sections), nl=False)
-    else:
-        from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
+Show: TypeAlias = Callable[[BaseModel, Sections], None]
+"""Prints a document, or the sections that are made of it."""
 
-        terminal.show(sections)
+
+def printer(format_: Format) -> Show:
+    """Load what a format needs; asked for early, it is loaded while plugins are read."""
+    if format_ is Format.JSON:
+        return _show_json
+    if format_ is Format.MARKDOWN:
+        return _show_markdown
+    from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
+
+    return lambda _, sections: terminal.show(sections)
+
+
+def _show_json(document: BaseModel, _: Sections) -> None:
+    click.echo(document.model_dump_json(indent=2))
+
+
+def _show_markdown(_: BaseModel, sections: Sections) -> None:
+    click.echo(markdown(sections), nl=False)

@@ -8,7 +8,6 @@ import click
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
-from backend_caps.cli.output import show
 from backend_caps.report.documents import RelayDocument, StepDocument, plan_document
 from backend_caps.report.views import relay_view
 from backend_caps.resolution.flips import flips
@@ -67,4 +66,4 @@ def relay(
         plan=plan_document(plan, flips(plan, registry, flags)),
         steps=[StepDocument.model_validate(asdict(step)) for step in steps_taken],
     )
-    show(document, relay_view(document), request.format)
+    request.show(document, relay_view(document))

@@ -7,7 +7,6 @@ import click
 from backend_caps.capability.backend import Status
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
-from backend_caps.cli.output import show
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import report_document
 from backend_caps.report.views import report_view
@@ -27,7 +26,7 @@ def report(ctx: click.Context, /, **_options: object) -> None:
     registry = request.registry(ctx.ensure_object(Invocation))
     plan = request.plan(registry) if request.flags.given() else None
     document = report_document(registry.entries, registry.problems, plan)
-    show(document, report_view(document), request.format)
+    request.show(document, report_view(document))
     _refuse_faults(request, registry)
 
 

@@ -6,7 +6,6 @@ import click
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
-from backend_caps.cli.output import show
 from backend_caps.report.views import plan_view
 
 
@@ -17,4 +16,4 @@ def resolve(ctx: click.Context, /, **_options: object) -> None:
     """Show what a server with these flags needs of its backends, and who decided it."""
     request = request_of(ctx)
     document = request.plan(request.registry(ctx.ensure_object(Invocation)))
-    show(document, plan_view(document), request.format)
+    request.show(document, plan_view(document))

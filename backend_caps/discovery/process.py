@@ -23,13 +23,15 @@ from backend_caps.discovery.search import Search
 # left on the path, a module planted beside it could stand in for a dependency. What is slow is
 # imported while the parent still looks for what there is to read.
 _BOOTSTRAP = """
-import json, os, sys
+import gc, json, os, sys
+gc.disable()
 root, path, results, go = sys.argv[1:]
 sys.path.insert(0, root)
 import backend_caps
 del sys.path[0]
 sys.path += json.loads(path)
 from backend_caps.discovery.loading_child import main
+gc.enable()
 os.read(int(go), 1)
 os.close(int(go))
 sys.stdin.seek(0)

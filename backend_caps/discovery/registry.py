@@ -80,6 +80,7 @@ class Registry(Mapping[str, Backend]):
     @classmethod
     def of_loading(cls, loading: Loading) -> Registry:
         """Wait for what has begun to load."""
+        Declaration.model_rebuild()  # is made on first use; better now, while others are busy
         backends: list[Backend] = []
         rules: list[Rule] = []
         told = list(loading.scanned.problems)

@@ -47,14 +47,24 @@ def _installed(backends: Sequence[BackendDocument]) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Table]:
+def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show what backends declare side by side; what none of them declares is only named."""
     for start in range(0, len(backends), _SIDE_BY_SIDE):
         shown = backends[start : start + _SIDE_BY_SIDE]
+        names = shown[0].capabilities
+        silent = [n for n in names if all(_is_silent(b.capabilities[n]) for b in shown)]
         rows = [
             (name, *(_cell(backend.capabilities[name]) for backend in shown))
-            for name in shown[0].capabilities
+            for name in names
+            if name not in silent
         ]
         yield Table(("capability", *(backend.name for backend in shown)), tuple(rows))
+        if silent:
+            yield Lines((f"undeclared by all of these: {', '.join(silent)}",))
+
+
+def _is_silent(said: CapabilityDocument) -> bool:
+    return said.origin == "undeclared" and not said.when
 
 
 def _cell(said: CapabilityDocument) -> str:
