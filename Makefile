@@ -6,13 +6,13 @@ PYTHON ?= $(firstword $(foreach python,python3 python3.11 python3.12 python3.13 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-SOURCES := backend_caps plugins tests benchmarks
+SOURCES := backend_caps plugins tests benchmarks docs
 PLUGINS := plugins/torch_native
 SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
   --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp
-PAGES := README.md $(wildcard docs/*/*.md)
+PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
 
 .DELETE_ON_ERROR:
@@ -29,7 +29,7 @@ lint: $(VENV)/developing
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check --quiet $(SOURCES)
 	$(BIN)/typos
-	$(BIN)/lint-imports --no-logo 2>&1 || { $(BIN)/lint-imports; exit 1; }
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/validate-pyproject pyproject.toml $(PLUGINS:%=%/pyproject.toml) > .cache/validate-pyproject.txt || { cat .cache/validate-pyproject.txt; exit 1; }
 
 types: $(VENV)/developing

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from entrypoints import BadEntryPoint, EntryPoint  # type: ignore[import-untyped]  # no py.typed
+from entrypoints import BadEntryPoint, EntryPoint
 
 _MENTION = re.compile(rb"backend[-_.]caps")
 _OURS = re.compile(r"\s*backend[-_.]caps(\..*)?\s*")

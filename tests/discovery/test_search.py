@@ -35,7 +35,7 @@ def test_search_leaves_the_working_directory_out(tmp_path: Path) -> None:
     assert actual == f"{tmp_path} True"
 
 
-def test_search_leaves_the_module_switchs_working_directory_out(tmp_path: Path) -> None:
+def test_search_leaves_the_module_switches_working_directory_out(tmp_path: Path) -> None:
     """What `-m` puts first on the path by itself is not searched."""
     (tmp_path / "tell.py").write_text(TELL)
 
