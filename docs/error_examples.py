@@ -45,7 +45,7 @@ from backend_caps.resolution.rules import UnknownRuleSetError
 from backend_caps.startup.configure import UnavailableDeviceError
 
 FLAGS = (
-    UnknownFlagError(flag="--atention-backend", meant="--attention-backend"),
+    UnknownFlagError(flag="--attention-backends", meant="--attention-backend"),
     AmbiguousFlagError(
         flag="--attention", candidates=("--attention-backend", "--attention-context-parallel-size")
     ),

@@ -45,7 +45,7 @@ for line in sys.stdin:
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             exec(compile(json.loads(line), "<page>", "exec"), namespace)
-        except BaseException as error:
+        except Exception as error:
             print(f"{type(error).__module__}.{type(error).__name__}: {error}")
     print(json.dumps(printed.getvalue()), flush=True)
 """

@@ -28,9 +28,8 @@ from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, SPELLINGS
 from backend_caps.cli.main import cli
 from backend_caps.discovery.problems import CODES
 from backend_caps.resolution.command_line import ENVIRONMENT_PREFIX
-from backend_caps.resolution.engine import ENGINES, engine, option_of
+from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, engine, option_of
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.rules import RuleSet
 from docs.error_examples import BY_OCCASION
 from docs.sources import attribute_docs, problem_texts

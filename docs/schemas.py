@@ -87,6 +87,15 @@ def _docs_of(title: str) -> Mapping[str, str]:
     return {**role_and_phase, **shared[0], **shared[1], **own}
 
 
+def undescribed(name: str) -> Iterator[str]:
+    """List the fields of a schema that nothing is said of."""
+    model, _ = SCHEMAS[name]
+    for title, part in _parts(json.loads(text_of(name)), model.__name__):
+        for field, told in part.get("properties", {}).items():
+            if "description" not in told:
+                yield f"{title}.{field}"
+
+
 def stale() -> list[str]:
     """List the schemas whose files are not what the code says now."""
     return [

@@ -1,0 +1,57 @@
+"""What the pages show is what is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docs.examples import RENEW, differences, has_examples
+from tests.docs.pages import PAGES, name_of
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if has_examples(p)], ids=name_of)
+def test_page_shows_what_is_printed(page: Path, tmp_path: Path) -> None:
+    """Every command and every block of Python on a page prints what the page shows."""
+    found = [str(difference) for difference in differences(page, tmp_path)]
+
+    assert not found, f"renew it by {RENEW}, or repair what is printed:\n" + "\n".join(found)
+
+
+def test_example_that_prints_something_else_is_told(tmp_path: Path) -> None:
+    """A page that shows another output than is printed has a difference."""
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ echo one\ntwo\n```\n", "utf-8")
+
+    found = differences(page, tmp_path)
+
+    assert [difference.printed for difference in found] == ["$ echo one\none\n"]
+
+
+def test_example_may_leave_lines_out(tmp_path: Path) -> None:
+    """A line that is just an ellipsis stands for any lines."""
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ seq 5\n1\n…\n5\n```\n", "utf-8")
+
+    found = differences(page, tmp_path)
+
+    assert found == []
+
+
+def test_example_that_raises_is_told(tmp_path: Path) -> None:
+    """A block of Python that raises has its error as output, which the page does not show."""
+    page = tmp_path / "page.md"
+    page.write_text("```python\n1 / 0\n```\n\n```text output\n```\n", "utf-8")
+
+    found = differences(page, tmp_path)
+
+    assert [difference.printed for difference in found] == [
+        "builtins.ZeroDivisionError: division by zero\n"
+    ]
+
+
+def test_readme_is_short() -> None:
+    """The README has at most 120 lines."""
+    readme = next(page for page in PAGES if name_of(page) == "README.md")
+
+    assert readme.read_text("utf-8").count("\n") <= 120

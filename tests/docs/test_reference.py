@@ -1,0 +1,86 @@
+"""The generated pages are what the code says now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import Origin
+from backend_caps.errors import BackendCapsError
+from docs import schemas
+from docs.error_examples import BY_OCCASION
+from docs.examples import RENEW
+from docs.sources import problem_texts
+from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of
+
+GENERATED = [page for page in PAGES if "[[[cog" in page.read_text("utf-8")]
+
+
+def test_generated_pages_are_not_stale() -> None:
+    """Every generated part is what its generator writes."""
+    checked = subprocess.run(
+        [sys.executable, "-m", "cogapp", "--check", "-P", "-I", ".", *map(name_of, GENERATED)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert checked.returncode == 0, f"renew them by {RENEW}:\n{checked.stdout}{checked.stderr}"
+
+
+def test_published_schemas_are_not_stale() -> None:
+    """Every schema file is what its model says."""
+    stale = schemas.stale()
+
+    assert stale == [], f"renew them by {RENEW}"
+
+
+@pytest.mark.parametrize("name", schemas.SCHEMAS)
+def test_schema_describes_every_field(name: str) -> None:
+    """Every field of a published schema has a description."""
+    nameless = list(schemas.undescribed(name))
+
+    assert nameless == []
+
+
+def test_every_error_has_an_example() -> None:
+    """`errors.md` shows each subclass of `BackendCapsError` in the package."""
+    shown = {type(example) for _, _, examples in BY_OCCASION for example in examples}
+    ours = {kind for kind in BackendCapsError.__subclasses__() if kind.__module__ in sys.modules}
+
+    missing = {kind for kind in ours if kind.__module__.startswith("backend_caps.")} - shown
+
+    assert missing == set()
+
+
+def test_every_problem_is_listed() -> None:
+    """`problems.md` has a row for each code in the source."""
+    page = (REFERENCE / "problems.md").read_text("utf-8")
+
+    missing = [text.code for text in problem_texts() if f"| `{text.code}` |" not in page]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("enum", [Role, Phase, Origin])
+def test_reference_has_the_words_of_reports(enum: type[Role | Phase | Origin]) -> None:
+    """The words that reports use of a cause stand in the reference."""
+    text = (REFERENCE / "capabilities.md").read_text("utf-8")
+
+    missing = [member.value for member in enum if f"`{member.value}`" not in text]
+
+    assert missing == []
+
+
+def test_pages_name_nobody_s_machine() -> None:
+    """No page holds a path of the machine that it was written on."""
+    private = [str(ROOT), str(Path.home()) + "/", "/tmp/"]  # noqa: S108 - looked for
+
+    found = [name_of(page) for page in PAGES if any(p in page.read_text("utf-8") for p in private)]
+
+    assert found == []
