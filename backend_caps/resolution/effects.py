@@ -10,7 +10,7 @@ from backend_caps.capability.vocabulary import GraphMetadata, HostSeqLens
 from backend_caps.resolution.rules import RuleSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
     """What a value does on this server."""
 

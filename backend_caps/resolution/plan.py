@@ -144,15 +144,7 @@ class Plan:
             reason=reason,
             origin=Origin.FORCED,
         )
-        value = CAPABILITIES[capability].join(own.value, need)
-        effect = effect_of(
-            capability,
-            value,
-            situation=self.flags.situation(self.facts),
-            rules=self.rules,
-            used=any(each.kind is CauseKind.BACKEND for each in own.causes),
-        )
-        resolved = resolved_from(capability, value, (*own.causes, cause), effect)
+        resolved = self._joined(own, need, (cause,))
         return replace(self, server={**self.server, capability: resolved})
 
     def at_rank(self, rank: int) -> Plan:
@@ -171,14 +163,29 @@ class Plan:
         """
         if self.rules.name != other.rules.name:
             raise PlansDifferError(field="rules", one=self.rules.name, other=other.rules.name)
-        both = self._with_values(
-            lambda phase, own: joined(own, other._value(own.capability, phase))
-        )
+
+        def both(phase: Phase | None, own: Resolved) -> Resolved:
+            theirs = other._value(own.capability, phase)
+            return self._joined(own, theirs.value, theirs.causes)
+
         return replace(
-            both,
+            self._with_values(both),
             uses=tuple(sorted({*self.uses, *other.uses}, key=lambda use: use.sort_key)),
             problems=in_order({*self.problems, *other.problems}),
         )
+
+    def _joined(self, own: Resolved, value: object, causes: Iterable[Cause]) -> Resolved:
+        """Join a value of this plan with another, which has these causes."""
+        all_causes = (*own.causes, *causes)
+        both = CAPABILITIES[own.capability].join(own.value, value)
+        effect = effect_of(
+            own.capability,
+            both,
+            situation=self.flags.situation(self.facts),
+            rules=self.rules,
+            used=any(each.kind is CauseKind.BACKEND for each in all_causes),
+        )
+        return resolved_from(own.capability, both, all_causes, effect)
 
     def _value(self, name: str, phase: Phase | None) -> Resolved:
         return self.server[name] if phase is None else self.phases[phase][name]
@@ -190,14 +197,6 @@ class Plan:
             for phase, values in self.phases.items()
         }
         return replace(self, server=server, phases=phases)
-
-
-def joined(one: Resolved, other: Resolved) -> Resolved:
-    """Join two values of one capability, with the causes of both."""
-    value = CAPABILITIES[one.capability].join(one.value, other.value)
-    effects = [own.effect for own in (one, other) if own.value == value]
-    effect = max(effects or [one.effect, other.effect])
-    return resolved_from(one.capability, value, (*one.causes, *other.causes), effect)
 
 
 def resolved_from(
