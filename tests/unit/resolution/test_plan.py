@@ -17,12 +17,11 @@ from backend_caps.resolution.plan import (
     Cause,
     CauseKind,
     Plan,
-    Resolved,
-    joined,
     resolved_from,
 )
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.uses import Use
 from tests.unit.building import OPTS_OUT, READS, SPECULATING, error_of, flags, missing_use, use
 
 _EXACT, _BOUND, _NONE = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND, HostSeqLens.NONE
@@ -309,44 +308,35 @@ def test_plans_of_different_rules_are_not_joined() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "effect"),
     [
-        pytest.param((_NONE, "cheap"), (_EXACT, "dear"), "dear", id="of the value that counts"),
-        pytest.param((_EXACT, "a"), (_EXACT, "b"), "b", id="of two that count, in one order"),
+        pytest.param(
+            use("fa3", OPTS_OUT),
+            use("mla", READS),
+            "a D2H copy and a host wait in every overlapped speculative step",
+            id="of the value that counts",
+        ),
+        pytest.param(
+            use("fa3", OPTS_OUT, phase=Phase.PREFILL),
+            use("mla", OPTS_OUT),
+            "no copy, no wait",
+            id="used on one rank is used",
+        ),
+        pytest.param(
+            use("fa3", OPTS_OUT, phase=Phase.PREFILL),
+            use("mla", READS, phase=Phase.PREFILL),
+            "no effect: no use on this server reads it",
+            id="used on no rank",
+        ),
     ],
 )
-def test_joined_value_has_the_effect_of_the_one_that_gives_it(
-    one: tuple[HostSeqLens, str], other: tuple[HostSeqLens, str], effect: str
+def test_plans_that_are_joined_have_the_effect_of_the_joined_value(
+    one: Use, other: Use, effect: str
 ) -> None:
-    """The effect is that of the plan whose value is the joined one."""
-    values = [
-        Resolved(
-            capability="host_seq_lens",
-            value=value,
-            effect=Effect(active=True, text=text),
-            causes=(),
-        )
-        for value, text in (one, other)
-    ]
+    """What a joined value does is told of the value that all ranks have."""
+    plans = [resolve([each], flags(SPECULATING)) for each in (one, other)]
 
-    texts = {joined(*values).effect.text, joined(*reversed(values)).effect.text}
+    texts = {str(a.join(b)["host_seq_lens"].effect) for a, b in (plans, reversed(plans))}
 
     assert texts == {effect}
-
-
-def test_joined_value_that_is_new_has_an_effect_of_the_two() -> None:
-    """Where the joined value is neither's, an effect that is active goes first."""
-    values = [
-        Resolved(
-            capability="page_sizes",
-            value=MultipleOf(size),
-            effect=Effect(active=size == 4, text=str(size)),
-            causes=(),
-        )
-        for size in (4, 6)
-    ]
-
-    actual = joined(*values)
-
-    assert (actual.value, actual.effect.text) == (MultipleOf(12), "4")
 
 
 def test_causes_are_kept_once() -> None:

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.facts import Given
+from backend_caps.resolution.engine import engine
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.rules import Rule
+from tests.property.strategies import declarations, flags, givens, law, rules
+
+_ENGINE = engine("sglang-0.5.13")
+
+
+@law
+@given(declaration=declarations)
+def test_declaration_survives_json(declaration: Declaration) -> None:
+    """Any declaration crosses a boundary as JSON and is the same behind it."""
+    carried = Declaration.model_validate_json(declaration.model_dump_json())
+
+    assert carried == declaration
+
+
+@law
+@given(declaration=declarations)
+def test_declaration_survives_python_data(declaration: Declaration) -> None:
+    """Any declaration is the same after it was plain data."""
+    carried = Declaration.model_validate(declaration.model_dump())
+
+    assert carried == declaration
+
+
+@law
+@given(declaration=declarations)
+def test_declaration_is_written_as_it_is_read(declaration: Declaration) -> None:
+    """Writing, reading and writing again gives the same text."""
+    text = declaration.model_dump_json()
+
+    assert Declaration.model_validate_json(text).model_dump_json() == text
+
+
+@law
+@given(declaration=declarations)
+def test_declaration_copied_is_equal(declaration: Declaration) -> None:
+    """A copy without changes is the same declaration, with the same hash."""
+    copy = declaration.model_copy()
+
+    assert (copy, hash(copy)) == (declaration, hash(declaration))
+
+
+@law
+@given(asked=givens)
+def test_given_survives_json(asked: Given) -> None:
+    """Any condition crosses a boundary as JSON and is the same behind it."""
+    carried = Given.model_validate_json(asked.model_dump_json())
+
+    assert carried == asked
+
+
+@law
+@given(rule=rules)
+def test_rule_survives_json(rule: Rule) -> None:
+    """Any rule crosses a boundary as JSON and is the same behind it."""
+    carried = Rule.model_validate_json(rule.model_dump_json())
+
+    assert carried == rule
+
+
+@st.composite
+def _command_line(draw: st.DrawFn, server: ServerFlags) -> list[str]:
+    """Write flags as a command line, in any spelling and any order."""
+    words: list[list[str]] = []
+    for name, value in server.given().items():
+        option = draw(st.sampled_from(_ENGINE.spellings(name)))
+        if value is True:
+            words.append([option])
+        elif draw(st.booleans()):
+            words.append([f"{option}={value}"])
+        else:
+            words.append([option, str(value)])
+    return [word for group in draw(st.permutations(words)) for word in group]
+
+
+@law
+@given(server=flags, data=st.data())
+def test_flags_survive_the_command_line(server: ServerFlags, data: st.DataObject) -> None:
+    """Flags that were written as a command line are read as the same flags."""
+    argv = data.draw(_command_line(server))
+
+    read = ServerFlags.from_argv(argv)
+
+    assert (read, read.given()) == (server, server.given())
+
+
+@law
+@given(server=flags, data=st.data())
+def test_flags_survive_a_command_line_of_others(server: ServerFlags, data: st.DataObject) -> None:
+    """Flags that do not concern us, with their values, change nothing."""
+    argv = data.draw(_command_line(server))
+    others = ["--model-path", "llama", "--trust-remote-code", "--cuda-graph-bs", "1", "2"]
+
+    read = ServerFlags.from_argv(["launch", *others, *argv])
+
+    assert (read.given(), read.unrelated) == (
+        server.given(),
+        ("--model-path", "--trust-remote-code", "--cuda-graph-bs"),
+    )
+
+
+@law
+@given(server=flags)
+def test_flags_survive_a_mapping(server: ServerFlags) -> None:
+    """Flags by name are read as the same flags."""
+    read = ServerFlags.from_mapping(server.given())
+
+    assert read == server
