@@ -100,14 +100,14 @@ def differences(page: Path, folder: Path) -> list[Difference]:
     """Run a page's examples in an empty folder; list the blocks that show something else."""
     blocks = list(blocks_of(page.read_text("utf-8")))
     found = []
-    with _Session(folder) as session:
+    with _Reader(folder) as reader:
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             if block.title is not None:
-                session.write(block.title, block.text)
+                reader.write(block.title, block.text)
             elif block.language == "console":
-                found.append(Difference(block=block, printed=session.transcript(block.text)))
+                found.append(Difference(block=block, printed=reader.transcript(block.text)))
             elif block.language == "python":
-                printed = session.python(block.text)
+                printed = reader.python(block.text)
                 shown = following if following and following.is_output else None
                 assert shown or not printed, f"{page}: printed, and shown nowhere: {printed}"
                 if shown:
@@ -147,7 +147,7 @@ def write(page: Path) -> bool:
     return bool(found)
 
 
-class _Session:
+class _Reader:
     """One reader at work: a folder that is their home, a shell and a Python."""
 
     def __init__(self, folder: Path) -> None:

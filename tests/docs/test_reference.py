@@ -77,7 +77,7 @@ def test_reference_has_the_words_of_reports(enum: type[Role | Phase | Origin]) -
     assert missing == []
 
 
-def test_pages_name_nobody_s_machine() -> None:
+def test_pages_name_no_machine() -> None:
     """No page holds a path of the machine that it was written on."""
     private = [str(ROOT), str(Path.home()) + "/", "/tmp/"]  # noqa: S108 - looked for
 
