@@ -250,8 +250,7 @@ def _json_of_sizes(sizes: Exact | MultipleOf | OneOf | Unchecked | Conflict) -> 
             return {"one_of": [*sorted(listed)]}
         case Unchecked(within):
             return {"unchecked": json_of(within)}
-        case Conflict(owners):
-            return {"conflict": [*owners]}
+    return {"conflict": [*sizes.owners]}
 
 
 def _value(own: Resolved) -> ValueDocument:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
+from backend_caps.report.sections import Heading, Lines, Section, Sections, visible
 
 _SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#~&$"})
 
@@ -18,9 +18,9 @@ def _block(section: Section) -> str:
             return f"## {_text(text)}"
         case Lines(lines):
             return "\n".join(f"- {_text(line)}" for line in lines)
-        case Table(columns, rows):
-            ruler = ("---",) * len(columns)
-            return "\n".join(map(_row, (tuple(map(_text, columns)), ruler, *_escaped(rows))))
+    ruler = ("---",) * len(section.columns)
+    heads = tuple(map(_text, section.columns))
+    return "\n".join(map(_row, (heads, ruler, *_escaped(section.rows))))
 
 
 def _escaped(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:

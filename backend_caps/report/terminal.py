@@ -34,7 +34,7 @@ def _print(console: Console, section: Section) -> None:
         case Lines(lines):
             for line in lines:
                 console.print(Text(visible(line)))
-        case Table():
+        case _:
             console.print(_table(section))
 
 

@@ -58,9 +58,11 @@ def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Section]:
             for name in names
             if name not in silent
         ]
-        yield Table(("capability", *(backend.name for backend in shown)), tuple(rows))
+        owners = [backend.name for backend in shown]
+        if rows:
+            yield Table(("capability", *owners), tuple(rows))
         if silent:
-            yield Lines((f"undeclared by all of these: {', '.join(silent)}",))
+            yield Lines((f"undeclared by {', '.join(owners)}: {', '.join(silent)}",))
 
 
 def _is_silent(said: CapabilityDocument) -> bool:
