@@ -172,7 +172,7 @@ def _whens(names: list[str]) -> st.SearchStrategy[list[When]]:
 parts = st.lists(
     st.builds(
         Part,
-        _SENTENCE,
+        backend=_SENTENCE,
         phases=st.frozensets(st.sampled_from(Phase), min_size=1),
         roles=st.frozensets(st.sampled_from(Role), min_size=1),
     ),

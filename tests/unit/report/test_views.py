@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from backend_caps.capability.kind import Phase
-from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.report.documents import plan_document, report_document
 from backend_caps.report.markdown import markdown
 from backend_caps.report.sections import Heading, Lines, Section, Table, visible
@@ -174,8 +174,18 @@ def test_explanation_of_another_phase_is_empty() -> None:
 
 def test_backends_beyond_a_tables_width_get_another_table() -> None:
     """Three backends stand side by side, further ones below."""
-    document = report_document([installed(f"b{at}") for at in range(4)], (), None)
+    says = Capabilities(two_batch_overlap=True)
+    document = report_document([installed(f"b{at}", says) for at in range(4)], (), None)
 
     columns = [each.columns for each in report_view(document) if isinstance(each, Table)]
 
     assert columns[1:] == [("capability", "b0", "b1", "b2"), ("capability", "b3")]
+
+
+def test_backends_that_declare_nothing_get_no_table() -> None:
+    """Of backends that say nothing, what they leave out is named once."""
+    document = report_document([installed("fa3"), installed("mla")], (), None)
+
+    sections = list(report_view(document))[2:]
+
+    assert sections == [Lines((f"undeclared by fa3, mla: {', '.join(CAPABILITIES)}",))]
