@@ -73,8 +73,9 @@ def cli() -> None:
 
     Server flags go after `--`, exactly as on the server's own command line:
 
+    \b
         backend-caps resolve -- --attention-backend triton --speculative-algorithm EAGLE
-    """
+    """  # noqa: D301 - click reads the character that \b is
 
 
 def run(own: list[str], server_flags: list[str], loading: Loading | None) -> None:

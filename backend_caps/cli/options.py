@@ -120,7 +120,7 @@ class ServerCommand(click.Command):
 def request_options(command: click.Command) -> click.Command:
     """Add the options that `request_of` reads."""
     options = click.Command(None)
-    for option in reversed(_OPTIONS):
+    for option in _OPTIONS:
         option(options)
     command.params.extend(options.params)
     return command

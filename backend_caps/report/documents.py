@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from backend_caps.capability.backend import Backend, Problem
 from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
@@ -56,7 +57,7 @@ class CauseDocument(_Document):
     origin: str
     """How its value came to be."""
     source: str | None
-    """Where a backend is declared: distribution, version, file and line."""
+    """Where a backend is declared: distribution, version, file and line; null if nowhere."""
     rank: int | None
     """The rank it comes from, where plans of several are joined."""
 
@@ -101,6 +102,8 @@ class PlanDocument(_Document):
     """What would lead to better values."""
     problems: list[ProblemDocument]
     """What is wrong with the plan."""
+    policy: Literal["strict", "warn", "quiet"]
+    """What is done about the problems: refused, shown, or only kept here."""
     rules: str
     """The rule set."""
     fingerprint: str
@@ -203,6 +206,7 @@ def plan_document(plan: Plan, flips: Iterable[Flip]) -> PlanDocument:
         },
         flips=[_flip(flip) for flip in flips],
         problems=_problems(plan.problems),
+        policy=plan.policy.value,
         rules=plan.rules.name,
         fingerprint=plan.fingerprint,
     )
@@ -270,7 +274,7 @@ def _cause(cause: Cause) -> CauseDocument:
         value=json_of(cause.value),
         reason=cause.reason,
         origin=cause.origin.value,
-        source=None if cause.source is None else str(cause.source),
+        source=None if cause.source in {None, BY_HAND} else str(cause.source),
         rank=cause.rank,
     )
 

@@ -27,13 +27,18 @@ def report_view(report: ReportDocument) -> Iterator[Section]:
     """Show what is installed, what is wrong with it, and the plan."""
     yield Heading("Backends")
     if not report.backends:
-        yield Lines(("No installed distribution declares a backend.",))
+        yield Lines(
+            (
+                "No installed distribution declares a backend.",
+                "Install a plugin, or name the folder that one is in with --path.",
+            )
+        )
     else:
         yield _installed(report.backends)
         yield from _matrix([b for b in report.backends if b.status == "ok"])
         yield from _conditions(report.backends)
     named = [(backend.name, p) for backend in report.backends for p in backend.problems]
-    yield from _problems("Problems", [*named, *(("", p) for p in report.problems)])
+    yield from _problems([*named, *(("", p) for p in report.problems)])
     if report.plan is not None:
         yield from plan_view(report.plan)
 
@@ -85,9 +90,9 @@ def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
         yield Lines(tuple(lines))
 
 
-def _problems(title: str, problems: Sequence[tuple[str, ProblemDocument]]) -> Iterator[Section]:
+def _problems(problems: Sequence[tuple[str, ProblemDocument]]) -> Iterator[Section]:
     if problems:
-        yield Heading(title)
+        yield Heading("Problems")
         rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
         yield Table(("backend", "problem", "what it is, what to do"), tuple(rows))
 
@@ -102,12 +107,15 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
         tuple((n, words_of(v.value), v.effect, decided_by(v)) for n, v in plan.server.items()),
     )
     yield _phases(plan)
-    yield from _problems("Problems of the plan", [("", p) for p in plan.problems])
+    if plan.problems and plan.policy != "quiet":
+        yield Heading("Problems of the plan")
+        rows = tuple((p.code, f"{p.message} {p.remedy}") for p in plan.problems)
+        yield Table(("problem", "what it is, what to do"), rows)
     yield from _flips([flip for flip in plan.flips if flip.capability in plan.server])
 
 
 def _headline(mirror: ValueDocument) -> str:
-    return f"host_seq_lens is {words_of(mirror.value)}: {mirror.effect}"
+    return f"host_seq_lens is {words_of(mirror.value)} ({mirror.effect})"
 
 
 def _reasons(mirror: ValueDocument) -> Iterator[str]:

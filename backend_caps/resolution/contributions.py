@@ -101,7 +101,7 @@ def _unless_required(
     value, origin, _ = declared(declaration, required, situation)
     if value == CAPABILITIES[required].best:
         return stated
-    words = f"declares {capability}={text_of(stated[0])} without {required}, which that requires"
+    words = f"declares {capability}={text_of(stated[0])}, but not {required}, which it needs"
     return kind.worst, origin, words
 
 

@@ -125,7 +125,7 @@ class UnusableBackendError(BackendCapsError):
     @property
     def message(self) -> str:
         """The backend, what uses it, and what stood in the way."""
-        return f"backend {self.name!r} ({self.flag}) cannot be used: {self.problem} {self.remedy}"
+        return f"{self.flag} names a backend that cannot be used: {self.problem} {self.remedy}"
 
 
 @dataclass(eq=False, kw_only=True)

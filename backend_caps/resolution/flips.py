@@ -6,35 +6,29 @@ listed only if resolving once more with all of them really gives the better valu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase
 from backend_caps.capability.scale import Scale
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.contributions import cause_of_use
-from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved
+from backend_caps.resolution.remedies import (
+    Remedy,
+    avoid,
+    redeclare,
+    reroute,
+    swap,
+    undo,
+    with_declared,
+)
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import Rule
 from backend_caps.resolution.uses import Use, uses_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """One change: a flag to set, or what a backend would have to declare, truly."""
-
-    text: str
-    flags: Mapping[str, object] | None = None
-    """Flags to change, by the names of `ServerFlags`."""
-    backend: str | None = None
-    declares: Capabilities | None = None
-    """What `backend` would have to declare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +90,22 @@ class _Search:
     def _candidates(
         self, capability: str, target: object, blocking: list[Cause]
     ) -> Iterator[tuple[Remedy, ...]]:
-        rules = [self._rules[c.name] for c in blocking if c.kind is CauseKind.RULE]
-        undoing = [remedy for rule in rules if (remedy := _undo(rule)) is not None]
-        undone = tuple({remedy.text: remedy for remedy in undoing}.values())
-        if any(c.kind is CauseKind.OVERRIDE for c in blocking):
+        """List what to try: flags before other backends, and those before declarations."""
+        if any(c.kind in {CauseKind.OVERRIDE, CauseKind.ENGINE} for c in blocking):
             return
+        rules = [self._rules[c.name] for c in blocking if c.kind is CauseKind.RULE]
+        undone = _unique(map(undo, rules))
         uses = self._uses_behind(blocking)
         if not uses:
             yield undone
             return
+        avoided = [r for use in uses for r in avoid(use, capability, self._situation)]
+        yield _unique((*undone, *avoided))
+        yield _unique((*undone, reroute(self._flags)))
         for name in self._others(capability, target, uses):
-            yield (*undone, *_swaps(uses, name))
-        declared = tuple(_redeclared(name, capability, target) for name in _names(uses))
+            yield (*undone, *swap(uses, name))
         if all(use.problem is None and use.source.distribution for use in uses):
-            yield (*undone, *declared)
+            yield (*undone, *redeclare(uses, capability, target, self._situation))
 
     def _uses_behind(self, blocking: list[Cause]) -> list[Use]:
         places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
@@ -135,7 +131,7 @@ class _Search:
         changes = {k: v for remedy in remedies for k, v in (remedy.flags or {}).items()}
         flags = self._flags.updated(changes)
         try:
-            uses = [_with_declared(use, remedies) for use in uses_of(flags, self._backends)]
+            uses = [with_declared(use, remedies) for use in uses_of(flags, self._backends)]
             plan = resolve(
                 uses, flags, rules=self._plan.rules, facts=self._plan.facts, policy=Policy.QUIET
             )
@@ -143,6 +139,10 @@ class _Search:
             return None
         resolved = plan[capability] if phase is None else plan[capability, phase]
         return resolved.value
+
+
+def _unique(remedies: Iterable[Remedy | None]) -> tuple[Remedy, ...]:
+    return tuple({remedy.text: remedy for remedy in remedies if remedy is not None}.values())
 
 
 def _reaches(kind: Kind, value: object, target: object) -> bool:
@@ -162,56 +162,3 @@ def _next_better(kind: Kind, value: object) -> Iterator[object]:
             yield value | {member}
     elif isinstance(value, bool):
         yield kind.best
-
-
-def _undo(rule: Rule) -> Remedy | None:
-    """Turn over the first switch that the rule asks for."""
-    for name, wanted in rule.given.stated().items():
-        if isinstance(wanted, bool):
-            verb = "Leave out" if wanted else "Add"
-            return Remedy(text=f"{verb} {option_of(name)}.", flags={name: not wanted})
-    return None
-
-
-def _names(uses: list[Use]) -> list[str]:
-    return sorted({use.backend for use in uses})
-
-
-def _swaps(uses: list[Use], name: str) -> Iterator[Remedy]:
-    """Name another backend in every slot that these uses come from."""
-    for slot in sorted({use.slot for use in uses}):
-        option = slot.removeprefix("no ")
-        field = option.removeprefix("--").replace("-", "_")
-        if field in ServerFlags.model_fields:
-            yield Remedy(text=f"Set {option} {name}.", flags={field: name})
-
-
-def _redeclared(name: str, capability: str, target: object) -> Remedy:
-    required = CAPABILITIES[capability].requires
-    values = {capability: target} if required is None else {capability: target, required: True}
-    says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
-    return Remedy(
-        text=f"Have {name!r} declare {says}, if that is true.",
-        backend=name,
-        declares=Capabilities.model_validate(values),
-    )
-
-
-def _with_declared(use: Use, remedies: tuple[Remedy, ...]) -> Use:
-    for remedy in remedies:
-        if remedy.backend == use.backend and remedy.declares and use.declaration:
-            stated = remedy.declares.stated()
-            return replace(use, declaration=_restated(use.declaration, stated))
-    return use
-
-
-def _restated(declaration: Declaration, stated: Mapping[str, object]) -> Declaration:
-    """State values unconditionally: conditions on the same capabilities fall away."""
-    kept = []
-    for when in declaration.conditions:
-        left = {k: v for k, v in when.capabilities.stated().items() if k not in stated}
-        if left:
-            capabilities = Capabilities.model_validate(left)
-            kept.append(when.model_copy(update={"capabilities": capabilities}))
-    capabilities = declaration.capabilities.model_copy(update=stated)
-    return declaration.model_copy(update={"capabilities": capabilities, "conditions": tuple(kept)})

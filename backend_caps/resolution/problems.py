@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Declaration
@@ -48,31 +48,35 @@ def problems_of(plan: Plan) -> tuple[Problem, ...]:
 
 
 def _of_uses(plan: Plan) -> Iterator[Problem]:
-    for use in plan.uses:
+    yield from _of_engine_default([use for use in plan.uses if use.backend == ENGINE_DEFAULT])
+    named = [use for use in plan.uses if use.backend != ENGINE_DEFAULT]
+    yield from _of_roles([use for use in named if use.declaration and not use.adds_only])
+    for use in named:
         if use.problem is not None:
             yield use.problem
-        elif use.backend == ENGINE_DEFAULT:
-            yield _of_engine_default(use)
         elif use.declaration is not None and not use.adds_only:
-            yield from _of_role(use)
             yield from _of_machine(use, use.declaration, plan)
 
 
-def _of_engine_default(use: Use) -> Problem:
-    return Problem(
-        code="engine-default",
-        message=f"the backend for {use.phase.value} is the engine's own choice ({use.slot}); "
-        "nothing is known of it, so it counts as undeclared.",
-        remedy="Name it with --attention-backend.",
-    )
+def _of_engine_default(uses: Sequence[Use]) -> Iterator[Problem]:
+    if uses:
+        phases = ", ".join(sorted({use.phase.value for use in uses}))
+        yield Problem(
+            code="engine-default",
+            message=f"the backend for {phases} is the engine's own choice ({uses[0].slot}); "
+            "nothing is known of it, so it counts as undeclared.",
+            remedy="Name it with --attention-backend.",
+        )
 
 
-def _of_role(use: Use) -> Iterator[Problem]:
-    if use.role is not Role.TARGET and _roles(use) is None:
+def _of_roles(uses: Sequence[Use]) -> Iterator[Problem]:
+    unsaid = [use for use in uses if use.role is not Role.TARGET and _roles(use) is None]
+    for name in sorted({use.backend for use in unsaid}):
+        roles = ", ".join(sorted({use.role.value for use in unsaid if use.backend == name}))
         yield Problem(
             code="role-not-declared",
-            message=f"backend {use.backend!r} is used as {use.role.value} ({use.slot}) and "
-            "declares no roles; undeclared is target alone.",
+            message=f"backend {name!r} is used as {roles} and declares no roles; "
+            "undeclared is target alone.",
             remedy="Ask the backend's author to declare its roles.",
         )
 
@@ -84,7 +88,7 @@ def _of_machine(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Prob
         value, origin, _ = declared(declaration, name, situation)
         unsaid = origin is Origin.UNDECLARED or isinstance(value, Unchecked)
         effective[name] = UNDECLARED if unsaid else value
-    for reason in unsupported_reasons(effective, plan.facts):
+    for reason in unsupported_reasons(effective, plan.flags.with_facts(plan.facts)):
         yield Problem(code=reason.code, message=reason.of(use.backend), remedy=reason.remedy)
 
 

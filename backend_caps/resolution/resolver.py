@@ -59,7 +59,7 @@ def resolve(
     uses = tuple(sorted(uses, key=lambda use: use.sort_key))
     _check(uses)
     rules = rules or RuleSet.builtin(DEFAULT_ENGINE)
-    facts = flags.with_facts(facts or Facts())
+    facts = facts or Facts()
     overrides = _overrides(unsafe_override)
     join = _Join(uses, flags.situation(facts), rules, overrides)
     plan = Plan(

@@ -74,6 +74,7 @@ def rehearse(
     batch.spec_info = RehearsalSpecInfo() if future_map.speculative else None
     generations = torch.zeros(len(_ROWS), dtype=torch.int64)
     future_map.commit_lengths(batch.req_pool_indices_cpu, batch.seq_lens.cpu(), generations)
+    processed: Tensor | None = None
     for number in range(1, num_steps + 1):
         yield _step(number, future_map, batch)
         accepted = _accepted(draft, generator) if future_map.speculative else 1
@@ -81,7 +82,9 @@ def rehearse(
         _forward(future_map, batch, new_lens, draft, generator)
         if batch.spec_info is None:
             _advance(batch)
-        future_map.commit_lengths(batch.req_pool_indices_cpu, new_lens.cpu(), generations)
+        if processed is not None:
+            future_map.commit_lengths(batch.req_pool_indices_cpu, processed.cpu(), generations)
+        processed = new_lens  # an overlapped scheduler processes a result one step late
 
 
 def _prefilled(future_map: FutureMap) -> RehearsalBatch:
