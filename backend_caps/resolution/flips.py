@@ -46,11 +46,13 @@ def flips(plan: Plan, backends: Mapping[str, Backend], flags: ServerFlags) -> tu
     """List, for each value with an effect, what would lead to the next better one.
 
     Args:
-        plan: resolved from `flags`.
+        plan: resolved from `flags`; of uses by hand nothing is known that could change.
         backends: the registry; its other backends are candidates.
         flags: the server's.
     """
     search = _Search(plan, backends, flags)
+    if not search.follows_from_flags():
+        return ()
     return tuple(
         flip
         for phase, resolved in plan.values()
@@ -124,21 +126,30 @@ class _Search:
             if all(c is not None and _reaches(kind, c.value, target) for c in causes):
                 yield name
 
+    def follows_from_flags(self) -> bool:
+        """Tell whether the flags lead to this plan's uses, so that changing them says something."""
+        again = self._again(())
+        return again is not None and again.uses == self._plan.uses
+
     def _after(
         self, remedies: tuple[Remedy, ...], capability: str, phase: Phase | None
     ) -> object | None:
+        plan = self._again(remedies)
+        if plan is None:
+            return None
+        return (plan[capability] if phase is None else plan[capability, phase]).value
+
+    def _again(self, remedies: tuple[Remedy, ...]) -> Plan | None:
         """Resolve once more with all the changes; None where that is refused."""
         changes = {k: v for remedy in remedies for k, v in (remedy.flags or {}).items()}
         flags = self._flags.updated(changes)
         try:
             uses = [with_declared(use, remedies) for use in uses_of(flags, self._backends)]
-            plan = resolve(
+            return resolve(
                 uses, flags, rules=self._plan.rules, facts=self._plan.facts, policy=Policy.QUIET
             )
         except (BackendCapsError, ExceptionGroup):
             return None
-        resolved = plan[capability] if phase is None else plan[capability, phase]
-        return resolved.value
 
 
 def _unique(remedies: Iterable[Remedy | None]) -> tuple[Remedy, ...]:

@@ -78,8 +78,7 @@ def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
     for slot in sorted({use.slot for use in uses}):
         option = slot.removeprefix("no ")
         field = option.removeprefix("--").replace("-", "_")
-        if field in ServerFlags.model_fields:
-            yield Remedy(text=f"Set {option} {name}.", flags={field: name})
+        yield Remedy(text=f"Set {option} {name}.", flags={field: name})
 
 
 def redeclare(
@@ -88,10 +87,10 @@ def redeclare(
     """Have each backend declare what it lacks for the target, and no more."""
     lacking: dict[str, dict[str, object]] = {}
     for use in uses:
-        if use.declaration is not None:
-            own = {**situation, "role": use.role, "phase": use.phase}
-            values = dict(_lacking(use.declaration, capability, target, own))
-            lacking.setdefault(use.backend, {}).update(values)
+        assert use.declaration is not None, f"{use.backend} has nothing to declare over"
+        own = {**situation, "role": use.role, "phase": use.phase}
+        values = dict(_lacking(use.declaration, capability, target, own))
+        lacking.setdefault(use.backend, {}).update(values)
     for name, values in sorted(lacking.items()):
         says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
         yield Remedy(

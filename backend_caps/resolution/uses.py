@@ -173,11 +173,14 @@ def _use(
 def _declaration(backend: Backend, slot: _Slot) -> Declaration:
     if backend.declaration is not None and backend.status is Status.OK:
         return backend.declaration
-    told = backend.problems or (
-        Problem(code="broken", message="its declaration was not read.", remedy="See the report."),
+    told = Problem(
+        code="broken",
+        message=f"the declaration of {backend.name!r} was not read.",
+        remedy="See the report.",
     )
+    first = next(iter(backend.problems), told)
     raise UnusableBackendError(
-        name=backend.name, flag=slot.flag, problem=told[0].message, remedy=told[0].remedy
+        name=backend.name, flag=slot.flag, problem=first.message, remedy=first.remedy
     )
 
 
