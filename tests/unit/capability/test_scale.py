@@ -37,6 +37,14 @@ def test_scale_numbers_its_members(scale: type[Scale], names: list[str]) -> None
     assert ranks == {name: place for place, name in enumerate(names)}
 
 
+@pytest.mark.parametrize("member", [*HostSeqLens])
+def test_scale_member_is_not_before_itself(member: HostSeqLens) -> None:
+    """No member comes before or after itself."""
+    same = HostSeqLens(member.value)
+
+    assert (member < same, member > same, member <= same) == (False, False, True)
+
+
 def test_scale_max_is_not_alphabetical() -> None:
     """The highest of a scale is the last defined, though its value comes first in the alphabet."""
     highest = max(HostSeqLens.EXACT, HostSeqLens.NONE, HostSeqLens.UPPER_BOUND)

@@ -83,6 +83,7 @@ def test_plan_document_has_the_keys_of_its_schema() -> None:
             "phases",
             "flips",
             "problems",
+            "policy",
             "rules",
             "fingerprint",
         ],

@@ -210,14 +210,14 @@ def test_condition_may_ask_for_the_use(role: Role, phase: Phase, value: HostSeqL
             Capabilities(host_seq_lens=_NONE),
             _EXACT,
             Origin.UNDECLARED,
-            "declares host_seq_lens=none without max_context_len_known, which that requires",
+            "declares host_seq_lens=none, but not max_context_len_known, which it needs",
             id="not stated",
         ),
         pytest.param(
             Capabilities(host_seq_lens=_BOUND, max_context_len_known=False),
             _EXACT,
             Origin.DECLARED,
-            "declares host_seq_lens=upper_bound without max_context_len_known, which that requires",
+            "declares host_seq_lens=upper_bound, but not max_context_len_known, which it needs",
             id="denied",
         ),
         pytest.param(

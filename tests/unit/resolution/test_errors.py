@@ -68,7 +68,7 @@ _ERRORS = [
         UnusableBackendError(
             name="fa3", flag="--attention-backend", problem="It hangs.", remedy="Repair it."
         ),
-        "backend 'fa3' (--attention-backend) cannot be used: It hangs. Repair it.",
+        "--attention-backend names a backend that cannot be used: It hangs. Repair it.",
         id="UnusableBackendError",
     ),
     pytest.param(

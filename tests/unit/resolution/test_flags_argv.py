@@ -146,6 +146,12 @@ def test_argv_gives_an_abbreviation_of_another_flag_to_it() -> None:
             "--disable-custom-all-reduce. Write the flag out.",
             id="an ambiguous abbreviation",
         ),
+        pytest.param(
+            "--attention fa3",
+            "--attention could be --attention-backend, --attention-context-parallel-size. "
+            "Write the flag out.",
+            id="an ambiguous abbreviation whose first meaning is ours",
+        ),
         pytest.param("--page-size", f"--page-size has no value; {_NO_VALUE}", id="no value"),
         pytest.param(
             "--page-size --device cuda",

@@ -30,7 +30,7 @@ _ON_FA3 = f"--attention-backend fa3 {SPECULATING}"
 _TBO = "--enable-two-batch-overlap"
 _LEAVE_OUT_TBO = f"Leave out {_TBO}."
 _SET_MLA = "Set --attention-backend mla."
-_DECLARE = "Have 'fa3' declare host_seq_lens={} and max_context_len_known=yes, if that is true."
+_DECLARE = "Have 'fa3' declare host_seq_lens={}, if that is true."
 _DECLARE_BOUND, _DECLARE_NONE = _DECLARE.format("upper_bound"), _DECLARE.format("none")
 _READS_ONLY = Capabilities(needs_cpu_seq_lens=True)
 _BOUNDED = Capabilities(
@@ -115,11 +115,43 @@ def _told(found: tuple[Flip, ...], capability: str = "host_seq_lens") -> list[tu
             id="a value without effect is left",
         ),
         pytest.param(
-            "--attention-backend fa3 --decode-attention-backend mla --disable-piecewise-cuda-graph "
-            "--speculative-algorithm EAGLE",
+            f"--attention-backend mla --decode-attention-backend fa3 {SPECULATING}",
+            [installed("fa3", READS), installed("mla", OPTS_OUT)],
+            [("Set --decode-attention-backend mla.",)],
+            id="only the slot at fault is replaced",
+        ),
+        pytest.param(
+            f"--attention-backend fa3 --decode-attention-backend mla {SPECULATING}",
+            [installed("fa3", READS), installed("mla", OPTS_OUT)],
+            [("Set --speculative-attention-mode decode.",)],
+            id="verify runs on the other of a pair",
+        ),
+        pytest.param(
+            f"--attention-backend fa3 --prefill-attention-backend mla {SPECULATING} "
+            "--speculative-attention-mode decode --speculative-num-steps 1 "
+            "--speculative-draft-attention-backend mla",
             [installed("fa3", READS), installed("mla", OPTS_OUT)],
             [(_SET_MLA,)],
-            id="only the slot at fault is replaced",
+            id="no rerouting where decode is at fault",
+        ),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3")],
+            [
+                (
+                    (
+                        "Have 'fa3' declare host_seq_lens=upper_bound and "
+                        "max_context_len_known=yes, if that is true."
+                    ),
+                )
+            ],
+            id="redeclared with what an opt-out requires",
+        ),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3", Capabilities(needs_cpu_seq_lens=False))],
+            [("Have 'fa3' declare max_context_len_known=yes, if that is true.",)],
+            id="declared but for what an opt-out requires",
         ),
         pytest.param(
             f"--prefill-attention-backend fa3 --decode-attention-backend triton {SPECULATING}",
@@ -269,13 +301,113 @@ def test_flips_of_a_permission_lead_to_it() -> None:
     ]
 
 
-def test_flips_do_not_argue_with_the_operator() -> None:
-    """A value that was overridden is not flipped."""
-    backends = named(installed("fa3", OPTS_OUT), installed("mla", OPTS_OUT))
+@pytest.mark.parametrize("said", [OPTS_OUT, READS], ids=["nothing else", "a backend too"])
+def test_flips_do_not_argue_with_the_operator(said: Capabilities) -> None:
+    """A value that was overridden is not flipped, whatever else stands in its way."""
+    backends = named(installed("fa3", said), installed("mla", OPTS_OUT))
 
     found = _flips(_ON_FA3, backends, override=Capabilities(needs_cpu_seq_lens=True))
 
     assert _told(found) == []
+
+
+def test_flips_do_not_argue_with_the_engine() -> None:
+    """A need that the engine itself has is not flipped."""
+    backends = named(installed("fa3", READS), installed("mla", OPTS_OUT))
+    read = flags(_ON_FA3)
+    plan = resolve(uses_of(read, backends), read)
+
+    found = flips(plan.raised("host_seq_lens", HostSeqLens.EXACT, "no bound"), backends, read)
+
+    assert _told(found) == []
+
+
+_TAKES_BOTH = OPTS_OUT.model_copy(update={"kv_cache_dtypes": {"fp8_e5m2", "fp8_e4m3"}})
+_TAKES_ANY = OPTS_OUT.model_copy(update={"kv_cache_dtypes": "any"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "line", "told"),
+    [
+        pytest.param(
+            Given(kv_cache_dtype={"fp8_e5m2"}),
+            OPTS_OUT,
+            "--kv-cache-dtype fp8_e5m2",
+            [("Set --kv-cache-dtype bfloat16.",)],
+            id="by the usual dtype",
+        ),
+        pytest.param(
+            Given(kv_cache_dtype={"fp8_e5m2"}),
+            _TAKES_ANY,
+            "--kv-cache-dtype fp8_e5m2",
+            [("Set --kv-cache-dtype bfloat16.",)],
+            id="by the usual dtype, of any",
+        ),
+        pytest.param(
+            Given(kv_cache_dtype={"fp8_e5m2"}),
+            _TAKES_BOTH,
+            "--kv-cache-dtype fp8_e5m2",
+            [("Set --kv-cache-dtype fp8_e4m3.",)],
+            id="by another dtype that the backend takes",
+        ),
+        pytest.param(
+            Given(kv_cache_dtype={"fp8_e5m2"}),
+            OPTS_OUT,
+            "",
+            [("Set --kv-cache-dtype bfloat16.",)],
+            id="while it is open",
+        ),
+        pytest.param(
+            Given(kv_cache_dtype={"bfloat16"}),
+            OPTS_OUT,
+            "",
+            [(_DECLARE_BOUND,)],
+            id="by no dtype, if it asks for the usual",
+        ),
+        pytest.param(
+            Given(enable_dp_attention=True),
+            OPTS_OUT,
+            "--enable-dp-attention",
+            [("Leave out --enable-dp-attention.",)],
+            id="by a switch",
+        ),
+        pytest.param(
+            Given(kv_cache_dtype={"fp8_e5m2"}, enable_dp_attention=False),
+            OPTS_OUT,
+            "",
+            [("Add --enable-dp-attention.",)],
+            id="by a switch before a dtype",
+        ),
+        pytest.param(
+            Given(enable_dp_attention=True), OPTS_OUT, "", [], id="not where it does not hold"
+        ),
+        pytest.param(
+            Given(tp_size={1}), OPTS_OUT, "", [(_DECLARE_BOUND,)], id="by no number: redeclared"
+        ),
+    ],
+)
+def test_flips_avoid_a_condition(
+    given: Given, said: Capabilities, line: str, told: list[tuple[str, ...]]
+) -> None:
+    """A condition that stands in the way is made false by a flag, where one does."""
+    reads = When(given=given, capabilities=_READS_ONLY, reason="why")
+
+    found = _flips(f"{_ON_FA3} {line}", named(installed("fa3", said, conditions=[reads])))
+
+    assert _told(found) == told
+
+
+def test_flips_avoid_no_condition_on_another_capability() -> None:
+    """A condition that says nothing of a value is left alone."""
+    graphs = When(
+        given=Given(enable_dp_attention=False),
+        capabilities=Capabilities(sync_free_prepare=True),
+        reason="why",
+    )
+
+    found = _flips(_ON_FA3, named(installed("fa3", READS, conditions=[graphs])))
+
+    assert _told(found) == [(_DECLARE_BOUND,)]
 
 
 def test_flips_restate_conditions_unconditionally() -> None:

@@ -35,7 +35,7 @@ def test_missing_backend_is_a_problem() -> None:
 
 
 def test_engine_default_is_a_problem() -> None:
-    """A backend that the engine chooses is told of, for each phase."""
+    """A backend that the engine chooses is told of once, with its phases."""
     read = flags("")
 
     problems = resolve(uses_of(read, named()), read).problems
@@ -43,23 +43,29 @@ def test_engine_default_is_a_problem() -> None:
     assert list(problems) == [
         Problem(
             code="engine-default",
-            message=f"the backend for {phase} is the engine's own choice (no --attention-backend); "
-            "nothing is known of it, so it counts as undeclared.",
+            message="the backend for decode, prefill is the engine's own choice "
+            "(no --attention-backend); nothing is known of it, so it counts as undeclared.",
             remedy="Name it with --attention-backend.",
         )
-        for phase in ("decode", "prefill")
     ]
 
 
-@pytest.mark.parametrize("role", [Role.DRAFT, Role.DRAFT_EXTEND])
-def test_undeclared_role_is_a_problem(role: Role) -> None:
-    """A backend that declares no roles is for the target; another role is told of."""
-    problems = _problems([use("fa3", role=role)])
+@pytest.mark.parametrize(
+    ("roles", "told"),
+    [
+        pytest.param([Role.DRAFT], "draft", id="one"),
+        pytest.param([Role.TARGET, Role.DRAFT_EXTEND], "draft_extend", id="one beside the target"),
+        pytest.param([Role.DRAFT_EXTEND, Role.DRAFT], "draft, draft_extend", id="two"),
+    ],
+)
+def test_undeclared_role_is_a_problem(roles: list[Role], told: str) -> None:
+    """A backend that declares no roles is for the target; others are told of once, together."""
+    problems = _problems([use("fa3", role=role) for role in roles])
 
     assert problems == [
         Problem(
             code="role-not-declared",
-            message=f"backend 'fa3' is used as {role.value} (by hand) and declares no roles; "
+            message=f"backend 'fa3' is used as {told} and declares no roles; "
             "undeclared is target alone.",
             remedy="Ask the backend's author to declare its roles.",
         )

@@ -212,7 +212,8 @@ def test_backend_that_could_not_be_read_is_an_error(status: Status) -> None:
     )
 
     assert error == (
-        "backend 'fa3' (--attention-backend) cannot be used: fa3_caps raises KeyError. Repair it."
+        "--attention-backend names a backend that cannot be used: fa3_caps raises KeyError. "
+        "Repair it."
     )
 
 
@@ -223,7 +224,8 @@ def test_broken_backend_without_a_problem_refers_to_the_report() -> None:
     error = error_of(lambda: uses_of(flags("--attention-backend fa3"), backends))
 
     assert error == (
-        "backend 'fa3' (--attention-backend) cannot be used: its declaration was not read. "
+        "--attention-backend names a backend that cannot be used: the declaration of 'fa3' was "
+        "not read. "
         "See the report."
     )
 
@@ -252,8 +254,8 @@ def test_faults_of_several_slots_come_as_one_group() -> None:
                 "declared: mla, triton. Did you mean 'triton'?"
             ),
             (
-                "backend 'mla' (--decode-attention-backend) cannot be used: its declaration was "
-                "not read. See the report."
+                "--decode-attention-backend names a backend that cannot be used: the declaration "
+                "of 'mla' was not read. See the report."
             ),
         ],
     )
