@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.backend import Backend
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase
 from backend_caps.capability.scale import Scale
@@ -119,7 +119,7 @@ class _Search:
         blamed = {use.backend for use in uses}
         for name in sorted(set(self._backends) - blamed):
             backend = self._backends[name]
-            if backend.status is not Status.OK or backend.declaration is None:
+            if backend.declaration is None:
                 continue
             swapped = [replace(u, backend=name, declaration=backend.declaration) for u in uses]
             causes = [cause_of_use(u, capability, self._situation) for u in swapped]
