@@ -7,7 +7,7 @@ import pytest
 
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.declaration import When
-from backend_caps.capability.facts import Given
+from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, GraphMetadata, HostSeqLens
@@ -344,10 +344,10 @@ _TAKES_ANY = OPTS_OUT.model_copy(update={"kv_cache_dtypes": "any"})
             id="by the usual dtype, of any",
         ),
         pytest.param(
-            Given(kv_cache_dtype={"fp8_e5m2"}),
+            Given(kv_cache_dtype={"fp8_e4m3"}),
             _TAKES_BOTH,
-            "--kv-cache-dtype fp8_e5m2",
-            [("Set --kv-cache-dtype fp8_e4m3.",)],
+            "--kv-cache-dtype fp8_e4m3",
+            [("Set --kv-cache-dtype fp8_e5m2.",)],
             id="by another dtype that the backend takes",
         ),
         pytest.param(
@@ -395,6 +395,30 @@ def test_flips_avoid_a_condition(
     found = _flips(f"{_ON_FA3} {line}", named(installed("fa3", said, conditions=[reads])))
 
     assert _told(found) == told
+
+
+def test_flips_avoid_no_condition_that_does_not_hold() -> None:
+    """A condition that is false already needs no change."""
+    holds, fails = (
+        When(given=given, capabilities=_READS_ONLY, reason="why")
+        for given in (Given(disable_cuda_graph=False), Given(enable_dp_attention=True))
+    )
+
+    found = _flips(_ON_FA3, named(installed("fa3", OPTS_OUT, conditions=[fails, holds])))
+
+    assert _told(found) == [("Add --disable-cuda-graph.",)]
+
+
+def test_flips_know_the_facts_of_the_plan() -> None:
+    """What is known of the machine is known when resolving once more."""
+    small = When(given=Given(head_size={64}), capabilities=_READS_ONLY, reason="why")
+    backends = named(installed("fa3", OPTS_OUT, conditions=[small]))
+    read = flags(f"{_ON_FA3} {_TBO}")
+    plan = resolve(uses_of(read, backends), read, facts=Facts(head_size=128))
+
+    found = flips(plan, backends, read)
+
+    assert _told(found) == [(_LEAVE_OUT_TBO,)]
 
 
 def test_flips_avoid_no_condition_on_another_capability() -> None:

@@ -185,7 +185,7 @@ def test_machine_of_a_composite_is_checked_by_its_parts() -> None:
     """What a composite leaves out of its own words is no problem of its own."""
     own = Use(
         backend="hybrid",
-        role=Role.TARGET,
+        role=Role.DRAFT,
         phase=Phase.DECODE,
         declaration=Declaration(),
         adds_only=True,
