@@ -18,6 +18,14 @@ from backend_caps.resolution.flips import Flip
 from backend_caps.resolution.plan import Cause, Plan, Resolved
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+_LEFT_OUT = Field(exclude_if=_is_none)
+"""A key that is there only where it has something to say."""
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(
         frozen=True,
@@ -58,7 +66,7 @@ class CauseDocument(_Document):
     """How its value came to be."""
     source: str | None
     """Where a backend is declared: distribution, version, file and line; null if nowhere."""
-    rank: int | None
+    rank: Annotated[int | None, _LEFT_OUT] = None
     """The rank it comes from, where plans of several are joined."""
 
 
@@ -128,7 +136,7 @@ class CapabilityDocument(_Document):
     """What it states, or `undeclared`."""
     origin: Literal["declared", "undeclared", "inherited"]
     """Whether anybody stated it."""
-    when: list[ConditionDocument] | None = None
+    when: Annotated[list[ConditionDocument] | None, _LEFT_OUT] = None
     """What holds under conditions."""
 
 
@@ -145,7 +153,7 @@ class BackendDocument(_Document):
     """The distribution's version."""
     declared_at: str | None
     """`file:line` of the declaration, or of the entry point where it was not read."""
-    parts: list[str] | None = None
+    parts: Annotated[list[str] | None, _LEFT_OUT] = None
     """The backends that a composite hands its uses to."""
     capabilities: dict[str, CapabilityDocument]
     """What it says; empty where the declaration was not read."""
