@@ -29,16 +29,14 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
     gc.disable()  # a process of a quarter of a second: collecting is a twentieth of it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     own, server_flags = _divided(sys.argv[1:] if argv is None else argv)
-    if not own or own[0] not in _READ_PLUGINS or not _NEED_NO_PLUGINS.isdisjoint(own):
-        _run(own, server_flags)
-        return
-    from backend_caps.discovery.process import start_early  # noqa: PLC0415 - see above
-    from backend_caps.discovery.search import Search  # noqa: PLC0415 - see above
+    loading = _begun(working_directory) if _reads_plugins(own) else None
+    from backend_caps.cli.main import run  # noqa: PLC0415 - slow: while plugins are read
 
-    early = start_early(Search.of_process(working_directory))
-    from backend_caps.discovery.loading import begin  # noqa: PLC0415 - slow: while it starts
-
-    _run(own, server_flags, begin(environ=os.environ, early=early))
+    try:
+        run(own, server_flags, loading)
+    finally:
+        if loading is not None:
+            loading.close()
 
 
 def _divided(words: list[str]) -> tuple[list[str], list[str]]:
@@ -47,14 +45,18 @@ def _divided(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-def _run(own: list[str], server_flags: list[str], loading: Loading | None = None) -> None:
-    from backend_caps.cli.main import run  # noqa: PLC0415 - slow: while plugins are read
+def _reads_plugins(own: list[str]) -> bool:
+    return own[:1] != [] and own[0] in _READ_PLUGINS and _NEED_NO_PLUGINS.isdisjoint(own)
 
-    try:
-        run(own, server_flags, loading)
-    finally:
-        if loading is not None:
-            loading.close()
+
+def _begun(working_directory: str | None) -> Loading:
+    from backend_caps.discovery.process import start_early  # noqa: PLC0415 - light, so first
+    from backend_caps.discovery.search import Search  # noqa: PLC0415 - light, so first
+
+    early = start_early(Search.of_process(working_directory))
+    from backend_caps.discovery.loading import begin  # noqa: PLC0415 - slow: while that starts
+
+    return begin(environ=os.environ, early=early)
 
 
 def _leave_working_directory() -> str | None:

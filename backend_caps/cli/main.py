@@ -38,7 +38,9 @@ _USAGE_ERRORS = (
 )
 
 
-class _Commands(click.Group):
+class Commands(click.Group):
+    """Commands whose errors are sentences, and exit statuses."""
+
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; say an error in its own words, each fault on a line."""
         try:
@@ -62,7 +64,7 @@ def _leaves(error: BackendCapsError | ExceptionGroup[Exception]) -> Iterator[Bac
 
 
 @click.group(
-    cls=_Commands,
+    cls=Commands,
     name="backend-caps",
     commands=[report, resolve, explain, relay],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

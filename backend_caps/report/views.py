@@ -37,6 +37,7 @@ def report_view(report: ReportDocument) -> Iterator[Section]:
         yield _installed(report.backends)
         yield from _matrix([b for b in report.backends if b.status == "ok"])
         yield from _conditions(report.backends)
+        yield from _composites(report.backends)
     named = [(backend.name, p) for backend in report.backends for p in backend.problems]
     yield from _problems([*named, *(("", p) for p in report.problems)])
     if report.plan is not None:
@@ -86,6 +87,12 @@ def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
         for name, said in backend.capabilities.items()
         for condition in said.when or ()
     ]
+    if lines:
+        yield Lines(tuple(lines))
+
+
+def _composites(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
+    lines = [f"{b.name} hands its uses to {', '.join(b.parts)}" for b in backends if b.parts]
     if lines:
         yield Lines(tuple(lines))
 
@@ -151,7 +158,8 @@ def _named(capability: str, phase: str | None) -> str:
 def relay_view(relayed: RelayDocument) -> Iterator[Section]:
     """Show what crossed to the host in each step, and why."""
     mirror = relayed.plan.server["host_seq_lens"]
-    yield Heading(f"{len(relayed.steps)} steps of 3 requests on {relayed.device}")
+    num_requests = len(relayed.steps[0].seq_lens)
+    yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
     yield Lines((_headline(mirror), *(f"because {why}" for why in _reasons(mirror))))
     rows = [
         (

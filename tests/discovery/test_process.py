@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from backend_caps.discovery.answers import Answer, Work
-from backend_caps.discovery.process import Child, interpreter_flags
+from backend_caps.discovery.process import Child, interpreter_flags, start_early
+from backend_caps.discovery.search import Search
 from tests.discovery.conftest import DECLARES, Site
 
 DISCOVERS = """\
@@ -133,3 +134,16 @@ def test_discovery_that_is_dropped_ends_with_its_parent(site: Site, tmp_path: Pa
 
     assert status == 7
     assert not is_running(int(told.read_text()))
+
+
+def test_early_start_that_fails_leaves_the_telling_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    """Where no process starts before the scan, the one after it says why."""
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    search = Search.of_folders([site.root])
+
+    where, child = start_early(search)
+
+    assert where is search
+    assert child is None

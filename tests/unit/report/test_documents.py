@@ -108,9 +108,7 @@ def test_plan_document_causes_have_the_keys_of_the_schema() -> None:
     written = json.loads(document.model_dump_json())
 
     keys = {tuple(each) for value in written["server"].values() for each in value["causes"]}
-    assert keys == {
-        ("kind", "name", "role", "phase", "value", "reason", "origin", "source", "rank")
-    }
+    assert keys == {("kind", "name", "role", "phase", "value", "reason", "origin", "source")}
 
 
 def test_plan_document_is_what_the_plan_is() -> None:
