@@ -8,7 +8,7 @@ A page asks for its part between cog's markers; `make docs` tells which pages ar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from types import NoneType, UnionType
@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import click
 
 import backend_caps
-from backend_caps import relay
 from backend_caps.capability.compute import ComputeRange, Version
 from backend_caps.capability.facts import AtLeast, Facts, Given
 from backend_caps.capability.fit import CHECKED_AGAINST
@@ -347,84 +346,3 @@ def plan_problems() -> str:
         rows.append((f"`{code}-unsupported`", taken, f"Use another backend, or {fact} …."))
         rows.append((f"`{code}-not-checked`", unsaid, "Ask the backend's author to declare it."))
     return table(("code", "what it says", "what to do"), sorted(rows))
-
-
-# api.md
-
-
-def public_names() -> str:
-    """Give each name of the package with its first docstring line."""
-    return _names(backend_caps, backend_caps.__all__)
-
-
-def relay_names() -> str:
-    """Give each name of `backend_caps.relay` with its first docstring line."""
-    return _names(relay, relay.__all__)
-
-
-def _names(module: object, names: Sequence[str]) -> str:
-    rows = [(f"`{name}`", _first_line(getattr(module, name), name)) for name in names]
-    return table(("name", "what it does"), rows)
-
-
-_CONSTANTS = {
-    "ANY": "Every value is taken: stated, which is not the same as unstated.",
-    "DEVICE_TRAITS": "What each torch device type has that the relay can use.",
-    "UNDECLARED": "What nobody stated. It resolves to the worst value.",
-}
-
-
-def _first_line(thing: object, name: str = "") -> str:
-    text = _CONSTANTS.get(name) or inspect.getdoc(thing)
-    assert text is not None, f"{name or thing} has no docstring"
-    return text.partition("\n\n")[0]
-
-
-def functions() -> str:
-    """Give the functions of the package with their whole docstrings."""
-    return "\n\n".join(
-        _documented(name, getattr(backend_caps, name))
-        for name in backend_caps.__all__
-        if inspect.isfunction(getattr(backend_caps, name))
-    )
-
-
-def future_map() -> str:
-    """Give FutureMap and its methods with their whole docstrings."""
-    methods = [
-        _documented(f"FutureMap.{name}", method)
-        for name, method in vars(relay.FutureMap).items()
-        if not name.startswith("_") and callable(getattr(relay.FutureMap, name))
-        for method in [getattr(relay.FutureMap, name)]
-    ]
-    return "\n\n".join((_documented("FutureMap", relay.FutureMap), *methods))
-
-
-def _documented(name: str, thing: Callable[..., object]) -> str:
-    return f"### {name}\n\n```text\n{_signature(name, thing)}\n\n{inspect.getdoc(thing)}\n```"
-
-
-def _signature(name: str, thing: Callable[..., object]) -> str:
-    """Write a signature as its source does, one parameter a line where it is long."""
-    signature = inspect.signature(thing)
-    words: list[str] = []
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
-            words.append("*")
-        words.append(_parameter(parameter))
-    result = signature.return_annotation
-    end = ")" if result in {signature.empty, "None"} else f") -> {result}"
-    short = f"{name}({', '.join(words)}{end}"
-    if len(short) <= _WIDTH:
-        return short
-    return "\n".join((f"{name}(", *(f"    {word}," for word in words), end))
-
-
-def _parameter(parameter: inspect.Parameter) -> str:
-    if parameter.annotation is parameter.empty:
-        return parameter.name
-    written = f"{parameter.name}: {parameter.annotation}"
-    default = parameter.default
-    if default is parameter.empty:
-        return written
-    return f"{written} = {default if isinstance(default, Enum) else repr(default)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from backend_caps.capability.scale import Anything, Scale
 
@@ -86,39 +87,10 @@ class Kind:
     requires: str | None = None
 
 
-def need(
-    *,
-    worst: object,
-    best: object,
-    join: Callable[..., object],
-    scope: Scope,
-    counted: Counted = EVERY_USE,
-    requires: str | None = None,
-) -> Kind:
-    """Describe what the engine must supply."""
-    return Kind(
-        polarity=Polarity.NEED,
-        worst=worst,
-        best=best,
-        join=join,
-        scope=scope,
-        counted=counted,
-        requires=requires,
-    )
-
-
-def support(
-    *,
-    worst: object,
-    best: object,
-    join: Callable[..., object],
-    scope: Scope,
-    counted: Counted = EVERY_USE,
-) -> Kind:
-    """Describe what the backend can do."""
-    return Kind(
-        polarity=Polarity.SUPPORT, worst=worst, best=best, join=join, scope=scope, counted=counted
-    )
+need = partial(Kind, polarity=Polarity.NEED)
+"""Describe what the engine must supply."""
+support = partial(Kind, polarity=Polarity.SUPPORT)
+"""Describe what the backend can do."""
 
 
 def highest(one: Scale, other: Scale) -> Scale:
