@@ -50,6 +50,20 @@ def _cell(text: str) -> str:
 # What a field can hold, from its annotation.
 
 
+_CONSTANTS = {
+    "ANY": "Every value is taken: stated, which is not the same as unstated.",
+    "DEVICE_TRAITS": "What each torch device type has that the relay can use.",
+    "UNDECLARED": "What nobody stated. It resolves to the worst value.",
+}
+
+
+def first_line(thing: object, name: str = "") -> str:
+    """Return the first line of a docstring; a constant has its own."""
+    text = _CONSTANTS.get(name) or inspect.getdoc(thing)
+    assert text is not None, f"{name or thing} has no docstring"
+    return text.partition("\n\n")[0]
+
+
 def values_of(annotation: object) -> str:
     """Write what a field can hold."""
     options = [option for option in _options(annotation) if option is not Undeclared]
@@ -322,7 +336,7 @@ def _error(example: backend_caps.BackendCapsError) -> str:
     kind = type(example)
     fields = list(inspect.signature(kind).parameters)
     told = f"Fields: {', '.join(f'`{name}`' for name in fields)}." if fields else "No fields."
-    return f"### {kind.__name__}\n\n{_first_line(kind)} {told}\n\n```text\n{example}\n```"
+    return f"### {kind.__name__}\n\n{first_line(kind)} {told}\n\n```text\n{example}\n```"
 
 
 def discovery_problems() -> str:

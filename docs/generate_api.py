@@ -9,7 +9,7 @@ from enum import Enum
 
 import backend_caps
 from backend_caps import relay
-from docs.generate import table
+from docs.generate import first_line, table
 
 _WIDTH = 100
 
@@ -25,21 +25,8 @@ def relay_names() -> str:
 
 
 def _names(module: object, names: Sequence[str]) -> str:
-    rows = [(f"`{name}`", _first_line(getattr(module, name), name)) for name in names]
+    rows = [(f"`{name}`", first_line(getattr(module, name), name)) for name in names]
     return table(("name", "what it does"), rows)
-
-
-_CONSTANTS = {
-    "ANY": "Every value is taken: stated, which is not the same as unstated.",
-    "DEVICE_TRAITS": "What each torch device type has that the relay can use.",
-    "UNDECLARED": "What nobody stated. It resolves to the worst value.",
-}
-
-
-def _first_line(thing: object, name: str = "") -> str:
-    text = _CONSTANTS.get(name) or inspect.getdoc(thing)
-    assert text is not None, f"{name or thing} has no docstring"
-    return text.partition("\n\n")[0]
 
 
 def functions() -> str:
