@@ -46,8 +46,8 @@ def relay(
     registry = request.registry(ctx.ensure_object(Invocation))
     draft = None
     if flags.speculative_algorithm is not None:
-        topk, width = flags.speculative_eagle_topk or 1, flags.speculative_num_draft_tokens or 4
-        draft = DraftShape(topk=topk, accept_tokens=width)
+        topk = flags.speculative_eagle_topk or 1
+        draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
     plan, future_map = configure(
         flags,
         pool_size=pool_size,

@@ -125,7 +125,7 @@ class FutureMap:
             and not flags.disable_overlap_schedule,
             draft=draft,
             max_context_len=flags.context_length,
-            accept_tokens=accept_tokens or flags.speculative_num_draft_tokens,
+            accept_tokens=accept_tokens or flags.accept_tokens,
             debug=debug,
             streams=streams,
         )

@@ -177,6 +177,16 @@ class ServerFlags(FrozenModel):
         raise_all("server flags", line.faults)
         return flags
 
+    @property
+    def accept_tokens(self) -> int | None:
+        """The most tokens that one step can accept, the bonus token included, where it is said.
+
+        A chain of drafts is as long as its steps whatever `speculative_num_draft_tokens` says,
+        so the larger of the two counts.
+        """
+        steps, drafted = self.speculative_num_steps, self.speculative_num_draft_tokens
+        return max((drafted or 0, 0 if steps is None else steps + 1)) or None
+
     def situation(self, facts: Facts) -> Situation:
         """List what is known of the server, by name; facts go before flags."""
         given = {name: getattr(self, name) for name in type(self).model_fields}

@@ -44,7 +44,7 @@ def _roles(use: Use) -> frozenset[Role] | None:
 
 def problems_of(plan: Plan) -> tuple[Problem, ...]:
     """List what is wrong with a plan, each problem once."""
-    return in_order({*_of_uses(plan), *_of_values(plan)})
+    return in_order({*plan.rules.problems, *_of_uses(plan), *_of_values(plan)})
 
 
 def _of_uses(plan: Plan) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from backend_caps.capability.declaration import Sentence
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Scope
 from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.status import Problem
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import read_data
@@ -82,6 +83,8 @@ class RuleSet:
     algorithms: frozenset[str]
     """Every algorithm the engine has built in; of another nothing is known, so it counts as
     overlapped."""
+    problems: tuple[Problem, ...] = ()
+    """Why the set may lack rules: those that somebody wrote and that could not be read."""
 
     @classmethod
     def builtin(cls, name: str) -> RuleSet:
@@ -99,6 +102,10 @@ class RuleSet:
         """Add rules, of those that belong to this engine."""
         mine = (rule for rule in rules if not rule.engines or self.name in rule.engines)
         return replace(self, rules=(*self.rules, *mine))
+
+    def with_problems(self, problems: Iterable[Problem]) -> RuleSet:
+        """Say that rules may be missing, and why."""
+        return replace(self, problems=(*self.problems, *problems))
 
     def overlaps(self, algorithm: str) -> bool:
         """Tell whether the engine prepares a step of `algorithm` while the last one runs."""

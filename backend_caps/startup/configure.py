@@ -73,7 +73,7 @@ def configure(
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
     """
-    _check_device(torch.device(device))
+    _check_device(device)
     registry = discover() if registry is None else registry
     known = (facts or Facts()).known()
     plan = resolve(
@@ -92,23 +92,31 @@ def configure(
     return plan, future_map
 
 
-def _check_device(device: torch.device) -> None:
-    available = torch.get_device_module(device).is_available()
+def _check_device(device: str | torch.device) -> None:
+    try:
+        known = torch.device(device)
+        module = torch.get_device_module(known)
+        number = known.index or 0
+        available = module.is_available() and number < module.device_count()
+    except (AttributeError, RuntimeError):  # no such type, or one without a module of its own
+        available = False
     if not available:
         raise UnavailableDeviceError(device=str(device))
 
 
 def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
     """Round an upper bound up to the lengths where nobody knows how fast they can grow."""
+    mirror = plan["host_seq_lens"]
     accept_tokens = None if draft is None else draft.accept_tokens
-    known = accept_tokens or plan.flags.speculative_num_draft_tokens
-    if plan["host_seq_lens"].value is not HostSeqLens.UPPER_BOUND or known:
+    if mirror.value is not HostSeqLens.UPPER_BOUND or not mirror.effect.active:
+        return plan
+    if accept_tokens or plan.flags.accept_tokens:
         return plan
     return plan.raised(
         "host_seq_lens",
         HostSeqLens.EXACT,
-        "neither the draft shape nor --speculative-num-draft-tokens says how many tokens a step "
-        "can accept, so there is no bound to keep",
+        "neither the draft shape nor the flags say how many tokens a step can accept, so there "
+        "is no bound to keep",
     )
 
 

@@ -77,7 +77,7 @@ def rehearse(
     processed: Tensor | None = None
     for number in range(1, num_steps + 1):
         yield _step(number, future_map, batch)
-        accepted = _accepted(draft, generator) if future_map.speculative else 1
+        accepted = _accepted(future_map, draft, generator) if future_map.speculative else 1
         new_lens = batch.seq_lens + accepted
         _forward(future_map, batch, new_lens, draft, generator)
         if batch.spec_info is None:
@@ -96,10 +96,16 @@ def _prefilled(future_map: FutureMap) -> RehearsalBatch:
         seq_lens=lens.to(future_map.device),
         seq_lens_cpu=lens,
         seq_lens_sum=int(lens.sum()),
-        prefill_input_ids_cpu=torch.tensor([token for prompt in _PROMPTS for token in prompt]),
+        prefill_input_ids_cpu=_staged(future_map),
     )
     future_map.resolve_future(batch)
     return batch
+
+
+def _staged(future_map: FutureMap) -> Tensor:
+    """Put the prompts where a copy to the device does not block the host."""
+    staged = torch.tensor([token for prompt in _PROMPTS for token in prompt])
+    return staged.pin_memory() if future_map.streams.traits.has_pinned_memory else staged
 
 
 def _step(number: int, future_map: FutureMap, batch: RehearsalBatch) -> Step:
@@ -140,9 +146,12 @@ def _forward(
     batch.input_ids = None
 
 
-def _accepted(draft: DraftShape | None, generator: torch.Generator) -> Tensor:
+def _accepted(
+    future_map: FutureMap, draft: DraftShape | None, generator: torch.Generator
+) -> Tensor:
     most = (draft.accept_tokens if draft else None) or 1
-    return torch.randint(1, most + 1, (len(_ROWS),), generator=generator)
+    accepted = torch.randint(1, most + 1, (len(_ROWS),), generator=generator)
+    return accepted.to(future_map.device)
 
 
 def _advance(batch: RehearsalBatch) -> None:
