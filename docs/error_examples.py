@@ -31,6 +31,7 @@ from backend_caps.resolution.errors import (
     FlagsFileError,
     FlagValueError,
     MissingFlagValueError,
+    NoFlagsError,
     NoUseError,
     OverrideError,
     PlanRefusedError,
@@ -40,6 +41,7 @@ from backend_caps.resolution.errors import (
     UnknownBackendError,
     UnknownFlagError,
     UnusableBackendError,
+    WordsError,
 )
 from backend_caps.resolution.rules import UnknownRuleSetError
 from backend_caps.startup.configure import UnavailableDeviceError
@@ -51,6 +53,8 @@ FLAGS = (
     ),
     FlagValueError(flag="--page-size", value="'large'", expected="a valid integer"),
     MissingFlagValueError(flag="--attention-backend", expected="a value"),
+    WordsError(given="--attention-backend my_flash"),
+    NoFlagsError(kind="dict"),
     FlagsFileError(path="flags.yaml", cause="it holds a list, or keys that are no text"),
 )
 BACKENDS = (

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -21,6 +22,7 @@ from pydantic import (
 from backend_caps.capability.compute import ComputeCapabilities, Version
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.spelling import Algorithm, Device, Dtype, unless_auto
 from backend_caps.capability.vocabulary import AttentionArch
 
 Situation = Mapping[str, object]
@@ -62,13 +64,13 @@ class AtLeast:
 class Facts(FrozenModel):
     """State what is known of the machine and the model; `None` is not known yet."""
 
-    device: str | None = None
+    device: Annotated[Device | None, BeforeValidator(unless_auto)] = None
     """The torch device type, such as `cuda`."""
     compute_capability: Version | None = None
     """The GPU's (major, minor)."""
-    dtype: str | None = None
+    dtype: Annotated[Dtype | None, BeforeValidator(unless_auto)] = None
     """The model's dtype, by torch's name."""
-    kv_cache_dtype: str | None = None
+    kv_cache_dtype: Annotated[Dtype | None, BeforeValidator(unless_auto)] = None
     """The KV cache's dtype once `auto` is decided, by SGLang's name."""
     head_size: StrictInt | None = None
     """The attention heads' size, in elements."""
@@ -98,7 +100,7 @@ _STORED_AS_SET = (
 
 _SOME = Field(min_length=1)
 
-Names = Annotated[Annotated[AbstractSet[str], _SOME] | None, *_STORED_AS_SET]
+Dtypes = Annotated[Annotated[AbstractSet[Dtype], _SOME] | None, *_STORED_AS_SET]
 Roles = Annotated[Annotated[AbstractSet[Role], _SOME] | None, *_STORED_AS_SET]
 Phases = Annotated[Annotated[AbstractSet[Phase], _SOME] | None, *_STORED_AS_SET]
 Archs = Annotated[Annotated[AbstractSet[AttentionArch], _SOME] | None, *_STORED_AS_SET]
@@ -115,17 +117,21 @@ class Given(FrozenModel):
 
     role: Roles = None
     phase: Phases = None
-    device: Names = None
+    device: Annotated[Annotated[AbstractSet[Device], _SOME] | None, *_STORED_AS_SET] = None
     compute_capability: ComputeCapabilities | None = None
-    dtype: Names = None
-    kv_cache_dtype: Names = None
+    dtype: Dtypes = None
+    kv_cache_dtype: Dtypes = None
     head_size: Numbers = None
     page_size: Numbers = None
     attention_arch: Archs = None
     context_length: Numbers = None
-    speculative_algorithm: Names = None
+    speculative_algorithm: Annotated[
+        Annotated[AbstractSet[Algorithm], _SOME] | None, *_STORED_AS_SET
+    ] = None
     """`NONE` is speculation switched off."""
-    speculative_attention_mode: Names = None
+    speculative_attention_mode: Annotated[
+        Annotated[AbstractSet[Literal["prefill", "decode"]], _SOME] | None, *_STORED_AS_SET
+    ] = None
     speculative_eagle_topk: Numbers = None
     speculative_num_steps: Numbers = None
     speculative_num_draft_tokens: Numbers = None
@@ -135,7 +141,10 @@ class Given(FrozenModel):
     disable_piecewise_cuda_graph: Flag = None
     disable_cuda_graph: Flag = None
     disable_overlap_schedule: Flag = None
-    disaggregation_mode: Names = None
+    disaggregation_mode: Annotated[
+        Annotated[AbstractSet[Literal["null", "prefill", "decode"]], _SOME] | None,
+        *_STORED_AS_SET,
+    ] = None
     tp_size: Numbers = None
     pp_size: Numbers = None
     dp_size: Numbers = None

@@ -31,3 +31,8 @@ class Problem:
     """Stable; listed in docs/reference/problems.md."""
     message: str
     remedy: str
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody knows yet: what it is about was not declared, or not said."""
+        return self.code.endswith(("-not-checked", "-not-declared"))

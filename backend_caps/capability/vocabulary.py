@@ -38,6 +38,7 @@ from backend_caps.capability.kind import (
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.scale import ANY, UNDECLARED, Anything, Scale, Undeclared
 from backend_caps.capability.sizes import Sizes, Unchecked, intersect
+from backend_caps.capability.spelling import Device, Dtype
 
 
 class HostSeqLens(Scale):
@@ -197,19 +198,19 @@ class Capabilities(FrozenModel):
     ] = UNDECLARED
     """The KV-cache page sizes the backend takes, in tokens."""
     devices: Annotated[
-        AbstractSet[str] | Anything | Undeclared,
+        AbstractSet[Device] | Anything | Undeclared,
         *_STORED_AS_SET,
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The torch device types the backend runs on, such as `cuda`."""
     dtypes: Annotated[
-        AbstractSet[str] | Anything | Undeclared,
+        AbstractSet[Dtype] | Anything | Undeclared,
         *_STORED_AS_SET,
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The dtypes of query and output, by torch's names, such as `bfloat16`."""
     kv_cache_dtypes: Annotated[
-        AbstractSet[str] | Anything | Undeclared,
+        AbstractSet[Dtype] | Anything | Undeclared,
         *_STORED_AS_SET,
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED

@@ -25,7 +25,7 @@ from backend_caps.resolution.flips import flips
     "--pool-size",
     default=64,
     show_default=True,
-    type=click.IntRange(min=4),
+    type=click.IntRange(min=4, max=1 << 24),
     help="Rows of the request pool, the padding row included.",
 )
 @click.pass_context

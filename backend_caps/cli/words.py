@@ -38,7 +38,7 @@ def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:
             raise click.UsageError(f"{option} {pair} has no value; expected {option} NAME=VALUE.")
         try:
             yield name.strip(), yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
             wanted = "expected a word, a number or a list such as [a, b]"
             raise click.UsageError(f"{option} {pair} cannot be read; {wanted}.") from error
 

@@ -193,6 +193,8 @@ def explain_view(
         for each, values in plan.phases.items():
             if phase in (None, each) and values[name].causes:
                 yield from _explained(plan, name, each)
+            elif phase == each:
+                yield Lines((f"{name} in {each}: no backend is used there.",))
 
 
 def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Section]:
@@ -210,7 +212,7 @@ def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Sec
 
 def _story(causes: Sequence[CauseDocument]) -> str:
     """Tell in whose words, where it counts, and where it stands in a source file."""
-    reasons = "; ".join(dict.fromkeys(cause.reason for cause in causes))
+    reasons = "; ".join(dict.fromkeys(" ".join(cause.reason.split()) for cause in causes))
     places = places_of(causes)
     sources = ", ".join(dict.fromkeys(file_of(c.source) for c in causes if c.source))
     lines = (reasons, places and f"as {places}", sources and f"in {sources}")

@@ -161,7 +161,7 @@ def _mapping_in(path: Path) -> Mapping[str, object]:
 
     try:
         loaded = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         cause = " ".join(str(error).split())
         raise FlagsFileError(path=fspath(path), cause=cause) from error
     if loaded is None:

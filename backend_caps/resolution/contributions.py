@@ -27,12 +27,21 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
         return _cause(use, (kind.worst, Origin.MISSING, use.problem.message))
     own = {**situation, "role": use.role, "phase": use.phase}
     if use.adds_only:
-        added = _said(use.declaration, capability, own)
+        added = _added(use.declaration, capability, own)
         return _cause(use, _joined(kind, added)) if added else None
     stated = declared(use.declaration, capability, own)
     if kind.requires is not None:
         stated = _unless_required(use.declaration, capability, stated, own)
     return _cause(use, stated)
+
+
+def _added(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:
+    """List what a composite adds; to deny what a capability requires is to deny it."""
+    kind = CAPABILITIES[capability]
+    added = _said(declaration, capability, situation)
+    required = [] if kind.requires is None else _said(declaration, kind.requires, situation)
+    denied = [each for each in required if each[0] != CAPABILITIES[str(kind.requires)].best]
+    return [*added, *((kind.worst, origin, reason) for _, origin, reason in denied)]
 
 
 def declared(declaration: Declaration, capability: str, situation: Situation) -> Stated:

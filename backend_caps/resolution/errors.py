@@ -80,6 +80,37 @@ class MissingFlagValueError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class WordsError(BackendCapsError):
+    """A command line was given as one string."""
+
+    given: str
+
+    @property
+    def message(self) -> str:
+        """The string, and what to do with it."""
+        return (
+            f"the command line is one string, {self.given!r}; expected a list of its words. "
+            "Split it with shlex.split."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class NoFlagsError(BackendCapsError):
+    """An object was given for an engine's arguments that has none of them."""
+
+    kind: str
+
+    @property
+    def message(self) -> str:
+        """The object's type, and what else there is."""
+        return (
+            f"an object of type {self.kind!r} has none of a server's arguments as attributes; "
+            "expected one such as SGLang's ServerArgs. Read a mapping with "
+            "ServerFlags.from_mapping."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class FlagsFileError(BackendCapsError):
     """A file of flags cannot be read."""
 

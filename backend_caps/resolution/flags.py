@@ -18,14 +18,13 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from backend_caps.capability import spelling
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.model import FrozenModel
 from backend_caps.resolution.command_line import CommandLine, Reader
 from backend_caps.resolution.engine import DEFAULT_ENGINE, engine, option_of
-from backend_caps.resolution.errors import FlagValueError, raise_all
+from backend_caps.resolution.errors import FlagValueError, NoFlagsError, WordsError, raise_all
 
-_ALIASES = {"NEXTN": "EAGLE", "NONE": None}
-_DTYPES = {"bf16": "bfloat16"}
 _FACTORS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _WORDS = "words"
 """The validation context of values that come as words."""
@@ -40,19 +39,11 @@ def _number(value: object, info: ValidationInfo) -> object:
 
 
 def _algorithm(value: object) -> object:
-    """Read an algorithm as the engine does: without regard to case, by its main name."""
-    if not isinstance(value, str):
-        return value
-    name = value.strip().upper()
-    return _ALIASES.get(name, name)
-
-
-def _kv_cache_dtype(value: object) -> object:
-    return _DTYPES.get(value, value) if isinstance(value, str) else value
+    return None if spelling.algorithm(value) == "NONE" else spelling.algorithm(value)
 
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Count = Annotated[StrictInt, Field(ge=1), BeforeValidator(_number)]
+Count = Annotated[StrictInt, Field(ge=1, lt=2**31), BeforeValidator(_number)]
 
 
 class ServerFlags(FrozenModel):
@@ -89,7 +80,7 @@ class ServerFlags(FrozenModel):
     """Prepare a step only when the last one has ended."""
     page_size: Count | None = None
     """The KV cache's page size, in tokens."""
-    kv_cache_dtype: Annotated[Name, BeforeValidator(_kv_cache_dtype)] = "auto"
+    kv_cache_dtype: Annotated[Name, BeforeValidator(spelling.dtype)] = "auto"
     """The KV cache's dtype; `auto` is decided from the model."""
     enable_mixed_chunk: StrictBool = False
     """Run prefill chunks and decode in one batch."""
@@ -105,7 +96,7 @@ class ServerFlags(FrozenModel):
     """Pipeline stages."""
     dp_size: Count = 1
     """Data-parallel ranks."""
-    device: Name | None = None
+    device: Annotated[spelling.Device | None, BeforeValidator(spelling.unless_auto)] = None
     """The torch device type."""
     unrelated: Annotated[tuple[str, ...], Field(exclude=True, repr=False)] = ()
     """The flags of a command line that do not concern us, in its order."""
@@ -120,9 +111,12 @@ class ServerFlags(FrozenModel):
             engine_name: whose flags and aliases are honoured.
 
         Raises:
+            WordsError: one string was given, where a list of words is expected.
             UnknownFlagError: a flag that looks like one of ours and is none of the engine's.
             FlagValueError: a value of the wrong kind. Several faults come as one group.
         """
+        if isinstance(argv, str):
+            raise WordsError(given=argv)
         return cls._from_line(cls._reader(engine_name).argv(argv), context=_WORDS)
 
     @classmethod
@@ -156,8 +150,13 @@ class ServerFlags(FrozenModel):
         """Read an engine's live arguments, such as SGLang's `ServerArgs`, by attribute.
 
         An attribute that this version of the engine has no more counts as not given.
+
+        Raises:
+            NoFlagsError: the object has none of them at all.
         """
         present = [name for name in _SWITCHES if hasattr(args, name)]
+        if not present:
+            raise NoFlagsError(kind=type(args).__name__)
         line = CommandLine({name: getattr(args, name) for name in present})
         return cls._from_line(line)
 
@@ -188,19 +187,28 @@ class ServerFlags(FrozenModel):
         return max((drafted or 0, 0 if steps is None else steps + 1)) or None
 
     def situation(self, facts: Facts) -> Situation:
-        """List what is known of the server, by name; facts go before flags."""
-        given = {name: getattr(self, name) for name in type(self).model_fields}
-        given["speculative_algorithm"] = self.speculative_algorithm or "NONE"
-        if self.kv_cache_dtype == "auto":
-            given["kv_cache_dtype"] = None
-        known = {name: value for name, value in given.items() if value is not None}
-        return {**known, **facts.known()}
+        """List what is known of the server, by name; where flags and facts differ, nothing is."""
+        contradicted = self.contradicted(facts)
+        known = {**self._said(), **facts.known()}
+        return {name: value for name, value in known.items() if name not in contradicted}
+
+    def contradicted(self, facts: Facts) -> tuple[str, ...]:
+        """Name what these flags say otherwise than the facts."""
+        said, known = self._said(), facts.known()
+        return tuple(name for name in known if name in said and said[name] != known[name])
 
     def with_facts(self, facts: Facts) -> Facts:
         """Fill what the flags say of machine and model into the facts that leave it open."""
-        said = self.situation(Facts())
+        said = self._said()
         names = type(facts).model_fields.keys() & said.keys()
         return Facts.model_validate({**{name: said[name] for name in names}, **facts.known()})
+
+    def _said(self) -> Situation:
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        given["speculative_algorithm"] = self.speculative_algorithm or "NONE"
+        if self.kv_cache_dtype == spelling.AUTO:
+            given["kv_cache_dtype"] = None
+        return {name: value for name, value in given.items() if value is not None}
 
     def given(self) -> Mapping[str, object]:
         """List what was said, by name; the rest are defaults."""

@@ -134,8 +134,12 @@ class _Search:
     def _after(
         self, remedies: tuple[Remedy, ...], capability: str, phase: Phase | None
     ) -> object | None:
+        """Return the value after all the changes; None where they bring a new problem."""
         plan = self._again(remedies)
+        known = {found.code for found in self._plan.problems}
         if plan is None:
+            return None
+        if any(found.code not in known and not found.is_open for found in plan.problems):
             return None
         return (plan[capability] if phase is None else plan[capability, phase]).value
 

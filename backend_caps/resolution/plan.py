@@ -159,10 +159,10 @@ class Plan:
         """Join with another rank's plan: every need of either, the supports of both.
 
         Raises:
-            PlansDifferError: the two were resolved under different rules.
+            PlansDifferError: the two were resolved under different rules, flags or policies.
         """
-        if self.rules.name != other.rules.name:
-            raise PlansDifferError(field="rules", one=self.rules.name, other=other.rules.name)
+        if self._premises() != other._premises():
+            raise _difference(self._premises(), other._premises())
 
         def both(phase: Phase | None, own: Resolved) -> Resolved:
             theirs = other._value(own.capability, phase)
@@ -172,7 +172,15 @@ class Plan:
             self._with_values(both),
             uses=tuple(sorted({*self.uses, *other.uses}, key=lambda use: use.sort_key)),
             problems=in_order({*self.problems, *other.problems}),
+            overrides=tuple(sorted({*self.overrides, *other.overrides}, key=repr)),
         )
+
+    def _premises(self) -> Mapping[str, str]:
+        """Write what plans that are joined must have in common."""
+        flags = ", ".join(f"{name}={value}" for name, value in self.flags.given().items())
+        names = ", ".join(rule.name for rule in self.rules.rules)
+        rules = {"rules": self.rules.name, "rules of that set": names}
+        return {**rules, "flags": flags, "policy": self.policy.value}
 
     def _joined(self, own: Resolved, value: object, causes: Iterable[Cause]) -> Resolved:
         """Join a value of this plan with another, which has these causes."""
@@ -226,6 +234,12 @@ def _ranked(causes: Iterable[Cause], rank: int) -> tuple[Cause, ...]:
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Sort problems, so that plans of the same content are equal."""
     return tuple(sorted(problems, key=lambda found: (found.code, found.message, found.remedy)))
+
+
+def _difference(one: Mapping[str, str], other: Mapping[str, str]) -> PlansDifferError:
+    """Name the first premise in which two plans differ."""
+    field = next(name for name in one if one[name] != other[name])
+    return PlansDifferError(field=field, one=one[field], other=other[field])
 
 
 def _in_plans() -> list[str]:

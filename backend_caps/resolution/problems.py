@@ -6,19 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.facts import Situation
 from backend_caps.capability.fit import CHECKED_AGAINST, text_of, unsupported_reasons
 from backend_caps.capability.kind import Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import UNDECLARED, Undeclared
+from backend_caps.capability.scale import ANY, UNDECLARED
 from backend_caps.capability.sizes import Conflict, Unchecked
-from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
 from backend_caps.resolution.contributions import declared
+from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import RoleError, raise_all
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order
 from backend_caps.resolution.uses import ENGINE_DEFAULT, Use
 
 
-def check_roles(uses: Iterable[Use]) -> None:
+def check_roles(uses: Iterable[Use], situation: Situation) -> None:
     """Refuse uses in a role that their backend says it does not take.
 
     Raises:
@@ -32,29 +34,47 @@ def check_roles(uses: Iterable[Use]) -> None:
             takes=tuple(sorted(role.value for role in roles)),
         )
         for use in uses
-        if (roles := _roles(use)) is not None and use.role not in roles
+        if (roles := _roles(use, situation)) is not None and use.role not in roles
     }
     raise_all("roles", list(faults.values()))
 
 
-def _roles(use: Use) -> frozenset[Role] | None:
-    roles = UNDECLARED if use.declaration is None else use.declaration.capabilities.roles
-    return None if isinstance(roles, Undeclared) else frozenset(roles)
+def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
+    """Return the roles that a backend takes; None where it does not say, or not yet."""
+    if use.declaration is None:
+        return None
+    own = {**situation, "role": use.role, "phase": use.phase}
+    roles, origin, _ = declared(use.declaration, "roles", own)
+    is_open = origin in {Origin.UNDECLARED, Origin.UNDECIDED}
+    return frozenset(roles) if isinstance(roles, frozenset) and not is_open else None
 
 
 def problems_of(plan: Plan) -> tuple[Problem, ...]:
     """List what is wrong with a plan, each problem once."""
-    return in_order({*plan.rules.problems, *_of_uses(plan), *_of_values(plan)})
+    found = (*plan.rules.problems, *_of_facts(plan), *_of_uses(plan), *_of_values(plan))
+    return in_order(set(found))
+
+
+def _of_facts(plan: Plan) -> Iterator[Problem]:
+    for name in plan.flags.contradicted(plan.facts):
+        said, fact = getattr(plan.flags, name), getattr(plan.facts, name)
+        yield Problem(
+            code="facts-contradict-flags",
+            message=f"{option_of(name)} is {text_of(said)}, and the fact {name} is "
+            f"{text_of(fact)}; conditions on it stay open.",
+            remedy="Correct one of the two.",
+        )
 
 
 def _of_uses(plan: Plan) -> Iterator[Problem]:
     yield from _of_engine_default([use for use in plan.uses if use.backend == ENGINE_DEFAULT])
     named = [use for use in plan.uses if use.backend != ENGINE_DEFAULT]
-    yield from _of_roles([use for use in named if use.declaration and not use.adds_only])
+    situation = plan.flags.situation(plan.facts)
+    yield from _of_roles([u for u in named if u.declaration and not u.adds_only], situation)
     for use in named:
         if use.problem is not None:
             yield use.problem
-        elif use.declaration is not None and not use.adds_only:
+        elif use.declaration is not None:
             yield from _of_machine(use, use.declaration, plan)
 
 
@@ -69,8 +89,9 @@ def _of_engine_default(uses: Sequence[Use]) -> Iterator[Problem]:
         )
 
 
-def _of_roles(uses: Sequence[Use]) -> Iterator[Problem]:
-    unsaid = [use for use in uses if use.role is not Role.TARGET and _roles(use) is None]
+def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
+    drafting = [use for use in uses if use.role is not Role.TARGET]
+    unsaid = [use for use in drafting if _roles(use, situation) is None]
     for name in sorted({use.backend for use in unsaid}):
         roles = ", ".join(sorted({use.role.value for use in unsaid if use.backend == name}))
         yield Problem(
@@ -86,8 +107,9 @@ def _of_machine(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Prob
     effective = {}
     for name in CHECKED_AGAINST:
         value, origin, _ = declared(declaration, name, situation)
-        unsaid = origin is Origin.UNDECLARED or isinstance(value, Unchecked)
-        effective[name] = UNDECLARED if unsaid else value
+        is_unsaid = origin is Origin.UNDECLARED or isinstance(value, Unchecked)
+        unsaid = ANY if use.adds_only else UNDECLARED  # a composite's parts say it
+        effective[name] = unsaid if is_unsaid else value
     for reason in unsupported_reasons(effective, plan.flags.with_facts(plan.facts)):
         yield Problem(code=reason.code, message=reason.of(use.backend), remedy=reason.remedy)
 
@@ -95,9 +117,8 @@ def _of_machine(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Prob
 def _of_values(plan: Plan) -> Iterator[Problem]:
     pages = plan["page_sizes"]
     if isinstance(pages.value, Conflict):
-        asked = ", ".join(
-            f"{cause.name!r} takes {text_of(cause.value)}" for cause in _restricting(pages)
-        )
+        told = [f"{cause.name!r} takes {text_of(cause.value)}" for cause in _restricting(pages)]
+        asked = ", ".join(dict.fromkeys(told))
         yield Problem(
             code="page-size-conflict",
             message=f"no page size serves every backend: {asked}.",
@@ -115,9 +136,16 @@ def _of_values(plan: Plan) -> Iterator[Problem]:
 
 def _of_topk(plan: Plan) -> Iterator[Problem]:
     topk, limit = plan.flags.speculative_eagle_topk, plan["max_speculative_topk"]
-    if topk is None or plan.flags.speculative_algorithm is None:
+    if not limit.effect.active or limit.value == NO_LIMIT:
         return
-    if isinstance(limit.value, int) and topk > limit.value:
+    if topk is None:
+        yield Problem(
+            code="speculative-topk-not-checked",
+            message="--speculative-eagle-topk is not given, and the engine may pick more than "
+            f"the {text_of(limit.value)} that {_names(limit)} takes.",
+            remedy="Give it.",
+        )
+    elif isinstance(limit.value, int) and topk > limit.value:
         yield Problem(
             code="speculative-topk-unsupported",
             message=f"--speculative-eagle-topk is {topk}, and the backends take at most "

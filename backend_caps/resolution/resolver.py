@@ -57,11 +57,12 @@ def resolve(
             as one group.
     """
     uses = tuple(sorted(uses, key=lambda use: use.sort_key))
-    _check(uses)
     rules = rules or RuleSet.builtin(DEFAULT_ENGINE)
     facts = facts or Facts()
+    situation = flags.situation(facts)
+    _check(uses, situation)
     overrides = _overrides(unsafe_override)
-    join = _Join(uses, flags.situation(facts), rules, overrides)
+    join = _Join(uses, situation, rules, overrides)
     plan = Plan(
         server={name: join.resolved(name, None) for name in _scoped(Scope.SERVER)},
         phases={
@@ -78,10 +79,10 @@ def resolve(
     return _under_policy(plan, problems_of(plan))
 
 
-def _check(uses: tuple[Use, ...]) -> None:
+def _check(uses: tuple[Use, ...], situation: Situation) -> None:
     if not uses:
         raise NoUseError
-    check_roles(uses)
+    check_roles(uses, situation)
     for use in uses:
         if use.declaration is not None and use.declaration.parts and not use.adds_only:
             parts = tuple(part.backend for part in use.declaration.parts)

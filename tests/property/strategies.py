@@ -208,7 +208,7 @@ rules = st.builds(
     reason=_SENTENCE,
 )
 
-_COUNT = st.integers(1, 2**31)
+_COUNT = st.integers(1, 2**31 - 1)
 _FLAGS: Mapping[str, st.SearchStrategy[object]] = {
     "attention_backend": _NAME,
     "prefill_attention_backend": _NAME,

@@ -28,6 +28,7 @@ NONE = Capabilities(host_seq_lens=HostSeqLens.NONE, max_context_len_known=True, 
 FLAGS = ServerFlags(
     attention_backend="acme",
     speculative_algorithm="EAGLE",
+    speculative_eagle_topk=1,
     disable_piecewise_cuda_graph=True,
 )
 
@@ -73,8 +74,8 @@ def test_configure_rounds_a_bound_up_where_nothing_bounds_a_step() -> None:
 
     assert future_map.host_seq_lens is HostSeqLens.EXACT
     assert plan["host_seq_lens"].causes[0].reason == (
-        "neither the draft shape nor --speculative-num-draft-tokens says how many tokens a step "
-        "can accept, so there is no bound to keep"
+        "neither the draft shape nor the flags say how many tokens a step can accept, so there "
+        "is no bound to keep"
     )
 
 

@@ -189,7 +189,7 @@ def test_set_capability_takes_no_single_word() -> None:
     faults = faults_of(lambda: Capabilities(devices="cuda"))
 
     assert faults == [
-        ("devices.frozenset[str]", _NO_SET),
+        ("devices.frozenset[function-before[device(), str]]", _NO_SET),
         ("devices.enum[Anything]", "Input should be 'any'"),
         ("devices.enum[Undeclared]", _NOT_UNDECLARED),
     ]

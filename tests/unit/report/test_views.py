@@ -163,13 +163,13 @@ def test_explanation_of_an_unused_phase_is_left_out() -> None:
     assert headings == ["sync_free_prepare in decode = no"]
 
 
-def test_explanation_of_another_phase_is_empty() -> None:
-    """Asked for a phase that nobody runs, nothing is shown."""
+def test_explanation_of_a_phase_that_nobody_runs_says_so() -> None:
+    """Asked for a phase without a use, the explanation is that there is none."""
     document = plan_document(resolve([use("fa3", READS)], flags()), ())
 
     sections = list(explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value))
 
-    assert sections == []
+    assert sections == [Lines(("sync_free_prepare in verify: no backend is used there.",))]
 
 
 def test_backends_beyond_a_tables_width_get_another_table() -> None:

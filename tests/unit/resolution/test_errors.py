@@ -11,6 +11,7 @@ from backend_caps.resolution.errors import (
     FlagsFileError,
     FlagValueError,
     MissingFlagValueError,
+    NoFlagsError,
     NoUseError,
     OverrideError,
     PlanRefusedError,
@@ -20,12 +21,25 @@ from backend_caps.resolution.errors import (
     UnknownBackendError,
     UnknownFlagError,
     UnusableBackendError,
+    WordsError,
     nearest,
     raise_all,
 )
 from backend_caps.resolution.rules import UnknownRuleSetError
 
 _ERRORS = [
+    pytest.param(
+        WordsError(given="--tp 2"),
+        "the command line is one string, '--tp 2'; expected a list of its words. "
+        "Split it with shlex.split.",
+        id="WordsError",
+    ),
+    pytest.param(
+        NoFlagsError(kind="dict"),
+        "an object of type 'dict' has none of a server's arguments as attributes; expected one "
+        "such as SGLang's ServerArgs. Read a mapping with ServerFlags.from_mapping.",
+        id="NoFlagsError",
+    ),
     pytest.param(
         UnknownFlagError(flag="--page-sizes", meant="--page-size"),
         "--page-sizes is no flag of this engine, and looks like --page-size. "

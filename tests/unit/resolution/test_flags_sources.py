@@ -353,8 +353,20 @@ def test_flags_updated_keep_the_rest() -> None:
         pytest.param(
             "--kv-cache-dtype fp8_e5m2 --page-size 16",
             Facts(kv_cache_dtype="bfloat16"),
-            {"kv_cache_dtype": "bfloat16", "page_size": 16},
-            id="facts go before flags",
+            {"kv_cache_dtype": None, "page_size": 16},
+            id="what facts contradict is not known",
+        ),
+        pytest.param(
+            "--kv-cache-dtype auto --device cuda:1",
+            Facts(kv_cache_dtype="bf16", dtype="torch.half", device="cuda:0"),
+            {"kv_cache_dtype": "bfloat16", "dtype": "float16", "device": "cuda"},
+            id="other spellings",
+        ),
+        pytest.param(
+            "--device auto",
+            Facts(kv_cache_dtype="auto", dtype="auto"),
+            {"device": None, "kv_cache_dtype": None, "dtype": None},
+            id="auto is not known",
         ),
         pytest.param("", Facts(), {"device": None, "page_size": None}, id="not given is not known"),
         pytest.param("", Facts(), {"enable_two_batch_overlap": False, "tp_size": 1}, id="defaults"),

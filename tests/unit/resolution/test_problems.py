@@ -241,7 +241,18 @@ def test_page_size_conflict_is_a_problem_naming_its_owners() -> None:
             id="too wide",
         ),
         pytest.param(f"{SPECULATING} --speculative-eagle-topk 4", [], id="as wide as it may be"),
-        pytest.param(SPECULATING, [], id="not given"),
+        pytest.param(
+            SPECULATING,
+            [
+                Problem(
+                    code="speculative-topk-not-checked",
+                    message="--speculative-eagle-topk is not given, and the engine may pick more "
+                    "than the 4 that 'mla' takes.",
+                    remedy="Give it.",
+                )
+            ],
+            id="not given",
+        ),
         pytest.param("--speculative-eagle-topk 5", [], id="no speculation"),
     ],
 )
