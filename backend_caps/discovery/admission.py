@@ -41,7 +41,7 @@ def admit(scanned: Scan, allow: AllowList | None) -> Scan:
     """Refuse what is not allowed, and then what several still claim."""
     if allow is not None:
         scanned = scanned.with_claims(_allowed(claim, allow) for claim in scanned.claims)
-        scanned = scanned.with_problems(_not_installed(scanned.claims, allow))
+        scanned = scanned.with_rule_problems(_not_installed(scanned.claims, allow))
     return scanned.with_claims(_one_owner(_one_entry(scanned.claims)))
 
 

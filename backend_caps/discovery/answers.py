@@ -7,6 +7,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TypedDict
 
+FAULTS = (
+    "crashes",
+    "exits",
+    "hangs",
+    "missing-attribute",
+    "missing-module",
+    "raises",
+    "schema",
+    "wrong-type",
+)
+"""The codes of what can become of an entry."""
+_TOO_MANY_BYTES = 1 << 62
+"""No file has as many."""
+
 
 class Work(TypedDict):
     """What there is to read."""
@@ -46,6 +60,22 @@ class Answer:
         """Read it from a line.
 
         Raises:
-            ValueError, TypeError: something else wrote into the pipe.
+            ValueError, TypeError, RecursionError: something else wrote into the pipe.
         """
-        return cls(**json.loads(line))
+        answer = cls(**json.loads(line))
+        if not answer._is_ours():
+            raise ValueError(line)
+        return answer
+
+    def _is_ours(self) -> bool:
+        """Tell whether every field is such as the reading process sends."""
+        said: tuple[tuple[object, tuple[type, ...]], ...] = (
+            *((switch, (bool,)) for switch in (self.is_done, self.loaded_torch, self.is_last)),
+            (self.num_printed_bytes, (int,)),
+            (self.documents, (list, tuple)),
+            *((text, (str,)) for text in (*self.documents, self.detail)),
+            (self.declared_at, (str, type(None))),
+        )
+        are_typed = all(type(value) in types for value, types in said)
+        is_known = not self.fault or self.fault in FAULTS
+        return are_typed and is_known and 0 <= self.num_printed_bytes < _TOO_MANY_BYTES

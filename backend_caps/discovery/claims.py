@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from backend_caps.capability.status import Problem, Status
@@ -64,11 +64,17 @@ class Scan:
     """What no single entry can be blamed for."""
     imports: tuple[str, ...]
     """The `sys.path` on which the objects are to be found."""
+    rule_problems: tuple[Problem, ...] = ()
+    """Those of `problems` by which rules may be missing."""
 
     def with_claims(self, claims: Iterable[Claim]) -> Scan:
         """Replace the claims."""
         return replace(self, claims=tuple(claims))
 
-    def with_problems(self, problems: Iterable[Problem]) -> Scan:
-        """Add problems."""
-        return replace(self, problems=(*self.problems, *problems))
+    def with_rule_problems(self, told: Sequence[Problem]) -> Scan:
+        """Add problems by which rules may be missing."""
+        return replace(
+            self,
+            problems=(*self.problems, *told),
+            rule_problems=(*self.rule_problems, *told),
+        )

@@ -29,6 +29,8 @@ DEADLINE_S = 10.0
 _START_S = 60.0
 """How long the process may take to start, which is no plugin's doing."""
 
+_WRITES = "writes into the pipe of the results"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -57,13 +59,6 @@ def begin(
     search, child = early or start_early(None if path is None else Search.of_folders(path))
     admitted = admit(scan(search), AllowList.of(allow, environ))
     return Loading(admitted, deadline_s=deadline_s, executable=sys.executable, early=child)
-
-
-def start_loading(
-    scanned: Scan, *, deadline_s: float = DEADLINE_S, executable: str = sys.executable
-) -> Loading:
-    """Start to read everything that nothing speaks against."""
-    return Loading(scanned, deadline_s=deadline_s, executable=executable)
 
 
 class Loading:
@@ -159,8 +154,8 @@ def _answer(child: Child, timeout_s: float) -> Answer:
             return Answer.from_line(line)
     except TimeoutError:
         ending = Answer(fault="hangs", detail=f"{timeout_s:g} s")
-    except (TypeError, ValueError):
-        ending = Answer(fault="exits", detail="writes into the pipe of the results")
+    except (TypeError, ValueError, RecursionError):
+        ending = Answer(fault="exits", detail=_WRITES)
     else:
         ending = _ending(child.status(), timeout_s)
     return replace(ending, num_printed_bytes=child.num_printed_bytes(), is_last=True)
@@ -192,7 +187,7 @@ _FAULTS: Mapping[str, Callable[[Claim, str], Problem]] = {
 def _noisy(claim: Claim, child: Child, begun: Answer, done: Answer) -> Claim:
     """Add what it printed between the two answers."""
     num_bytes = done.num_printed_bytes - begun.num_printed_bytes
-    if not num_bytes:
+    if num_bytes <= 0:  # it can be less where a plugin forges an answer
         return claim
     output = child.printed(begun.num_printed_bytes, done.num_printed_bytes)
     return claim.marked(claim.status, problems.prints(claim, output, num_bytes))
@@ -204,6 +199,8 @@ def _loaded(claim: Claim, answer: Answer) -> Loaded:
         claim = claim.marked(claim.status, problems.imports_torch(claim))
     if answer.fault:
         claim = claim.broken_by(_fault(claim, answer))
+    elif claim.is_backend and len(answer.documents) != 1:
+        claim = claim.broken_by(problems.exits(claim, _WRITES))
     return Loaded(claim=claim, declared_at=answer.declared_at, documents=answer.documents)
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +25,7 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.discovery.answers import Answer, Work
 from backend_caps.discovery.claims import BACKENDS
 from backend_caps.discovery.schema_fault import schema_fault
+from backend_caps.discovery.search import working_directory_of_process
 from backend_caps.discovery.source_line import source_line
 from backend_caps.resolution.rules import Rule
 
@@ -64,8 +66,9 @@ class Channel:
 def main(work: Work, results: int) -> None:
     """Read every entry; stop after one that loads torch, so that the next is not blamed."""
     channel = Channel.open(results)
-    sys.path[:] = work["path"]
+    folder = working_directory_of_process() or os.sep
     for group, value in work["entries"]:
+        _restore(work["path"], folder)
         channel.send(Answer(is_done=False))
         # The parent keeps the deadline; this is for the day the parent is killed.
         signal.setitimer(signal.ITIMER_REAL, 2 * work["deadline_s"])
@@ -74,6 +77,13 @@ def main(work: Work, results: int) -> None:
         channel.send(answer)
         if answer.is_last:
             break
+
+
+def _restore(path: Sequence[str], folder: str) -> None:
+    """Undo what the entry before has done to where the next one is looked for."""
+    sys.path = list(path)
+    with suppress(OSError):  # it may be gone
+        os.chdir(folder)
 
 
 def read(group: str, value: str) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 from backend_caps.capability.status import Problem
 from backend_caps.discovery.claims import BACKENDS, RULES, Claim
@@ -28,6 +29,7 @@ CODES: Mapping[str, str] = {
     "shadowed": "the same distribution comes earlier on the path",
     "two-versions": "two versions of its distribution stand in one folder",
     "unknown-api": "its entry-point group is of an api that is not known here",
+    "unknown-engine": "a rule names a rule set that is not known, and is not used in it",
     "unreadable": "a distribution's metadata cannot be read",
     "working-directory": "its metadata stands in the working directory, which is not searched",
     "wrong-type": "it is not a declaration, or not rules",
@@ -232,6 +234,19 @@ def unknown_api(claim: Claim, installed: str) -> Problem:
         f"reads {BACKENDS} and {RULES}. {claim.owner} requires {wanted}.",
         remedy=f"Upgrade backend-caps, or install a release of {claim.distribution} that declares "
         f"in {BACKENDS}.",
+    )
+
+
+def unknown_engine(claim: Claim, rule: str, engine: str, known: Sequence[str]) -> Problem:
+    """Tell of a rule of a rule set that there is none of."""
+    close = get_close_matches(engine, known, n=1)
+    return Problem(
+        code="unknown-engine",
+        message=f"{claim} has the rule {rule!r} for {engine!r}, and no rule set of that name is "
+        f"known; known: {', '.join(known)}.",
+        remedy=f"Did you mean {close[0]!r}?"
+        if close
+        else f"Correct the engines of {rule!r}, or install a backend-caps that knows {engine!r}.",
     )
 
 

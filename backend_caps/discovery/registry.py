@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 
 from pydantic import ValidationError
@@ -28,7 +28,7 @@ from backend_caps.discovery.loading import DEADLINE_S, Loaded, Loading, begin
 from backend_caps.discovery.schema_fault import validation_fault
 from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import Rule, RuleSet
+from backend_caps.resolution.rules import Rule, RuleSet, UnknownRuleSetError
 from backend_caps.resolution.uses import Use, uses_of
 
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
@@ -48,6 +48,10 @@ class Registry(Mapping[str, Backend]):
     """What no single backend can be blamed for."""
     third_party_rules: tuple[Rule, ...] = ()
     """What distributions declare in the group `backend_caps.rules`."""
+    rule_problems: tuple[Problem, ...] = ()
+    """Those of `problems` by which rules may be missing that somebody wrote."""
+    remarks: tuple[Problem, ...] = ()
+    """Those of `problems` that are no fault: rules left out on purpose, or read with noise."""
     _by_name: Mapping[str, Backend] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,15 +87,20 @@ class Registry(Mapping[str, Backend]):
         Declaration.model_rebuild()  # is made on first use; better now, while others are busy
         backends: list[Backend] = []
         rules: list[Rule] = []
-        told = list(loading.scanned.problems)
+        lost = list(loading.scanned.rule_problems)
+        remarks: list[Problem] = []
         for loaded in sorted(loading.results(), key=_claim_order):
             if loaded.claim.is_backend:
                 backends.append(_backend(loaded))
             else:
                 claim, read = _rules(loaded)
                 rules += read
-                told += claim.problems
-        return cls.of(backends, rules=rules, problems=told)
+                is_lost = claim.status in {Status.BROKEN, Status.CONFLICT}
+                (lost if is_lost else remarks).extend(claim.problems)
+                lost += _of_unknown_engines(claim, read)
+        told = [*loading.scanned.problems, *lost[len(loading.scanned.rule_problems) :], *remarks]
+        made = cls.of(backends, rules=rules, problems=told)
+        return replace(made, rule_problems=tuple(lost), remarks=tuple(remarks))
 
     def __getitem__(self, name: str) -> Backend:
         return self._by_name[name]
@@ -105,10 +114,13 @@ class Registry(Mapping[str, Backend]):
     def rules(self, name: str = DEFAULT_ENGINE) -> RuleSet:
         """Return a built-in rule set with what third parties add to it.
 
+        It says which of theirs could not be read.
+
         Raises:
             UnknownRuleSetError: there is none of that name.
         """
-        return RuleSet.builtin(name).with_rules(self.third_party_rules)
+        builtin = RuleSet.builtin(name)
+        return builtin.with_rules(self.third_party_rules).with_problems(self.rule_problems)
 
     def uses(self, flags: ServerFlags) -> tuple[Use, ...]:
         """List which backend runs what in a server with these flags."""
@@ -192,6 +204,16 @@ def _rules(loaded: Loaded) -> tuple[Claim, list[Rule]]:
     except ValidationError as error:
         return _not_fitting(loaded.claim, error), []
     return loaded.claim, read
+
+
+def _of_unknown_engines(claim: Claim, rules: Iterable[Rule]) -> Iterator[Problem]:
+    """Tell of rules that belong to rule sets that there are none of."""
+    for rule in rules:
+        for engine in sorted(rule.engines):
+            try:
+                RuleSet.builtin(engine)
+            except UnknownRuleSetError as error:
+                yield problems.unknown_engine(claim, rule.name, engine, error.known)
 
 
 def _not_fitting(claim: Claim, error: ValidationError) -> Claim:

@@ -8,7 +8,7 @@ path wins, within a folder a dist-info before an egg-info.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backend_caps.capability.status import Problem, Status
 from backend_caps.discovery import problems
@@ -18,6 +18,8 @@ from backend_caps.discovery.installed import installed_release
 from backend_caps.discovery.metadata import headers, named
 from backend_caps.discovery.places import Place, place_at
 from backend_caps.discovery.search import Search, identity
+
+_ENTRY_POINTS = "entry_points.txt"
 
 
 @dataclass(slots=True)
@@ -41,7 +43,9 @@ class _Info:
 
 def scan(search: Search) -> Scan:
     """List what the metadata claims: entries, and why some of them do not count."""
-    found = _Findings(claims=[], problems=[problems.no_such_folder(f) for f in search.absent()])
+    found = _Findings()
+    for folder in search.absent():
+        found.tell(problems.no_such_folder(folder), hides_rules=True)
     seen: set[tuple[int, int]] = set()
     holders: dict[str, list[_Info]] = {}
     losers: list[tuple[_Info, _Info]] = []
@@ -57,7 +61,12 @@ def scan(search: Search) -> Scan:
             for claim in found.read(info)
         )
     _look_in_working_directory(search, seen, found)
-    return Scan(claims=tuple(found.claims), problems=tuple(found.problems), imports=search.imports)
+    return Scan(
+        claims=tuple(found.claims),
+        problems=tuple(found.problems),
+        imports=search.imports,
+        rule_problems=tuple(found.rule_problems),
+    )
 
 
 def _places(path: Iterable[str], seen: set[tuple[int, int]]) -> Iterator[Place]:
@@ -115,16 +124,23 @@ def _look_in_working_directory(
 class _Findings:
     """What a scan has come upon."""
 
-    claims: list[Claim]
-    problems: list[Problem]
+    claims: list[Claim] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    rule_problems: list[Problem] = field(default_factory=list)
 
     def add(self, claims: Iterable[Claim]) -> None:
         """Keep claims."""
         self.claims.extend(claims)
 
+    def tell(self, problem: Problem, *, hides_rules: bool) -> None:
+        """Keep a problem, and whether rules may be missing by it."""
+        self.problems.append(problem)
+        if hides_rules:
+            self.rule_problems.append(problem)
+
     def read(self, info: _Info) -> list[Claim]:
         """Read the claims of one metadata folder; METADATA only where there are any."""
-        data = self._bytes(info, "entry_points.txt")
+        data = self._bytes(info, _ENTRY_POINTS)
         if data is None or not mentions_us(data):
             return []
         entries = list(our_entries(data))
@@ -135,9 +151,10 @@ class _Findings:
         backends = {entry.name for entry in entries if entry.group == BACKENDS}
         claims: list[Claim] = []
         for entry in entries:
-            stated_at = f"{info.path}/entry_points.txt:{entry.line}"
+            stated_at = f"{info.path}/{_ENTRY_POINTS}:{entry.line}"
             if entry.name is None:
-                self.problems.append(problems.malformed_entry(says.name, stated_at, entry.text))
+                problem = problems.malformed_entry(says.name, stated_at, entry.text)
+                self.tell(problem, hides_rules=entry.group == RULES)
             elif entry.group in {BACKENDS, RULES} or entry.name not in backends:
                 claims.append(
                     _judged(
@@ -160,7 +177,8 @@ class _Findings:
             return info.place.read(info.folder, file)
         except OSError as error:
             cause = error.strerror or str(error)
-            self.problems.append(problems.unreadable(f"{info.path}/{file}", cause))
+            problem = problems.unreadable(f"{info.path}/{file}", cause)
+            self.tell(problem, hides_rules=file == _ENTRY_POINTS)
             return None
 
 

@@ -31,7 +31,7 @@ class Search:
         where it has been taken off `sys.path` already.
         """
         path = _absolute(sys.path)
-        first = working_directory or _working_directory()
+        first = working_directory or working_directory_of_process()
         if path[:1] == (first,) and not sys.flags.safe_path:
             working_directory, path = first, path[1:]
         return cls(searched=path, imports=path, unsearched=working_directory)
@@ -62,7 +62,8 @@ def _absolute(path: Sequence[str]) -> tuple[str, ...]:
     return tuple(entry for entry in path if os.path.isabs(entry))  # noqa: PTH117 - as above
 
 
-def _working_directory() -> str | None:
+def working_directory_of_process() -> str | None:
+    """Return the working directory; None where it has been deleted."""
     with suppress(FileNotFoundError):
         return os.getcwd()
     return None

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery.loading import start_loading
+from backend_caps.discovery.loading import Loading
 from backend_caps.discovery.registry import Registry
 from tests.discovery.conftest import DECLARES, Site
 
 IMPORTS = "from backend_caps.capability.declaration import Declaration\n"
 DECLARED = "DECLARATION = Declaration()\n"
+FORGES = """\
+import os, stat
+for number in range(3, 99):
+    try:
+        if stat.S_ISFIFO(os.fstat(number).st_mode): os.write(number, LINE)
+    except OSError: pass
+"""
 REPAIR = "Repair bad_caps, or uninstall bad."
 
 
@@ -300,6 +309,62 @@ def test_loading_takes_garbage_in_its_pipe_for_the_plugins_end(site: Site) -> No
     )
 
 
+FORGED = [
+    '{"fault": "zzz"}',
+    '{"fault": ["hangs"]}',
+    '{"is_done": 1}',
+    '{"num_printed_bytes": -1}',
+    '{"num_printed_bytes": 9e9}',
+    '{"documents": "{}"}',
+    '{"documents": [1]}',
+    '{"detail": null, "fault": "raises"}',
+    '{"declared_at": 3}',
+    '{"documents": []}',
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("line", FORGED, ids=range(len(FORGED)))
+def test_loading_takes_no_forged_answer(site: Site, line: str) -> None:
+    """Whatever a plugin writes into the pipe breaks the plugin, and not the report."""
+    site.plugin("bad", FORGES.replace("LINE", repr(line.encode() + b"\n")))
+
+    backend = site.discover()["bad"]
+
+    assert backend.status is Status.BROKEN
+    assert "writes into the pipe of the results" in backend.problems[0].message
+
+
+def test_loading_survives_a_forged_count_of_output(site: Site) -> None:
+    """An answer that begins after it ends has printed nothing."""
+    begins = b'{"is_done": false, "num_printed_bytes": 4000000000}\n'
+    site.plugin("bad", FORGES.replace("LINE", repr(begins)) + DECLARES)
+
+    backend = site.discover()["bad"]
+
+    assert (backend.status, backend.problems) == (Status.OK, ())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys\nsys.path.clear()\n",
+        "import sys\ndel sys.path\n",
+        "import os\nos.chdir('/')\n",
+    ],
+    ids=["path-emptied", "path-removed", "other-folder"],
+)
+def test_loading_looks_for_every_entry_in_the_same_place(
+    site: Site, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """What one plugin does to the path, or to the working directory, is not the next one's."""
+    monkeypatch.chdir(site.root)
+    site.plugin("bad", source)
+    site.plugin("good", f"import os\nassert os.getcwd() == {str(site.root)!r}\n{DECLARES}")
+
+    assert site.discover()["good"].problems == ()
+
+
 def test_loading_takes_a_closed_pipe_for_the_plugins_end(site: Site) -> None:
     """A plugin that closes the pipe and lives on is ended."""
     source = "import os, time\nos.closerange(3, 99)\ntime.sleep(600)\n"
@@ -323,7 +388,7 @@ def test_loading_survives_a_python_that_does_not_start(site: Site) -> None:
     """Where no process can be started, every entry says why."""
     site.plugin("good", DECLARES)
 
-    loading = start_loading(site.scan(), executable="/no/such/python")
+    loading = Loading(site.scan(), deadline_s=30, executable="/no/such/python")
 
     assert Registry.of_loading(loading)["good"].problems == (
         Problem(
@@ -339,7 +404,7 @@ def test_loading_survives_a_python_that_ends_at_once(site: Site) -> None:
     """A process that ends before the first entry is blamed on no plugin."""
     site.plugin("good", DECLARES)
 
-    loading = start_loading(site.scan(), executable="/bin/echo")
+    loading = Loading(site.scan(), deadline_s=30, executable="/bin/echo")
 
     (problem,) = Registry.of_loading(loading)["good"].problems
     assert problem.code == "not-started"
@@ -348,7 +413,7 @@ def test_loading_survives_a_python_that_ends_at_once(site: Site) -> None:
 
 def test_loading_reads_nothing_where_nothing_is_declared(site: Site) -> None:
     """Without an entry no process is started."""
-    loading = start_loading(site.scan(), executable="/no/such/python")
+    loading = Loading(site.scan(), deadline_s=30, executable="/no/such/python")
 
     assert loading.results() == ()
 
@@ -356,7 +421,7 @@ def test_loading_reads_nothing_where_nothing_is_declared(site: Site) -> None:
 def test_loading_gives_its_results_again(site: Site) -> None:
     """Asking twice reads once."""
     site.plugin("good", DECLARES)
-    loading = start_loading(site.scan())
+    loading = Loading(site.scan(), deadline_s=30, executable=sys.executable)
 
     assert loading.results() == loading.results()
 
@@ -364,7 +429,7 @@ def test_loading_gives_its_results_again(site: Site) -> None:
 def test_loading_that_is_closed_unread_ends_its_process(site: Site) -> None:
     """A caller that changes its mind leaves no process behind."""
     site.plugin("slow", "import time\ntime.sleep(600)")
-    loading = start_loading(site.scan())
+    loading = Loading(site.scan(), deadline_s=30, executable=sys.executable)
 
     loading.close()
 

@@ -159,6 +159,77 @@ def test_registry_tells_rules_that_cannot_be_read(site: Site) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("entry_points", "code"),
+    [
+        pytest.param("rules = no_such:RULES", "missing-module", id="broken"),
+        pytest.param("rules : no_such", "malformed-entry", id="no-entry"),
+    ],
+)
+def test_rule_set_says_which_rules_it_lacks(site: Site, entry_points: str, code: str) -> None:
+    """A rule that cannot be read forces nothing, so that a plan must not look better by it."""
+    site.install(entry_points=f"[backend_caps.rules]\n{entry_points}\n")
+
+    registry = site.discover()
+
+    assert [problem.code for problem in registry.rules().problems] == [code]
+    assert registry.rules().problems == registry.problems
+    assert registry.remarks == ()
+
+
+def test_rule_set_says_which_allowed_plugin_it_lacks(site: Site) -> None:
+    """A slip in the allow-list leaves rules out that were meant to be in."""
+    site.plugin("rules", RULES, group="backend_caps.rules")
+
+    registry = site.discover(environ={"BACKEND_CAPS_PLUGINS": "ruels"})
+
+    assert [problem.code for problem in registry.rules().problems] == ["not-installed"]
+    assert [problem.code for problem in registry.remarks] == ["not-allowed"]
+    assert set(registry.problems) == {*registry.rules().problems, *registry.remarks}
+
+
+def test_rule_set_passes_over_what_is_no_fault_of_rules(site: Site) -> None:
+    """Neither a backend's malformed line nor a rule that prints keeps a rule out."""
+    site.plugin("rules", f"print('x')\n{RULES}", group="backend_caps.rules")
+    site.install(entry_points="[backend_caps.backends]\nfa3\n")
+
+    registry = site.discover()
+
+    assert registry.rules().problems == ()
+    assert [problem.code for problem in registry.problems] == ["malformed-entry", "prints"]
+    assert [problem.code for problem in registry.remarks] == ["prints"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "remedy"),
+    [
+        pytest.param("sglang-0.5.32", "Did you mean 'sglang-0.5.23'?", id="close"),
+        pytest.param(
+            "other",
+            "Correct the engines of 'site-rule', or install a backend-caps that knows 'other'.",
+            id="far",
+        ),
+    ],
+)
+def test_registry_tells_a_rule_of_an_unknown_engine(site: Site, engine: str, remedy: str) -> None:
+    """A rule for a rule set that there is none of is in none, and that is told."""
+    source = RULES.replace("reason=", f"engines={{{engine!r}, 'sglang-0.5.13'}}, reason=")
+    site.plugin("rules", source, group="backend_caps.rules")
+
+    registry = site.discover()
+
+    assert registry.problems == (
+        Problem(
+            code="unknown-engine",
+            message=f"rules 'rules' of rules 1.0 (rules_caps:RULES) has the rule 'site-rule' for "
+            f"{engine!r}, and no rule set of that name is known; known: sglang-0.5.13, "
+            "sglang-0.5.23.",
+            remedy=remedy,
+        ),
+    )
+    assert registry.rules().problems == registry.problems
+
+
 def test_registry_validates_rules_again(site: Site) -> None:
     """Rules that went round validation are refused, all of their entry."""
     forged = RULES + "RULES.append(Rule.model_construct(**vars(RULES[0]) | {'reason': ''}))\n"
