@@ -1,14 +1,14 @@
 """What an attention backend needs and supports: declared once, resolved with reasons.
 
-The names below are loaded on first use: importing the package costs nothing, and only
-`configure` loads torch.
+The names below are loaded on first use: importing the package costs nothing. Only `configure`
+loads torch; it is for an engine, and `from backend_caps import *` leaves it out.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # that of `typing`, which would be imported before `__main__` runs
 if TYPE_CHECKING:
     from backend_caps.capability.compute import ComputeRange
     from backend_caps.capability.declaration import Declaration, Part, When
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from backend_caps.resolution.resolver import resolve
     from backend_caps.resolution.rules import Rule, RuleSet
     from backend_caps.resolution.uses import Use
-    from backend_caps.startup.configure import configure
+    from backend_caps.startup.configure import configure as configure
 
 __all__ = [
     "ANY",
@@ -69,7 +69,6 @@ __all__ = [
     "Source",
     "Use",
     "When",
-    "configure",
     "discover",
     "flips",
     "resolve",
@@ -113,4 +112,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOME)

@@ -1,8 +1,8 @@
 """`backend-caps` and `python -m backend_caps`.
 
-The order is the point: the working directory leaves the path before anything is imported from
-it, and plugins are read by a process of their own, which is started before this one imports
-what it needs.
+The order is the point: the working directory leaves the path before anything but this package
+and what Python itself has loaded by then is imported, and plugins are read by a process of
+their own, which is started before this one imports what it needs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # that of `typing`, which the working directory could stand in for
 if TYPE_CHECKING:
     from backend_caps.discovery.loading import Loading
 
@@ -26,9 +26,17 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
         argv: the words after the program's name; those of this process unless given.
         working_directory: what was taken off the head of `sys.path`.
     """
+    try:
+        _run(sys.argv[1:] if argv is None else argv, working_directory)
+    except KeyboardInterrupt:
+        sys.stderr.write("Aborted!\n")
+        sys.exit(1)
+
+
+def _run(words: list[str], working_directory: str | None) -> None:
     gc.disable()  # a process of a quarter of a second: collecting is a twentieth of it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    own, server_flags = _divided(sys.argv[1:] if argv is None else argv)
+    own, server_flags = _divided(words)
     loading = _begun(working_directory) if _reads_plugins(own) else None
     from backend_caps.cli.main import run  # noqa: PLC0415 - slow: while plugins are read
 

@@ -24,7 +24,9 @@ def _run(
     )
 
 
-@pytest.mark.parametrize("planted", ["click.py", "pydantic.py", "entrypoints.py", "rich.py"])
+@pytest.mark.parametrize(
+    "planted", ["click.py", "pydantic.py", "entrypoints.py", "rich.py", "typing.py"]
+)
 def test_module_in_the_working_directory_is_not_imported(tmp_path: Path, planted: str) -> None:
     """With `-m`, what lies in the working directory by chance does not run."""
     (tmp_path / planted).write_text("raise SystemExit('planted code ran')")
@@ -40,6 +42,54 @@ def test_metadata_in_the_working_directory_is_skipped_and_said(acme: CommandLine
 
     assert " acme_lean      skipped " in finished.stdout
     assert "--path ." in finished.stdout
+
+
+INTERRUPTED = """
+import os, signal
+from backend_caps import __main__
+from backend_caps.discovery import loading
+
+def interrupted(*, environ, early):
+    print(early[1]._process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+
+loading.begin = interrupted
+__main__.main(["report"])
+"""
+
+
+def test_interrupt_while_plugins_are_begun_is_said_in_a_word(tmp_path: Path) -> None:
+    """Ctrl-C has no traceback, and leaves no process behind."""
+    finished = _run(sys.executable, "-c", INTERRUPTED, cwd=tmp_path)
+
+    assert (finished.returncode, finished.stderr) == (1, "Aborted!\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(finished.stdout), 0)
+
+
+UNREADABLE_RULES = "[backend_caps.rules]\nsite = no_such:RULES\n"
+
+
+def test_strict_report_refuses_rules_that_cannot_be_read(acme: CommandLine) -> None:
+    """Under strict a rule that is missing is an error, as a backend that is broken."""
+    acme.install("site", UNREADABLE_RULES, "")
+
+    result = acme.run("report --path @ --policy strict")
+
+    assert result.exit_code != 0
+    assert "missing-module" in result.output
+
+
+def test_strict_report_lets_rules_be_left_out(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the allow-list leaves out is no fault."""
+    acme.install("site", UNREADABLE_RULES, "")
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "acme")
+
+    result = acme.run("report --path @ --policy strict")
+
+    assert result.exit_code == 0
 
 
 def test_program_and_module_print_the_same(tmp_path: Path) -> None:
