@@ -41,7 +41,7 @@ class RelayBatch(Protocol):
     seq_lens_sum: int | None
     """The mirror's sum."""
     seq_lens_cpu_upper_bound: Tensor | None
-    """[B] int64, host: never below `seq_lens`, or None where nobody needs it."""
+    """[B] int64, host: never below `seq_lens`, row 0 aside, or None where nobody needs it."""
     input_ids: Tensor | None
     """[B] or [T + R] int64, device: tokens, or sentinels while `input_ids_pending`."""
     input_ids_pending: bool

@@ -12,11 +12,14 @@ speaks of:
 * A **generation** is one request's stay in a row. The scheduler numbers them: a later stay in the
   same row has the larger number. The relay never makes one up.
 * `commit` with a larger generation than the row's **opens** it: the length is what the request
-  has committed before its first step (the prompt, for a new one), and no step is in flight. It
-  comes before the generation's first `launch`.
-* `launch` is a step of the row's open generation.
+  has committed before its first step (for a new one its whole prompt, whatever was prefilled of
+  it by then), and no step is in flight. It comes before the generation's first `launch`.
+* `launch` is a speculative step of the row's open generation, `count` a plain decode step of it:
+  that one adds a token too.
 * `commit` with the row's generation is a processed step of it. It ends one step in flight if
-  the length grew, as every step's length does, since every step accepts at least one token.
+  the length grew, as every step's length does, since every step accepts at least one token. A
+  prefill is no step: its result is not committed once the generation is open. Where it is all the
+  same, the whole prompt's length does not grow, and changes nothing.
 * `commit` with a smaller generation is of a request that has left the row, and changes nothing.
 
 So the bound never falls below the truth: let the committed length be the one after step j. Every
@@ -24,6 +27,10 @@ counted commit moved it to a later step's, so at most j commits were counted, so
 (launched - j) steps are counted as in flight, and each added at most A. A commit that comes twice
 does not grow and is not counted; one that comes late or never leaves the bound too high by A. Row 0
 is the padding row and has no bound of its own.
+
+The context's length is no bound. In an overlapped loop the device passes it before the host knows
+that the request is done, and steps that start above it are launched. What no length exceeds is the
+width of a row of `req_to_token`: beyond it memory would be overwritten.
 
 Shapes: P rows in the request pool, B requests in a batch.
 """
@@ -43,15 +50,16 @@ class LengthBounds:
     Args:
         pool_size: P, row 0 included.
         accept_tokens: the most tokens that one step can accept, the bonus token included.
-        max_context_len: no length is above it; None where nobody knows.
+        max_context_len: the width of a row of `req_to_token`, which no step starts above; None
+            where nobody knows.
     """
 
     def __init__(self, pool_size: int, accept_tokens: int, max_context_len: int | None) -> None:
         self._accept_tokens = accept_tokens
         self._max_context_len = max_context_len
-        self._committed = torch.zeros(pool_size, dtype=torch.int64)
-        self._in_flight = torch.zeros(pool_size, dtype=torch.int64)
-        self._generation = torch.full((pool_size,), _NOBODY, dtype=torch.int64)
+        self._committed = torch.zeros(pool_size, dtype=torch.int64, device="cpu")
+        self._in_flight = torch.zeros(pool_size, dtype=torch.int64, device="cpu")
+        self._generation = torch.full_like(self._in_flight, _NOBODY)
 
     def launch(self, rows_cpu: Tensor) -> Tensor:
         """Count a step of these rows, and return the bounds of the lengths it starts from.
@@ -60,15 +68,24 @@ class LengthBounds:
 
         Exact: an upper bound of each row's committed length before this step.
         """
-        in_flight = self._in_flight.index_select(0, rows_cpu)
         committed = self._committed.index_select(0, rows_cpu)
-        bounds = torch.add(committed, in_flight, alpha=self._accept_tokens)
+        bounds = torch.add(committed, self.count(rows_cpu), alpha=self._accept_tokens)
+        return bounds if self._max_context_len is None else bounds.clamp_(max=self._max_context_len)
+
+    def count(self, rows_cpu: Tensor) -> Tensor:
+        """Count a step of these rows, and return how many were in flight before it.
+
+        rows_cpu  [B] int64 or int32, host  unique rows; row 0 may repeat
+        """
+        in_flight = self._in_flight.index_select(0, rows_cpu)
         self._in_flight[rows_cpu] = in_flight + 1
         self._in_flight[0] = 0
-        return bounds if self._max_context_len is None else bounds.clamp_(max=self._max_context_len)
+        return in_flight
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Take in exact lengths: of requests that enter their rows, or of a processed step.
+
+        A request enters with its whole prompt's length; results of its prefill are no steps.
 
         rows_cpu    [B] int64 or int32, host  unique rows; row 0 may repeat
         lens_cpu    [B] int64, host  tokens committed per request

@@ -17,6 +17,11 @@ def as_int64(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype is torch.int64 else tensor.to(torch.int64)
 
 
+def without_graph(tensor: Tensor) -> Tensor:
+    """Return a tensor that autograd does not follow: a column would keep every step's graph."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
 class NumberColumn:
     """A column of one int64 a row."""
 
@@ -25,7 +30,7 @@ class NumberColumn:
 
     def store(self, rows: Tensor, values: Tensor) -> None:
         """Write `values` [B] to `rows` [B] int64."""
-        self.table.scatter_(0, rows, as_int64(values))
+        self.table.scatter_(0, rows, as_int64(without_graph(values)))
 
     def load(self, rows: Tensor) -> Tensor:
         """Read `rows` [B] into memory of their own."""
@@ -51,6 +56,7 @@ class RowColumn:
 
     def store(self, rows: Tensor, values: Tensor) -> None:
         """Write `values` [B, ...] to `rows` [B] int64."""
+        values = without_graph(values)
         if values.dtype is not self.table.dtype:
             values = values.to(self.table.dtype)
         self._words.index_copy_(0, rows, self._in_words(values))
@@ -62,8 +68,9 @@ class RowColumn:
     def _in_words(self, values: Tensor) -> Tensor:
         if self._word is None:
             return values
-        offset_bytes = values.storage_offset() * values.itemsize
-        if not values.is_contiguous() or offset_bytes % self._word.itemsize:
+        # A single row of a wider tensor counts as contiguous, and still has that tensor's stride.
+        strays = (values.storage_offset() | values.stride(0)) * values.itemsize
+        if not values.is_contiguous() or strays % self._word.itemsize:
             values = values.clone(memory_format=torch.contiguous_format)
         return values.view(self._word)
 
@@ -80,6 +87,7 @@ class DraftColumns:
         self, layout: RelayLayout, pool_size: int, device: torch.device, word: torch.dtype | None
     ) -> None:
         columns = {field.name: RowColumn(field, pool_size, device, word) for field in layout.draft}
+        self.tables = {name: column.table for name, column in columns.items()}
         self._topk_p = columns["topk_p"]
         self._topk_index = columns["topk_index"]
         self._hidden_states = columns.get("hidden_states")

@@ -1,16 +1,19 @@
 """Checks around every call of a FutureMap: what they cost does not matter, what they miss does.
 
 Consumed rows are poisoned, so that a row read twice is found by its value. The poison is the least
-int64: -1 is `~0`, the sentinel of row 0. Row 0 is the padding row: it may repeat, and it may be
-read without having been written. Overwriting a row that nobody has read is legal: its request was
-retracted or aborted.
+int64, or NaN: -1 is `~0`, the sentinel of row 0. Row 0 is the padding row: it may repeat, and it
+may be read without having been written, so it is 0 whenever the others are poisoned. Overwriting a
+row that nobody has read is legal: its request was retracted or aborted.
 
 Every check waits for the device.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,6 +35,16 @@ from backend_caps.relay.streams import DeviceStreams
 POISON = torch.iinfo(torch.int64).min
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The rows that a forward reads, kept from before they are resolved."""
+
+    tokens: Tensor | None
+    """[R] or [B], device: rows that `input_ids` are read from."""
+    draft: Tensor | None
+    """[B], device: rows that `spec_info` is read from."""
+
+
 class DebugChecks:
     """The checks that a FutureMap makes in debug mode.
 
@@ -40,6 +53,7 @@ class DebugChecks:
         streams: the device's streams.
         seq_lens: [P] int64, device, the column that `publish` writes.
         bonus_tokens: [P] int64, device, the column that `stash` writes.
+        draft: [P, ...] each, device, the columns of the draft worker's state by name.
         speculative: whether speculative steps relay through the map.
     """
 
@@ -49,24 +63,27 @@ class DebugChecks:
         streams: DeviceStreams,
         seq_lens: Tensor,
         bonus_tokens: Tensor,
+        draft: Mapping[str, Tensor],
         *,
         speculative: bool,
     ) -> None:
         self._layout = layout
         self._streams = streams
-        self._seq_lens = seq_lens.fill_(POISON)
-        self._bonus_tokens = bonus_tokens.fill_(POISON)
+        self._seq_lens = seq_lens
+        self._bonus_tokens = bonus_tokens
+        self._draft = draft
         self._speculative = speculative
         self._pool_size = seq_lens.shape[0]
+        for column in (seq_lens, bonus_tokens, *draft.values()):
+            _poison(column, torch.arange(self._pool_size, device=column.device))
 
-    def before_publish(self, req_pool_indices: Tensor, seq_lens: Tensor) -> None:
-        """Require rows of the pool, each once, and a length for each.
+    def before_publish(self, req_pool_indices: Tensor) -> None:
+        """Require rows of the pool, each once.
 
         Raises:
-            RowsOutOfRangeError, RepeatedRowsError, RowCountError: the index or the lengths are off.
+            RowsOutOfRangeError, RepeatedRowsError: the index is off.
         """
         self._check_rows("publish", req_pool_indices)
-        self._check_shape("publish", "seq_lens", seq_lens, (req_pool_indices.shape[0],))
 
     def before_stash(self, req_pool_indices: Tensor, payload: RelayPayload) -> None:
         """Require rows of the pool, each once, and values of the layout's shapes for each.
@@ -76,7 +93,6 @@ class DebugChecks:
         """
         self._check_rows("stash", req_pool_indices)
         num_rows = req_pool_indices.shape[0]
-        self._check_shape("stash", "bonus_tokens", payload.bonus_tokens, (num_rows,))
         values = {
             "topk_p": payload.topk_p,
             "topk_index": payload.topk_index,
@@ -86,6 +102,17 @@ class DebugChecks:
             value = values[field.name]
             if value is not None:
                 self._check_shape("stash", field.name, value, (num_rows, *field.row_shape))
+
+    def before_commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
+        """Require rows of the pool, each once, and a length and a generation for each.
+
+        Raises:
+            RowsOutOfRangeError, RepeatedRowsError, RowCountError: the index or the values are off.
+        """
+        self._check_rows("commit_lengths", rows_cpu)
+        num_rows = rows_cpu.shape[0]
+        self._check_shape("commit_lengths", "lens_cpu", lens_cpu, (num_rows,))
+        self._check_shape("commit_lengths", "generation", generation, (num_rows,))
 
     def before_lengths(self, batch: RelayBatch) -> None:
         """Require one index on the host and the device, and rows published since the last read.
@@ -109,30 +136,43 @@ class DebugChecks:
         """
         if batch.seq_lens_cpu_upper_bound is not None:
             self._check_bounds(batch, batch.seq_lens_cpu_upper_bound)
-        self._seq_lens.index_fill_(0, as_int64(batch.req_pool_indices), POISON)
+        _poison(self._seq_lens, batch.req_pool_indices)
 
-    def before_inputs(self, batch: RelayBatch) -> Tensor | None:
-        """Require pinned staging and tokens stashed since the last read; return the tokens' rows.
+    def before_inputs(self, batch: RelayBatch) -> Inputs:
+        """Require pinned staging and values stashed since the last read; return their rows.
 
         Raises:
             PageableStagingError: the staged ids would make their copy block the host.
+            RowsOutOfRangeError, RepeatedRowsError: an index is off.
             StaleRowsError: a row was read before, or never written.
         """
-        staged = batch.prefill_input_ids_cpu
-        if staged is not None:
-            self._check_staging(staged)
-            rows = batch.mix_running_indices
-        elif batch.input_ids_pending or (self._speculative and batch.spec_info is not None):
-            rows = batch.req_pool_indices
-        else:
-            rows = None
-        if rows is not None:
-            self._check_fresh("bonus_tokens", "stash", self._bonus_tokens, rows)
-        return rows
+        inputs = self._inputs(batch)
+        for rows in (inputs.tokens, inputs.draft):
+            if rows is not None:
+                self._check_rows("resolve_future", rows)
+                self._check_fresh("bonus_tokens", "stash", self._bonus_tokens, rows)
+        if inputs.draft is not None and "topk_index" in self._draft:
+            candidates = self._draft["topk_index"][:, 0]
+            self._check_fresh("topk_index", "stash", candidates, inputs.draft)
+        return inputs
 
-    def after_inputs(self, rows: Tensor) -> None:
+    def after_inputs(self, inputs: Inputs) -> None:
         """Poison what was read."""
-        self._bonus_tokens.index_fill_(0, as_int64(rows), POISON)
+        for rows in (inputs.tokens, inputs.draft):
+            if rows is not None:
+                _poison(self._bonus_tokens, rows)
+        if inputs.draft is not None:
+            for column in self._draft.values():
+                _poison(column, inputs.draft)
+
+    def _inputs(self, batch: RelayBatch) -> Inputs:
+        """Tell which rows a forward reads: staged ids and a draft's state may come together."""
+        tokens = batch.req_pool_indices if batch.input_ids_pending else None
+        if batch.prefill_input_ids_cpu is not None:
+            self._check_staging(batch.prefill_input_ids_cpu)
+            tokens = batch.mix_running_indices
+        reads_draft = self._speculative and batch.spec_info is not None
+        return Inputs(tokens=tokens, draft=batch.req_pool_indices if reads_draft else None)
 
     def _check_rows(self, operation: str, req_pool_indices: Tensor) -> None:
         rows = _listed(req_pool_indices)
@@ -172,6 +212,13 @@ class DebugChecks:
     def _check_staging(self, staged: Tensor) -> None:
         if self._streams.traits.has_pinned_memory and not self._streams.is_pinned(staged):
             raise PageableStagingError(device=str(self._streams.device))
+
+
+def _poison(column: Tensor, rows: Tensor) -> None:
+    """Make rows unlike any value, but the padding row."""
+    is_float = column.dtype.is_floating_point
+    column[as_int64(rows)] = math.nan if is_float else torch.iinfo(column.dtype).min
+    column[0] = 0
 
 
 def _listed(tensor: Tensor) -> tuple[int, ...]:

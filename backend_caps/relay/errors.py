@@ -98,9 +98,16 @@ class DraftShapeError(BackendCapsError):
 class AcceptTokensError(BackendCapsError):
     """An upper bound is asked for, and nobody said how far one step can go."""
 
+    accept_tokens: int | None = None
+
     @property
     def message(self) -> str:
         """What is missing, and where it can be given."""
+        if self.accept_tokens is not None:
+            return (
+                f"accept_tokens is {self.accept_tokens}; at least 1 was expected, every step "
+                f"accepting its bonus token. Give the most tokens that a step can accept."
+            )
         return (
             "host_seq_lens is 'upper_bound' and the most tokens that a step can accept is "
             "unknown; a speculative map needs it for the bound. Give DraftShape(accept_tokens=...) "

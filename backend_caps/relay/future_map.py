@@ -21,11 +21,17 @@ from backend_caps.relay.batch import RelayBatch
 from backend_caps.relay.bounds import LengthBounds
 from backend_caps.relay.columns import DraftColumns, NumberColumn, as_int64
 from backend_caps.relay.debug import DebugChecks
-from backend_caps.relay.errors import AcceptTokensError, HostSeqLensError, PoolSizeError
+from backend_caps.relay.errors import (
+    AcceptTokensError,
+    HostSeqLensError,
+    PoolSizeError,
+    RowCountError,
+    UndeclaredDeviceError,
+)
 from backend_caps.relay.host_copy import host_copy, private_stream_of
 from backend_caps.relay.host_lengths import BoundedLengths, ExactLengths, HostLengths, NoLengths
 from backend_caps.relay.layout import DraftShape, RelayLayout, RelayPayload
-from backend_caps.relay.streams import DeviceStreams, StreamLike
+from backend_caps.relay.streams import DeviceStreams, StreamLike, with_index
 
 if TYPE_CHECKING:
     from backend_caps.resolution.plan import Plan
@@ -40,7 +46,8 @@ class FutureMap:
         host_seq_lens: what the host is told about lengths in speculative decode.
         speculative: whether overlapped speculative steps relay through this map.
         draft: the draft worker's state; None for plain decode and for drafts without any (NGRAM).
-        max_context_len: no length is above it; tightens the upper bound.
+        max_context_len: the width of a row of `req_to_token`; tightens the upper bound. The
+            context's length is none: in an overlapped loop steps start above it.
         accept_tokens: the most tokens that one step can accept; by default the draft's.
         debug: check every call and poison every row that was read; each check waits for the device.
         streams: the device's streams, where its declared traits are not the ones to use, or
@@ -48,8 +55,8 @@ class FutureMap:
 
     Raises:
         PoolSizeError: the pool has no row but row 0.
-        UndeclaredDeviceError: nobody declared what the device has.
-        AcceptTokensError: an upper bound is asked for without `accept_tokens`.
+        UndeclaredDeviceError: nobody declared what the device has, or `streams` are another's.
+        AcceptTokensError: an upper bound is asked for without `accept_tokens`, or these are none.
         HostSeqLensError: `host_seq_lens` is no mode; True and False are none.
 
     Sync: the whole device, once, so that no stream finds the columns half made.
@@ -82,14 +89,18 @@ class FutureMap:
         self.speculative = speculative
         self.layout = RelayLayout.from_draft(draft)
         self.streams = DeviceStreams(device) if streams is None else streams
-        self.device = torch.device(device)
+        self.device = _own_device(device, self.streams)
         self.copy_stream = None
         if accept_tokens is None and draft is not None:
             accept_tokens = draft.accept_tokens
-        self._make_columns()
+        if accept_tokens is not None and accept_tokens < 1:
+            raise AcceptTokensError(accept_tokens=accept_tokens)
         self._published = self.streams.event()
-        self._host_lengths = self._make_host_lengths(accept_tokens, max_context_len)
-        self._checks = self._make_checks() if debug else None
+        # Tensors made in inference mode could be written to nowhere else.
+        with torch.inference_mode(mode=False):
+            self._make_columns()
+            self._host_lengths = self._make_host_lengths(accept_tokens, max_context_len)
+            self._checks = self._make_checks() if debug else None
         self.streams.synchronize()
 
     @classmethod
@@ -117,6 +128,7 @@ class FutureMap:
         host_seq_lens = plan["host_seq_lens"].value
         assert isinstance(host_seq_lens, HostSeqLens), f"a plan holds {host_seq_lens!r}"
         accept_tokens = None if draft is None else draft.accept_tokens
+        accept_tokens = accept_tokens or flags.accept_tokens
         return cls(
             pool_size=pool_size,
             device=device,
@@ -124,8 +136,8 @@ class FutureMap:
             speculative=flags.speculative_algorithm is not None
             and not flags.disable_overlap_schedule,
             draft=draft,
-            max_context_len=flags.context_length,
-            accept_tokens=accept_tokens or flags.accept_tokens,
+            max_context_len=_row_width(flags.context_length, accept_tokens),
+            accept_tokens=accept_tokens,
             debug=debug,
             streams=streams,
         )
@@ -139,14 +151,18 @@ class FutureMap:
         Stream: enqueued on the current stream, which must be the forward stream.
         Sync: none. Allocates: nothing for int64. Keeps: nothing; both arguments are copied from.
         Capture: no; it records an event. Exact: other rows keep the last step's value.
+
+        Raises:
+            RowCountError: there is not one length a row.
         """
+        _require_one_a_row("publish", "seq_lens", seq_lens, req_pool_indices)
         if not req_pool_indices.numel():
             return
         if self._checks is not None:
-            self._checks.before_publish(req_pool_indices, seq_lens)
+            self._checks.before_publish(req_pool_indices)
         self._seq_lens.store(as_int64(req_pool_indices), seq_lens)
         if self.speculative:
-            self._published.record()
+            self._published.record(self.streams.current_stream())
 
     def stash(self, req_pool_indices: Tensor, payload: RelayPayload) -> None:
         """Store this step's tokens and draft state for the next step to read.
@@ -158,7 +174,11 @@ class FutureMap:
         Sync: none. Allocates: nothing for contiguous tensors of the layout's dtypes.
         Keeps: nothing; the payload is copied from. Capture: yes.
         Exact: other rows, and fields that are None, keep the last step's value.
+
+        Raises:
+            RowCountError: there is not one token a row.
         """
+        _require_one_a_row("stash", "bonus_tokens", payload.bonus_tokens, req_pool_indices)
         if not req_pool_indices.numel():
             return
         if self._checks is not None:
@@ -179,25 +199,31 @@ class FutureMap:
         """Publish and stash values that no forward of this process made.
 
         A request whose prefill ran elsewhere enters a row that the running forward may still write
-        to, for the request before. So this producer comes after all of that forward's writes.
+        to, for the request before. So this producer comes after all of that forward's writes, and
+        before all that the forward stream is given next: the reads of these values, and writes.
 
         req_pool_indices  [B] int64 or int32, device  unique rows, 0 <= row < P; row 0 may repeat
         seq_lens          [B] int64 or int32, device  tokens committed per request
         payload           [B, ...] each, device  converted to the layout's dtypes
 
-        Stream: the current stream, which waits for `forward_stream` first.
+        Stream: the current stream, which waits for `forward_stream` first, and for which
+        `forward_stream` waits in the end.
         Sync: none. Keeps: nothing; the arguments are copied from. Capture: no.
         """
-        self.streams.current_stream().wait_stream(forward_stream)
+        current_stream = self.streams.current_stream()
+        current_stream.wait_stream(forward_stream)
         self.publish(req_pool_indices, seq_lens)
         self.stash(req_pool_indices, payload)
+        forward_stream.wait_stream(current_stream)
 
     def commit_lengths(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Tell exact lengths that the host knows, so that upper bounds stay tight.
 
-        Call it when requests enter their rows, before their first speculative step, with the
-        tokens that they have committed; then for every processed step. `relay.bounds` has the
-        protocol, and why the bound is one. Without upper bounds nothing is done.
+        Call it when requests enter their rows, before their first decode step, with the tokens
+        that they will start it from: the whole prompt, even where a chunk of it is yet to run.
+        Then for every processed decode step, plain or speculative, and for no prefill. Plain steps
+        are counted by `set_input_ids_sentinel`. `relay.bounds` has the protocol, and why the bound
+        is one. Without upper bounds nothing is done.
 
         rows_cpu    [B] int64 or int32, host  unique rows, 0 <= row < P; row 0 may repeat
         lens_cpu    [B] int64, host  tokens committed per request
@@ -205,6 +231,8 @@ class FutureMap:
 
         Sync: none. Keeps: nothing; the arguments are copied from.
         """
+        if self._checks is not None:
+            self._checks.before_commit(rows_cpu, lens_cpu, generation)
         self._host_lengths.commit(rows_cpu, lens_cpu, generation)
 
     def bytes_to_host(self, num_requests: int) -> int:
@@ -229,7 +257,7 @@ class FutureMap:
         """
         if batch.spec_info is None or not self.speculative:
             return
-        self._published.wait()
+        self._published.wait(self.streams.current_stream())
         if self._checks is not None:
             self._checks.before_lengths(batch)
         batch.seq_lens = self._seq_lens.load(batch.req_pool_indices)
@@ -240,7 +268,9 @@ class FutureMap:
     def set_input_ids_sentinel(self, batch: RelayBatch) -> None:
         """Mark a decode batch's ids as not there yet: `~row`, negative for every row.
 
-        A no-op where the ids come from elsewhere: from staging, or from the draft worker.
+        They stay as they are where they come from elsewhere: from staging, or from the draft
+        worker. Call it once for every step: under UPPER_BOUND it counts the plain decode rows as
+        launched, a mixed batch's too, which are the last R of `req_pool_indices_cpu`.
 
         batch.input_ids          [B] int64, device  set
         batch.input_ids_pending  set
@@ -248,7 +278,10 @@ class FutureMap:
         Stream: enqueued on the current stream, which must be the schedule stream.
         Sync: none. Allocates: `input_ids`. Keeps: nothing.
         """
-        if batch.prefill_input_ids_cpu is not None or batch.spec_info is not None:
+        if batch.spec_info is not None:
+            return
+        self._host_lengths.count(batch)
+        if batch.prefill_input_ids_cpu is not None:
             return
         batch.input_ids = as_int64(batch.req_pool_indices).bitwise_not()
         batch.input_ids_pending = True
@@ -325,5 +358,39 @@ class FutureMap:
             self.streams,
             self._seq_lens.table,
             self._bonus_tokens.table,
+            {} if self._draft is None else self._draft.tables,
             speculative=self.speculative,
         )
+
+
+# What SGLang 0.5.13 adds to the context for the width of a row (mem_cache/common.py), beside the
+# tokens of a step.
+_EXTRA_WIDTH = 4
+
+
+def _row_width(context_length: int | None, accept_tokens: int | None) -> int | None:
+    """Return the width of a row of `req_to_token`.
+
+    No step starts above it: with one step in flight while the host learns of the crossing, a step
+    starts at most `accept_tokens` above the context.
+    """
+    if context_length is None or accept_tokens is None:
+        return None
+    return context_length + _EXTRA_WIDTH + accept_tokens
+
+
+def _own_device(device: torch.device | str, streams: DeviceStreams) -> torch.device:
+    """Say which device the columns are on: the one whose streams these are."""
+    asked = torch.device(device)
+    if asked.type == streams.device.type:
+        own = with_index(asked)
+        if streams.device.index in (None, own.index):
+            return own
+    raise UndeclaredDeviceError(device=str(asked), declared=(str(streams.device),))
+
+
+def _require_one_a_row(operation: str, field: str, values: Tensor, rows: Tensor) -> None:
+    """Refuse another number of values, of which `scatter_` would take as many as it needs."""
+    if values.shape != rows.shape:
+        shape, expected = tuple(values.shape), tuple(rows.shape)
+        raise RowCountError(operation=operation, field=field, shape=shape, expected=expected)

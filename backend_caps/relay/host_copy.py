@@ -97,10 +97,7 @@ class RowsCopy:
         self._streams = streams
         self._column = column
         self._published = published
-        self._rows = torch.empty_like(column)
-        self._lens = torch.empty_like(column)
-        self._rows_pinned = streams.empty_pinned(column.shape[0])
-        self._lens_pinned = streams.empty_pinned(column.shape[0])
+        self._make_buffers(column.shape[0])
 
     def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
         """Return the lengths of the last publish.
@@ -110,6 +107,8 @@ class RowsCopy:
         if not req_pool_indices_cpu.numel():
             return seq_lens.new_empty(0, device="cpu")
         num_rows = req_pool_indices_cpu.shape[0]
+        if num_rows > self._rows.shape[0]:
+            self._make_buffers(num_rows)
         rows, lens = self._rows[:num_rows], self._lens[:num_rows]
         rows_pinned, lens_pinned = self._rows_pinned[:num_rows], self._lens_pinned[:num_rows]
         rows_pinned.copy_(req_pool_indices_cpu)
@@ -124,6 +123,14 @@ class RowsCopy:
     def num_bytes(self, num_requests: int) -> int:
         """Count the batch's rows; their index goes the other way."""
         return num_requests * _LENGTH_BYTES
+
+    def _make_buffers(self, num_rows: int) -> None:
+        """Make room for a batch: for a pool's rows, or more where padding repeats row 0."""
+        with self._streams.using(self.stream), torch.inference_mode(mode=False):
+            self._rows = self._column.new_empty(num_rows)
+            self._lens = self._column.new_empty(num_rows)
+            self._rows_pinned = self._streams.empty_pinned(num_rows)
+            self._lens_pinned = self._streams.empty_pinned(num_rows)
 
 
 def host_copy(streams: DeviceStreams, column: Tensor, published: EventLike) -> HostCopy:

@@ -25,6 +25,9 @@ class HostLengths(Protocol):
     def refresh(self, batch: RelayBatch) -> None:
         """Set the batch's host fields for the step that is about to be launched."""
 
+    def count(self, batch: RelayBatch) -> None:
+        """Take in a plain decode step, of which no lengths are relayed."""
+
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Take in the exact lengths of a processed step."""
 
@@ -40,6 +43,9 @@ class NoLengths:
         batch.seq_lens_cpu = None
         batch.seq_lens_sum = None
         batch.seq_lens_cpu_upper_bound = None
+
+    def count(self, batch: RelayBatch) -> None:
+        """Need nothing of it."""
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Need nothing of it."""
@@ -60,6 +66,15 @@ class BoundedLengths:
         batch.seq_lens_cpu = None
         batch.seq_lens_sum = None
         batch.seq_lens_cpu_upper_bound = self._bounds.launch(batch.req_pool_indices_cpu)
+
+    def count(self, batch: RelayBatch) -> None:
+        """Count a step of the batch's decode rows, which are the last of a mixed batch."""
+        rows_cpu = batch.req_pool_indices_cpu
+        if batch.prefill_input_ids_cpu is not None:
+            running = batch.mix_running_indices
+            num_running = 0 if running is None else running.shape[0]
+            rows_cpu = rows_cpu[rows_cpu.shape[0] - num_running :]
+        self._bounds.count(rows_cpu)
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Tighten the bound."""
@@ -82,6 +97,9 @@ class ExactLengths:
         batch.seq_lens_cpu = lens_cpu
         batch.seq_lens_sum = _total(lens_cpu)
         batch.seq_lens_cpu_upper_bound = lens_cpu
+
+    def count(self, batch: RelayBatch) -> None:
+        """Need nothing of it."""
 
     def commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
         """Need nothing of it."""

@@ -21,11 +21,11 @@ from backend_caps.relay.errors import StreamPoolError, UndeclaredDeviceError
 class EventLike(Protocol):
     """A point in a stream's work."""
 
-    def record(self) -> None:
-        """Move the point to the end of the current stream."""
+    def record(self, stream: StreamLike, /) -> None:
+        """Move the point to the end of a stream."""
 
-    def wait(self) -> None:
-        """Make the current stream wait for the point."""
+    def wait(self, stream: StreamLike, /) -> None:
+        """Make a stream wait for the point."""
 
 
 class StreamLike(Protocol):
@@ -56,7 +56,7 @@ class StreamModule(Protocol):
     def stream(self, stream: StreamLike, /) -> AbstractContextManager[object]:
         """Send work to a stream within a `with` block."""
 
-    def synchronize(self) -> None:
+    def synchronize(self, device: torch.device, /) -> None:
         """Make the host wait for the device."""
 
 
@@ -93,7 +93,8 @@ class DeviceStreams:
     """Hand out one device's streams, events and pinned memory.
 
     Args:
-        device: the device that the relay's buffers are on; work goes to its current stream.
+        device: the device that the relay's buffers are on; work goes to its current stream,
+            whichever device is the current one. Without an index it is the one that is now.
         traits: what the device has; by default what `DEVICE_TRAITS` declares for its type.
         taken: streams in use elsewhere. torch's pool hands a handle out again after a while, and
             a private stream that is the forward stream in disguise would wait for the forward.
@@ -111,6 +112,8 @@ class DeviceStreams:
     ) -> None:
         self.device = torch.device(device)
         self.traits = declared_traits(self.device) if traits is None else traits
+        if self.traits.has_streams:
+            self.device = with_index(self.device)
         self._taken = tuple(taken)
         self._module = self.find_module()
 
@@ -146,7 +149,7 @@ class DeviceStreams:
 
     def synchronize(self) -> None:
         """Make the host wait for the whole device."""
-        self._module.synchronize()
+        self._module.synchronize(self.device)
 
     def keep_alive(self, tensor: Tensor) -> None:
         """Let no one have the tensor's memory before the current stream is done with it."""
@@ -162,6 +165,11 @@ class DeviceStreams:
     def is_pinned(self, tensor: Tensor) -> bool:
         """Tell whether a host tensor lies in pinned memory."""
         return tensor.is_pinned()
+
+
+def with_index(device: torch.device) -> torch.device:
+    """Say which device of its type is meant: the current one, where nobody said."""
+    return torch.empty(0, device=device).device
 
 
 def declared_traits(device: torch.device) -> DeviceTraits:

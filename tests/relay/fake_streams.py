@@ -6,12 +6,14 @@ Tensors stay on the CPU and work runs at once; what is tested is who waits for w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from backend_caps.relay import DeviceStreams, DeviceTraits
 from backend_caps.relay.streams import EventLike, StreamLike
@@ -25,11 +27,13 @@ class FakeEvent:
 
     log: Log
 
-    def record(self) -> None:
-        self.log.append("publish event recorded")
+    def record(self, stream: StreamLike, /) -> None:
+        assert isinstance(stream, FakeStream)
+        self.log.append(f"publish event recorded on {stream.name}")
 
-    def wait(self) -> None:
-        self.log.append("current stream waits for publish event")
+    def wait(self, stream: StreamLike, /) -> None:
+        assert isinstance(stream, FakeStream)
+        self.log.append(f"{stream.name} waits for publish event")
 
 
 @dataclass
@@ -79,17 +83,42 @@ class FakeModule:
         self.current = before
         self.log.append(f"back on {before.name}")
 
-    def synchronize(self) -> None:
-        self.log.append("host waits for the device")
+    def synchronize(self, device: torch.device, /) -> None:
+        self.log.append(f"host waits for device {device}")
+
+
+class StreamOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Write down which of torch's operators run, and on which of a module's streams."""
+
+    def __init__(self, module: FakeModule) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.module = module
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Note the stream and the name, and go on."""
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        beside = kwargs.get("non_blocking") or (name == "copy_" and args[2:] == (True,))
+        line = f"{self.module.current.name}: {name}{' beside the host' if beside else ''}"
+        self.module.log.append(line)
+        return func(*args, **kwargs)
 
 
 class FakeStreams(DeviceStreams):
     """Streams and pinned memory of a CPU that claims to have them."""
 
-    def __init__(self, module: FakeModule, taken: tuple[StreamLike, ...] = ()) -> None:
+    def __init__(
+        self, module: FakeModule, taken: tuple[StreamLike, ...] = (), device: str = "cpu"
+    ) -> None:
         self.module = module
         traits = DeviceTraits(has_streams=True, has_pinned_memory=True)
-        super().__init__("cpu", traits, taken=taken)
+        super().__init__(device, traits, taken=taken)
         self.num_pinned = 0
         self.kept: list[Tensor] = []
 

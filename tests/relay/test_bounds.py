@@ -14,7 +14,7 @@ from tests.relay.batches import numbers
 
 ACCEPT = 4
 NUM_ROWS = 5
-CONTEXT = 200
+CONTEXT = 20
 
 
 def test_commit_ends_one_step_in_flight() -> None:
@@ -62,6 +62,28 @@ def test_commits_out_of_order_keep_the_later_length() -> None:
     bounds.commit(numbers([1]), numbers([12]), numbers([0]))
 
     assert bounds.launch(numbers([1])).tolist() == [14 + ACCEPT]
+
+
+def test_late_commit_of_the_prefill_ends_no_step() -> None:
+    """A generation is open with its whole prompt, so a prefill's result does not grow it."""
+    bounds = opened(row=1, length=10)
+    bounds.launch(numbers([1]))
+
+    for chunk in (4, 8, 10):
+        bounds.commit(numbers([1]), numbers([chunk]), numbers([0]))
+
+    assert bounds.launch(numbers([1])).tolist() == [10 + ACCEPT]
+
+
+def test_plain_step_is_in_flight_until_it_is_processed() -> None:
+    """A plain decode step is counted, and its commit ends it like any other's."""
+    bounds = opened(row=1, length=10)
+    bounds.count(numbers([1]))
+    bounds.launch(numbers([1]))
+
+    bounds.commit(numbers([1]), numbers([11]), numbers([0]))
+
+    assert bounds.launch(numbers([1])).tolist() == [11 + ACCEPT]
 
 
 def test_prompt_committed_again_before_a_step_is_harmless() -> None:
@@ -115,8 +137,11 @@ class Request:
 
     generation: int
     length: int
+    prompt: int
     steps: int = 0
     """Launched and not yet processed."""
+    processed: int = 0
+    """The longest length that the host has seen."""
 
 
 @dataclass
@@ -133,19 +158,23 @@ class Server:
     """A scheduler that admits, launches, processes late and recycles rows, and the truth."""
 
     random: random.Random
-    max_context_len: int | None
+    context: int | None
+    """Where requests end, once the host sees it; None is nowhere."""
     faults: bool
     requests: dict[int, Request] = field(default_factory=dict)
     results: deque[Result] = field(default_factory=deque)
     next_generation: int = 0
 
     def __post_init__(self) -> None:
-        self.bounds = LengthBounds(NUM_ROWS, ACCEPT, self.max_context_len)
+        # A step in flight while the host learns of the end takes the next above the context.
+        width = None if self.context is None else self.context + ACCEPT
+        self.bounds = LengthBounds(NUM_ROWS, ACCEPT, width)
 
     def admit(self) -> None:
         """Give a row to a new request, whether or not steps of the last one are in flight."""
         row = self.random.randrange(1, NUM_ROWS)
-        request = Request(self.next_generation, self.random.randint(1, 90))
+        prompt = self.random.randint(1, CONTEXT - 1)
+        request = Request(self.next_generation, prompt, prompt)
         self.next_generation += 1
         self.requests[row] = request
         lens, generations = numbers([request.length]), numbers([request.generation])
@@ -153,12 +182,34 @@ class Server:
 
     def launch(self) -> None:
         """Launch a step, and hold its bounds against the truth."""
-        alive = sorted(r for r, q in self.requests.items() if q.length <= CONTEXT - ACCEPT)
-        rows = self.random.sample(alive, self.random.randint(0, len(alive)))
+        rows = self.draw_rows()
         bounds = self.bounds.launch(numbers(rows)).tolist()
         for row, bound in zip(rows, bounds, strict=True):
             self.check(self.requests[row], bound)
-        self.step(rows)
+        self.step(rows, ACCEPT)
+
+    def launch_plain(self) -> None:
+        """Launch a plain decode step, which has no bounds and adds a token."""
+        rows = self.draw_rows()
+        self.bounds.count(numbers(rows))
+        self.step(rows, 1)
+
+    def prefill_late(self) -> None:
+        """Commit a prefill's result when its generation is open already, against the protocol."""
+        for row, request in self.requests.items():
+            prompt, generation = numbers([request.prompt]), numbers([request.generation])
+            self.bounds.commit(numbers([row]), prompt, generation)
+
+    def draw_rows(self) -> list[int]:
+        """Draw requests that the host takes for running; with a context one step may be behind."""
+        alive = sorted(self.requests)
+        if self.context is not None:
+            alive = [row for row in alive if self.is_running(self.requests[row], self.context)]
+        return self.random.sample(alive, self.random.randint(0, len(alive)))
+
+    def is_running(self, request: Request, context: int) -> bool:
+        """Tell whether an overlapped loop launches another step of a request."""
+        return request.processed < context and request.steps <= 1
 
     def check(self, request: Request, bound: int) -> None:
         """A bound is never below the truth, and exact where nothing is in flight."""
@@ -166,10 +217,10 @@ class Server:
         if not self.faults:
             assert bound <= request.length + request.steps * (ACCEPT - 1)
 
-    def step(self, rows: list[int]) -> None:
+    def step(self, rows: list[int], accept: int) -> None:
         """Accept tokens on the device."""
         for row in rows:
-            self.requests[row].length += self.random.randint(1, ACCEPT)
+            self.requests[row].length += self.random.randint(1, accept)
             self.requests[row].steps += 1
         live = [self.requests[row] for row in rows]
         generations = [request.generation for request in live]
@@ -190,9 +241,12 @@ class Server:
 
     def count_processed(self, result: Result) -> None:
         """Take the step off its requests, where they still hold their rows."""
-        for row, generation in zip(result.rows, result.generations, strict=True):
-            if self.requests[row].generation == generation:
-                self.requests[row].steps -= 1
+        lines = zip(result.rows, result.lens, result.generations, strict=True)
+        for row, length, generation in lines:
+            request = self.requests[row]
+            if request.generation == generation:
+                request.steps -= 1
+                request.processed = max(request.processed, length)
 
 
 @pytest.mark.parametrize("faults", [False, True], ids=["in order", "late, twice or never"])
@@ -201,6 +255,8 @@ def test_bound_is_never_below_the_truth(*, faults: bool, seed: int, clamped: boo
     """Whatever is recycled and however late results come, no length is above its bound."""
     draw = random.Random(seed)  # noqa: S311 - a trace, not a secret
     server = Server(draw, CONTEXT if clamped else None, faults)
+    launches = (server.launch, server.launch, server.launch_plain)
+    actions = (server.admit, *launches, server.process, server.prefill_late)
 
     for _ in range(40):
-        draw.choice((server.admit, server.launch, server.launch, server.process))()
+        draw.choice(actions)()

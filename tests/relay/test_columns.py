@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.relay.columns import RowColumn
+from backend_caps.relay.columns import NumberColumn, RowColumn
 from backend_caps.relay.layout import RelayField
 from tests.relay.batches import numbers
 
@@ -34,6 +34,30 @@ def test_rows_are_stored_bit_by_bit(values: Tensor, word: torch.dtype | None) ->
     column.store(numbers(ROWS), values)
 
     assert torch.equal(column.load(numbers(ROWS)), values.to(torch.float32))
+
+
+@pytest.mark.parametrize("word", [WORD, None], ids=["in words", "in its dtype"])
+@pytest.mark.parametrize("wider", [64, 65, 67, 68])
+def test_a_single_row_may_be_part_of_a_wider_one(wider: int, word: torch.dtype | None) -> None:
+    """A batch of one counts as contiguous, whatever the stride of the tensor it is cut from."""
+    column = RowColumn(field(64), 4, CPU, word)
+    values = torch.randn(1, wider)[:, :64]
+
+    column.store(numbers([2]), values)
+
+    assert torch.equal(column.load(numbers([2])), values)
+
+
+def test_columns_keep_no_graph() -> None:
+    """A payload that autograd follows is stored without its graph, which would never be freed."""
+    column, tokens = RowColumn(field(64), 4, CPU, WORD), NumberColumn(4, CPU)
+    values = torch.randn(1, 64, requires_grad=True)
+
+    column.store(numbers([2]), values)
+    tokens.store(numbers([2]), torch.ones(1, requires_grad=True))
+
+    assert not column.table.requires_grad
+    assert not tokens.table.requires_grad
 
 
 @pytest.mark.parametrize("width", [1, 28, 33, 34])

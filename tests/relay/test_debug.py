@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,33 @@ def test_padding_row_may_repeat_in_debug_mode(device: torch.device) -> None:
         fm.publish(numbers([3], device), numbers([30], device))
         fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens.tolist()[0] == 30
+    assert batch.seq_lens.tolist() == [30, 0, 0]
+
+
+def test_padding_is_never_poison(device: torch.device) -> None:
+    """A padded batch reads zeros for its padding, of lengths, tokens and draft state."""
+    fm = make_map(device, debug=True)
+    batch = spec_batch([3, 0, 0], device)
+
+    for _ in range(2):
+        fm.publish(numbers([3], device), numbers([30], device))
+        fm.stash(numbers([3], device), payload([33], device))
+        fm.resolve_seq_lens_cpu(batch)
+        fm.resolve_future(batch)
+
+    expected, state = payload([33], device), batch.spec_info
+    assert state is not None
+    assert batch.seq_lens.tolist() == [30, 0, 0]
+    assert listed(state.bonus_tokens) == [33, 0, 0]
+    for field in ("topk_p", "topk_index", "hidden_states"):
+        row = listed(getattr(expected, field))[0]
+        assert listed(getattr(state, field)) == [row, [0] * len(row), [0] * len(row)]
+
+
+def listed(tensor: torch.Tensor | None) -> list[Any]:
+    """List a field's values."""
+    assert tensor is not None
+    return list(tensor.tolist())
 
 
 def test_publish_refuses_lengths_of_other_rows() -> None:
@@ -223,6 +250,78 @@ def test_tokens_read_twice_are_stale(make_batch: Callable[[list[int]], Batch]) -
 
     with pytest.raises(StaleRowsError, match=r"rows 3 of bonus_tokens .* Call stash"):
         fm.resolve_future(make_batch([3, 5]))
+
+
+def test_draft_state_of_an_earlier_request_is_stale() -> None:
+    """A token alone, stashed to a recycled row, leaves it the draft state of who was there."""
+    fm = make_map(debug=True)
+    fm.stash(numbers([3]), payload([33]))
+    fm.resolve_future(spec_batch([3]))
+    fm.stash(numbers([3]), RelayPayload(numbers([34])))
+
+    with pytest.raises(StaleRowsError, match=r"rows 3 of topk_index .* Call stash"):
+        fm.resolve_future(spec_batch([3]))
+
+
+def test_draft_state_that_was_read_is_poison() -> None:
+    """A field that is left out of the next stash shows in the values that are read."""
+    fm = make_map(debug=True)
+    fm.stash(numbers([3]), payload([33]))
+    fm.resolve_future(spec_batch([3]))
+    batch = spec_batch([3])
+
+    fm.stash(numbers([3]), RelayPayload(numbers([34]), topk_index=numbers([1, 2])[None]))
+    fm.resolve_future(batch)
+
+    assert batch.spec_info is not None
+    assert torch.tensor(listed(batch.spec_info.topk_p)).isnan().all()
+    assert torch.tensor(listed(batch.spec_info.hidden_states)).isnan().all()
+
+
+@pytest.mark.parametrize("make_batch", READERS)
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [([3, POOL_SIZE], RowsOutOfRangeError), ([3, 3], RepeatedRowsError)],
+    ids=["out of range", "repeated"],
+)
+def test_resolve_future_refuses_rows(
+    make_batch: Callable[[list[int]], Batch], rows: list[int], error: type[BackendCapsError]
+) -> None:
+    """What a forward reads are rows of the pool, each once."""
+    fm = make_map(debug=True)
+    fm.stash(numbers([3]), payload([33]))
+
+    with pytest.raises(error, match="resolve_future was given rows"):
+        fm.resolve_future(make_batch(rows))
+
+
+def test_staged_speculative_batch_is_checked_as_both() -> None:
+    """Staged ids do not hide that a draft's state is read as well."""
+    fm = make_map(debug=True)
+    batch = spec_batch([3])
+    batch.prefill_input_ids_cpu = numbers([7])
+
+    with pytest.raises(StaleRowsError, match="rows 3 of bonus_tokens"):
+        fm.resolve_future(batch)
+
+
+BAD_COMMITS = [
+    pytest.param([3, POOL_SIZE], [1, 2], [0, 0], RowsOutOfRangeError, id="out of range"),
+    pytest.param([3, 3], [1, 2], [0, 0], RepeatedRowsError, id="repeated"),
+    pytest.param([3, 4], [1], [0, 0], RowCountError, id="lengths"),
+    pytest.param([3, 4], [1, 2], [0], RowCountError, id="generations"),
+]
+
+
+@pytest.mark.parametrize(("rows", "lens", "generation", "error"), BAD_COMMITS)
+def test_commit_lengths_refuses_rows(
+    rows: list[int], lens: list[int], generation: list[int], error: type[BackendCapsError]
+) -> None:
+    """A commit names rows of the pool, each once, with a length and a generation."""
+    fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND, debug=True)
+
+    with pytest.raises(error, match="commit_lengths was given"):
+        fm.commit_lengths(numbers(rows), numbers(lens), numbers(generation))
 
 
 def test_prefill_reads_no_tokens() -> None:

@@ -13,7 +13,7 @@ from backend_caps import (
     Use,
     resolve,
 )
-from backend_caps.relay import AcceptTokensError, DraftShape, FutureMap
+from backend_caps.relay import AcceptTokensError, DeviceStreams, DraftShape, FutureMap
 from tests.relay.batches import numbers, spec_batch
 
 SPECULATIVE = ["--speculative-algorithm", "EAGLE3", "--disable-piecewise-cuda-graph"]
@@ -74,18 +74,18 @@ def test_bound_takes_the_most_tokens_that_a_step_can_accept(
     assert batch.seq_lens_cpu_upper_bound.tolist() == [expected]
 
 
-def test_bound_is_clamped_to_the_flags_context() -> None:
-    """The server's context length is what no row can exceed."""
+def test_bound_is_clamped_to_the_width_of_a_row() -> None:
+    """An overlapped step starts above the context, and none above what SGLang gives a row."""
     argv = [*SPECULATIVE, "--speculative-num-draft-tokens", "4", "--context-length", "12"]
     fm = FutureMap.from_plan(planned(HostSeqLens.UPPER_BOUND, argv), pool_size=4, device="cpu")
     fm.commit_lengths(numbers([1]), numbers([10]), numbers([0]))
     batch = spec_batch([1])
 
-    fm.resolve_seq_lens_cpu(batch)
-    fm.resolve_seq_lens_cpu(batch)
+    for _ in range(9):
+        fm.resolve_seq_lens_cpu(batch)
 
     assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [12]
+    assert batch.seq_lens_cpu_upper_bound.tolist() == [12 + 4 + 4]
 
 
 def test_bound_that_nothing_says_is_an_error() -> None:
@@ -94,6 +94,17 @@ def test_bound_that_nothing_says_is_an_error() -> None:
 
     with pytest.raises(AcceptTokensError, match="--speculative-num-draft-tokens"):
         FutureMap.from_plan(plan, pool_size=4, device="cpu")
+
+
+def test_streams_reach_the_map() -> None:
+    """A map of a plan works with the streams that it is given."""
+    streams = DeviceStreams("cpu")
+
+    fm = FutureMap.from_plan(
+        planned(HostSeqLens.NONE, []), pool_size=4, device="cpu", streams=streams
+    )
+
+    assert fm.streams is streams
 
 
 def test_debug_reaches_the_map() -> None:

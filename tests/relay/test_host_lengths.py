@@ -3,7 +3,7 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import AcceptTokensError, FutureMap, HostSeqLensError
-from tests.relay.batches import make_map, numbers, spec_batch
+from tests.relay.batches import decode_batch, make_map, numbers, spec_batch
 
 MODES = [
     pytest.param(HostSeqLens.NONE, (None, None, None), id="none"),
@@ -75,8 +75,8 @@ def test_upper_bound_counts_steps_in_flight(device: torch.device) -> None:
     assert bounds == [100, 103, 106]
 
 
-def test_upper_bound_is_clamped_to_the_context(device: torch.device) -> None:
-    """No length is above the context's, so no bound is."""
+def test_upper_bound_is_clamped_to_the_width_of_a_row(device: torch.device) -> None:
+    """No step starts above the width of a row, so no bound is above it."""
     fm = make_map(device, HostSeqLens.UPPER_BOUND, max_context_len=101)
     fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
     batch = spec_batch([1], device)
@@ -94,6 +94,54 @@ def test_upper_bound_without_accept_tokens_is_an_error() -> None:
         FutureMap(
             pool_size=4, device="cpu", host_seq_lens=HostSeqLens.UPPER_BOUND, speculative=True
         )
+
+
+@pytest.mark.parametrize("accept_tokens", [0, -1])
+@pytest.mark.parametrize("mode", list(HostSeqLens))
+def test_accept_tokens_below_one_are_an_error(mode: HostSeqLens, accept_tokens: int) -> None:
+    """Every step accepts its bonus token: with less, a bound would fall below the truth."""
+    expected = f"accept_tokens is {accept_tokens}; at least 1 was expected"
+
+    with pytest.raises(AcceptTokensError, match=expected):
+        FutureMap(
+            pool_size=4,
+            device="cpu",
+            host_seq_lens=mode,
+            speculative=True,
+            accept_tokens=accept_tokens,
+        )
+
+
+def test_plain_steps_count_for_the_bound(device: torch.device) -> None:
+    """A plain decode step adds a token, so a speculative step behind it has a higher bound."""
+    fm = make_map(device, HostSeqLens.UPPER_BOUND)
+    fm.commit_lengths(numbers([1, 2]), numbers([100, 200]), numbers([0, 0]))
+
+    fm.set_input_ids_sentinel(decode_batch([1], device))
+    batch = spec_batch([1, 2], device)
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu_upper_bound is not None
+    assert batch.seq_lens_cpu_upper_bound.tolist() == [103, 200]
+
+
+@pytest.mark.parametrize(("running", "expected"), [([2], [100, 203]), (None, [100, 200])])
+def test_mixed_decode_rows_count_for_the_bound(
+    running: list[int] | None, expected: list[int]
+) -> None:
+    """Of a prefill's rows only the decode rows mixed in take a decode step."""
+    fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND)
+    fm.commit_lengths(numbers([1, 2]), numbers([100, 200]), numbers([0, 0]))
+    batch = decode_batch([1, 2])
+    batch.prefill_input_ids_cpu = numbers([5])
+    batch.mix_running_indices = None if running is None else numbers(running)
+
+    fm.set_input_ids_sentinel(batch)
+    batch = spec_batch([1, 2])
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu_upper_bound is not None
+    assert batch.seq_lens_cpu_upper_bound.tolist() == expected
 
 
 def test_upper_bound_without_a_draft_takes_accept_tokens() -> None:

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import RelayPayload, RowCountError
 from tests.relay.batches import make_map, numbers, spec_batch
 
 
@@ -14,6 +15,27 @@ def test_publish_is_read_by_the_next_step(device: torch.device) -> None:
     fm.resolve_seq_lens_cpu(batch)
 
     assert batch.seq_lens.tolist() == [70, 30]
+
+
+@pytest.mark.parametrize("lens", [[1, 2, 3], [1]])
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("rows", [[], [1, 2]])
+def test_publish_refuses_another_number_of_lengths(
+    rows: list[int], lens: list[int], *, debug: bool
+) -> None:
+    """Lengths that are not one a row are refused, where a scatter would take what it needs."""
+    fm = make_map(debug=debug)
+
+    with pytest.raises(RowCountError, match="publish was given seq_lens of shape"):
+        fm.publish(numbers(rows), numbers(lens))
+
+
+def test_stash_refuses_another_number_of_tokens() -> None:
+    """Tokens that are not one a row are refused, too."""
+    fm = make_map()
+
+    with pytest.raises(RowCountError, match=r"stash was given bonus_tokens of shape \(3,\)"):
+        fm.stash(numbers([1, 2]), RelayPayload(numbers([1, 2, 3])))
 
 
 def test_publish_leaves_other_rows(device: torch.device) -> None:

@@ -1,28 +1,53 @@
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import DeviceStreams, DeviceTraits, StreamPoolError
+from backend_caps.relay import (
+    DeviceStreams,
+    DeviceTraits,
+    FutureMap,
+    StreamPoolError,
+    UndeclaredDeviceError,
+)
 from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
-from tests.relay.batches import decode_batch, make_map, numbers, payload, spec_batch
-from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams
+from tests.relay.batches import Batch, decode_batch, make_map, numbers, payload, spec_batch
+from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams, StreamOperators
+
+LENS, PAYLOAD = numbers([30]), payload([33])
 
 COLUMN = [
-    "current stream waits for publish event",
+    "schedule waits for publish event",
+    "schedule: index_select",
     "copy waits for publish event",
     "on copy",
+    "copy: copy_ beside the host",
     "back on schedule",
     "host waits for copy",
+    "schedule: index_select",
 ]
 ROWS = [
-    "current stream waits for publish event",
+    "schedule waits for publish event",
+    "schedule: index_select",
+    "schedule: slice",
+    "schedule: slice",
+    "schedule: slice",
+    "schedule: slice",
+    "schedule: copy_",
     "on copy",
+    "copy: copy_ beside the host",
     "copy waits for publish event",
+    "copy: index_select",
+    "copy: copy_ beside the host",
     "back on schedule",
     "host waits for copy",
+    "schedule: clone",
 ]
+PUBLISH = ["schedule: scatter_", "publish event recorded on schedule"]
+STASH = ["schedule: scatter_", *["schedule: index_copy_"] * 3]
+RESOLVE = ["schedule: index_select"] * 4
 SIZES = [
     pytest.param(MAX_COLUMN_ROWS, COLUMN, id="column"),
     pytest.param(MAX_COLUMN_ROWS + 1, ROWS, id="rows"),
@@ -38,7 +63,8 @@ def test_copy_stream_waits_for_the_publish_event_alone(pool_size: int, expected:
     fm.publish(batch.req_pool_indices, numbers([30]))
     module.log.clear()
 
-    fm.resolve_seq_lens_cpu(batch)
+    with StreamOperators(module):
+        fm.resolve_seq_lens_cpu(batch)
 
     assert module.log == expected
 
@@ -80,9 +106,10 @@ def test_idle_rank_waits_for_nothing_on_the_host(pool_size: int, _expected: list
     batch = spec_batch([])
     module.log.clear()
 
-    fm.resolve_seq_lens_cpu(batch)
+    with StreamOperators(module):
+        fm.resolve_seq_lens_cpu(batch)
 
-    assert module.log == ["current stream waits for publish event"]
+    assert module.log == [*COLUMN[:2], "schedule: new_empty"]
     assert batch.seq_lens_sum == 0
 
 
@@ -110,7 +137,79 @@ def test_without_a_mirror_the_host_never_waits(mode: HostSeqLens) -> None:
     fm.resolve_seq_lens_cpu(batch)
     fm.resolve_future(batch)
 
-    assert module.log == ["publish event recorded", "current stream waits for publish event"]
+    assert module.log == [PUBLISH[1], COLUMN[0]]
+
+
+CALLS = [
+    pytest.param(lambda fm, batch: fm.publish(batch.req_pool_indices, LENS), PUBLISH, id="publish"),
+    pytest.param(lambda fm, batch: fm.stash(batch.req_pool_indices, PAYLOAD), STASH, id="stash"),
+    pytest.param(FutureMap.resolve_future, RESOLVE, id="resolve_future"),
+]
+
+
+@pytest.mark.parametrize(("call", "expected"), CALLS)
+def test_work_goes_to_the_current_stream(
+    call: Callable[[FutureMap, Batch], None], expected: list[str]
+) -> None:
+    """A producer writes on its caller's stream, and the publish event follows the write."""
+    module = FakeModule()
+    fm, batch = make_map(streams=FakeStreams(module)), spec_batch([3])
+    module.log.clear()
+
+    with StreamOperators(module):
+        call(fm, batch)
+
+    assert module.log == expected
+
+
+def test_staged_ids_cross_beside_the_host() -> None:
+    """Prompt tokens are copied on the caller's stream, without the host waiting for it."""
+    module = FakeModule()
+    fm = make_map("meta", speculative=False, streams=FakeStreams(module, device="meta"))
+    batch = decode_batch([3])
+    batch.prefill_input_ids_cpu, batch.input_ids_pending = numbers([1, 2]), True
+    module.log.clear()
+
+    with StreamOperators(module):
+        fm.resolve_future(batch)
+
+    assert module.log == ["schedule: _to_copy beside the host"]
+    assert not batch.input_ids_pending
+
+
+def test_streams_of_another_device_are_refused() -> None:
+    """Events of one device order nothing on another."""
+    with pytest.raises(UndeclaredDeviceError, match="no traits for device 'meta'; declared: cpu"):
+        make_map("meta", streams=FakeStreams(FakeModule()))
+
+
+@pytest.mark.parametrize("pool_size", [4, MAX_COLUMN_ROWS + 1])
+def test_padding_may_be_wider_than_the_pool(pool_size: int) -> None:
+    """A batch that is padded past the pool's size repeats row 0, and gets its mirror."""
+    fm = make_map(pool_size=pool_size, streams=FakeStreams(FakeModule()))
+    batch = spec_batch([3, *[0] * (MAX_COLUMN_ROWS + 8)])
+    fm.publish(numbers([3]), numbers([30]))
+
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu is not None
+    assert batch.seq_lens_cpu.tolist() == batch.seq_lens.tolist()
+
+
+@pytest.mark.parametrize("mode", list(HostSeqLens))
+@pytest.mark.parametrize("debug", [False, True])
+def test_map_made_in_inference_mode_is_written_outside(mode: HostSeqLens, *, debug: bool) -> None:
+    """The buffers belong to no mode of autograd, whatever mode the map was made in."""
+    with torch.inference_mode():
+        fm = make_map(host_seq_lens=mode, streams=FakeStreams(FakeModule()), debug=debug)
+    batch = spec_batch([3])
+
+    fm.commit_lengths(numbers([3]), numbers([30]), numbers([0]))
+    fm.publish(batch.req_pool_indices, numbers([30]))
+    fm.stash(batch.req_pool_indices, payload([33]))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens.tolist() == [30]
 
 
 def test_plain_map_records_no_event() -> None:
@@ -124,16 +223,18 @@ def test_plain_map_records_no_event() -> None:
     assert module.log == []
 
 
-def test_bootstrap_comes_after_the_forward() -> None:
-    """A producer on another stream waits for the whole forward before it publishes or stashes."""
+def test_bootstrap_comes_between_two_forwards() -> None:
+    """A producer on another stream writes after the whole forward, and before the next one."""
     module = FakeModule()
     fm = make_map(streams=FakeStreams(module))
     forward, batch = FakeStream("forward", module.log), spec_batch([3])
     module.log.clear()
 
-    fm.bootstrap(batch.req_pool_indices, numbers([30]), payload([33]), forward_stream=forward)
+    with StreamOperators(module):
+        fm.bootstrap(batch.req_pool_indices, LENS, PAYLOAD, forward_stream=forward)
 
-    assert module.log == ["schedule waits for forward", "publish event recorded"]
+    writes = [*PUBLISH, *STASH]
+    assert module.log == ["schedule waits for forward", *writes, "forward waits for schedule"]
 
 
 def test_bootstrap_publishes_and_stashes(device: torch.device) -> None:
@@ -177,7 +278,7 @@ def test_map_waits_for_its_own_buffers_once() -> None:
 
     make_map(streams=FakeStreams(module))
 
-    assert module.log == ["host waits for the device"]
+    assert module.log == ["host waits for device cpu"]
 
 
 def test_mixed_rows_are_kept_alive() -> None:
@@ -221,7 +322,7 @@ def test_pinned_memory_is_pinned(device: torch.device) -> None:
     """Staging memory is pinned, or there is an error: pageable memory would block unseen."""
     streams = DeviceStreams(device)
 
-    if streams.traits.has_pinned_memory:
+    if torch.accelerator.is_available():
         assert streams.is_pinned(streams.empty_pinned(4))
     else:
         with pytest.raises(RuntimeError, match="pin"):
