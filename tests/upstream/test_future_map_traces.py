@@ -1,17 +1,21 @@
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import DraftShape, FutureMap
+from backend_caps.relay import DraftShape, FutureMap, RelayPayload
+from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
 from tests.upstream.future_map_traces import Batch, Setting, SpecState, Trace
 from tests.upstream.sglang_wheel import cpu_record_stream, load_overlap_utils, make_future_map
 
 pytestmark = pytest.mark.upstream
 
-TRACES = 60
+TRACES = 100
 CALLS = 25
+COLUMN_POOLS = (17, MAX_COLUMN_ROWS)
+ROWS_POOLS = (MAX_COLUMN_ROWS + 1, MAX_COLUMN_ROWS + 800)
 SETTINGS = [
     pytest.param(
         Setting(speculative=speculative, mirror=mirror, hidden=hidden),
@@ -20,6 +24,12 @@ SETTINGS = [
     )
     for speculative, mirror, hidden in product((True, False), repeat=3)
     if speculative or not hidden
+] + [
+    pytest.param(
+        Setting(speculative=True, mirror=True, hidden=hidden, streams=True, pools=pools),
+        id=f"spec-mirror-{'hidden' if hidden else 'tokens'}-{copy}",
+    )
+    for copy, hidden, pools in (("column", True, COLUMN_POOLS), ("rows", False, ROWS_POOLS))
 ]
 
 
@@ -54,3 +64,23 @@ def test_future_map_serves_an_idle_spec_batch_where_sglang_raises() -> None:
     assert batch.spec_info.hidden_states.shape == (0, 4)
     with cpu_record_stream(), pytest.raises(AttributeError, match=r"_buf"):
         theirs._resolve_spec_extras(batch)  # noqa: SLF001 - what its forward entry calls
+
+
+def test_future_map_gives_tokens_to_a_plain_batch_where_sglang_gives_none() -> None:
+    """A plain decode batch of a speculative map gets its tokens; 0.5.13 leaves its ids None."""
+    module = load_overlap_utils("0.5.13")
+    theirs = make_future_map(module, pool_size=8, speculative=True, needs_cpu_seq_lens=False)
+    ours = FutureMap(pool_size=8, device="cpu", host_seq_lens=HostSeqLens.NONE, speculative=True)
+    rows, tokens = torch.tensor([3, 1]), torch.tensor([501, 502])
+    batch = Batch(rows, rows, rows, None, None, None, None, None, None)
+    their_batch = SimpleNamespace(**vars(batch), enable_overlap=True, is_spec_v2=True)
+
+    ours.stash(rows, RelayPayload(tokens))
+    ours.set_input_ids_sentinel(batch)
+    ours.resolve_future(batch)
+    theirs.stash(rows, tokens)
+    module.resolve_forward_inputs(their_batch, theirs)
+
+    assert batch.input_ids is not None
+    assert batch.input_ids.tolist() == [501, 502]
+    assert their_batch.input_ids is None
