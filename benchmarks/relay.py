@@ -52,7 +52,7 @@ BATCHES = (1, 32, 255, 1024)
 TOPK, HIDDEN = 4, 256
 NO_WORDS = "spec, no words"
 SELECT = "select"
-ROUNDS = 16
+ROUNDS = 32
 ROUND_S = 0.0015
 
 Call = Callable[[], object]
