@@ -30,7 +30,7 @@ class NumberColumn:
 
     def store(self, rows: Tensor, values: Tensor) -> None:
         """Write `values` [B] to `rows` [B] int64."""
-        self.table.scatter_(0, rows, as_int64(without_graph(values)))
+        self.table.scatter_(0, rows, as_int64(values))
 
     def load(self, rows: Tensor) -> Tensor:
         """Read `rows` [B] into memory of their own."""

@@ -133,8 +133,7 @@ class FutureMap:
             pool_size=pool_size,
             device=device,
             host_seq_lens=host_seq_lens,
-            speculative=flags.speculative_algorithm is not None
-            and not flags.disable_overlap_schedule,
+            speculative=plan.relays_speculation,
             draft=draft,
             max_context_len=_row_width(flags.context_length, accept_tokens),
             accept_tokens=accept_tokens,

@@ -48,9 +48,10 @@ def test_a_single_row_may_be_part_of_a_wider_one(wider: int, word: torch.dtype |
     assert torch.equal(column.load(numbers([2])), values)
 
 
-def test_columns_keep_no_graph() -> None:
+@pytest.mark.parametrize("word", [WORD, None], ids=["in words", "in its dtype"])
+def test_columns_keep_no_graph(word: torch.dtype | None) -> None:
     """A payload that autograd follows is stored without its graph, which would never be freed."""
-    column, tokens = RowColumn(field(64), 4, CPU, WORD), NumberColumn(4, CPU)
+    column, tokens = RowColumn(field(64), 4, CPU, word), NumberColumn(4, CPU)
     values = torch.randn(1, 64, requires_grad=True)
 
     column.store(numbers([2]), values)
