@@ -12,11 +12,13 @@ from backend_caps import relay
 from docs.generate import first_line, table
 
 _WIDTH = 100
+_PUBLIC = (*backend_caps.__all__, "configure")
+"""`configure` is left out of `import *`, for it loads torch."""
 
 
 def public_names() -> str:
     """Give each name of the package with its first docstring line."""
-    return _names(backend_caps, backend_caps.__all__)
+    return _names(backend_caps, _PUBLIC)
 
 
 def relay_names() -> str:
@@ -33,7 +35,7 @@ def functions() -> str:
     """Give the functions of the package with their whole docstrings."""
     return "\n\n".join(
         _documented(name, getattr(backend_caps, name))
-        for name in backend_caps.__all__
+        for name in _PUBLIC
         if inspect.isfunction(getattr(backend_caps, name))
     )
 

@@ -109,6 +109,14 @@ class Plan:
         return self.server[name] if phase is None else self.phases[phase][name]
 
     @property
+    def relays_speculation(self) -> bool:
+        """Whether speculative steps are prepared while the last one runs."""
+        algorithm = self.flags.speculative_algorithm
+        if algorithm is None or self.flags.disable_overlap_schedule:
+            return False
+        return self.rules.overlaps(algorithm)
+
+    @property
     def needs_cpu_seq_lens(self) -> bool:
         """Whether the lengths themselves must cross to the host: SGLang's question."""
         return self.server["host_seq_lens"].value is HostSeqLens.EXACT

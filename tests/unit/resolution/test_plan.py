@@ -403,3 +403,27 @@ def test_effect_is_written_as_people_read_it(effect: Effect, text: str) -> None:
     written = str(effect)
 
     assert written == text
+
+
+@pytest.mark.parametrize(
+    ("line", "rules", "expected"),
+    [
+        pytest.param("", "sglang-0.5.13", False, id="no speculation"),
+        pytest.param("--speculative-algorithm EAGLE", "sglang-0.5.13", True, id="overlapped"),
+        pytest.param(
+            "--speculative-algorithm EAGLE --disable-overlap-schedule",
+            "sglang-0.5.13",
+            False,
+            id="no overlap",
+        ),
+        pytest.param("--speculative-algorithm NGRAM", "sglang-0.5.13", False, id="not by this one"),
+        pytest.param("--speculative-algorithm NGRAM", "sglang-0.5.23", True, id="by the next"),
+    ],
+)
+def test_plan_relays_speculation_that_is_overlapped(
+    line: str, rules: str, *, expected: bool
+) -> None:
+    """Only steps that the engine overlaps are relayed."""
+    plan = resolve([use()], flags(line), rules=RuleSet.builtin(rules))
+
+    assert plan.relays_speculation is expected
