@@ -72,10 +72,11 @@ def _of_uses(plan: Plan) -> Iterator[Problem]:
     situation = plan.flags.situation(plan.facts)
     yield from _of_roles([u for u in named if u.declaration and not u.adds_only], situation)
     for use in named:
-        if use.problem is not None:
-            yield use.problem
-        elif use.declaration is not None:
+        if use.declaration is not None:
             yield from _of_machine(use, use.declaration, plan)
+            continue
+        assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
+        yield use.problem
 
 
 def _of_engine_default(uses: Sequence[Use]) -> Iterator[Problem]:
