@@ -11,7 +11,6 @@ from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     StringConstraints,
     model_validator,
 )
@@ -21,6 +20,7 @@ from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason, unsupported_reasons
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.sets import STORED_AS_SET
 from backend_caps.capability.vocabulary import Capabilities
 
 API = 1
@@ -48,10 +48,6 @@ class When(FrozenModel):
         return self
 
 
-def _sorted_values(members: frozenset[Role] | frozenset[Phase]) -> list[str]:
-    return sorted(member.value for member in members)
-
-
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", defer_build=True))
 class Part:
     """A backend that a composite hands some of its uses to."""
@@ -61,15 +57,13 @@ class Part:
     phases: Annotated[
         AbstractSet[Phase],
         Field(min_length=1),
-        AfterValidator(frozenset),
-        PlainSerializer(_sorted_values),
+        *STORED_AS_SET,
     ] = field(default=frozenset(Phase), kw_only=True)
     """The phases whose uses it takes."""
     roles: Annotated[
         AbstractSet[Role],
         Field(min_length=1),
-        AfterValidator(frozenset),
-        PlainSerializer(_sorted_values),
+        *STORED_AS_SET,
     ] = field(default=frozenset(Role), kw_only=True)
     """The roles whose uses it takes."""
 

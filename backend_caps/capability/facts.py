@@ -9,11 +9,9 @@ from enum import Enum
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     StrictBool,
     StrictInt,
     model_validator,
@@ -22,6 +20,7 @@ from pydantic import (
 from backend_caps.capability.compute import ComputeCapabilities, Version
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.sets import STORED_AS_SET
 from backend_caps.capability.spelling import Algorithm, Device, Dtype, unless_auto
 from backend_caps.capability.vocabulary import AttentionArch
 
@@ -87,24 +86,13 @@ class Facts(FrozenModel):
         return {name: value for name, value in values.items() if value is not None}
 
 
-def _sorted_values(values: object) -> object:
-    if not isinstance(values, frozenset):
-        return values
-    return sorted(value.value if isinstance(value, Enum) else value for value in values)
-
-
-_STORED_AS_SET = (
-    AfterValidator(lambda values: values if values is None else frozenset(values)),
-    PlainSerializer(_sorted_values),
-)
-
 _SOME = Field(min_length=1)
 
-Dtypes = Annotated[Annotated[AbstractSet[Dtype], _SOME] | None, *_STORED_AS_SET]
-Roles = Annotated[Annotated[AbstractSet[Role], _SOME] | None, *_STORED_AS_SET]
-Phases = Annotated[Annotated[AbstractSet[Phase], _SOME] | None, *_STORED_AS_SET]
-Archs = Annotated[Annotated[AbstractSet[AttentionArch], _SOME] | None, *_STORED_AS_SET]
-Numbers = AtLeast | Annotated[AbstractSet[StrictInt], _SOME, *_STORED_AS_SET] | None
+Dtypes = Annotated[Annotated[AbstractSet[Dtype], _SOME] | None, *STORED_AS_SET]
+Roles = Annotated[Annotated[AbstractSet[Role], _SOME] | None, *STORED_AS_SET]
+Phases = Annotated[Annotated[AbstractSet[Phase], _SOME] | None, *STORED_AS_SET]
+Archs = Annotated[Annotated[AbstractSet[AttentionArch], _SOME] | None, *STORED_AS_SET]
+Numbers = AtLeast | Annotated[AbstractSet[StrictInt], _SOME, *STORED_AS_SET] | None
 Flag = StrictBool | None
 
 
@@ -117,7 +105,7 @@ class Given(FrozenModel):
 
     role: Roles = None
     phase: Phases = None
-    device: Annotated[Annotated[AbstractSet[Device], _SOME] | None, *_STORED_AS_SET] = None
+    device: Annotated[Annotated[AbstractSet[Device], _SOME] | None, *STORED_AS_SET] = None
     compute_capability: ComputeCapabilities | None = None
     dtype: Dtypes = None
     kv_cache_dtype: Dtypes = None
@@ -126,11 +114,11 @@ class Given(FrozenModel):
     attention_arch: Archs = None
     context_length: Numbers = None
     speculative_algorithm: Annotated[
-        Annotated[AbstractSet[Algorithm], _SOME] | None, *_STORED_AS_SET
+        Annotated[AbstractSet[Algorithm], _SOME] | None, *STORED_AS_SET
     ] = None
     """`NONE` is speculation switched off."""
     speculative_attention_mode: Annotated[
-        Annotated[AbstractSet[Literal["prefill", "decode"]], _SOME] | None, *_STORED_AS_SET
+        Annotated[AbstractSet[Literal["prefill", "decode"]], _SOME] | None, *STORED_AS_SET
     ] = None
     speculative_eagle_topk: Numbers = None
     speculative_num_steps: Numbers = None
@@ -143,7 +131,7 @@ class Given(FrozenModel):
     disable_overlap_schedule: Flag = None
     disaggregation_mode: Annotated[
         Annotated[AbstractSet[Literal["null", "prefill", "decode"]], _SOME] | None,
-        *_STORED_AS_SET,
+        *STORED_AS_SET,
     ] = None
     tp_size: Numbers = None
     pp_size: Numbers = None

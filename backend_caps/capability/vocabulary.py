@@ -12,9 +12,7 @@ from enum import Enum
 from typing import Annotated, Self
 
 from pydantic import (
-    AfterValidator,
     Field,
-    PlainSerializer,
     StrictBool,
     StrictInt,
     model_validator,
@@ -37,6 +35,7 @@ from backend_caps.capability.kind import (
 )
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.scale import ANY, UNDECLARED, Anything, Scale, Undeclared
+from backend_caps.capability.sets import STORED_AS_SET
 from backend_caps.capability.sizes import Sizes, Unchecked, intersect
 from backend_caps.capability.spelling import Device, Dtype
 
@@ -100,19 +99,6 @@ class AttentionArch(Enum):
     """Sparse attention by an index."""
 
 
-def _sorted_values(values: object) -> object:
-    """Serialise a set in a stable order: a set's own order follows PYTHONHASHSEED."""
-    if not isinstance(values, frozenset):
-        return values.value if isinstance(values, Enum) else values
-    return sorted((value.value if isinstance(value, Enum) else value) for value in values)
-
-
-def _frozen(values: object) -> object:
-    return frozenset(values) if isinstance(values, AbstractSet) else values
-
-
-_STORED_AS_SET = (AfterValidator(_frozen), PlainSerializer(_sorted_values))
-
 _ALL_BATCHES = frozenset(BatchKind)
 NO_LIMIT = 2**31 - 1
 """More than any draft tree is wide."""
@@ -144,7 +130,7 @@ class Capabilities(FrozenModel):
     """SGLang's spelling of `host_seq_lens`: `True` is `EXACT`, `False` is `NONE`."""
     graph_replay: Annotated[
         AbstractSet[BatchKind] | Undeclared,
-        *_STORED_AS_SET,
+        *STORED_AS_SET,
         support(worst=frozenset(), best=_ALL_BATCHES, join=common, scope=Scope.PHASE),
     ] = UNDECLARED
     """The kinds of batch whose captured full graph may be replayed. vLLM's `NEVER` to `ALWAYS` map
@@ -183,7 +169,7 @@ class Capabilities(FrozenModel):
     mirror. An opt-out from the mirror without it counts as `EXACT`."""
     roles: Annotated[
         Annotated[AbstractSet[Role], Field(min_length=1)] | Undeclared,
-        *_STORED_AS_SET,
+        *STORED_AS_SET,
         support(worst=frozenset({Role.TARGET}), best=frozenset(Role), join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The roles the backend can take. A use outside them is an error."""
@@ -199,19 +185,19 @@ class Capabilities(FrozenModel):
     """The KV-cache page sizes the backend takes, in tokens."""
     devices: Annotated[
         AbstractSet[Device] | Anything | Undeclared,
-        *_STORED_AS_SET,
+        *STORED_AS_SET,
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The torch device types the backend runs on, such as `cuda`."""
     dtypes: Annotated[
         AbstractSet[Dtype] | Anything | Undeclared,
-        *_STORED_AS_SET,
+        *STORED_AS_SET,
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The dtypes of query and output, by torch's names, such as `bfloat16`."""
     kv_cache_dtypes: Annotated[
         AbstractSet[Dtype] | Anything | Undeclared,
-        *_STORED_AS_SET,
+        *STORED_AS_SET,
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The dtypes of the KV cache, by SGLang's names, such as `fp8_e5m2`."""
@@ -227,7 +213,7 @@ class Capabilities(FrozenModel):
     """The CUDA compute capabilities the backend runs on: windows, any of which is enough."""
     attention_arch: Annotated[
         AbstractSet[AttentionArch] | Anything | Undeclared,
-        *_STORED_AS_SET,
+        *STORED_AS_SET,
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The families of attention the backend computes."""

@@ -1,0 +1,32 @@
+"""How declared sets are kept: frozen, and written in a stable order."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from enum import Enum
+
+from pydantic import AfterValidator, PlainSerializer
+
+
+def _frozen(values: object) -> object:
+    return frozenset(values) if isinstance(values, AbstractSet) else values
+
+
+def _written(values: object) -> object:
+    """Sort a set, whose own order follows PYTHONHASHSEED; what stands for one stays."""
+    if isinstance(values, frozenset):
+        return sorted(map(_name, values), key=_order)
+    return _name(values)
+
+
+def _name(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _order(name: object) -> tuple[int, str]:
+    """Order numbers by size, and names by letter."""
+    return (name if isinstance(name, int) else 0, str(name))
+
+
+STORED_AS_SET = (AfterValidator(_frozen), PlainSerializer(_written))
+"""The annotation of a field that holds a set."""
