@@ -66,6 +66,8 @@ class Part:
         *STORED_AS_SET,
     ] = field(default=frozenset(Role), kw_only=True)
     """The roles whose uses it takes."""
+    given: Given | None = field(default=None, kw_only=True)
+    """The condition under which it takes them; while that is open, it does. None: always."""
 
     def takes(self, role: Role, phase: Phase) -> bool:
         """Tell whether a use of the composite goes to this part."""

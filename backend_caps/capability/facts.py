@@ -136,6 +136,9 @@ class Given(FrozenModel):
     tp_size: Numbers = None
     pp_size: Numbers = None
     dp_size: Numbers = None
+    expression: Annotated[str, _SOME] | None = None
+    """A condition that only running code decides, in that code's own words: it stays open, so
+    both ways count. The readers of engines write it."""
 
     @model_validator(mode="after")
     def _states_something(self) -> Given:
@@ -155,7 +158,11 @@ class Given(FrozenModel):
         )
 
     def __str__(self) -> str:
-        return " and ".join(f"{name} {_text(wanted)}" for name, wanted in self.stated().items())
+        return " and ".join(_words(name, wanted) for name, wanted in self.stated().items())
+
+
+def _words(name: str, wanted: object) -> str:
+    return str(wanted) if name == "expression" else f"{name} {_text(wanted)}"
 
 
 def _truth(wanted: object, actual: object) -> Truth:
