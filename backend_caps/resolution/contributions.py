@@ -32,7 +32,16 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
     stated = declared(use.declaration, capability, own)
     if kind.requires is not None:
         stated = _unless_required(use.declaration, capability, stated, own)
-    return _cause(use, stated)
+    return _cause(use, _inherited(use, capability, stated))
+
+
+def _inherited(use: Use, capability: str, stated: Stated) -> Stated:
+    """Say of what the class leaves to its base that it does; it counts as undeclared."""
+    value, origin, _ = stated
+    reading = use.readings.get(capability)
+    if origin is not Origin.UNDECLARED or reading is None:
+        return stated
+    return (value, reading.origin, reading.words) if reading.origin is Origin.INHERITED else stated
 
 
 def _added(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:

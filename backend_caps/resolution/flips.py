@@ -114,12 +114,18 @@ class _Search:
         return [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.via) in places]
 
     def _others(self, capability: str, target: object, uses: list[Use]) -> Iterator[str]:
-        """List the installed backends that would reach the target in each of these uses."""
+        """List the installed backends that would reach the target in each of these uses.
+
+        Of a composite, only resolving once more tells.
+        """
         kind = CAPABILITIES[capability]
-        blamed = {use.backend for use in uses}
+        blamed = {name for use in uses for name in (use.backend, *use.via)}
         for name in sorted(set(self._backends) - blamed):
             backend = self._backends[name]
-            if backend.declaration is None:
+            if backend.declaration is None or backend.engine_class is not None:
+                continue
+            if backend.declaration.parts:
+                yield name
                 continue
             swapped = [replace(u, backend=name, declaration=backend.declaration) for u in uses]
             causes = [cause_of_use(u, capability, self._situation) for u in swapped]

@@ -56,10 +56,11 @@ def resolve(
         PlanRefusedError: the policy is strict and there is a problem. Several faults come
             as one group.
     """
-    uses = tuple(sorted(uses, key=lambda use: use.sort_key))
     rules = rules or RuleSet.builtin(DEFAULT_ENGINE)
     facts = facts or Facts()
     situation = flags.situation(facts)
+    made = (use for use in uses if use.is_made(situation))
+    uses = tuple(sorted(made, key=lambda use: use.sort_key))
     _check(uses, situation)
     overrides = _overrides(unsafe_override)
     join = _Join(uses, situation, rules, overrides)

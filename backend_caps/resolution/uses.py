@@ -7,10 +7,11 @@ backend of its own is filled with the backend that really runs there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from backend_caps.capability.backend import Backend, Problem, Status
+from backend_caps.capability.backend import Backend, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, Part
+from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.errors import BackendCapsError
@@ -47,12 +48,22 @@ class Use:
     adds_only: bool = False
     """A composite's own capabilities: what it leaves out is its parts' to say."""
     problem: Problem | None = None
+    given: tuple[Given, ...] = ()
+    """The conditions under which its composites hand it the use; all must hold."""
+    readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
+    """By capability, what an engine's source says, where the backend was read from one."""
+
+    def is_made(self, situation: Situation) -> bool:
+        """Tell whether the use may happen: no condition on the way to it is known to fail."""
+        own = {**situation, "role": self.role, "phase": self.phase}
+        return all(given.truth(own) is not Truth.FALSE for given in self.given)
 
     @property
     def sort_key(self) -> tuple[str, ...]:
         """Order uses by role, phase and backend."""
         place = (self.role.value, self.phase.value)
-        return (*place, self.backend, str(self.source), self.slot, *self.via)
+        conditions = map(str, self.given)
+        return (*place, self.backend, str(self.source), self.slot, *self.via, *conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +130,13 @@ def _expanded(
     if name in via:
         raise CompositeCycleError(cycle=(*via[via.index(name) :], name))
     backend = backends.get(name)
-    if backend is None:
-        yield _missing(slot, name, backends, via)
+    if backend is None or (backend.engine_class is not None and not via):
+        yield _missing(slot, name, _named_by_flags(backends), via)
         return
     declaration = _declaration(backend, slot)
     use = _use(slot, name, via, declaration=declaration, source=backend.source)
+    if backend.engine_class is not None:
+        use = replace(use, readings=backend.engine_class.readings)
     if not declaration.parts:
         yield use
         return
@@ -136,9 +149,11 @@ def _of_parts(
     slot: _Slot, whole: Use, parts: Sequence[Part], backends: Mapping[str, Backend]
 ) -> Iterator[Use]:
     via = (*whole.via, whole.backend)
-    taken = [part.backend for part in parts if part.takes(slot.role, slot.phase)]
-    for name in taken:
-        yield from _expanded(slot, name, backends, via)
+    taken = [part for part in parts if part.takes(slot.role, slot.phase)]
+    for part in taken:
+        given = () if part.given is None else (part.given,)
+        for use in _expanded(slot, part.backend, backends, via):
+            yield replace(use, given=given + use.given)
     if not taken:
         problem = Problem(
             code="no-part",
@@ -182,6 +197,11 @@ def _declaration(backend: Backend, slot: _Slot) -> Declaration:
     raise UnusableBackendError(
         name=backend.name, flag=slot.flag, problem=first.message, remedy=first.remedy
     )
+
+
+def _named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
+    """Leave out an engine's classes: flags name what the engine registers them under."""
+    return {name: each for name, each in backends.items() if each.engine_class is None}
 
 
 def _missing(slot: _Slot, name: str, backends: Mapping[str, Backend], via: tuple[str, ...]) -> Use:

@@ -197,6 +197,7 @@ def test_part_is_written_in_a_stable_order() -> None:
             "backend": "fa3",
             "phases": ["decode", "verify"],
             "roles": ["draft", "draft_extend", "target"],
+            "given": None,
         }
     ]
 
