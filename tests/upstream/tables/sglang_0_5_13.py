@@ -1,0 +1,363 @@
+"""What a person reading SGLang 0.5.13's source, without running any reader on it, found there."""
+
+from __future__ import annotations
+
+from tests.upstream.tables.rows import Class, Needs
+
+RULES: tuple[str, ...] = ("two-batch-overlap", "piecewise-cuda-graph")
+"""What forces the mirror in `decide_needs_cpu_seq_lens`, in the source's order."""
+
+CHOICES: frozenset[str] = frozenset(
+    {
+        "aiter",
+        "ascend",
+        "compressed",
+        "cutedsl_mla",
+        "cutlass_mla",
+        "dsa",
+        "dsv4",
+        "dual_chunk_flash_attn",
+        "fa3",
+        "fa4",
+        "flashinfer",
+        "flashmla",
+        "flex_attention",
+        "intel_amx",
+        "intel_xpu",
+        "nsa",
+        "tokenspeed_mla",
+        "torch_native",
+        "triton",
+        "trtllm_mha",
+        "trtllm_mla",
+        "wave",
+    }
+)
+"""The values of `--attention-backend`; `compressed` is rewritten to `dsv4` before any look-up."""
+
+REGISTERED: frozenset[str] = frozenset(
+    {
+        "aiter",
+        "ascend",
+        "cutedsl_mla",
+        "cutlass_mla",
+        "dsa",
+        "dsv4",
+        "dual_chunk_flash_attn",
+        "fa3",
+        "fa4",
+        "flashinfer",
+        "flashmla",
+        "flex_attention",
+        "intel_amx",
+        "intel_xpu",
+        "nsa",
+        "tokenspeed_mla",
+        "torch_native",
+        "triton",
+        "trtllm_mha",
+        "trtllm_mla",
+        "wave",
+    }
+)
+"""The names given to `register_attention_backend`."""
+
+CLASSES: tuple[Class, ...] = (
+    Class(
+        name="MusaFlashAttentionBackend",
+        at="sglang/srt/hardware_backend/musa/attention/flashattention_backend.py:210",
+        registered_as=("fa3",),
+        draft_extend_of=("fa3", "fa4", "hybrid_linear_attn"),
+        max_context_len="yes",
+    ),
+    Class(
+        name="MusaFlashAttentionMultiStepBackend",
+        at="sglang/srt/hardware_backend/musa/attention/flashattention_backend.py:939",
+        draft_decode_of=("fa3", "fa4", "hybrid_linear_attn"),
+    ),
+    Class(
+        name="AscendAttnBackend",
+        at="sglang/srt/hardware_backend/npu/attention/ascend_backend.py:283",
+        registered_as=("ascend",),
+        draft_extend_of=("ascend",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="AscendAttnMultiStepDraftBackend",
+        at="sglang/srt/hardware_backend/npu/attention/ascend_backend.py:2481",
+        draft_decode_of=("ascend",),
+    ),
+    Class(
+        name="AscendGDNAttnBackend",
+        at="sglang/srt/hardware_backend/npu/attention/ascend_gdn_backend.py:33",
+    ),
+    Class(
+        name="AscendMambaAttnBackendBase",
+        at="sglang/srt/hardware_backend/npu/attention/ascend_hybrid_linear_attn_backend.py:26",
+    ),
+    Class(
+        name="AscendMamba2AttnBackend",
+        at="sglang/srt/hardware_backend/npu/attention/ascend_hybrid_linear_attn_backend.py:211",
+    ),
+    Class(
+        name="AscendHybridLinearAttnBackend",
+        at="sglang/srt/hardware_backend/npu/attention/ascend_hybrid_linear_attn_backend.py:215",
+    ),
+    Class(
+        name="AiterAttnBackend",
+        at="sglang/srt/layers/attention/aiter_backend.py:130",
+        registered_as=("aiter",),
+        draft_extend_of=("aiter",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="AiterMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/aiter_backend.py:2919",
+        draft_decode_of=("aiter",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="CutlassMLABackend",
+        at="sglang/srt/layers/attention/cutlass_mla_backend.py:50",
+        registered_as=("cutlass_mla",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="DeepseekV4AttnBackend",
+        at="sglang/srt/layers/attention/deepseek_v4_backend.py:419",
+        registered_as=("dsv4",),
+        draft_extend_of=("dsv4",),
+        flags={"use_captured_forward_metadata_for_breakable_cuda_graph": True},
+    ),
+    Class(
+        name="DeepseekV4MultiStepBackend",
+        at="sglang/srt/layers/attention/deepseek_v4_backend.py:1598",
+        draft_decode_of=("dsv4",),
+    ),
+    Class(
+        name="DeepseekV4HipRadixBackend",
+        at="sglang/srt/layers/attention/deepseek_v4_backend_hip_radix.py:340",
+        registered_as=("dsv4",),
+        draft_extend_of=("dsv4",),
+    ),
+    Class(
+        name="DeepseekV4MultiStepBackend",
+        at="sglang/srt/layers/attention/deepseek_v4_backend_hip_radix.py:1247",
+        draft_decode_of=("dsv4",),
+    ),
+    Class(
+        name="DeepseekSparseAttnBackend",
+        at="sglang/srt/layers/attention/dsa_backend.py:287",
+        registered_as=("dsa", "nsa"),
+        draft_extend_of=("dsa", "nsa"),
+        max_context_len="yes",
+    ),
+    Class(
+        name="DeepseekSparseAttnMultiStepBackend",
+        at="sglang/srt/layers/attention/dsa_backend.py:2366",
+        draft_decode_of=("dsa", "nsa"),
+    ),
+    Class(
+        name="DualChunkFlashAttentionBackend",
+        at="sglang/srt/layers/attention/dual_chunk_flashattention_backend.py:106",
+        registered_as=("dual_chunk_flash_attn",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="FlashAttentionBackend",
+        at="sglang/srt/layers/attention/flashattention_backend.py:92",
+        registered_as=("fa3", "fa4"),
+        draft_extend_of=("fa3", "fa4", "hybrid_linear_attn"),
+        max_context_len="yes",
+    ),
+    Class(
+        name="FlashAttentionMultiStepBackend",
+        at="sglang/srt/layers/attention/flashattention_backend.py:2749",
+        draft_decode_of=("fa3", "fa4", "hybrid_linear_attn"),
+    ),
+    Class(
+        name="FlashInferAttnBackend",
+        at="sglang/srt/layers/attention/flashinfer_backend.py:156",
+        registered_as=("flashinfer",),
+        draft_extend_of=("flashinfer",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="FlashInferMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/flashinfer_backend.py:1613",
+        draft_decode_of=("flashinfer",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="FlashInferMLAAttnBackend",
+        at="sglang/srt/layers/attention/flashinfer_mla_backend.py:197",
+        registered_as=("flashinfer",),
+        draft_extend_of=("flashinfer",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="FlashInferMLAMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/flashinfer_mla_backend.py:889",
+        draft_decode_of=("flashinfer",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="FlashMLABackend",
+        at="sglang/srt/layers/attention/flashmla_backend.py:50",
+        registered_as=("flashmla",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="FlashMLAMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/flashmla_backend.py:454",
+        draft_decode_of=("flashmla",),
+    ),
+    Class(
+        name="HybridAttnBackend",
+        at="sglang/srt/layers/attention/hybrid_attn_backend.py:12",
+    ),
+    Class(
+        name="MambaAttnBackendBase",
+        at="sglang/srt/layers/attention/hybrid_linear_attn_backend.py:131",
+    ),
+    Class(
+        name="Mamba2AttnBackend",
+        at="sglang/srt/layers/attention/hybrid_linear_attn_backend.py:659",
+    ),
+    Class(
+        name="HybridLinearAttnBackend",
+        at="sglang/srt/layers/attention/hybrid_linear_attn_backend.py:768",
+    ),
+    Class(
+        name="IntelAMXAttnBackend",
+        at="sglang/srt/layers/attention/intel_amx_backend.py:16",
+        registered_as=("intel_amx",),
+        flags={"support_triton": False},
+    ),
+    Class(
+        name="GDNAttnBackend",
+        at="sglang/srt/layers/attention/linear/gdn_backend.py:269",
+    ),
+    Class(
+        name="KDAAttnBackend",
+        at="sglang/srt/layers/attention/linear/kda_backend.py:167",
+    ),
+    Class(
+        name="LightningAttentionBackend",
+        at="sglang/srt/layers/attention/linear/lightning_backend.py:22",
+        max_context_len="yes",
+    ),
+    Class(
+        name="TboAttnBackend",
+        at="sglang/srt/layers/attention/tbo_backend.py:11",
+    ),
+    Class(
+        name="TokenspeedMLABackend",
+        at="sglang/srt/layers/attention/tokenspeed_mla_backend.py:89",
+        needs=Needs(
+            said="inherited",
+            value=False,
+            at="sglang/srt/layers/attention/trtllm_mla_backend.py:267",
+            base="TRTLLMMLABackend",
+        ),
+        registered_as=("tokenspeed_mla",),
+        draft_extend_of=("tokenspeed_mla",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="TokenspeedMLAMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/tokenspeed_mla_backend.py:341",
+        needs=Needs(
+            said="inherited",
+            value=False,
+            at="sglang/srt/layers/attention/trtllm_mla_backend.py:1257",
+            base="TRTLLMMLAMultiStepDraftBackend",
+        ),
+        draft_decode_of=("tokenspeed_mla",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="TorchFlexAttnBackend",
+        at="sglang/srt/layers/attention/torch_flex_backend.py:17",
+        registered_as=("flex_attention",),
+        flags={"support_triton": False},
+    ),
+    Class(
+        name="TorchNativeAttnBackend",
+        at="sglang/srt/layers/attention/torch_native_backend.py:18",
+        registered_as=("torch_native",),
+        flags={"support_triton": False},
+    ),
+    Class(
+        name="TritonAttnBackend",
+        at="sglang/srt/layers/attention/triton_backend.py:88",
+        needs=Needs(
+            said="declared",
+            value=False,
+            at="sglang/srt/layers/attention/triton_backend.py:91",
+        ),
+        registered_as=("triton",),
+        draft_extend_of=("hybrid_linear_attn", "triton"),
+        max_context_len="yes",
+    ),
+    Class(
+        name="TritonMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/triton_backend.py:1406",
+        needs=Needs(
+            said="declared",
+            value=False,
+            at="sglang/srt/layers/attention/triton_backend.py:1412",
+        ),
+        draft_decode_of=("hybrid_linear_attn", "triton"),
+        max_context_len="yes",
+    ),
+    Class(
+        name="TRTLLMHAAttnBackend",
+        at="sglang/srt/layers/attention/trtllm_mha_backend.py:67",
+        registered_as=("trtllm_mha",),
+        draft_extend_of=("trtllm_mha",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="TRTLLMHAAttnMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/trtllm_mha_backend.py:983",
+        draft_decode_of=("trtllm_mha",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="TRTLLMMLABackend",
+        at="sglang/srt/layers/attention/trtllm_mla_backend.py:262",
+        needs=Needs(
+            said="declared",
+            value=False,
+            at="sglang/srt/layers/attention/trtllm_mla_backend.py:267",
+        ),
+        registered_as=("cutedsl_mla", "trtllm_mla"),
+        draft_extend_of=("cutedsl_mla", "trtllm_mla"),
+        max_context_len="yes",
+    ),
+    Class(
+        name="TRTLLMMLAMultiStepDraftBackend",
+        at="sglang/srt/layers/attention/trtllm_mla_backend.py:1252",
+        needs=Needs(
+            said="declared",
+            value=False,
+            at="sglang/srt/layers/attention/trtllm_mla_backend.py:1257",
+        ),
+        draft_decode_of=("cutedsl_mla", "trtllm_mla"),
+        max_context_len="yes",
+    ),
+    Class(
+        name="WaveAttnBackend",
+        at="sglang/srt/layers/attention/wave_backend.py:40",
+        registered_as=("wave",),
+        max_context_len="yes",
+    ),
+    Class(
+        name="XPUAttentionBackend",
+        at="sglang/srt/layers/attention/xpu_backend.py:27",
+        registered_as=("intel_xpu",),
+        max_context_len="yes",
+    ),
+)
+"""Every class under `sglang/srt` that attends, wraps or contains ones that do; by file, line."""
