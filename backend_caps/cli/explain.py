@@ -6,6 +6,7 @@ import click
 
 from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
+from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.report.views import explain_view
@@ -14,6 +15,7 @@ _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not S
 
 
 @request_options
+@routed_engine_options
 @click.command(cls=ServerCommand)
 @click.argument(
     "capability",

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.cli.engines import check_routed, merged, reading_of
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format, Show, printer
 from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.report.documents import PlanDocument, plan_document
-from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES
+from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, Engine
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
+
+if TYPE_CHECKING:
+    from backend_caps.engines.reading import EngineReading
 
 _OPTIONS = (
     click.option(
@@ -75,15 +82,22 @@ class Request:
     """What a command was asked, read from its options."""
 
     path: tuple[Path, ...]
-    rules: str
+    rules: str | RuleSet
+    """The rule set that was named, or that of the engine that was read."""
     policy: Policy
     facts: Facts
     override: Capabilities | None
     flags: ServerFlags
     show: Show
+    reading: EngineReading | None = None
+    """The engine that was asked for; None where none was."""
 
     def registry(self, invocation: Invocation) -> Registry:
-        """Find what is installed, or what is in the folders that were named."""
+        """Find what is installed, or in the folders that were named; with an engine's own."""
+        plugins = self._plugins(invocation)
+        return plugins if self.reading is None else merged(self.reading, plugins)
+
+    def _plugins(self, invocation: Invocation) -> Registry:
         if invocation.loading is not None and not self.path:
             return Registry.of_loading(invocation.loading)
         return discover(self.path or None)
@@ -128,26 +142,42 @@ def request_options(command: click.Command) -> click.Command:
 
 def request_of(ctx: click.Context) -> Request:
     """Read a request from a command's options, the flags after `--` and the environment."""
-    given = ctx.params
-    flags = _flags(ctx.ensure_object(Invocation), given["flags_file"], given["rules"])
+    given, invocation = ctx.params, ctx.ensure_object(Invocation)
+    from_environ = ServerFlags.from_environ(os.environ)
+    if from_environ.given() or invocation.server_flags or given["flags_file"]:
+        check_routed(given.get("engine"))
+    reading = reading_of(given.get("engine"), given.get("source"))
+    line = _command_line(reading) or given["rules"]
+    flags = _flags(invocation, given["flags_file"], line).over(from_environ)
     _tell_unrelated(flags, verbose=given["verbose"])
     return Request(
         path=given["path"],
-        rules=given["rules"],
+        rules=_rules(ctx, reading),
         policy=Policy(given["policy"]),
         facts=facts_from(given["fact"]),
         override=override_from(given["unsafe_override"]),
         flags=flags,
         show=printer(Format(given["format"])),
+        reading=reading,
     )
 
 
-def _flags(invocation: Invocation, file: Path | None, rules: str) -> ServerFlags:
+def _command_line(reading: EngineReading | None) -> Engine | None:
+    return None if reading is None else reading.command_line
+
+
+def _rules(ctx: click.Context, reading: EngineReading | None) -> str | RuleSet:
+    """Choose the rules: those named go before the engine's, which go before the default."""
+    named: str = ctx.params["rules"]
+    if reading is None or ctx.get_parameter_source("rules") is not ParameterSource.DEFAULT:
+        return named
+    return reading.rules or named
+
+
+def _flags(invocation: Invocation, file: Path | None, line: str | Engine) -> ServerFlags:
     """Read the flags: the command line goes before the file, both before the environment."""
-    flags = ServerFlags.from_environ(os.environ)
-    if file is not None:
-        flags = ServerFlags.from_file(file, engine_name=rules).over(flags)
-    return ServerFlags.from_argv(invocation.server_flags, engine_name=rules).over(flags)
+    flags = ServerFlags.from_argv(invocation.server_flags, engine_name=line)
+    return flags if file is None else flags.over(ServerFlags.from_file(file, engine_name=line))
 
 
 def _tell_unrelated(flags: ServerFlags, *, verbose: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from backend_caps.capability.backend import Status
+from backend_caps.cli.engines import engine_options
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
 from backend_caps.discovery.registry import Registry
@@ -15,6 +16,7 @@ from backend_caps.resolution.plan import Policy
 
 
 @request_options
+@engine_options
 @click.command(cls=ServerCommand)
 @click.pass_context
 def report(ctx: click.Context, /, **_options: object) -> None:

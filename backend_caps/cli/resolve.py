@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.report.views import plan_view
 
 
 @request_options
+@routed_engine_options
 @click.command(cls=ServerCommand)
 @click.pass_context
 def resolve(ctx: click.Context, /, **_options: object) -> None:

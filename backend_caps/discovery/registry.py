@@ -111,16 +111,16 @@ class Registry(Mapping[str, Backend]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def rules(self, name: str = DEFAULT_ENGINE) -> RuleSet:
-        """Return a built-in rule set with what third parties add to it.
+    def rules(self, name: str | RuleSet = DEFAULT_ENGINE) -> RuleSet:
+        """Return a rule set, built in or given, with what third parties add to it.
 
         It says which of theirs could not be read.
 
         Raises:
             UnknownRuleSetError: there is none of that name.
         """
-        builtin = RuleSet.builtin(name)
-        return builtin.with_rules(self.third_party_rules).with_problems(self.rule_problems)
+        own = name if isinstance(name, RuleSet) else RuleSet.builtin(name)
+        return own.with_rules(self.third_party_rules).with_problems(self.rule_problems)
 
     def uses(self, flags: ServerFlags) -> tuple[Use, ...]:
         """List which backend runs what in a server with these flags."""

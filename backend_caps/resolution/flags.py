@@ -22,7 +22,7 @@ from backend_caps.capability import spelling
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.model import FrozenModel
 from backend_caps.resolution.command_line import CommandLine, Reader
-from backend_caps.resolution.engine import DEFAULT_ENGINE, engine, option_of
+from backend_caps.resolution.engine import DEFAULT_ENGINE, Engine, engine, option_of
 from backend_caps.resolution.errors import FlagValueError, NoFlagsError, WordsError, raise_all
 
 _FACTORS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -102,7 +102,7 @@ class ServerFlags(FrozenModel):
     """The flags of a command line that do not concern us, in its order."""
 
     @classmethod
-    def from_argv(cls, argv: Sequence[str], *, engine_name: str = DEFAULT_ENGINE) -> Self:
+    def from_argv(cls, argv: Sequence[str], *, engine_name: str | Engine = DEFAULT_ENGINE) -> Self:
         """Read a server's command line, whole or in part.
 
         Args:
@@ -120,7 +120,9 @@ class ServerFlags(FrozenModel):
         return cls._from_line(cls._reader(engine_name).argv(argv), context=_WORDS)
 
     @classmethod
-    def from_file(cls, path: str | PathLike[str], *, engine_name: str = DEFAULT_ENGINE) -> Self:
+    def from_file(
+        cls, path: str | PathLike[str], *, engine_name: str | Engine = DEFAULT_ENGINE
+    ) -> Self:
         """Read a YAML or JSON mapping of flags, as the server's `--config` takes it.
 
         Raises:
@@ -135,7 +137,7 @@ class ServerFlags(FrozenModel):
 
     @classmethod
     def from_mapping(
-        cls, values: Mapping[str, object], *, engine_name: str = DEFAULT_ENGINE
+        cls, values: Mapping[str, object], *, engine_name: str | Engine = DEFAULT_ENGINE
     ) -> Self:
         """Read values by flag name, with dashes or underscores; each must have its own type.
 
@@ -161,8 +163,8 @@ class ServerFlags(FrozenModel):
         return cls._from_line(line)
 
     @classmethod
-    def _reader(cls, engine_name: str) -> Reader:
-        return Reader(engine(engine_name), _SWITCHES)
+    def _reader(cls, named: str | Engine) -> Reader:
+        return Reader(named if isinstance(named, Engine) else engine(named), _SWITCHES)
 
     @classmethod
     def _from_line(cls, line: CommandLine, *, context: str | None = None) -> Self:

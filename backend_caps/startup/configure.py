@@ -17,6 +17,7 @@ from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,7 +46,7 @@ def configure(
     facts: Facts | None = None,
     draft: DraftShape | None = None,
     registry: Registry | None = None,
-    rules: str = DEFAULT_ENGINE,
+    rules: str | RuleSet = DEFAULT_ENGINE,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
     debug: bool = False,
@@ -60,7 +61,7 @@ def configure(
         draft: the shape of what a speculative step hands to the next; None without a draft
             model.
         registry: what is installed, where the caller has looked already.
-        rules: the engine version whose rules hold.
+        rules: the engine version whose rules hold, or the rules themselves.
         policy: what is done about problems; `warn` logs them.
         unsafe_override: values to put in place of the joined ones; recorded as causes.
         debug: check every row that is written and read; slow.

@@ -1,0 +1,108 @@
+"""An engine's own backends on the command line: its options, and its reading beside plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.status import Problem, Status
+from backend_caps.discovery.registry import Registry
+
+if TYPE_CHECKING:
+    from backend_caps.engines.reading import EngineReading
+
+_ENGINES = ("sglang", "vllm")
+"""The engines whose source is read."""
+_ROUTED = ("sglang",)
+"""Those whose flags and routing are known, so that there are plans for them."""
+_SOURCE = click.option(
+    "--source",
+    type=click.Path(exists=True, path_type=Path),
+    help="Read the engine from this folder or wheel instead of the installed distribution.",
+)
+_HELP = (
+    "Read this engine's own backends from its source as well; its own flags hold, and its own "
+    "rules unless --rules is given."
+)
+
+
+def _refuse_unrouted(_: click.Context, __: click.Parameter, engine: str | None) -> str | None:
+    check_routed(engine)
+    return engine
+
+
+_ANY_ENGINE = click.option("--engine", type=click.Choice(_ENGINES), help=_HELP)
+_ROUTED_ENGINE = click.option(
+    "--engine", type=click.Choice(_ENGINES), callback=_refuse_unrouted, help=_HELP
+)
+
+
+def engine_options(command: click.Command) -> click.Command:
+    """Add the options of a command that shows what any engine's source says."""
+    return _SOURCE(_ANY_ENGINE(command))
+
+
+def routed_engine_options(command: click.Command) -> click.Command:
+    """Add the options of a command that makes a plan, so that it has to know the routing."""
+    return _SOURCE(_ROUTED_ENGINE(command))
+
+
+def check_routed(engine: str | None) -> None:
+    """Refuse a plan for an engine whose flags and routing are not known."""
+    if engine is not None and engine not in _ROUTED:
+        raise click.UsageError(
+            f"there is no plan for {engine}: its command line and routing are not read; expected "
+            f"--engine {' or '.join(_ROUTED)}. backend-caps report --engine {engine}, without "
+            "server flags, shows what its backends say."
+        )
+
+
+def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
+    """Read the engine that was asked for; nothing is loaded where none was."""
+    if engine is None:
+        if source is not None:
+            raise click.UsageError(f"--source {source} names no engine; add --engine.")
+        return None
+    from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
+
+    return read_engine(engine, source)
+
+
+def merged(reading: EngineReading, plugins: Registry) -> Registry:
+    """Put the installed plugins beside an engine's own backends, which go before them."""
+    own = reading.registry
+    beside = Registry.of(
+        (*own.entries, *_beside(reading, plugins)),
+        rules=plugins.third_party_rules,
+        problems=(*own.problems, *plugins.problems),
+    )
+    return replace(beside, rule_problems=plugins.rule_problems, remarks=plugins.remarks)
+
+
+def _beside(reading: EngineReading, plugins: Registry) -> Iterator[Backend]:
+    own = {backend.name for backend in reading.backends}
+    for entry in plugins.entries:
+        if entry.name not in own or entry.status is Status.SKIPPED:
+            yield entry
+            continue
+        problem = _engines_own(entry, name_of(reading))
+        yield replace(entry, status=Status.SKIPPED, problems=(*entry.problems, problem))
+
+
+def _engines_own(entry: Backend, engine: str) -> Problem:
+    return Problem(
+        code="engines-own",
+        message=f"backend {entry.name!r} of {entry.source} has the name of one that {engine} has "
+        "itself, and the engine's goes before it.",
+        remedy="Rename the plugin's, or leave --engine out.",
+    )
+
+
+def name_of(reading: EngineReading) -> str:
+    """Name an engine with its version, where the source says it."""
+    return " ".join(part for part in (reading.engine, reading.version) if part)
