@@ -1,0 +1,143 @@
+"""What can be wrong with an engine's source: each problem, with its code and its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from backend_caps.capability.status import Problem
+
+_REST = "The rest of the engine is read."
+
+
+def unsafe_path(path: str) -> Problem:
+    """Tell of a path that leads out of the wheel it is in."""
+    return Problem(
+        code="engine-path-unsafe",
+        message=f"the wheel holds {path!r}, which leads out of it; it was not read.",
+        remedy="Do not install this wheel: get it from its publisher again.",
+    )
+
+
+def too_large(path: str, size: int, limit: int) -> Problem:
+    """Tell of a file that is larger than anybody writes."""
+    return Problem(
+        code="engine-file-too-large",
+        message=f"{path} has {size:,} bytes, more than the {limit:,} that are read.",
+        remedy=f"{_REST} If backends stand in it, tell the authors of backend-caps.",
+    )
+
+
+def unreadable(path: str, error: str) -> Problem:
+    """Tell of a file that could not be opened or unpacked."""
+    return Problem(
+        code="engine-file-unreadable",
+        message=f"{path} cannot be read: {error}.",
+        remedy=f"{_REST} Install the engine again.",
+    )
+
+
+def unparsed(path: str, error: str, classes: Iterable[str]) -> Problem:
+    """Tell of a file that is no Python of this interpreter's version."""
+    named = ", ".join(sorted(classes))
+    lost = f" Not read: {named}." if named else ""
+    return Problem(
+        code="engine-file-not-parsed",
+        message=f"{path} is no Python that this interpreter can parse: {error}.{lost}",
+        remedy=f"{_REST} Use the Python that the engine runs on, or install the engine again.",
+    )
+
+
+def dynamic_base(where: str, name: str, base: str) -> Problem:
+    """Tell of a base class that only running code knows."""
+    return Problem(
+        code="engine-base-dynamic",
+        message=f"{where}: class {name} takes its base from {base}, which only running code "
+        "knows; what it inherits from there is not read.",
+        remedy="What the class does not state itself counts as undeclared.",
+    )
+
+
+def base_not_found(where: str, name: str, base: str) -> Problem:
+    """Tell of a base class of the engine's own that is nowhere in its source."""
+    return Problem(
+        code="engine-base-not-found",
+        message=f"{where}: class {name} has the base {base}, which is not in the source.",
+        remedy="What the class does not state itself counts as undeclared.",
+    )
+
+
+def import_circle(where: str, name: str, modules: Iterable[str]) -> Problem:
+    """Tell of a name that modules import from one another in a circle."""
+    return Problem(
+        code="engine-import-circle",
+        message=f"{where}: {name} is imported in a circle: {' -> '.join(modules)}.",
+        remedy="What hangs on it counts as undeclared.",
+    )
+
+
+def star_import(where: str, name: str, module: str) -> Problem:
+    """Tell of a name that may come from a star import that cannot be followed."""
+    return Problem(
+        code="engine-star-import",
+        message=f"{where}: {name} may come from `from {module} import *`, which is not in the "
+        "source.",
+        remedy="What hangs on it counts as undeclared.",
+    )
+
+
+def defined_twice(where: str, name: str, others: Iterable[str]) -> Problem:
+    """Tell of a class that one module defines more than once."""
+    return Problem(
+        code="engine-class-defined-twice",
+        message=f"{where}: class {name} is defined again at {', '.join(others)}; which one runs "
+        "depends on a condition.",
+        remedy="Each is listed by itself, and all of them count.",
+    )
+
+
+def no_order(where: str, name: str) -> Problem:
+    """Tell of a class whose bases have no method resolution order."""
+    return Problem(
+        code="engine-bases-inconsistent",
+        message=f"{where}: the bases of class {name} have no common order.",
+        remedy="What the class does not state itself counts as undeclared.",
+    )
+
+
+def anchor_missing(engine: str, version: str, what: str, path: str) -> Problem:
+    """Tell that something is not where every known version has it."""
+    return Problem(
+        code="engine-anchor-missing",
+        message=f"{engine} {version} has no {what} in {path}, where known versions have it.",
+        remedy="What it says is unknown; use a backend-caps that knows this version.",
+    )
+
+
+def unknown_version(engine: str, version: str, known: Iterable[str]) -> Problem:
+    """Tell that nobody has compared this version with the reader."""
+    return Problem(
+        code="engine-version-unknown",
+        message=f"{engine} {version} is not a version that the reader was checked with "
+        f"({', '.join(known)}).",
+        remedy="Compare what the report says with the engine's source, line by line.",
+    )
+
+
+def unknown_rule(engine: str, version: str, where: str, condition: str) -> Problem:
+    """Tell of a condition under which the engine forces the copy, and that no rule knows."""
+    return Problem(
+        code="engine-rule-unknown",
+        message=f"{engine} {version} also keeps the copy where {condition} ({where}), and no "
+        "known rule says so.",
+        remedy="It counts as open, so the copy stays on; use a backend-caps that knows it.",
+    )
+
+
+def name_not_made(engine: str, name: str, where: str) -> Problem:
+    """Tell of a registered name behind which no class was found."""
+    return Problem(
+        code="engine-name-not-followed",
+        message=f"what {engine} makes for the name {name!r} ({where}) could not be followed to "
+        "a class.",
+        remedy="The name counts as undeclared.",
+    )

@@ -1,0 +1,81 @@
+"""The bases of a class, and the order in which its attributes are looked up."""
+
+from __future__ import annotations
+
+import ast
+
+from backend_caps.engines import problems
+from backend_caps.engines.source.index import External, Index
+from backend_caps.engines.source.module import ClassDef
+
+Base = ClassDef | External
+Order = tuple[Base, ...]
+
+
+class Classes:
+    """Resolves bases across files, each class once."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._orders: dict[ClassDef, Order] = {}
+        self._open: set[ClassDef] = set()
+
+    def order(self, definition: ClassDef) -> Order:
+        """List a class and its bases in the method resolution order."""
+        if definition not in self._orders:
+            self._open.add(definition)
+            self._orders[definition] = self._linear(definition)
+            self._open.discard(definition)
+        return self._orders[definition]
+
+    def ancestors(self, definition: ClassDef) -> tuple[ClassDef, ...]:
+        """List the classes of the tree in a class's order, itself first."""
+        return tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
+
+    def descends(self, definition: ClassDef, root: str) -> bool:
+        """Tell whether a class is below the one of a dotted path."""
+        return any(base.path == root for base in self.ancestors(definition)[1:])
+
+    def _linear(self, definition: ClassDef) -> Order:
+        bases = [base for node in definition.node.bases for base in self._base(definition, node)]
+        orders = [self.order(base) if isinstance(base, ClassDef) else (base,) for base in bases]
+        merged = _merged([list(order) for order in orders] + [list(bases)])
+        if merged is None:
+            self._index.tell(problems.no_order(definition.at, definition.name))
+            merged = list(dict.fromkeys(base for order in orders for base in order))
+        return definition, *merged
+
+    def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
+        """Resolve one base; of several that a condition chooses from, the first counts."""
+        module = definition.module
+        local = [module.scope_of(function.body) for function in definition.functions]
+        targets = [target for _, target in self._index.resolve(node, module, local)]
+        for target in targets:
+            if isinstance(target, ClassDef) and target not in self._open:
+                return [target]
+            if isinstance(target, External):
+                return self._outside(definition, target)
+        text = ast.unparse(node)
+        if targets and not isinstance(targets[0], ClassDef):
+            self._index.tell(problems.dynamic_base(definition.at, definition.name, text))
+        else:
+            self._index.tell(problems.base_not_found(definition.at, definition.name, text))
+        return []
+
+    def _outside(self, definition: ClassDef, target: External) -> list[Base]:
+        if target.path.partition(".")[0] == self._index.tree.package:
+            self._index.tell(problems.base_not_found(definition.at, definition.name, target.path))
+        return [] if target.path == "builtins.object" else [target]
+
+
+def _merged(orders: list[list[Base]]) -> list[Base] | None:
+    """Merge the bases' orders by C3; None where there is no order."""
+    merged: list[Base] = []
+    while orders := [order for order in orders if order]:
+        heads = (order[0] for order in orders)
+        good = next((h for h in heads if not any(h in order[1:] for order in orders)), None)
+        if good is None:
+            return None
+        merged.append(good)
+        orders = [[base for base in order if base != good] for order in orders]
+    return merged
