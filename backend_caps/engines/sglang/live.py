@@ -1,0 +1,237 @@
+"""SGLang's live backend objects, read into uses.
+
+Nothing of SGLang is imported. `_read` is the one place that looks at an object.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from traceback import format_exception_only
+from types import MemberDescriptorType
+
+from backend_caps.capability.backend import Problem, Reading
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import BY_HAND, Origin, Source
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.uses import Use
+
+_FLAG = "needs_cpu_seq_lens"
+_BOUND = "max_context_len"
+_CAPABILITY = "host_seq_lens"
+_EAGLES_SLOTS = 3
+"""Target, draft, draft_extend: what Eagle's workers hand over."""
+_NOBODY = "nobody"
+"""Stands in for a backend where there is none."""
+
+Place = tuple[Role, Phase]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One entry of `attn_backends`, and what it is run as."""
+
+    index: int
+    places: tuple[Place, ...]
+
+    def __str__(self) -> str:
+        return f"attn_backends[{self.index}]"
+
+
+def uses_of_slots(attn_backends: Sequence[object], flags: ServerFlags) -> tuple[Use, ...]:
+    """List the uses of the backends that a worker hands over; where there is none, nobody's.
+
+    What is wrong with one is in its `problem`, also where its declaration was read.
+    """
+    count = len(attn_backends)
+    if not count:
+        return tuple(_nobodys(_slot(0, count, flags), _no_backend()))
+    return tuple(
+        use
+        for index, backend in enumerate(attn_backends)
+        for use in _of_slot(_slot(index, count, flags), backend, count, flags)
+    )
+
+
+def _slot(index: int, count: int, flags: ServerFlags) -> _Slot:
+    """Say what runs at an index; which worker hands over other numbers of slots is not known."""
+    if index == 0:
+        phase = Phase.DECODE if flags.speculative_algorithm is None else Phase.VERIFY
+        return _Slot(index, ((Role.TARGET, phase),))
+    drafts = ((Role.DRAFT, Phase.DECODE), (Role.DRAFT_EXTEND, Phase.VERIFY))
+    return _Slot(index, drafts[index - 1 : index] if count == _EAGLES_SLOTS else drafts)
+
+
+def _of_slot(slot: _Slot, backend: object, count: int, flags: ServerFlags) -> Iterator[Use]:
+    if backend is not None:
+        yield from _uses(slot, backend)
+        return
+    steps = flags.speculative_num_steps
+    is_single_step = steps is not None and steps <= 1
+    if (slot.index, count) != (1, _EAGLES_SLOTS) or not is_single_step:
+        yield from _nobodys(slot, _empty_slot(slot))
+
+
+def _uses(slot: _Slot, backend: object) -> Iterator[Use]:
+    """Put a backend to each of its slot's places: the engine has done so, so it takes the role."""
+    reading = _checked(slot, backend)
+    problem = reading if isinstance(reading, Problem) else _doubt(slot, backend, reading)
+    kind = type(backend)
+    for role, phase in slot.places:
+        yield Use(
+            backend=kind.__name__,
+            role=role,
+            phase=phase,
+            declaration=_declaration(reading, role, problem),
+            source=Source(declared_at=f"{kind.__module__}:{kind.__qualname__}"),
+            slot=str(slot),
+            problem=problem,
+            readings={} if isinstance(reading, Problem) else {_CAPABILITY: reading},
+        )
+
+
+def _nobodys(slot: _Slot, problem: Problem) -> Iterator[Use]:
+    for role, phase in slot.places:
+        yield Use(
+            backend=_NOBODY,
+            role=role,
+            phase=phase,
+            declaration=None,
+            source=BY_HAND,
+            slot=str(slot),
+            problem=problem,
+        )
+
+
+def _declaration(
+    reading: Reading | Problem, role: Role, problem: Problem | None
+) -> Declaration | None:
+    if isinstance(reading, Problem):
+        return None
+    roles = {"roles": frozenset({role})}
+    if reading.origin is not Origin.DECLARED:
+        return Declaration(capabilities=Capabilities.model_validate(roles))
+    stated = {**roles, _FLAG: reading.value}
+    if reading.value is False:
+        stated["max_context_len_known"] = problem is None
+    return Declaration(capabilities=Capabilities.model_validate(stated))
+
+
+def _checked(slot: _Slot, backend: object) -> Reading | Problem:
+    reading = _read(slot, backend, _FLAG)
+    if isinstance(reading, Problem) or reading.origin is Origin.UNDECLARED:
+        return reading
+    if isinstance(reading.value, bool):
+        return reading
+    return Problem(
+        code="live-flag-not-bool",
+        message=f"{_FLAG} of {type(backend).__name__} ({slot}) is {reprlib.repr(reading.value)}; "
+        "expected True or False, so it counts as True.",
+        remedy="State a bool.",
+    )
+
+
+def _doubt(slot: _Slot, backend: object, reading: Reading) -> Problem | None:
+    """Say why an opt-out does not count, where it does not."""
+    if reading.value is not False:
+        return None
+    if reading.origin is Origin.INHERITED:
+        name = type(backend).__name__
+        return Problem(
+            code="live-opt-out-inherited",
+            message=f"{name} ({slot}) {reading.words}; an opt-out counts where it is stated.",
+            remedy=f"State {_FLAG} = False in {name}, if that is true of it.",
+        )
+    # SGLang sizes the tree mask by the target's bound alone (0.5.13 eagle_worker_v2.py:459,
+    # 0.5.23 eagle_worker_common.py:425); its FlashAttentionMultiStepBackend has none.
+    return _bound_doubt(slot, backend) if slot.index == 0 else None
+
+
+def _bound_doubt(slot: _Slot, backend: object) -> Problem | None:
+    bound = _read(slot, backend, _BOUND)
+    if isinstance(bound, Problem):
+        return bound
+    value = bound.value
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return None
+    return Problem(
+        code="live-opt-out-without-bound",
+        message=f"{type(backend).__name__} ({slot}) states {_FLAG}=False, and its {_BOUND} is "
+        f"{reprlib.repr(value)}; the tree mask is sized by it where there is no mirror, so the "
+        "opt-out does not count.",
+        remedy=f"Set {_BOUND} on the backend, to the longest context in tokens.",
+    )
+
+
+def _read(slot: _Slot, backend: object, name: str) -> Reading | Problem:
+    """Read an attribute as SGLang does, by `getattr`, and say who states it."""
+    kind, stater = type(backend), _stater(backend, name)
+    try:
+        value: object = getattr(backend, name)
+    except Exception as error:  # noqa: BLE001 - it is somebody's property
+        if stater is None and isinstance(error, AttributeError):
+            return Reading(origin=Origin.UNDECLARED, words=f"does not state {name}")
+        return Problem(
+            code="live-attribute-unreadable",
+            message=f"{name} of {kind.__name__} ({slot}) cannot be read: "
+            f"{' '.join(format_exception_only(error)[-1].split())}; the backend counts as "
+            "needing the mirror.",
+            remedy=f"Let {name} be an attribute that can be read once the backend is made.",
+        )
+    if stater is kind:
+        return Reading(origin=Origin.DECLARED, words=f"states {name}={value!r}", value=value)
+    return Reading(
+        origin=Origin.INHERITED,
+        words=_inherited_words(kind, stater, name, value),
+        value=value,
+        inherited_from=None if stater is None else stater.__name__,
+    )
+
+
+def _stater(backend: object, name: str) -> type | None:
+    """Find the class that states an attribute, the object's own for what is set on the object.
+
+    No code of the object's runs. None is an attribute that `__getattr__` takes from elsewhere.
+    """
+    kind = type(backend)
+    try:
+        own: object = object.__getattribute__(backend, "__dict__")
+    except AttributeError:
+        own = None
+    if isinstance(own, dict) and name in own:
+        return kind
+    stater = next((each for each in kind.__mro__ if name in vars(each)), None)
+    is_set_on_object = stater and isinstance(vars(stater)[name], MemberDescriptorType)
+    return kind if is_set_on_object else stater
+
+
+def _inherited_words(kind: type, stater: type | None, name: str, value: object) -> str:
+    shown = f"{name}={reprlib.repr(value)}"
+    if stater is None:
+        words = f"takes {shown} from what its __getattr__ asks"
+    else:
+        words = f"inherits {shown} from {stater.__name__}"
+    if value is False:
+        return f"{words}; SGLang takes it as it is"
+    delegates = any("__getattr__" in vars(each) for each in kind.__mro__)
+    return f"{words}; its __getattr__ is never asked" if delegates and stater else words
+
+
+def _no_backend() -> Problem:
+    return Problem(
+        code="live-no-backend",
+        message=f"attn_backends is empty: nothing is known of what runs, so {_FLAG} is True.",
+        remedy="Hand over every backend that a forward of this worker runs on.",
+    )
+
+
+def _empty_slot(slot: _Slot) -> Problem:
+    return Problem(
+        code="live-slot-empty",
+        message=f"{slot} is empty ({', '.join(role.value for role, _ in slot.places)}): what runs "
+        f"there was not handed over, so {_FLAG} is True.",
+        remedy="Hand over the backend that runs there, such as the draft runner's own.",
+    )
