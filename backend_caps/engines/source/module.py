@@ -121,24 +121,25 @@ class Module:
         self, node: ast.stmt, classes: Mapping[int, ClassDef]
     ) -> Iterator[tuple[str, Meaning]]:
         match node:
-            case ast.Import(names=names):
-                for alias in names:
-                    module = alias.name if alias.asname else alias.name.partition(".")[0]
-                    yield alias.asname or module, Import(module, None)
-            case ast.ImportFrom(names=names):
-                for alias in names:
-                    yield alias.asname or alias.name, Import(self.absolute(node), alias.name)
-            case ast.ClassDef(name=name):
-                if id(node) in classes:
-                    yield name, classes[id(node)]
+            case ast.Import() | ast.ImportFrom():
+                yield from self._imported(node)
+            case ast.ClassDef(name=name) if id(node) in classes:
+                yield name, classes[id(node)]
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield name, node
             case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        yield target.id, Assigned(value)
+                names = (target.id for target in targets if isinstance(target, ast.Name))
+                yield from ((name, Assigned(value)) for name in names)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 yield name, Assigned(value)
+
+    def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Import]]:
+        for alias in node.names:
+            if isinstance(node, ast.ImportFrom):
+                yield alias.asname or alias.name, Import(self.absolute(node), alias.name)
+            else:
+                module = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or module, Import(module, None)
 
     def _classes(
         self,

@@ -1,0 +1,311 @@
+"""What a class, and its instances once made, hold under a name: by statements, not by running.
+
+The statements are followed in the order in which Python would run them: the class bodies by the
+method resolution order, then `__init__`, where `super().__init__()` stands for the next one's.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.guards import Guards, condition, guarded, in_method, negated
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.module import ClassDef, Function
+
+_SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
+_IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
+"""The value that `|=` and `&=` give where their right side holds, or does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement that gives a name its value."""
+
+    name: str
+    owner: ClassDef
+    """The class whose body, or whose method, it stands in."""
+    value: ast.expr | Function
+    """A function where a method or a property has the name."""
+    guards: Guards
+    line: int
+    operator: type[ast.operator] | None = None
+    """Of `|=` and the like."""
+
+    @property
+    def at(self) -> str:
+        """`file:line`."""
+        return f"{self.owner.module.path}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The statement as the source has it, its condition aside."""
+        if not isinstance(self.value, ast.expr):
+            return f"def {self.name}"
+        sign = "=" if self.operator is None else f"{_SIGNS.get(self.operator, '?')}="
+        return f"{self.name} {sign} {ast.unparse(self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What is left standing of a name: the last statement that always runs, and those after it."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def base(self) -> Statement | None:
+        """The one that always runs."""
+        first = self.statements[0]
+        return None if first.guards or first.operator else first
+
+    @property
+    def last(self) -> Statement:
+        """The one that decides."""
+        return self.statements[-1]
+
+    @property
+    def words(self) -> str:
+        """The statements in the source's words."""
+        return "; ".join(_words(statement) for statement in self.statements)
+
+
+def _words(statement: Statement) -> str:
+    when = condition(statement.guards)
+    return f"{statement.text} where {when}" if when else statement.text
+
+
+class Attributes:
+    """Follows some names through classes."""
+
+    def __init__(self, index: Index, classes: Classes, names: Collection[str]) -> None:
+        self._index = index
+        self._classes = classes
+        self._names = frozenset(names)
+        alternatives = "|".join(sorted(map(re.escape, names)))
+        self._assigned = re.compile(rf"self\.(?:{alternatives})[ \t]*(?:[:|&]|=[^=])".encode())
+        self._bodies: dict[ClassDef, dict[str, list[Statement]]] = {}
+        self._lines: dict[str, list[int]] = {}
+
+    def stated(self, definition: ClassDef, name: str) -> Stated | None:
+        """Say what stands under a name; None where nothing of the tree states it."""
+        standing: list[Statement] = []
+        for statement in (*self._of_body(definition, name), *self._of_instance(definition, name)):
+            if not statement.guards and statement.operator is None:
+                standing = []
+            standing.append(statement)
+        return Stated(tuple(standing)) if standing else None
+
+    def method(self, definition: ClassDef, name: str) -> tuple[ClassDef, Function] | None:
+        """Find the method that a class has under a name."""
+        return self._method(self._classes.ancestors(definition), name)
+
+    def method_after(
+        self, definition: ClassDef, owner: ClassDef, name: str
+    ) -> tuple[ClassDef, Function] | None:
+        """Find what `super()` finds, in a class of `owner`'s, of the order of `definition`."""
+        order = self._classes.ancestors(definition)
+        return self._method(order[order.index(owner) + 1 :], name)
+
+    def _method(self, order: tuple[ClassDef, ...], name: str) -> tuple[ClassDef, Function] | None:
+        for base in order:
+            for statement in base.node.body:
+                if isinstance(statement, Function) and statement.name == name:
+                    return base, statement
+        return None
+
+    def _of_body(self, definition: ClassDef, name: str) -> list[Statement]:
+        for base in self._classes.ancestors(definition):
+            if found := self._body(base).get(name):
+                return found
+        return []
+
+    def _body(self, definition: ClassDef) -> dict[str, list[Statement]]:
+        if definition not in self._bodies:
+            found: dict[str, list[Statement]] = {}
+            for statement in guarded(definition.node.body):
+                for name, value in _bound(statement.node):
+                    if name in self._names:
+                        line = statement.node.lineno
+                        own = Statement(name, definition, value, statement.guards, line)
+                        found.setdefault(name, []).append(own)
+            self._bodies[definition] = found
+        return self._bodies[definition]
+
+    def _of_instance(self, definition: ClassDef, name: str) -> Iterator[Statement]:
+        order = self._classes.ancestors(definition)
+        if not any(self._assigning(base, base.node) for base in order):
+            return
+        run = _Run(self, order)
+        yield from (each for each in run.constructor(0, ()) if each.name == name)
+        yield from (each for each in run.not_seen() if each.name == name)
+
+    def _assigning(self, definition: ClassDef, node: ast.stmt) -> bool:
+        """Tell whether the text of a class or function assigns one of the names to `self`."""
+        path = definition.module.path
+        if path not in self._lines:
+            text = self._index.tree.files[path]
+            found = self._assigned.finditer(text)
+            self._lines[path] = [text.count(b"\n", 0, match.start()) + 1 for match in found]
+        end = node.end_lineno or node.lineno
+        return any(node.lineno <= line <= end for line in self._lines[path])
+
+
+class _Run:
+    """The statements that making an instance of one class runs."""
+
+    def __init__(self, attributes: Attributes, order: tuple[ClassDef, ...]) -> None:
+        self._attributes = attributes
+        self._order = order
+        self._seen: set[Function] = set()
+
+    def constructor(self, start: int, guards: Guards) -> Iterator[Statement]:
+        """List what the first `__init__` from a place in the order runs."""
+        for at in range(start, len(self._order)):
+            found = _own_method(self._order[at], "__init__")
+            if found is not None:
+                yield from self._function(at, found, guards)
+                return
+
+    def not_seen(self) -> Iterator[Statement]:
+        """List what methods assign that nothing seen here calls."""
+        for at, owner in enumerate(self._order):
+            for method in owner.node.body:
+                if not isinstance(method, Function) or method in self._seen:
+                    continue
+                is_reached = self._order.index(self._owner_of(method.name)) == at
+                if method.name != "__init__" and is_reached:
+                    yield from self._function(at, method, (in_method(method.name),))
+
+    def _owner_of(self, name: str) -> ClassDef:
+        return next(each for each in self._order if _own_method(each, name) is not None)
+
+    def _function(self, at: int, function: Function, guards: Guards) -> Iterator[Statement]:
+        owner = self._order[at]
+        if function in self._seen:
+            return
+        self._seen.add(function)
+        is_constructor = function.name == "__init__"
+        if not is_constructor and not self._attributes._assigning(owner, function):  # noqa: SLF001 - its other half
+            return
+        for statement in guarded(function.body, guards):
+            yield from self._statement(at, statement.node, statement.guards)
+
+    def _statement(self, at: int, node: ast.stmt, guards: Guards) -> Iterator[Statement]:
+        match node:
+            case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
+                yield from self._call(at, call, guards)
+        owner = self._order[at]
+        for name, value, operator in _assigned(node):
+            yield Statement(name, owner, value, guards, node.lineno, operator)
+
+    def _call(self, at: int, call: ast.Call, guards: Guards) -> Iterator[Statement]:
+        match call.func:
+            case ast.Attribute(attr="__init__", value=ast.Call(func=ast.Name(id="super"))):
+                yield from self.constructor(at + 1, guards)
+            case ast.Attribute(attr="__init__", value=ast.Name(id=name)):
+                named = [n for n, each in enumerate(self._order) if each.name == name and n > at]
+                if named:
+                    yield from self.constructor(named[0], guards)
+            case ast.Attribute(attr=name, value=ast.Name(id="self")):
+                for number, owner in enumerate(self._order):
+                    method = _own_method(owner, name)
+                    if method is not None:
+                        yield from self._function(number, method, guards)
+                        return
+
+
+def _own_method(definition: ClassDef, name: str) -> Function | None:
+    for statement in definition.node.body:
+        if isinstance(statement, Function) and statement.name == name:
+            return statement
+    return None
+
+
+def _bound(node: ast.stmt) -> Iterator[tuple[str, ast.expr | Function]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, value
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            yield name, value
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name, node
+
+
+def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr, type[ast.operator] | None]]:
+    """List what a statement assigns to attributes of `self`."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if name := _of_self(target):
+                    yield name, value, None
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            if name := _of_self(target):
+                yield name, value, None
+        case ast.AugAssign(target=target, op=operator, value=value):
+            if name := _of_self(target):
+                yield name, value, type(operator)
+
+
+def _of_self(target: ast.expr) -> str | None:
+    match target:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A value, and when it holds; always, without guards."""
+
+    value: ast.expr
+    guards: Guards
+
+
+def cases_of(stated: Stated) -> tuple[Case, ...]:
+    """Write statements as cases: of those that hold the last one counts.
+
+    `|=` is a case in which the value is true, `&=` one in which it is false; the branches of a
+    conditional expression are cases of their own.
+    """
+    cases: list[Case] = []
+    for statement in stated.statements:
+        if not isinstance(statement.value, ast.expr):
+            continue
+        if statement.operator is None:
+            cases += branches(statement.value, statement.guards)
+            continue
+        value = _IN_PLACE.get(statement.operator)
+        if value is not None:
+            held = statement.value if value else negated(statement.value)
+            cases.append(Case(ast.Constant(value=value), (*statement.guards, held)))
+    return tuple(cases)
+
+
+def branches(value: ast.expr, guards: Guards) -> list[Case]:
+    """Take conditional expressions apart."""
+    if not isinstance(value, ast.IfExp):
+        return [Case(value, guards)]
+    return [
+        *branches(value.body, (*guards, value.test)),
+        *branches(value.orelse, (*guards, negated(value.test))),
+    ]
+
+
+def truth_cases(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """Write the cases of a flag with constants alone: an expression is a case of its truth.
+
+    Where its guards hold and it does not, the flag is false.
+    """
+    constant: list[Case] = []
+    for case in cases:
+        if isinstance(case.value, ast.Constant):
+            constant.append(case)
+        else:
+            constant.append(replace(case, value=ast.Constant(value=False)))
+            constant.append(Case(ast.Constant(value=True), (*case.guards, case.value)))
+    return tuple(constant)

@@ -1,0 +1,91 @@
+"""What a function returns, and when; what a call makes, followed from function to function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from backend_caps.engines.source.attributes import Case, branches
+from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.guards import Guards, guarded
+from backend_caps.engines.source.index import External, FunctionDef, Index, Value
+from backend_caps.engines.source.module import ClassDef, Function, Module, Scope
+
+_DEEPEST = 12
+"""As many calls are followed one into another; nobody builds a backend deeper."""
+
+
+def returns(function: Function) -> tuple[Case, ...]:
+    """List what a function returns, in the order of its text; of a bare `return`, nothing."""
+    return tuple(
+        case
+        for statement in guarded(function.body)
+        if isinstance(statement.node, ast.Return) and statement.node.value is not None
+        for case in branches(statement.node.value, statement.guards)
+    )
+
+
+class Makers:
+    """Finds the classes whose instances a function returns."""
+
+    def __init__(self, index: Index, classes: Classes) -> None:
+        self._index = index
+        self._classes = classes
+
+    def made(
+        self, function: FunctionDef, owner: ClassDef | None = None
+    ) -> list[tuple[Guards, ClassDef]]:
+        """List the classes of what a function returns, each with its guards.
+
+        Args:
+            function: the factory.
+            owner: the class it is a method of, if it is one.
+        """
+        found = self._of_function(function, owner, 0)
+        return list({(str(guards), made): (guards, made) for guards, made in found}.values())
+
+    def _of_function(
+        self, function: FunctionDef, owner: ClassDef | None, depth: int
+    ) -> Iterator[tuple[Guards, ClassDef]]:
+        if depth > _DEEPEST:
+            return
+        scope = function.module.scope_of(function.node.body)
+        for case in returns(function.node):
+            for guards, made in self._of_value(case.value, function.module, scope, owner, depth):
+                yield (*case.guards, *guards), made
+
+    def _of_value(
+        self, value: ast.expr, module: Module, scope: Scope, owner: ClassDef | None, depth: int
+    ) -> Iterator[tuple[Guards, ClassDef]]:
+        """Follow a returned value: a call, a name for one, or a tuple whose last item is one."""
+        match value:
+            case ast.Tuple(elts=[*_, last]):
+                yield from self._of_value(last, module, scope, owner, depth)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if owner:
+                for base in self._classes.ancestors(owner):
+                    for node in base.node.body:
+                        if isinstance(node, Function) and node.name == name:
+                            inner = FunctionDef(base.module, node)
+                            yield from self._of_function(inner, owner, depth + 1)
+                            return
+            case ast.Call(func=called):
+                yield from self._called(called, module, scope, owner, depth)
+            case ast.Name():
+                for guards, target in self._index.resolve(value, module, (scope,)):
+                    if isinstance(target, Value) and isinstance(target.node, ast.Call):
+                        call, around = target.node, target.module
+                        for more, made in self._of_value(call, around, scope, owner, depth + 1):
+                            yield guards + more, made
+
+    def _called(
+        self, called: ast.expr, module: Module, scope: Scope, owner: ClassDef | None, depth: int
+    ) -> Iterator[tuple[Guards, ClassDef]]:
+        for guards, target in self._index.resolve(called, module, (scope,)):
+            match target:
+                case ClassDef():
+                    yield guards, target
+                case FunctionDef():
+                    for more, made in self._of_function(target, owner, depth + 1):
+                        yield guards + more, made
+                case External() | Value() | Module():
+                    continue
