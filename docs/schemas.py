@@ -79,7 +79,7 @@ def _describe(part: Schema, title: str) -> None:
 
 
 def _docs_of(title: str) -> Mapping[str, str]:
-    own = attribute_docs().get(title, {})
+    own = {name.rstrip("_"): text for name, text in attribute_docs().get(title, {}).items()}
     if title != "Given":
         return own
     shared = [attribute_docs()[name] for name in reversed(_SAME_AS)]

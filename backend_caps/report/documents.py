@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from backend_caps.capability.backend import Backend, Problem
 from backend_caps.capability.declaration import Declaration
@@ -14,29 +14,13 @@ from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
+from backend_caps.report.document import LEFT_OUT, Document, is_none
+from backend_caps.report.engine_documents import EngineDocument, PartDocument, ReadingDocument
 from backend_caps.resolution.flips import Flip
 from backend_caps.resolution.plan import Cause, Plan, Resolved
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-_LEFT_OUT = Field(exclude_if=_is_none)
-"""A key that is there only where it has something to say."""
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_by_name=True,
-        serialize_by_alias=True,
-        defer_build=True,
-    )
-
-
-class ProblemDocument(_Document):
+class ProblemDocument(Document):
     """What is wrong."""
 
     code: str
@@ -47,7 +31,7 @@ class ProblemDocument(_Document):
     """What to do."""
 
 
-class CauseDocument(_Document):
+class CauseDocument(Document):
     """One contribution to a value."""
 
     kind: Literal["backend", "rule", "override", "engine"]
@@ -66,11 +50,11 @@ class CauseDocument(_Document):
     """How its value came to be."""
     source: str | None
     """Where a backend is declared: distribution, version, file and line; null if nowhere."""
-    rank: Annotated[int | None, _LEFT_OUT] = None
+    rank: Annotated[int | None, LEFT_OUT] = None
     """The rank it comes from, where plans of several are joined."""
 
 
-class ValueDocument(_Document):
+class ValueDocument(Document):
     """One value of a plan."""
 
     value: JsonValue
@@ -81,7 +65,7 @@ class ValueDocument(_Document):
     """Every contribution, the deciding ones first."""
 
 
-class FlipDocument(_Document):
+class FlipDocument(Document):
     """Changes that together lead to a better value."""
 
     capability: str
@@ -96,7 +80,7 @@ class FlipDocument(_Document):
     """The changes; all of them together."""
 
 
-class PlanDocument(_Document):
+class PlanDocument(Document):
     """What a server is configured by, and why."""
 
     schema_: Annotated[Literal["backend-caps/plan@1"], Field(alias="schema")]
@@ -116,9 +100,11 @@ class PlanDocument(_Document):
     """The rule set."""
     fingerprint: str
     """A digest of the values: equal plans configure equal servers."""
+    engine: Annotated[str | None, LEFT_OUT] = None
+    """The engine whose own backends were read for it, with its version; left out for none."""
 
 
-class ConditionDocument(_Document):
+class ConditionDocument(Document):
     """A value under a condition."""
 
     given: str
@@ -129,22 +115,29 @@ class ConditionDocument(_Document):
     """Why, in the author's words."""
 
 
-class CapabilityDocument(_Document):
+class CapabilityDocument(Document):
     """What a backend says of one capability."""
 
     value: JsonValue
-    """What it states, or `undeclared`."""
-    origin: Literal["declared", "undeclared", "inherited"]
-    """Whether anybody stated it."""
-    when: Annotated[list[ConditionDocument] | None, _LEFT_OUT] = None
+    """What it states; `depends` where only conditions do, `undeclared` where nobody does. What an
+    engine's class only inherits is here as the source has it, and counts as undeclared."""
+    origin: Literal["declared", "conditional", "undeclared", "inherited"]
+    """Whether anybody stated it; `conditional` where an engine's class depends on something."""
+    when: Annotated[list[ConditionDocument] | None, LEFT_OUT] = None
     """What holds under conditions."""
+    words: Annotated[str | None, LEFT_OUT] = None
+    """What an engine's source says, where the backend was read from one."""
+    declared_at: Annotated[str | None, LEFT_OUT] = None
+    """`file:line` of those words."""
+    inherited_from: Annotated[str | None, LEFT_OUT] = None
+    """The engine's class that states it, where this one does not."""
 
 
-class BackendDocument(_Document):
+class BackendDocument(Document):
     """One claim to a backend's name."""
 
     name: str
-    """The name that flags use."""
+    """The name that flags use, or that of an engine's class."""
     status: Literal["ok", "broken", "conflict", "skipped"]
     """What became of its declaration."""
     distribution: str | None
@@ -153,18 +146,30 @@ class BackendDocument(_Document):
     """The distribution's version."""
     declared_at: str | None
     """`file:line` of the declaration, or of the entry point where it was not read."""
-    parts: Annotated[list[str] | None, _LEFT_OUT] = None
+    class_: Annotated[str | None, Field(alias="class", exclude_if=is_none)] = None
+    """`package.module.Class` of an engine's class; left out for what is none."""
+    registered_as: Annotated[list[str] | None, LEFT_OUT] = None
+    """The names that flags use for an engine's class."""
+    parts: Annotated[list[str] | None, LEFT_OUT] = None
     """The backends that a composite hands its uses to."""
+    classes: Annotated[list[PartDocument] | None, LEFT_OUT] = None
+    """The classes that a name of an engine's may stand for; left out for what is no such name."""
+    composite: Annotated[str | None, LEFT_OUT] = None
+    """How an engine's wrapper makes its answer from its children's."""
+    attributes: Annotated[dict[str, ReadingDocument] | None, LEFT_OUT] = None
+    """An engine's own flags that are no capability here, by the engine's name."""
     capabilities: dict[str, CapabilityDocument]
     """What it says; empty where the declaration was not read."""
     problems: list[ProblemDocument]
     """What is wrong with it."""
 
 
-class ReportDocument(_Document):
+class ReportDocument(Document):
     """What is installed, and the plan for a server where flags were given."""
 
     schema_: Annotated[Literal["backend-caps/report@1"], Field(alias="schema")]
+    engine: Annotated[EngineDocument | None, LEFT_OUT] = None
+    """The engine whose own backends were read; left out for none."""
     backends: list[BackendDocument]
     """Every claim to a backend's name."""
     problems: list[ProblemDocument]
@@ -173,7 +178,7 @@ class ReportDocument(_Document):
     """The plan; null where no server flags were given."""
 
 
-class StepDocument(_Document):
+class StepDocument(Document):
     """What one relayed step started from."""
 
     number: int
@@ -190,7 +195,7 @@ class StepDocument(_Document):
     """What crossed to the host for it."""
 
 
-class RelayDocument(_Document):
+class RelayDocument(Document):
     """A plan, and some steps relayed through the FutureMap that it configures."""
 
     schema_: Annotated[Literal["backend-caps/relay@1"], Field(alias="schema")]
@@ -202,8 +207,8 @@ class RelayDocument(_Document):
     """What was relayed."""
 
 
-def plan_document(plan: Plan, flips: Iterable[Flip]) -> PlanDocument:
-    """Write a plan as its document."""
+def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = None) -> PlanDocument:
+    """Write a plan as its document; `engine` names the one whose backends were read for it."""
     return PlanDocument(
         schema_="backend-caps/plan@1",
         needs_cpu_seq_lens=plan.needs_cpu_seq_lens,
@@ -213,10 +218,11 @@ def plan_document(plan: Plan, flips: Iterable[Flip]) -> PlanDocument:
             for phase, values in plan.phases.items()
         },
         flips=[_flip(flip) for flip in flips],
-        problems=_problems(plan.problems),
+        problems=problem_documents(plan.problems),
         policy=plan.policy.value,
         rules=plan.rules.name,
         fingerprint=plan.fingerprint,
+        engine=engine,
     )
 
 
@@ -226,8 +232,8 @@ def report_document(
     """Write what is installed, and a plan, as a report's document."""
     return ReportDocument(
         schema_="backend-caps/report@1",
-        backends=[_backend(backend) for backend in backends],
-        problems=_problems(problems),
+        backends=[backend_document(backend) for backend in backends],
+        problems=problem_documents(problems),
         plan=plan,
     )
 
@@ -297,11 +303,13 @@ def _flip(flip: Flip) -> FlipDocument:
     )
 
 
-def _problems(problems: Iterable[Problem]) -> list[ProblemDocument]:
+def problem_documents(problems: Iterable[Problem]) -> list[ProblemDocument]:
+    """Write what is wrong."""
     return [ProblemDocument(code=p.code, message=p.message, remedy=p.remedy) for p in problems]
 
 
-def _backend(backend: Backend) -> BackendDocument:
+def backend_document(backend: Backend) -> BackendDocument:
+    """Write what a backend declares, and what is wrong with it."""
     declaration = backend.declaration
     parts = [part.backend for part in declaration.parts] if declaration else []
     return BackendDocument(
@@ -312,7 +320,7 @@ def _backend(backend: Backend) -> BackendDocument:
         declared_at=backend.source.declared_at,
         parts=parts or None,
         capabilities=_capabilities(declaration) if declaration else {},
-        problems=_problems(backend.problems),
+        problems=problem_documents(backend.problems),
     )
 
 
