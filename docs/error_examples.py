@@ -25,6 +25,7 @@ from backend_caps.relay import (
     StreamPoolError,
     UndeclaredDeviceError,
 )
+from backend_caps.report.errors import LockFileError, LockSchemaError
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
     CompositeCycleError,
@@ -94,6 +95,10 @@ DISCOVERY = (
     DeadlineError(deadline_s=0),
     RepeatedBackendError(name="my_flash", sources=("my-flash 0.1.0", "by hand")),
 )
+LOCKS = (
+    LockFileError(path="backends.lock.json", cause="No such file or directory"),
+    LockSchemaError(path="backends.lock.json", schema="'backend-caps/lock@2'"),
+)
 RELAY = (
     UnavailableDeviceError(device="xpu"),
     UndeclaredDeviceError(device="my_npu", declared=("cpu", "cuda")),
@@ -123,6 +128,7 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
         "Raised by `discover` and `Registry.of` for what a caller gives them.",
         DISCOVERY,
     ),
+    ("Locks", "Raised where `backend-caps verify` and `backend-caps diff` read a file.", LOCKS),
     ("FutureMap", "Raised when a FutureMap is configured or made.", RELAY),
     ("FutureMap, at each call", "Raised with `debug=True`; the ids are checked always.", DEBUG),
 )

@@ -310,7 +310,10 @@ def command_line() -> str:
     parts = [_help(cli, "backend-caps", None)]
     assert isinstance(cli, click.Group)
     context = click.Context(cli, info_name="backend-caps", **cli.context_settings)
-    parts += [_help(cli.commands[name], name, context) for name in sorted(cli.commands)]
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None, f"{name} is listed and not there"
+        parts.append(_help(command, name, context))
     return "\n\n".join(parts)
 
 

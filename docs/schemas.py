@@ -17,7 +17,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode
 
 from backend_caps.capability.declaration import Declaration
+from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
+from backend_caps.report.lock import LockDocument
 from backend_caps.resolution.flags import ServerFlags
 from docs.sources import attribute_docs
 
@@ -26,6 +28,8 @@ RENEW = "make docs-write"
 
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "declaration": (Declaration, "validation"),
+    "diff": (DiffDocument, "serialization"),
+    "lock": (LockDocument, "serialization"),
     "plan": (PlanDocument, "serialization"),
     "relay": (RelayDocument, "serialization"),
     "report": (ReportDocument, "serialization"),

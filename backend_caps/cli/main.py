@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import click
 
@@ -13,6 +13,7 @@ from backend_caps.cli.report import report
 from backend_caps.cli.resolve import resolve
 from backend_caps.discovery.loading import Loading
 from backend_caps.errors import BackendCapsError
+from backend_caps.report.errors import LockFileError, LockSchemaError
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
     FlagsFileError,
@@ -31,6 +32,8 @@ _USAGE_ERRORS = (
     AmbiguousFlagError,
     FlagsFileError,
     FlagValueError,
+    LockFileError,
+    LockSchemaError,
     MissingFlagValueError,
     OverrideError,
     UnknownBackendError,
@@ -41,6 +44,15 @@ _USAGE_ERRORS = (
 class Commands(click.Group):
     """Commands whose errors are sentences, and exit statuses."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands, those too that are loaded where they are asked for."""
+        return sorted({*super().list_commands(ctx), *_LATER})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find a command by its name."""
+        later = _LATER.get(cmd_name)
+        return super().get_command(ctx, cmd_name) if later is None else later()
+
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; say an error in its own words, each fault on a line."""
         try:
@@ -50,6 +62,32 @@ class Commands(click.Group):
             for fault in faults:
                 click.echo(f"error: {fault}", err=True)
             ctx.exit(USAGE if any(isinstance(f, _USAGE_ERRORS) for f in faults) else REFUSED)
+
+
+def _diff() -> click.Command:
+    from backend_caps.cli.diff import diff  # noqa: PLC0415 - the others do not compare
+
+    return diff
+
+
+def _lock() -> click.Command:
+    from backend_caps.cli.lock import lock  # noqa: PLC0415 - the others write no lock
+
+    return lock
+
+
+def _verify() -> click.Command:
+    from backend_caps.cli.verify import verify  # noqa: PLC0415 - the others do not compare
+
+    return verify
+
+
+_LATER: Mapping[str, Callable[[], click.Command]] = {
+    "diff": _diff,
+    "lock": _lock,
+    "verify": _verify,
+}
+"""Commands that are not worth their imports where another is run."""
 
 
 def _leaves(error: BackendCapsError | ExceptionGroup[Exception]) -> Iterator[BackendCapsError]:

@@ -1,0 +1,64 @@
+"""`backend-caps diff`: what another version of an engine, or another lock, has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from backend_caps.cli.engines import reading_of
+from backend_caps.cli.output import Format, printer
+from backend_caps.errors import BackendCapsError
+from backend_caps.report.diff import differences
+from backend_caps.report.diff_document import diff_document
+from backend_caps.report.diff_views import diff_view
+from backend_caps.report.lock_file import read_lock
+from backend_caps.report.snapshot import Snapshot
+
+DIFFERS = 1
+"""The exit status where something is not the same."""
+_ENGINES = ("sglang", "vllm")
+"""The engines that a side may be."""
+_INSTALLED = ("", "installed")
+"""What stands for the distribution that is installed."""
+
+
+@click.command()
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([each.value for each in Format]),
+    default=Format.TABLE.value,
+    show_default=True,
+    help="How to print.",
+)
+@click.pass_context
+def diff(ctx: click.Context, before: str, after: str, format_: str) -> None:
+    """Show what differs between A and B: what became stricter or looser, what is gone or new.
+
+    Each is a lock file, or an engine: sglang@PATH or vllm@PATH, where PATH is a folder or a
+    wheel; without a PATH, the installed one.
+
+    Exit status 0 where nothing differs, 1 where something does.
+    """
+    show = printer(Format(format_))
+    found = differences(_side(before), _side(after))
+    document = diff_document(before, after, found)
+    show(document, diff_view(document))
+    if found:
+        ctx.exit(DIFFERS)
+
+
+def _side(named: str) -> Snapshot:
+    """Read a side; one that cannot be read is no difference, so its status is another."""
+    engine, _, place = named.partition("@")
+    if engine not in _ENGINES or "@" not in named:
+        return Snapshot.of_lock(read_lock(Path(named)))
+    try:
+        reading = reading_of(engine, None if place in _INSTALLED else Path(place))
+    except BackendCapsError as error:
+        raise click.UsageError(str(error)) from error
+    assert reading is not None, f"{engine} was asked for"
+    return Snapshot.of_reading(reading)

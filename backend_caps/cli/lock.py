@@ -1,0 +1,72 @@
+"""`backend-caps lock`: what is installed and what is planned, as a file to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from backend_caps.cli.engines import engine_options
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
+from backend_caps.discovery.registry import Registry
+from backend_caps.report.documents import PlanDocument
+from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
+
+
+def _always_json(command: click.Command) -> click.Command:
+    """Hide the choice of a format: a lock has one."""
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name == "format":
+            option.hidden, option.default = True, "json"
+    return command
+
+
+@_always_json
+@request_options
+@engine_options
+@click.command(cls=ServerCommand)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write to this file instead of standard output.",
+)
+@click.pass_context
+def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None:
+    """Write down what is installed, and the plan where server flags are given.
+
+    The same releases and flags give the same bytes on every machine. `backend-caps verify`
+    tells later what has changed.
+    """
+    request = request_of(ctx)
+    registry = request.registry(ctx.ensure_object(Invocation))
+    plan = request.plan(registry) if request.flags.given() else None
+    text = lock_of(request, registry, plan).text()
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_bytes(text.encode())
+    except OSError as error:
+        raise click.FileError(str(output), error.strerror) from error
+
+
+def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> LockDocument:
+    """Write a request, and what was found for it, as a lock."""
+    reading = request.reading
+    asked = LockedRequest(
+        flags=request.flags,
+        facts=request.facts,
+        unsafe_override=request.override,
+        policy=request.policy,
+        rules=request.rules if isinstance(request.rules, str) else None,
+        engine=None if reading is None else reading.engine,
+    )
+    return lock_document(
+        asked,
+        backends=registry.entries,
+        problems=registry.problems,
+        rules=registry.rules(request.rules),
+        reading=reading,
+        plan=plan,
+    )

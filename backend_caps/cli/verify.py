@@ -1,0 +1,111 @@
+"""`backend-caps verify`: whether what is installed is still what a lock says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from backend_caps.cli.engines import reading_of
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.lock import lock_of
+from backend_caps.cli.options import Request
+from backend_caps.cli.output import Format, Show, printer
+from backend_caps.discovery.registry import Registry
+from backend_caps.errors import BackendCapsError
+from backend_caps.report.diff import Difference, DifferenceKind, differences, in_order
+from backend_caps.report.diff_document import diff_document
+from backend_caps.report.diff_views import diff_view
+from backend_caps.report.documents import PlanDocument
+from backend_caps.report.lock import LockDocument, LockedRequest
+from backend_caps.report.lock_file import read_lock
+from backend_caps.report.snapshot import Snapshot
+from backend_caps.resolution.engine import DEFAULT_ENGINE
+
+DIFFERS = 1
+"""The exit status where something is not the same."""
+
+
+@click.command()
+@click.argument("lockfile", type=click.Path(path_type=Path))
+@click.option(
+    "--path",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Look for plugins in this folder instead of the environment. Repeatable.",
+)
+@click.option(
+    "--source",
+    type=click.Path(exists=True, path_type=Path),
+    help="Read the lock's engine from this folder or wheel instead of the installed one.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([each.value for each in Format]),
+    default=Format.TABLE.value,
+    show_default=True,
+    help="How to print.",
+)
+@click.pass_context
+def verify(
+    ctx: click.Context, lockfile: Path, path: tuple[Path, ...], source: Path | None, format_: str
+) -> None:
+    """Ask again what LOCKFILE was written for, and show what is another now.
+
+    Exit status 0 where nothing is, 1 where something is.
+    """
+    locked = read_lock(lockfile)
+    request = _again(locked.request, path=path, source=source, show=printer(Format(format_)))
+    registry = request.registry(ctx.ensure_object(Invocation))
+    found = in_order((*_differences(locked, request, registry),))
+    document = diff_document(str(lockfile), "what is installed", found)
+    request.show(document, diff_view(document))
+    if found:
+        ctx.exit(DIFFERS)
+
+
+def _again(
+    asked: LockedRequest, *, path: tuple[Path, ...], source: Path | None, show: Show
+) -> Request:
+    """Repeat a lock's request; an engine's own rules are those it has now."""
+    reading = reading_of(asked.engine, source)
+    own = None if reading is None else reading.rules
+    return Request(
+        path=path,
+        rules=asked.rules or own or DEFAULT_ENGINE,
+        policy=asked.policy,
+        facts=asked.facts,
+        override=asked.unsafe_override,
+        flags=asked.flags,
+        show=show,
+        reading=reading,
+    )
+
+
+def _differences(
+    locked: LockDocument, request: Request, registry: Registry
+) -> Iterator[Difference]:
+    plan, refused = (None, []) if locked.plan is None else _planned(request, registry)
+    for fault in refused:
+        yield Difference(
+            kind=DifferenceKind.STRICTER,
+            subject="plan",
+            field="",
+            before="made",
+            after=f"refused: {fault}",
+        )
+    now = lock_of(request, registry, plan)
+    yield from differences(Snapshot.of_lock(locked), Snapshot.of_lock(now))
+
+
+def _planned(request: Request, registry: Registry) -> tuple[PlanDocument | None, list[str]]:
+    """Resolve once more; where that is refused now, tell every fault."""
+    plan: PlanDocument | None = None
+    refused: list[str] = []
+    try:
+        plan = request.plan(registry)
+    except* BackendCapsError as faults:
+        refused = [str(fault) for fault in faults.exceptions]
+    return plan, refused

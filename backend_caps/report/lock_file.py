@@ -1,0 +1,51 @@
+"""Lock files, read from a disk that may hold anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from backend_caps.report.errors import LOCK_SCHEMA, LockFileError, LockSchemaError
+from backend_caps.report.lock import LockDocument
+
+_LONGEST_INPUT = 60
+"""How much of a wrong value a sentence repeats."""
+
+
+def read_lock(path: Path) -> LockDocument:
+    """Read a lock file.
+
+    Raises:
+        LockFileError: the file is not there, is truncated, or holds something else.
+        LockSchemaError: it has another schema, such as that of a newer version.
+    """
+    try:
+        text = path.read_text("utf-8")
+        schema = _schema_of(json.loads(text))
+    except OSError as error:
+        raise LockFileError(path=str(path), cause=error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise LockFileError(path=str(path), cause=f"it is no JSON ({error})") from error
+    if schema != LOCK_SCHEMA:
+        raise LockSchemaError(path=str(path), schema=repr(schema))
+    try:
+        return LockDocument.model_validate_json(text)
+    except ValidationError as error:
+        raise LockFileError(path=str(path), cause=_fault(error)) from error
+
+
+def _schema_of(document: object) -> object:
+    return document.get("schema") if isinstance(document, dict) else None
+
+
+def _fault(error: ValidationError) -> str:
+    """Tell the first thing that is wrong, and where in the document it stands."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"it has no {place!r}"
+    found = repr(first["input"])
+    shown = found if len(found) <= _LONGEST_INPUT else f"{found[:_LONGEST_INPUT]}..."
+    return f"its {place!r} is {shown} ({first['msg']})"
