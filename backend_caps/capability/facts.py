@@ -79,6 +79,8 @@ class Facts(FrozenModel):
     """The model's family of attention."""
     context_length: StrictInt | None = None
     """The longest context the server takes, in tokens."""
+    rocm: StrictBool | None = None
+    """Whether torch is built for ROCm, whose devices it calls `cuda` too."""
 
     def known(self) -> Situation:
         """List the facts that are known."""
@@ -113,6 +115,7 @@ class Given(FrozenModel):
     page_size: Numbers = None
     attention_arch: Archs = None
     context_length: Numbers = None
+    rocm: Flag = None
     speculative_algorithm: Annotated[
         Annotated[AbstractSet[Algorithm], _SOME] | None, *STORED_AS_SET
     ] = None
@@ -129,6 +132,7 @@ class Given(FrozenModel):
     disable_piecewise_cuda_graph: Flag = None
     disable_cuda_graph: Flag = None
     disable_overlap_schedule: Flag = None
+    enable_kv_cache_sharding: Flag = None
     disaggregation_mode: Annotated[
         Annotated[AbstractSet[Literal["null", "prefill", "decode"]], _SOME] | None,
         *STORED_AS_SET,

@@ -86,6 +86,8 @@ class ServerFlags(FrozenModel):
     """Run prefill chunks and decode in one batch."""
     enable_dp_attention: StrictBool = False
     """Run attention data-parallel."""
+    enable_kv_cache_sharding: StrictBool = False
+    """Shard the KV cache's pages over the ranks of a prefill server."""
     disaggregation_mode: Literal["null", "prefill", "decode"] = "null"
     """The server's part where prefill and decode run on different servers."""
     context_length: Count | None = None

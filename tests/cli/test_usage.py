@@ -62,7 +62,7 @@ from tests.cli.conftest import CommandLine
             "resolve --path @ --fact gpu=h100",
             2,
             "Error: --fact has no 'gpu'; it has: attention_arch, compute_capability, "
-            "context_length, device, dtype, head_size, kv_cache_dtype, page_size.",
+            "context_length, device, dtype, head_size, kv_cache_dtype, page_size, rocm.",
             id="unknown fact",
         ),
         pytest.param(
