@@ -8,9 +8,11 @@ installed. The tests and the benchmark use this one file.
 from __future__ import annotations
 
 import builtins
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
@@ -48,8 +50,54 @@ def gather_by_index(
     return topk_p[indices], topk_index[indices], tokens[indices], states
 
 
+@dataclass
+class RuntimeContext:
+    """Stand in for SGLang 0.5.23's runtime context, by the accessors that it is asked for."""
+
+    enable_two_batch_overlap: bool = False
+    speculative_algorithm: str | None = None
+    speculative_num_steps: int | None = None
+    enable_mixed_chunk: bool = False
+
+    def get_exec(self) -> SimpleNamespace:
+        """Return what is published of execution."""
+        overlap = SimpleNamespace(enable_two_batch_overlap=self.enable_two_batch_overlap)
+        return SimpleNamespace(overlap=overlap)
+
+    def get_spec(self) -> SimpleNamespace:
+        """Return what is published of speculation."""
+        return SimpleNamespace(
+            speculative_algorithm=self.speculative_algorithm,
+            speculative_num_steps=self.speculative_num_steps,
+        )
+
+    def get_schedule(self) -> SimpleNamespace:
+        """Return what is published of scheduling."""
+        return SimpleNamespace(enable_mixed_chunk=self.enable_mixed_chunk)
+
+
+class SpeculativeAlgorithm:
+    """Stand in for SGLang's algorithms, as far as the decision asks."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+
+    @classmethod
+    def from_string(cls, name: str | None) -> SpeculativeAlgorithm:
+        """Read a name in any case."""
+        return cls(None if name is None else name.upper())
+
+    def is_ngram(self) -> bool:
+        """Tell whether it is the one whose verify reads the mirror."""
+        return self._name == "NGRAM"
+
+
 def load_overlap_utils(
-    version: str = "0.5.13", *, hidden_states: bool = True, gather: Gather = gather_by_index
+    version: str = "0.5.13",
+    *,
+    hidden_states: bool = True,
+    gather: Gather = gather_by_index,
+    context: RuntimeContext | None = None,
 ) -> ModuleType:
     """Run a wheel's `overlap_utils.py` on stubs, and return its names as a module.
 
@@ -57,14 +105,22 @@ def load_overlap_utils(
         version: the wheel's version.
         hidden_states: what SGLang's server arguments say about the draft's hidden state.
         gather: what stands in for the Triton kernel.
+        context: the flags as 0.5.23 publishes them; 0.5.13 asks for none.
     """
     with zipfile.ZipFile(find_wheel(version)) as wheel:
         source = wheel.read(OVERLAP_UTILS).decode()
     module = ModuleType(f"overlap_utils_of_sglang_{version}")
-    own = {"__import__": _importer(_stubs(hidden_states=hidden_states, gather=gather))}
-    module.__dict__["__builtins__"] = {**vars(builtins), **own}
+    stubs = {
+        **_stubs(hidden_states=hidden_states, gather=gather),
+        "sglang.srt.runtime_context": context or RuntimeContext(),
+    }
+    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _importer(stubs)}
     code = compile(source, f"sglang-{version}/{OVERLAP_UTILS}", "exec", dont_inherit=True)
-    exec(code, module.__dict__)  # noqa: S102 - a wheel that we pin, run as its package would
+    sys.modules[module.__name__] = module  # a dataclass looks itself up there
+    try:
+        exec(code, module.__dict__)  # noqa: S102 - a wheel that we pin, run as its package would
+    finally:
+        del sys.modules[module.__name__]
     module.__dict__["torch"] = torch
     return module
 
@@ -94,7 +150,14 @@ def _stubs(*, hidden_states: bool, gather: Gather) -> Mapping[str, object]:
 
     is_in_ci = SimpleNamespace(get=no)
     return {
+        "msgspec": SimpleNamespace(Struct=object),
+        "sglang.kernels.ops.speculative.gather_spec_extras": SimpleNamespace(
+            gather_spec_extras=gather
+        ),
         "sglang.srt.environ": SimpleNamespace(envs=SimpleNamespace(SGLANG_IS_IN_CI=is_in_ci)),
+        "sglang.srt.speculative.spec_info": SimpleNamespace(
+            SpeculativeAlgorithm=SpeculativeAlgorithm
+        ),
         "sglang.srt.speculative.spec_utils": SimpleNamespace(
             spec_need_hidden_states=lambda: hidden_states
         ),
