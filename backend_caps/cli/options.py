@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.cli.engines import check_routed, merged, reading_of
+from backend_caps.cli.engines import check_routed, merged, name_of, reading_of
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format, Show, printer
 from backend_caps.cli.words import facts_from, override_from
@@ -112,7 +112,8 @@ class Request:
             policy=self.policy,
             unsafe_override=self.override,
         )
-        return plan_document(plan, flips(plan, registry, self.flags))
+        engine = None if self.reading is None else name_of(self.reading)
+        return plan_document(plan, flips(plan, registry, self.flags), engine=engine)
 
 
 class ServerCommand(click.Command):

@@ -120,9 +120,9 @@ def _value(said: CapabilityDocument, reading: Reading) -> JsonValue:
     """Take the declaration's value; else what the source has, though it does not count."""
     if said.origin == "declared":
         return said.value
-    if reading.value is not None:
-        return _json_of(reading.value)
-    return DEPENDS if reading.origin is Origin.CONDITIONAL else said.value
+    if reading.value is None and reading.origin is not Origin.UNDECLARED:
+        return DEPENDS
+    return said.value if reading.value is None else _json_of(reading.value)
 
 
 def _attribute(reading: Reading) -> ReadingDocument:
@@ -143,7 +143,7 @@ def _json_of(value: object) -> JsonValue:
 def _part(part: Part) -> PartDocument:
     return PartDocument(
         name=part.backend,
-        roles=None if part.roles == set(Role) else sorted(role.value for role in part.roles),
+        roles=None if part.roles == set(Role) else [r.value for r in Role if r in part.roles],
         phases=None if part.phases == set(Phase) else [p.value for p in Phase if p in part.phases],
         given=None if part.given is None else str(part.given),
     )

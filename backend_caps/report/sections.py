@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    cells: Literal["sentences", "names"] = "sentences"
+    """What they hold. Of names, a terminal breaks none in the first column, and a column's own
+    name at underscores."""
 
 
 def visible(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -41,15 +43,28 @@ def _print(console: Console, section: Section) -> None:
 def _table(table: Table) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for at, column in enumerate(table.columns):
-        widest = max((len(row[at]) for row in table.rows), default=0)
+        lines = [line for row in table.rows for line in row[at].split("\n")]
+        widest = max(map(len, lines), default=0)
+        name = visible(column)
         drawn.add_column(
-            Text(visible(column)),
+            Text(_broken(name, widest) if table.cells == "names" else name),
+            no_wrap=at == 0 and table.cells == "names",
             overflow="fold",
             min_width=min(widest, _UNBROKEN) if at == 0 else 0,
         )
     for row in table.rows:
         drawn.add_row(*(_cell(text) for text in row))
     return drawn
+
+
+def _broken(name: str, width: int) -> str:
+    """Break a name after underscores, so that no line but a single word is wider."""
+    lines = [""]
+    for word in re.findall(r"[^_]*_|[^_]+", name):
+        if lines[-1] and len(lines[-1] + word) > width:
+            lines.append("")
+        lines[-1] += word
+    return "\n".join(lines)
 
 
 _STYLES = {

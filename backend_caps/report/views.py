@@ -10,7 +10,6 @@ from backend_caps.report.documents import (
     CauseDocument,
     FlipDocument,
     PlanDocument,
-    ProblemDocument,
     RelayDocument,
     ReportDocument,
     StepDocument,
@@ -34,14 +33,18 @@ def report_view(report: ReportDocument) -> Iterator[Section]:
             )
         )
     else:
-        yield _installed(report.backends)
-        yield from _matrix([b for b in report.backends if b.status == "ok"])
-        yield from _conditions(report.backends)
-        yield from _composites(report.backends)
-    named = [(backend.name, p) for backend in report.backends for p in backend.problems]
-    yield from _problems([*named, *(("", p) for p in report.problems)])
+        yield from backends_view(report.backends)
+    yield from problems_view(report)
     if report.plan is not None:
         yield from plan_view(report.plan)
+
+
+def backends_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show backends side by side with what they declare."""
+    yield _installed(backends)
+    yield from _matrix([b for b in backends if b.status == "ok"])
+    yield from _conditions(backends)
+    yield from _composites(backends)
 
 
 def _installed(backends: Sequence[BackendDocument]) -> Table:
@@ -97,7 +100,10 @@ def _composites(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
         yield Lines(tuple(lines))
 
 
-def _problems(problems: Sequence[tuple[str, ProblemDocument]]) -> Iterator[Section]:
+def problems_view(report: ReportDocument) -> Iterator[Section]:
+    """Show what is wrong: with a backend, then with what no single one can be blamed for."""
+    named = [(backend.name, p) for backend in report.backends for p in backend.problems]
+    problems = [*named, *(("", p) for p in report.problems)]
     if problems:
         yield Heading("Problems")
         rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
@@ -108,7 +114,7 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
     """Show a plan: each value, what it does, who decided it, and what would change it."""
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
     mirror = plan.server["host_seq_lens"]
-    yield Lines((_headline(mirror), *(f"because {why}" for why in _reasons(mirror))))
+    yield Lines((_headline(plan), *(f"because {why}" for why in _reasons(mirror))))
     yield Table(
         ("server", "value", "effect", "decided by"),
         tuple((n, words_of(v.value), v.effect, decided_by(v)) for n, v in plan.server.items()),
@@ -121,8 +127,10 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
     yield from _flips([flip for flip in plan.flips if flip.capability in plan.server])
 
 
-def _headline(mirror: ValueDocument) -> str:
-    return f"host_seq_lens is {words_of(mirror.value)} ({mirror.effect})"
+def _headline(plan: PlanDocument) -> str:
+    mirror = plan.server["host_seq_lens"]
+    engine = "" if plan.engine is None else f"with {plan.engine}, "
+    return f"{engine}host_seq_lens is {words_of(mirror.value)} ({mirror.effect})"
 
 
 def _reasons(mirror: ValueDocument) -> Iterator[str]:
@@ -160,7 +168,7 @@ def relay_view(relayed: RelayDocument) -> Iterator[Section]:
     mirror = relayed.plan.server["host_seq_lens"]
     num_requests = len(relayed.steps[0].seq_lens)
     yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
-    yield Lines((_headline(mirror), *(f"because {why}" for why in _reasons(mirror))))
+    yield Lines((_headline(relayed.plan), *(f"because {why}" for why in _reasons(mirror))))
     rows = [
         (
             str(step.number),
@@ -200,7 +208,8 @@ def explain_view(
 def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Section]:
     value = plan.server[name] if phase is None else plan.phases[phase][name]
     effect = f" ({value.effect})" if value.effect else ""
-    yield Heading(f"{_named(name, phase)} = {words_of(value.value)}{effect}")
+    engine = "" if plan.engine is None else f" with {plan.engine}"
+    yield Heading(f"{_named(name, phase)}{engine} = {words_of(value.value)}{effect}")
     groups: dict[tuple[str, ...], list[CauseDocument]] = {}
     for c in value.causes:
         groups.setdefault((who(c), f"{words_of(c.value)} ({c.origin})"), []).append(c)

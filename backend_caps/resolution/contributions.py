@@ -41,7 +41,11 @@ def _inherited(use: Use, capability: str, stated: Stated) -> Stated:
     reading = use.readings.get(capability)
     if origin is not Origin.UNDECLARED or reading is None:
         return stated
-    return (value, reading.origin, reading.words) if reading.origin is Origin.INHERITED else stated
+    if reading.origin is not Origin.INHERITED:
+        return stated
+    base = f" of {reading.inherited_from}" if reading.inherited_from else ""
+    words = f"inherits {reading.words}{base}, and does not state it again: counts as undeclared"
+    return value, reading.origin, words
 
 
 def _added(declaration: Declaration, capability: str, situation: Situation) -> list[Stated]:

@@ -1,0 +1,161 @@
+"""A report on an engine's own backends as sections: a row for each class, and what it hangs on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
+from backend_caps.report.documents import BackendDocument, CapabilityDocument, ReportDocument
+from backend_caps.report.engine_documents import EngineDocument, PartDocument
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.views import backends_view, plan_view, problems_view
+from backend_caps.report.words import file_of, words_of
+
+_FIRST = ("host_seq_lens", "shared_reads_end", "max_context_len_known")
+"""What is asked for first, where the engine's source says it."""
+_SIDE_BY_SIDE = 3
+"""Capabilities in one table: as many as a terminal of 100 columns holds."""
+_NAMES = {capability: name for name, capability in SPELLINGS.items()}
+"""The engines' own names of capabilities."""
+
+
+def engine_report_view(report: ReportDocument) -> Iterator[Section]:
+    """Show what an engine's source says of its backends, the plugins beside it, and the plan."""
+    engine = report.engine
+    assert engine is not None, "the report is on no engine; report_view shows it"
+    classes = [backend for backend in report.backends if backend.class_ is not None]
+    names = [backend for backend in report.backends if backend.classes is not None]
+    plugins = [b for b in report.backends if b.class_ is None and b.classes is None]
+    yield Heading(_heading(engine, len(classes), len(names)))
+    yield from _tables(classes)
+    yield from _section("What depends on what", _dependences(classes))
+    yield from _section("Wrappers", (f"{b.name}: {b.composite}" for b in classes if b.composite))
+    yield from _section("Names whose class depends on something", _choices(names))
+    yield from _forced(engine)
+    if plugins:
+        yield Heading("Plugins")
+        yield from backends_view(plugins)
+    yield from problems_view(report)
+    if report.plan is not None:
+        yield from plan_view(report.plan)
+
+
+def _heading(engine: EngineDocument, num_classes: int, num_names: int) -> str:
+    read = "as installed" if engine.source == "installed" else f"read from {engine.source}"
+    found = f"{_counted(num_classes, 'class', 'classes')}, {_counted(num_names, 'name', 'names')}"
+    parsed = f"{engine.num_parsed:,} of {_counted(engine.num_files, 'file', 'files')} parsed"
+    return f"{_called(engine)}, {read}: {found}; {parsed}"
+
+
+def _called(engine: EngineDocument) -> str:
+    return " ".join(part for part in (engine.name, engine.version) if part)
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def _section(heading: str, lines: Iterator[str]) -> Iterator[Section]:
+    told = tuple(lines)
+    if told:
+        yield Heading(heading)
+        yield Lines(told)
+
+
+def _tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show a row for each class; further capabilities only of those that say something of them."""
+    ordered = sorted(CAPABILITIES, key=lambda name: name not in _FIRST)
+    stated = [name for name in ordered if any(_says(backend, name) for backend in classes)]
+    yield from _counts(classes, [name for name in stated if name in _FIRST])
+    yield _main_table(classes, stated[:_SIDE_BY_SIDE])
+    for start in range(_SIDE_BY_SIDE, len(stated), _SIDE_BY_SIDE):
+        shown = stated[start : start + _SIDE_BY_SIDE]
+        rows = [
+            (backend.name, *(_cell(backend, name) for name in shown))
+            for backend in classes
+            if any(_says(backend, name) for name in shown)
+        ]
+        yield Table(("class", *map(_column, shown)), tuple(rows), "names")
+
+
+def _counts(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Iterator[Section]:
+    if shown:
+        yield Lines(tuple(f"{_column(name)}: {_count(classes, name)}" for name in shown))
+
+
+def _count(classes: Sequence[BackendDocument], capability: str) -> str:
+    counted = Counter(sorted(_cell(backend, capability) for backend in classes))
+    return ", ".join(f"{value} {number}" for value, number in counted.most_common())
+
+
+def _main_table(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Table:
+    rows = [
+        (
+            f"{backend.name}\n{file_of(backend.declared_at or '')}".rstrip(),
+            ", ".join(backend.registered_as or ()),
+            *(_cell(backend, name) for name in shown),
+        )
+        for backend in classes
+    ]
+    columns = ("class, where", "registered as", *map(_column, shown))
+    return Table(columns, tuple(rows), "names")
+
+
+def _column(capability: str) -> str:
+    return _NAMES.get(capability, capability)
+
+
+def _says(backend: BackendDocument, capability: str) -> bool:
+    said = backend.capabilities.get(capability)
+    return said is not None and (said.origin != "undeclared" or said.when is not None)
+
+
+def _cell(backend: BackendDocument, capability: str) -> str:
+    said = backend.capabilities.get(capability)
+    if said is None:
+        return backend.status
+    value = "depends" if said.when else words_of(said.value)
+    return f"{value} (inherited)" if said.origin == "inherited" else value
+
+
+def _dependences(classes: Sequence[BackendDocument]) -> Iterator[str]:
+    for backend in classes:
+        for capability, said in backend.capabilities.items():
+            if said.when or said.origin == "conditional":
+                place = f" ({file_of(said.declared_at)})" if said.declared_at else ""
+                yield f"{backend.name}: {_column(capability)} {_dependence(said)}{place}"
+
+
+def _dependence(said: CapabilityDocument) -> str:
+    """Tell each value with its condition, in the source's words."""
+    cases = [f"{words_of(when.value)} where {when.given}" for when in said.when or ()]
+    if not cases:
+        return f"depends: {said.words}"
+    has_base = said.value not in {"depends", "undeclared"}
+    return "is " + ", ".join([*cases, *([f"else {words_of(said.value)}"] if has_base else [])])
+
+
+def _choices(names: Sequence[BackendDocument]) -> Iterator[str]:
+    """Tell what a name stands for, where that is not one class at all times."""
+    for backend in names:
+        places: dict[str, list[str]] = {}
+        for part in backend.classes or ():
+            places.setdefault(part.name, []).append(_place(part))
+        if len(places) > 1 or any("".join(each) for each in places.values()):
+            told = (f"{name}{','.join(each)}" for name, each in places.items())
+            yield f"{backend.name}: {'; '.join(told)}"
+
+
+def _place(part: PartDocument) -> str:
+    roles = "" if part.roles is None else f" as {' and '.join(part.roles)}"
+    phases = "" if part.phases is None else f" in {' and '.join(part.phases)}"
+    given = "" if part.given is None else f" where {part.given}"
+    return f"{roles}{phases}{given}"
+
+
+def _forced(engine: EngineDocument) -> Iterator[Section]:
+    if engine.rules:
+        yield Heading(f"What {_called(engine)} forces")
+        rows = tuple((rule.name, rule.given, rule.reason) for rule in engine.rules)
+        yield Table(("rule", "where", "why"), rows)

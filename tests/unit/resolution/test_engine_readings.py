@@ -1,0 +1,102 @@
+"""What a reading of an engine changes: whose flags and rules hold, and what an inheritor is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.backend import Reading
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.discovery.registry import Registry
+from backend_caps.resolution.engine import Engine
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
+from tests.unit.building import SPECULATING, flags, use
+
+_ENGINE = Engine(
+    name="sglang-9.9",
+    options={"--page-size": ("--page-size", "--pages"), "--pages": ("--page-size", "--pages")},
+    attention_backends=frozenset(),
+)
+"""One that no stored version is, with an alias that none has."""
+
+
+def test_argv_follows_an_engine_that_was_read() -> None:
+    """A command line is read as the engine's own source says."""
+    read = ServerFlags.from_argv(["--pages", "16"], engine_name=_ENGINE)
+
+    assert read == ServerFlags(page_size=16)
+
+
+def test_mapping_follows_an_engine_that_was_read() -> None:
+    """A mapping is read as the engine's own source says."""
+    read = ServerFlags.from_mapping({"pages": 16}, engine_name=_ENGINE)
+
+    assert read == ServerFlags(page_size=16)
+
+
+def test_file_follows_an_engine_that_was_read(tmp_path: Path) -> None:
+    """A file is read as the engine's own source says."""
+    file = tmp_path / "flags.yaml"
+    file.write_text("pages: 16\n")
+
+    read = ServerFlags.from_file(file, engine_name=_ENGINE)
+
+    assert read == ServerFlags(page_size=16)
+
+
+def test_registry_adds_rules_to_a_set_that_is_given() -> None:
+    """Rules of third parties come after those of a rule set that is no built-in one."""
+    own = replace(RuleSet.builtin("sglang-0.5.23"), name="sglang-9.9")
+    rule = own.rules[0]
+    mine = rule.model_copy(update={"engines": {"sglang-9.9"}})
+    other = rule.model_copy(update={"engines": {"sglang-0.5.13"}})
+
+    rules = Registry.of((), rules=(other, mine)).rules(own)
+
+    assert rules.rules == (*own.rules, mine)
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason", "origin"),
+    [
+        pytest.param(
+            Reading(
+                origin=Origin.INHERITED,
+                words="needs_cpu_seq_lens = False",
+                inherited_from="TritonAttnBackend",
+            ),
+            "inherits needs_cpu_seq_lens = False of TritonAttnBackend, and does not state it "
+            "again: counts as undeclared",
+            Origin.INHERITED,
+            id="from a class",
+        ),
+        pytest.param(
+            Reading(origin=Origin.INHERITED, words="needs_cpu_seq_lens = False"),
+            "inherits needs_cpu_seq_lens = False, and does not state it again: counts as "
+            "undeclared",
+            Origin.INHERITED,
+            id="from somewhere",
+        ),
+        pytest.param(
+            Reading(origin=Origin.UNDECLARED, words="nobody sets it"),
+            "does not declare host_seq_lens",
+            Origin.UNDECLARED,
+            id="not at all",
+        ),
+    ],
+)
+def test_inherited_opt_out_counts_as_undeclared(
+    reading: Reading, reason: str, origin: Origin
+) -> None:
+    """A class that leaves the opt-out to its base needs the lengths, and the cause says so."""
+    own = use("A", Capabilities(max_context_len_known=True))
+    read = replace(own, readings={"host_seq_lens": reading})
+
+    (cause,) = resolve([read], flags(SPECULATING))["host_seq_lens"].causes
+
+    assert (cause.value, cause.reason, cause.origin) == (HostSeqLens.EXACT, reason, origin)
