@@ -8,6 +8,8 @@ from backend_caps.discovery.errors import (
     RepeatedBackendError,
     StringInsteadOfListError,
 )
+from backend_caps.engines.sglang.drop_in import AttnBackendsError
+from backend_caps.engines.sglang.live_flags import RuntimeContextError
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import (
     AcceptTokensError,
@@ -118,6 +120,10 @@ DEBUG = (
     PageableStagingError(device="cuda"),
     BoundBelowTruthError(rows=(3,), bounds=(12,), seq_lens=(13,)),
 )
+LIVE = (
+    AttnBackendsError(kind="ServerArgs"),
+    RuntimeContextError(cause="config namespace 'exec' not published"),
+)
 
 BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ("Server flags", "Raised while flags are read.", FLAGS),
@@ -129,6 +135,11 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
         DISCOVERY,
     ),
     ("Locks", "Raised where `backend-caps verify` and `backend-caps diff` read a file.", LOCKS),
+    (
+        "SGLang's live backends",
+        "Raised by `backend_caps.engines.sglang.decide_needs_cpu_seq_lens`.",
+        LIVE,
+    ),
     ("FutureMap", "Raised when a FutureMap is configured or made.", RELAY),
     ("FutureMap, at each call", "Raised with `debug=True`; the ids are checked always.", DEBUG),
 )

@@ -158,7 +158,7 @@ def _of_rules(plan: Plan) -> Iterator[Problem]:
                 code="live-rule-added",
                 message=f"rule {rule.name!r} forces needs_cpu_seq_lens=True, and SGLang does not "
                 f"apply it: {causes[rule.name].reason}.",
-                remedy=f"{remedy.text}",
+                remedy=f"{remedy.text} Otherwise the copy stays on.",
             )
 
 
