@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.kind import Scope
+from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.scale import Scale
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.engines.reading import EngineReading
+from backend_caps.report.diff import DifferenceKind, differences, mirrored, severity
+from backend_caps.report.documents import PlanDocument, json_of, plan_document
+from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
+from backend_caps.report.plan_values import value_of
+from backend_caps.report.snapshot import Snapshot, comparable
+from backend_caps.resolution.plan import Policy
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
+from tests.property.strategies import (
+    declarations,
+    declared_value,
+    flags,
+    joined_value,
+    law,
+    rules,
+    some_uses,
+)
+
+_NAME = st.sampled_from(["fa3", "flashinfer", "mla", "triton"])
+_TEXT = st.sampled_from(["any(children)", "größer | x", "self.needs"])
+_VERSION = st.sampled_from(["1.0", "2.0"])
+_CODE = st.sampled_from(["missing-module", "raises", "shadowed"])
+_PLACE = st.none() | st.sampled_from(["sglang/a.py:1", "sglang/a.py:2"])
+_PLANNED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
+_ORDERED = [name for name, kind in CAPABILITIES.items() if isinstance(kind.worst, Scale | bool)]
+
+problems = st.builds(Problem, code=_CODE, message=_TEXT, remedy=_TEXT)
+readings = st.builds(
+    Reading,
+    origin=st.sampled_from(
+        [Origin.CONDITIONAL, Origin.DECLARED, Origin.INHERITED, Origin.UNDECLARED]
+    ),
+    words=_TEXT,
+    value=st.none() | st.booleans() | st.frozensets(_TEXT),
+    declared_at=_PLACE,
+    inherited_from=st.none() | _NAME,
+)
+classes = st.builds(
+    EngineClass,
+    path=_TEXT,
+    registered_as=st.lists(_NAME, unique=True).map(tuple),
+    readings=st.dictionaries(st.sampled_from(list(CAPABILITIES)), readings, max_size=2),
+    attributes=st.dictionaries(_NAME, readings, max_size=2),
+    composite=st.none() | _TEXT,
+)
+sources = st.builds(
+    Source, distribution=st.none() | _NAME, version=st.none() | _VERSION, declared_at=_PLACE
+)
+
+
+def _backend(
+    name: str,
+    status: Status,
+    declaration: Declaration,
+    source: Source,
+    found: list[Problem],
+    engine_class: EngineClass | None,
+) -> Backend:
+    return Backend(
+        name=name,
+        status=status,
+        source=source,
+        declaration=declaration if status is Status.OK else None,
+        problems=tuple(found),
+        engine_class=engine_class,
+    )
+
+
+backends = st.builds(
+    _backend,
+    _NAME,
+    st.sampled_from(Status),
+    declarations,
+    sources,
+    st.lists(problems, max_size=2),
+    st.none() | classes,
+)
+rule_sets = st.builds(
+    RuleSet,
+    name=st.sampled_from(["sglang-0.5.13", "sglang-0.5.23"]),
+    rules=st.lists(rules, max_size=2).map(tuple),
+    relays=st.frozensets(st.sampled_from(["EAGLE", "NGRAM"])),
+    algorithms=st.just(frozenset({"EAGLE", "NGRAM"})),
+)
+engines = st.builds(
+    EngineReading,
+    engine=st.sampled_from(["sglang", "vllm"]),
+    version=st.none() | _VERSION,
+    source=st.just("installed"),
+    backends=st.lists(backends, max_size=3).map(tuple),
+    rules=st.none() | rule_sets,
+    command_line=st.none(),
+    problems=st.lists(problems, max_size=2).map(tuple),
+    num_files=st.just(2),
+    num_parsed=st.just(1),
+)
+requests = st.builds(
+    LockedRequest,
+    flags=flags,
+    facts=st.builds(Facts, head_size=st.none() | st.just(64)),
+    unsafe_override=st.none() | st.just(Capabilities(needs_cpu_seq_lens=False)),
+    policy=st.sampled_from(Policy),
+    rules=st.none() | st.just("sglang-0.5.13"),
+    engine=st.none() | st.just("sglang"),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> PlanDocument:
+    """Any plan."""
+    return plan_document(resolve(draw(some_uses), draw(flags)), ())
+
+
+@st.composite
+def locks(draw: st.DrawFn) -> LockDocument:
+    """Anything that may be installed and asked."""
+    return lock_document(
+        draw(requests),
+        backends=draw(st.lists(backends, max_size=3)),
+        problems=draw(st.lists(problems, max_size=2)),
+        rules=draw(rule_sets),
+        reading=draw(st.none() | engines),
+        plan=draw(st.none() | plans()),
+    )
+
+
+sides = locks().map(Snapshot.of_lock) | engines.map(Snapshot.of_reading)
+"""Anything that can be compared."""
+
+
+@law
+@given(side=sides)
+def test_nothing_differs_from_itself(side: Snapshot) -> None:
+    """A side compared with itself is the same."""
+    assert differences(side, side) == ()
+
+
+@law
+@given(one=sides, other=sides)
+def test_comparing_the_other_way_round_is_the_mirror(one: Snapshot, other: Snapshot) -> None:
+    """What one way vanished, became stricter or conditional, the other way did the opposite."""
+    assert differences(other, one) == mirrored(differences(one, other))
+
+
+@law
+@given(one=sides, other=sides)
+def test_mirror_of_the_mirror_is_the_comparison(one: Snapshot, other: Snapshot) -> None:
+    """Looking from the other side twice changes nothing."""
+    found = differences(one, other)
+
+    assert mirrored(mirrored(found)) == found
+
+
+@law
+@given(lock=locks())
+def test_lock_is_written_as_it_is_read(lock: LockDocument) -> None:
+    """Writing, reading and writing again gives the same bytes."""
+    text = lock.text()
+
+    assert LockDocument.model_validate_json(text).text() == text
+
+
+@law
+@given(lock=locks())
+def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
+    """A lock says the same after it was a file."""
+    read = LockDocument.model_validate_json(lock.text())
+
+    assert differences(Snapshot.of_lock(lock), Snapshot.of_lock(read)) == ()
+
+
+@law
+@given(reading=engines, request=requests)
+def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequest) -> None:
+    """An engine compared by a lock has the same backends as when it is read."""
+    locked = lock_document(
+        request,
+        backends=reading.backends,
+        problems=reading.problems,
+        rules=reading.rules or RuleSet.builtin("sglang-0.5.13"),
+        reading=reading,
+    )
+
+    found = differences(Snapshot.of_lock(locked), Snapshot.of_reading(reading))
+
+    assert found == ()
+
+
+@law
+@given(data=st.data(), name=st.sampled_from(_PLANNED))
+def test_value_of_a_plan_survives_json(data: st.DataObject, name: str) -> None:
+    """Every value that a plan may hold is read back from its JSON."""
+    value = data.draw(joined_value(name))
+
+    assert comparable(name, value_of(name, json_of(value))) == comparable(name, value)
+
+
+@law
+@given(data=st.data(), name=st.sampled_from(_ORDERED))
+def test_value_on_a_scale_is_stricter_or_looser(data: st.DataObject, name: str) -> None:
+    """Two values of a total order are never just another."""
+    one, other = data.draw(declared_value(name)), data.draw(declared_value(name))
+
+    kind = severity(name, one, other)
+
+    assert kind in {None, DifferenceKind.STRICTER, DifferenceKind.LOOSER}
+    assert (kind is None) is (one == other)

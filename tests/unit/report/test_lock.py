@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.backend import Backend, Reading, Status
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.scale import ANY
+from backend_caps.capability.sizes import Conflict, Exact, Unchecked
+from backend_caps.capability.vocabulary import (
+    NO_LIMIT,
+    BatchKind,
+    Capabilities,
+    HostSeqLens,
+)
+from backend_caps.errors import BackendCapsError
+from backend_caps.report.errors import LockFileError, LockSchemaError
+from backend_caps.report.lock import LockDocument
+from backend_caps.report.lock_file import read_lock
+from backend_caps.report.plan_values import value_of
+from backend_caps.report.snapshot import Snapshot
+from tests.unit.building import error_of, flags, installed
+from tests.unit.report import scene
+from tests.unit.report.conftest import Golden
+from tests.unit.report.sides import (
+    NONE,
+    OLD,
+    RAGGED,
+    STATED,
+    TBO,
+    asked,
+    locked,
+    problem,
+    read_class,
+    reading,
+    rule_set,
+)
+
+
+def _whole() -> LockDocument:
+    """Lock something of everything."""
+    attribute = Reading(origin=Origin.CONDITIONAL, words="return self.a")
+    read = read_class(
+        capabilities=NONE,
+        conditions=[RAGGED],
+        readings={"host_seq_lens": STATED},
+        attributes={"shares_graph": attribute},
+        registered_as=("fa4", "fa3"),
+        composite="any(children)",
+    )
+    request = asked(
+        flags("--page-size 16 --speculative-algorithm NONE"),
+        facts=Facts(compute_capability=(9, 0)),
+        unsafe_override=Capabilities(needs_cpu_seq_lens=False),
+        rules=None,
+        engine="sglang",
+    )
+    return locked(
+        read,
+        installed("torch", Capabilities(dtypes={"float16", "bfloat16"})),
+        request=request,
+        rules=rule_set(TBO, relays=("STANDALONE", "EAGLE")),
+        read=reading(read),
+        problems=[problem("no-such-folder")],
+    )
+
+
+def test_lock_is_known_to_the_last_letter(golden: Golden) -> None:
+    """A lock holds its request, engine, rules, backends and problems, in a stable order."""
+    text = _whole().text()
+
+    golden("lock.json", text)
+
+
+def test_lock_with_a_plan_survives_its_file(tmp_path: Path) -> None:
+    """A lock that was read is written as the same bytes."""
+    plan = scene.plan(scene.FORCED)[1]
+    document = locked(*scene.BACKENDS, plan=plan, request=asked(flags(scene.FORCED)))
+    file = tmp_path / "a.lock.json"
+    file.write_text(document.text(), "utf-8")
+
+    read = read_lock(file)
+
+    assert read.text() == document.text()
+    assert read.request.flags.given() == flags(scene.FORCED).given()
+
+
+def test_lock_of_an_engine_is_the_same_side_as_its_reading() -> None:
+    """An engine compared by a lock is what it is when it is read."""
+    document = locked(*OLD.backends, rules=OLD.rules, read=OLD, problems=OLD.problems)
+
+    side, own = Snapshot.of_lock(document), Snapshot.of_reading(OLD)
+
+    assert (side.backends, side.releases, side.rules, side.relays, side.problems) == (
+        own.backends,
+        own.releases,
+        own.rules,
+        own.relays,
+        own.problems,
+    )
+
+
+@pytest.mark.parametrize(
+    ("declared_at", "kept"),
+    [
+        pytest.param("sglang/fa3.py:3", "sglang/fa3.py:3", id="relative"),
+        pytest.param("/site/acme.py:3", None, id="absolute"),
+        pytest.param("C:\\site\\acme.py:3", None, id="absolute on Windows"),
+        pytest.param(None, None, id="nowhere"),
+    ],
+)
+def test_lock_holds_no_absolute_place(declared_at: str | None, kept: str | None) -> None:
+    """Where a file lies on this machine is not written down."""
+    backend = Backend(name="acme", status=Status.OK, source=Source(declared_at=declared_at))
+
+    document = locked(backend)
+
+    assert document.backends[0].declared_at == kept
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        pytest.param("acme 1.0, /site/acme.py:3", "acme 1.0", id="absolute"),
+        pytest.param("acme 1.0, acme.py:3", "acme 1.0, acme.py:3", id="relative"),
+        pytest.param("/site/acme.py:3", None, id="of no distribution"),
+        pytest.param(None, None, id="by hand"),
+    ],
+)
+def test_locked_plan_holds_no_absolute_place(source: str | None, kept: str | None) -> None:
+    """A cause names the distribution, and a file only where it is the same everywhere."""
+    plan = scene.plan(scene.FREE)[1]
+    value = plan.server["host_seq_lens"]
+    cause = value.causes[0].model_copy(update={"source": source})
+    told = value.model_copy(update={"causes": [cause]})
+
+    document = locked(plan=plan.model_copy(update={"server": {"host_seq_lens": told}}))
+
+    assert document.plan is not None
+    assert document.plan.server["host_seq_lens"].causes[0].source == kept
+
+
+def test_lock_leaves_out_what_the_working_directory_holds() -> None:
+    """What was found only because of where the command was started is not installed."""
+    told = problem("working-directory")
+    planted = Backend(name="acme", status=Status.SKIPPED, source=Source(), problems=(told,))
+
+    document = locked(planted, problems=[told, problem("missing-module")])
+
+    assert (document.backends, document.problems) == ((), ("missing-module",))
+
+
+_VALUES = [
+    pytest.param("host_seq_lens", "exact", HostSeqLens.EXACT, id="a level"),
+    pytest.param("two_batch_overlap", False, False, id="a permission"),
+    pytest.param("max_speculative_topk", 4, 4, id="a limit"),
+    pytest.param("max_speculative_topk", None, NO_LIMIT, id="no limit"),
+    pytest.param("page_sizes", "any", ANY, id="any size"),
+    pytest.param("page_sizes", {"exact": 64}, Exact(64), id="one size"),
+    pytest.param("page_sizes", {"unchecked": "any"}, Unchecked(), id="not checked"),
+    pytest.param("page_sizes", {"conflict": ["a", "b"]}, Conflict(("a", "b")), id="a conflict"),
+    pytest.param(
+        "graph_replay", ["mixed_batch"], frozenset({BatchKind.MIXED_BATCH}), id="some batches"
+    ),
+]
+
+
+@pytest.mark.parametrize(("capability", "written", "value"), _VALUES)
+def test_value_of_a_plan_is_read_back(capability: str, written: object, value: object) -> None:
+    """Each value of a plan's JSON stands for one value."""
+    read = value_of(capability, json.loads(json.dumps(written)))
+
+    assert read == value
+
+
+@pytest.mark.parametrize(
+    ("capability", "written", "message"),
+    [
+        pytest.param("speed", 1, "a plan has no 'speed'", id="no capability"),
+        pytest.param("host_seq_lens", None, "host_seq_lens cannot be None in a plan", id="null"),
+        pytest.param(
+            "host_seq_lens", "undeclared", "host_seq_lens cannot be 'undeclared'", id="undeclared"
+        ),
+        pytest.param(
+            "page_sizes",
+            {"unchecked": {"conflict": []}},
+            "page_sizes cannot be {'unchecked'",
+            id="a conflict within",
+        ),
+        pytest.param("graph_metadata", {"exact": 1}, "graph_metadata cannot be {'e", id="a size"),
+    ],
+)
+def test_value_that_no_plan_holds_is_refused(
+    capability: str, written: object, message: str
+) -> None:
+    """What `resolve` never writes is an error."""
+    with pytest.raises(ValueError, match=message):
+        value_of(capability, json.loads(json.dumps(written)))
+
+
+def _file(folder: Path, text: str) -> Path:
+    file = folder / "a.lock.json"
+    file.write_text(text, "utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        pytest.param(
+            '{"schema": "backend-caps/lock@1", "back',
+            "it is no JSON (Unterminated string starting at: line 1 column 35 (char 34))",
+            id="truncated",
+        ),
+        pytest.param('{"schema": "backend-caps/lock@1"}', "it has no 'request'", id="empty"),
+        pytest.param("[" * 100_000, "it is no JSON (", id="nested too deep"),
+    ],
+)
+def test_file_that_is_no_lock_is_an_error(tmp_path: Path, text: str, cause: str) -> None:
+    """The error names the file, and what is wrong with it."""
+    file = _file(tmp_path, text)
+
+    told = error_of(lambda: read_lock(file))
+
+    assert told.startswith(f"lock file {str(file)!r} cannot be read: {cause}")
+    assert told.endswith(
+        "Expected what `backend-caps lock` writes. Correct the path, or write the file again."
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "cause"),
+    [
+        pytest.param(
+            ("backends", 0, "status"),
+            "fine",
+            "its 'backends.0.status' is 'fine' (Input should be 'ok', 'broken', 'conflict' or "
+            "'skipped')",
+            id="a status",
+        ),
+        pytest.param(
+            ("request", "flags", "page_size"),
+            "x" * 100,
+            f"its 'request.flags.page_size' is '{'x' * 59}... (Input should be a valid integer)",
+            id="a long one",
+        ),
+    ],
+)
+def test_wrong_value_in_a_lock_is_named(
+    tmp_path: Path, place: tuple[str | int, ...], value: str, cause: str
+) -> None:
+    """The error says where in the document the value stands."""
+    document = json.loads(_whole().text())
+    inner = document
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = value
+
+    told = error_of(lambda: read_lock(_file(tmp_path, json.dumps(document))))
+
+    assert f"cannot be read: {cause}." in told
+
+
+def test_wrong_plan_in_a_lock_is_named(tmp_path: Path) -> None:
+    """A plan that holds no value of the vocabulary is refused where the file is read."""
+    document = json.loads(locked(plan=scene.plan(scene.FREE)[1]).text())
+    document["plan"]["server"]["host_seq_lens"]["value"] = "some"
+
+    told = error_of(lambda: read_lock(_file(tmp_path, json.dumps(document))))
+
+    assert "(Value error, host_seq_lens cannot be 'some' in a plan)" in told
+
+
+def test_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """The error says what the system says."""
+    with pytest.raises(LockFileError, match="cannot be read: No such file or directory"):
+        read_lock(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "schema"),
+    [
+        pytest.param('{"schema": "backend-caps/lock@2"}', "'backend-caps/lock@2'", id="newer"),
+        pytest.param('{"schema": "backend-caps/plan@1"}', "'backend-caps/plan@1'", id="a plan"),
+        pytest.param("{}", "None", id="none"),
+        pytest.param("[]", "None", id="a list"),
+    ],
+)
+def test_lock_of_another_schema_is_an_error(tmp_path: Path, text: str, schema: str) -> None:
+    """The error names the schema that is there and the one that is read."""
+    file = _file(tmp_path, text)
+
+    told = error_of(lambda: read_lock(file))
+
+    assert told == (
+        f"lock file {str(file)!r} has the schema {schema}; expected 'backend-caps/lock@1'. "
+        "Use the backend-caps that wrote it, or write it again with this one."
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [LockFileError(path="a", cause="no"), LockSchemaError(path="a", schema="1")],
+    ids=lambda error: type(error).__name__,
+)
+def test_error_survives_pickling(error: BackendCapsError) -> None:
+    """An error crosses processes with its fields."""
+    carried = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+
+    assert (type(carried), str(carried)) == (type(error), str(error))
