@@ -1,4 +1,4 @@
-"""The options of SGLang's server, read from its source by AST.
+"""The options of SGLang's server, read from its source.
 
 `python -m backend_caps.engines.sglang.command_line WHEEL` prints what `resolution/data` stores
 of that version.
@@ -9,14 +9,21 @@ from __future__ import annotations
 import ast
 import json
 import sys
-import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
+from backend_caps.engines import problems
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.module import Assigned, Function, Module
+from backend_caps.engines.source.tree import open_tree
+from backend_caps.resolution.engine import Engine
+
 _SERVER_ARGS = "sglang/srt/server_args.py"
+_GROUPS = "sglang/srt/arg_groups/"
 _FIELDS = "sglang/srt/arg_groups/fields/"
-_CHOICES = "sglang/srt/arg_groups/choices.py"
+_CHOICES = "ATTENTION_BACKEND_CHOICES"
+_SLOT = "attention_backend"
 
 
 class CommandLine(TypedDict):
@@ -28,31 +35,79 @@ class CommandLine(TypedDict):
     """The names that `--attention-backend` takes, sorted."""
 
 
-def read_command_line(wheel: Path) -> CommandLine:
-    """Read the options and backend names of the SGLang in a wheel, importing nothing of it."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if _is_read(name)]
-        trees = {name: ast.parse(archive.read(name)) for name in names}
-    nodes = [(name, node) for name, tree in trees.items() for node in ast.walk(tree)]
-    options = {group for name, node in nodes for group in _options(name, node)}
-    backends = {value for _, node in nodes for value in _attention_backends(node)}
+def read_command_line(source: Path) -> CommandLine:
+    """Read the options and backend names of the SGLang in a wheel or a folder."""
+    return command_line_of(Index(open_tree("sglang", source, within=_is_read)))
+
+
+def command_line_of(index: Index) -> CommandLine:
+    """Read the options and backend names of an SGLang, importing nothing of it."""
+    options: set[tuple[str, ...]] = set()
+    backends: set[str] = set()
+    for path in (p for p in index.tree.files if _is_read(p)):
+        module = index.parse(path)
+        if module is not None:
+            options.update(_of_parser(index, module))
+            options.update(_of_fields(module))
+            backends.update(_choices(module))
     return CommandLine(options=sorted(map(list, options)), attention_backends=sorted(backends))
 
 
-def _is_read(name: str) -> bool:
-    return name in {_SERVER_ARGS, _CHOICES} or name.startswith(_FIELDS)
+def read_engine_options(index: Index) -> Engine:
+    """Read the command line for `ServerFlags`; what is not found is a problem."""
+    read = command_line_of(index)
+    version = index.tree.version or "of unknown version"
+    for what, found in (
+        ("command-line option", read["options"]),
+        (_CHOICES, read["attention_backends"]),
+    ):
+        if not found:
+            index.tell(problems.anchor_missing("sglang", version, what, _SERVER_ARGS))
+    return Engine(
+        name=f"sglang-{version}",
+        options={option: tuple(group) for group in read["options"] for option in group},
+        attention_backends=frozenset(read["attention_backends"]),
+    )
 
 
-def _options(name: str, node: ast.AST) -> Iterator[tuple[str, ...]]:
-    match node:
-        case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments):
-            if names := tuple(_strings(arguments)):
-                yield names
-        case ast.AnnAssign(
-            target=ast.Name(id=field),
-            annotation=ast.Subscript(value=ast.Name(id="A"), slice=ast.Tuple(elts=[_, meta])),
-        ) if name.startswith(_FIELDS):
-            yield from _annotated_option(field, meta)
+def _is_read(path: str) -> bool:
+    return path in {_SERVER_ARGS, f"{_GROUPS}choices.py"} or path.startswith(_FIELDS)
+
+
+def _of_parser(index: Index, module: Module) -> Iterator[tuple[str, ...]]:
+    """List the options that calls of `add_argument` add."""
+    for node in _nodes_around(index, module, b"add_argument"):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments):
+                if names := tuple(_strings(arguments)):
+                    yield names
+
+
+def _nodes_around(index: Index, module: Module, text: bytes) -> Iterator[ast.AST]:
+    """Walk the statements, of the module and of its classes, whose lines have a text."""
+    source = index.tree.files[module.path].split(b"\n")
+    lines = [number for number, line in enumerate(source, 1) if text in line]
+    bodies = [module.tree.body, *(each.node.body for each in module.classes)]
+    for statement in (s for body in bodies for s in body if not isinstance(s, ast.ClassDef)):
+        end = statement.end_lineno or statement.lineno
+        if any(statement.lineno <= line <= end for line in lines):
+            yield from ast.walk(statement)
+
+
+def _of_fields(module: Module) -> Iterator[tuple[str, ...]]:
+    """List the options of annotated fields, which newer versions make their parser from."""
+    if not module.path.startswith(_FIELDS):
+        return
+    for definition in module.classes:
+        for statement in definition.node.body:
+            match statement:
+                case ast.AnnAssign(
+                    target=ast.Name(id=field),
+                    annotation=ast.Subscript(
+                        value=ast.Name(id="A"), slice=ast.Tuple(elts=[_, meta])
+                    ),
+                ):
+                    yield from _annotated_option(field, meta)
 
 
 def _annotated_option(field: str, meta: ast.expr) -> Iterator[tuple[str, ...]]:
@@ -65,12 +120,59 @@ def _annotated_option(field: str, meta: ast.expr) -> Iterator[tuple[str, ...]]:
     yield (*(own or ["--" + field.replace("_", "-")]), *others)
 
 
-def _attention_backends(node: ast.AST) -> Iterator[str]:
+def _choices(module: Module) -> Iterator[str]:
+    for _, meaning in module.scope.get(_CHOICES, ()):
+        if isinstance(meaning, Assigned) and isinstance(meaning.value, ast.List):
+            yield from _strings(meaning.value.elts)
+
+
+def read_aliases(index: Index) -> Mapping[str, str]:
+    """Read the old names of backends that the server replaces, each with what replaces it."""
+    aliases: dict[str, str] = {}
+    for path in index.containing(b"speculative_draft_attention_backend"):
+        is_arguments = path == _SERVER_ARGS or path.startswith(_GROUPS)
+        if is_arguments and b"deprecated" in index.tree.files[path]:
+            module = index.parse(path)
+            for function in _functions(module) if module else ():
+                if any(map(_is_over_slots, ast.walk(function))):
+                    aliases |= _replaced(function)
+    return dict(sorted(aliases.items()))
+
+
+def _functions(module: Module) -> Iterator[Function]:
+    bodies = [module.tree.body, *(each.node.body for each in module.classes)]
+    return (s for body in bodies for s in body if isinstance(s, Function))
+
+
+def _is_over_slots(node: ast.AST) -> bool:
+    """Tell whether a loop goes over the flags that name backends."""
     match node:
-        case ast.Assign(
-            targets=[ast.Name(id="ATTENTION_BACKEND_CHOICES")], value=ast.List(elts=names)
-        ):
-            yield from _strings(names)
+        case ast.For(iter=ast.Tuple(elts=names)):
+            return _SLOT in set(_strings(names))
+    return False
+
+
+def _replaced(function: Function) -> dict[str, str]:
+    """Read `aliases = {old: new}`, or `if ... == old: setattr(..., new)`."""
+    found: dict[str, str] = {}
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(targets=[ast.Name(id="aliases")], value=ast.Dict() as table):
+                keys = [key for key in table.keys if key is not None]
+                found |= dict(zip(_strings(keys), _strings(table.values), strict=False))
+            case ast.If(
+                test=ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=str(old))]),
+                body=[
+                    *_,
+                    ast.Expr(
+                        value=ast.Call(
+                            func=ast.Name(id="setattr"), args=[*_, ast.Constant(value=str(new))]
+                        )
+                    ),
+                ],
+            ):
+                found[old] = new
+    return found
 
 
 def _strings(nodes: Iterable[ast.expr]) -> Iterator[str]:

@@ -1,0 +1,171 @@
+"""SGLang's `shared_read_ends`: a method that answers by the kind of forward."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from backend_caps.capability.backend import Reading
+from backend_caps.capability.declaration import When
+from backend_caps.capability.facts import Given
+from backend_caps.capability.kind import Phase
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.vocabulary import Capabilities, SharedReadsEnd
+from backend_caps.engines.sglang.conditions import given_of
+from backend_caps.engines.source.attributes import Attributes, Case
+from backend_caps.engines.source.guards import condition, conditions
+from backend_caps.engines.source.module import ClassDef, Function
+from backend_caps.engines.source.returns import returns
+
+_METHOD = "shared_read_ends"
+_ASKS: Mapping[str, frozenset[Phase]] = {
+    "is_decode": frozenset({Phase.DECODE}),
+    "is_decode_or_idle": frozenset({Phase.DECODE}),
+    "is_target_verify": frozenset({Phase.VERIFY}),
+    "is_extend_without_speculative": frozenset({Phase.PREFILL}),
+}
+"""Methods of SGLang's `ForwardMode`, and the phases for which they are true."""
+_MODES: Mapping[str, frozenset[Phase]] = {
+    "EXTEND": frozenset({Phase.PREFILL}),
+    "DECODE": frozenset({Phase.DECODE}),
+    "TARGET_VERIFY": frozenset({Phase.VERIFY}),
+}
+_LEVELS: Mapping[str, SharedReadsEnd] = {each.name: each for each in SharedReadsEnd}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the method returns in one phase; a level, or the expression that decides."""
+
+    level: SharedReadsEnd | None
+    expression: ast.expr
+    guards: tuple[ast.expr, ...]
+    plain_prefill: bool = False
+    """Whether it holds for a prefill without decode rows alone."""
+
+
+class ReadEnds:
+    """Reads the method, phase by phase."""
+
+    def __init__(self, attributes: Attributes) -> None:
+        self._attributes = attributes
+
+    def read(self, definition: ClassDef, root: ClassDef) -> tuple[Reading, list[When]] | None:
+        """Say where a class's shared reads end; None where only the root says something."""
+        found = self._attributes.method(definition, _METHOD)
+        if found is None or found[0] is root:
+            return None
+        owner, function = found
+        at = owner.module.at(function)
+        answers = {phase: list(self._answers(definition, *found, phase)) for phase in Phase}
+        words = "; ".join(
+            f"{phase.value}: {' or '.join(map(_text, own))}" for phase, own in answers.items()
+        )
+        if owner is not definition:
+            words = f"inherits {_METHOD} from {owner.name} ({at}): {words}"
+            reading = Reading(
+                origin=Origin.INHERITED, words=words, declared_at=at, inherited_from=owner.name
+            )
+            return reading, []
+        reading = Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at)
+        return reading, [w for phase, own in answers.items() for w in _whens(phase, own)]
+
+    def delegated(self, definition: ClassDef, root: ClassDef) -> list[str]:
+        """List the answers that are made from those of other backends."""
+        found = self._attributes.method(definition, _METHOD)
+        if found is None or found[0] is root:
+            return []
+        asked = [case.value for case in returns(found[1]) if not _super_call(case.value)]
+        return [f"{_METHOD} = {ast.unparse(each)}" for each in asked if _calls_itself(each)]
+
+    def _answers(
+        self, definition: ClassDef, owner: ClassDef, function: Function, phase: Phase
+    ) -> Iterator[_Answer]:
+        """List what may be returned in a phase, up to what certainly is."""
+        for case in returns(function):
+            left = [guard for guard in conditions(case.guards) if _holds(guard, phase) is None]
+            if any(_holds(guard, phase) is False for guard in conditions(case.guards)):
+                continue
+            yield from self._answered(definition, owner, case, tuple(left), phase)
+            if not left:
+                return
+
+    def _answered(
+        self,
+        definition: ClassDef,
+        owner: ClassDef,
+        case: Case,
+        left: tuple[ast.expr, ...],
+        phase: Phase,
+    ) -> Iterator[_Answer]:
+        if _super_call(case.value):
+            above = self._attributes.method_after(definition, owner, _METHOD)
+            for answer in self._answers(definition, *above, phase) if above else ():
+                yield _Answer(answer.level, answer.expression, (*left, *answer.guards))
+            return
+        plain = phase is Phase.PREFILL and any(_is_mode(g) for g in conditions(case.guards))
+        yield _Answer(_level(case.value), case.value, left, plain)
+
+
+def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[When]:
+    """Write the answers of a phase as conditions; what delegates is left undeclared."""
+    if any(answer.level is None for answer in answers):
+        return
+    for answer in answers:
+        open_ = given_of(answer.guards)
+        asked = {} if open_ is None else dict(open_.stated())
+        if answer.plain_prefill:
+            asked["enable_mixed_chunk"] = False
+        yield When(
+            given=Given.model_validate({**asked, "phase": {phase}}),
+            capabilities=Capabilities.model_validate({"shared_reads_end": answer.level}),
+            reason=f"{_METHOD} returns {_text(answer)}",
+        )
+
+
+def _text(answer: _Answer) -> str:
+    said = answer.level.value if answer.level else ast.unparse(answer.expression)
+    when = condition(answer.guards)
+    return f"{said} where {when}" if when else said
+
+
+def _level(value: ast.expr) -> SharedReadsEnd | None:
+    match value:
+        case ast.Attribute(value=ast.Name(id="SharedReadEnds"), attr=name):
+            return _LEVELS.get(name)
+    return None
+
+
+def _holds(guard: ast.expr, phase: Phase) -> bool | None:
+    """Tell whether a condition on the forward mode holds in a phase; None where it is another."""
+    match guard:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = _holds(operand, phase)
+            return None if inner is None else not inner
+        case ast.BoolOp(op=op, values=values):
+            told = [_holds(value, phase) for value in values]
+            decisive = isinstance(op, ast.Or)
+            if decisive in told:
+                return decisive
+            return None if None in told else not decisive
+        case ast.Call(func=ast.Attribute(attr=name), args=[]) if name in _ASKS:
+            return phase in _ASKS[name]
+        case ast.Compare(ops=[ast.Eq()], comparators=[ast.Attribute(attr=name)]) if name in _MODES:
+            return phase in _MODES[name]
+    return None
+
+
+def _is_mode(guard: ast.expr) -> bool:
+    return isinstance(guard, ast.Compare) and _holds(guard, Phase.PREFILL) is True
+
+
+def _super_call(value: ast.expr) -> bool:
+    match value:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
+            return name == _METHOD
+    return False
+
+
+def _calls_itself(value: ast.expr) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == _METHOD for node in ast.walk(value))
