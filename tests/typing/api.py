@@ -31,6 +31,7 @@ from backend_caps import (
     flips,
     resolve,
 )
+from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
 
 DECLARATION = Declaration(
@@ -84,3 +85,6 @@ by_hand = FutureMap(
 rows = torch.tensor([1, 2])
 by_hand.publish(rows, rows)
 by_hand.stash(rows, RelayPayload(rows, topk_p=None, topk_index=None, hidden_states=None))
+
+assert_type(decide_needs_cpu_seq_lens(object(), [object(), None], rules="sglang-0.5.13"), bool)
+assert_type(explain_needs_cpu_seq_lens(attn_backends=(object(),)).needs_cpu_seq_lens, bool)

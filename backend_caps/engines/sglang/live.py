@@ -140,9 +140,11 @@ def _doubt(slot: _Slot, backend: object, reading: Reading) -> Problem | None:
         return None
     if reading.origin is Origin.INHERITED:
         name = type(backend).__name__
+        base = f" of {reading.inherited_from}" if reading.inherited_from else ""
         return Problem(
             code="live-opt-out-inherited",
-            message=f"{name} ({slot}) {reading.words}; an opt-out counts where it is stated.",
+            message=f"{name} ({slot}) inherits {reading.words}{base}; an opt-out counts where it "
+            "is stated.",
             remedy=f"State {_FLAG} = False in {name}, if that is true of it.",
         )
     # SGLang sizes the tree mask by the target's bound alone (0.5.13 eagle_worker_v2.py:459,
@@ -173,7 +175,7 @@ def _read(slot: _Slot, backend: object, name: str) -> Reading | Problem:
         value: object = getattr(backend, name)
     except Exception as error:  # noqa: BLE001 - it is somebody's property
         if stater is None and isinstance(error, AttributeError):
-            return Reading(origin=Origin.UNDECLARED, words=f"does not state {name}")
+            return Reading(origin=Origin.UNDECLARED, words=f"{name} is not stated")
         return Problem(
             code="live-attribute-unreadable",
             message=f"{name} of {kind.__name__} ({slot}) cannot be read: "
@@ -182,7 +184,8 @@ def _read(slot: _Slot, backend: object, name: str) -> Reading | Problem:
             remedy=f"Let {name} be an attribute that can be read once the backend is made.",
         )
     if stater is kind:
-        return Reading(origin=Origin.DECLARED, words=f"states {name}={value!r}", value=value)
+        words = f"{name} = {reprlib.repr(value)}"
+        return Reading(origin=Origin.DECLARED, words=words, value=value)
     return Reading(
         origin=Origin.INHERITED,
         words=_inherited_words(kind, stater, name, value),
@@ -209,15 +212,16 @@ def _stater(backend: object, name: str) -> type | None:
 
 
 def _inherited_words(kind: type, stater: type | None, name: str, value: object) -> str:
-    shown = f"{name}={reprlib.repr(value)}"
-    if stater is None:
-        words = f"takes {shown} from what its __getattr__ asks"
-    else:
-        words = f"inherits {shown} from {stater.__name__}"
-    if value is False:
-        return f"{words}; SGLang takes it as it is"
     delegates = any("__getattr__" in vars(each) for each in kind.__mro__)
-    return f"{words}; its __getattr__ is never asked" if delegates and stater else words
+    told = []
+    if stater is None:
+        told.append("from what its __getattr__ asks")
+    elif delegates:
+        told.append("found before its __getattr__ asks what it wraps")
+    if value is False:
+        told.append("SGLang takes it as it is")
+    words = f"{name} = {reprlib.repr(value)}"
+    return f"{words} ({'; '.join(told)})" if told else words
 
 
 def _no_backend() -> Problem:
