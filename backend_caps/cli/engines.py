@@ -95,9 +95,10 @@ def _beside(reading: EngineReading, plugins: Registry) -> Iterator[Backend]:
 
 
 def _engines_own(entry: Backend, engine: str) -> Problem:
+    plugin = replace(entry.source, declared_at=None)
     return Problem(
         code="engines-own",
-        message=f"backend {entry.name!r} of {entry.source} has the name of one that {engine} has "
+        message=f"backend {entry.name!r} of {plugin} has the name of one that {engine} has "
         "itself, and the engine's goes before it.",
         remedy="Rename the plugin's, or leave --engine out.",
     )

@@ -1,0 +1,276 @@
+"""What `--engine` and `--source` do, over an engine that was read by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from backend_caps.engines.errors import EngineNotInstalledError
+from backend_caps.engines.reading import EngineReading
+from tests.cli.conftest import CommandLine
+from tests.unit.report import engine_scene
+
+SPECULATING = "--speculative-algorithm EAGLE"
+TRITON = "[backend_caps.backends]\ntriton = tri_caps:X\n"
+TRITON_DECLARES = "from backend_caps import Declaration\nX = Declaration()\n"
+NO_PLAN = (
+    "Error: there is no plan for vllm: its command line and routing are not read; expected "
+    "--engine sglang. backend-caps report --engine vllm, without server flags, shows what its "
+    "backends say."
+)
+
+
+@dataclass
+class Reader:
+    """Stands for the reader of engines, and remembers what it was asked."""
+
+    asked: list[tuple[str, Path | None]] = field(default_factory=list)
+
+    def read_engine(self, engine: str, source: Path | None) -> EngineReading:
+        """Return one of the small engines."""
+        self.asked.append((engine, source))
+        return {"sglang": engine_scene.SGLANG, "vllm": engine_scene.VLLM}[engine]
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """Put small engines in the place of those that are installed."""
+    reader = Reader()
+    module = ModuleType("backend_caps.engines.read")
+    module.__dict__["read_engine"] = reader.read_engine
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return reader
+
+
+@pytest.mark.usefixtures("reader")
+def test_report_on_an_engine_is_headed_by_it(acme: CommandLine) -> None:
+    """The report says what was read, and shows the plugins beside it."""
+    result = acme.run("report --path @ --engine sglang")
+
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[1].startswith("sglang 0.5.23, read from sglang-0.5.23-py3-none-any.whl: 8 classes")
+    assert "Plugins" in lines
+
+
+@pytest.mark.usefixtures("reader")
+def test_report_on_an_engine_as_json_has_its_keys(acme: CommandLine) -> None:
+    """The JSON of a report on an engine names the engine, and is of the same schema."""
+    result = acme.run("report --path @ --engine vllm --format json")
+
+    document = json.loads(result.stdout)
+    assert document["schema"] == "backend-caps/report@1"
+    assert document["engine"]["name"] == "vllm"
+    assert [each["name"] for each in document["backends"]] == [
+        "FLASH_ATTN",
+        "FlashAttentionBackend",
+        "TritonAttentionBackend",
+        "acme_lean",
+        "acme_reads",
+    ]
+
+
+def test_engine_is_read_where_it_is_said(acme: CommandLine, reader: Reader) -> None:
+    """A source is handed on; without one the installed engine is read."""
+    acme.run("report --path @ --engine sglang --source @")
+    acme.run("report --path @ --engine sglang")
+
+    assert reader.asked == [("sglang", acme.root), ("sglang", None)]
+
+
+def test_report_without_an_engine_reads_none(acme: CommandLine, reader: Reader) -> None:
+    """What was not asked for is not read."""
+    acme.run("report --path @")
+
+    assert reader.asked == []
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize("command", ["report", "resolve"])
+def test_plan_says_with_which_engine(acme: CommandLine, command: str) -> None:
+    """The plan's answer names the engine, and the class that decides."""
+    flags = f"--attention-backend triton {SPECULATING}"
+    result = acme.run(f"{command} --path @ --engine sglang --format markdown -- {flags}")
+
+    cost = "a D2H copy and a host wait in every overlapped speculative step"
+    answer = f"- with sglang 0.5.23, host\\_seq\\_lens is exact ({cost})"
+    assert answer in result.stdout.splitlines()
+    assert "- because backend TritonMultiStepDraftBackend: inherits " in result.stdout
+
+
+@pytest.mark.usefixtures("reader")
+def test_explanation_names_the_engines_line(acme: CommandLine) -> None:
+    """The cause of a value stands in the engine's own file."""
+    result = acme.run(f"explain --path @ --engine sglang -- --attention-backend fa3 {SPECULATING}")
+
+    assert result.exit_code == 0
+    assert "host_seq_lens with sglang 0.5.23 = exact" in result.stdout
+    assert "flashattention_backend.py:132" in result.stdout
+
+
+@pytest.mark.usefixtures("reader")
+def test_flags_are_those_of_the_engine(acme: CommandLine, tmp_path: Path) -> None:
+    """An alias that the engine's source has is taken, on the command line and in a file."""
+    file = tmp_path / "flags.yaml"
+    file.write_text("attn: triton\n")
+    line = "resolve --path @ --engine sglang --format json"
+
+    by_line = acme.run(f"{line} -- --attn triton {SPECULATING}")
+    by_file = acme.run(f"{line} --flags-file {file} -- {SPECULATING}")
+
+    assert by_line.stdout == by_file.stdout
+    assert "TritonAttnBackend" in by_line.stdout
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(
+    ("rules", "held"),
+    [
+        pytest.param("", "sglang-0.5.23", id="the engine's own"),
+        pytest.param("--rules sglang-0.5.13", "sglang-0.5.13", id="those that are named"),
+    ],
+)
+def test_rules_are_those_of_the_engine_unless_named(
+    acme: CommandLine, rules: str, held: str
+) -> None:
+    """An engine brings its rules; an option goes before them."""
+    line = f"resolve --path @ --engine sglang --format json {rules} -- --attn triton"
+    result = acme.run(line)
+
+    assert json.loads(result.stdout)["rules"] == held
+
+
+@pytest.mark.usefixtures("reader")
+def test_engine_without_rules_or_a_command_line_has_the_named(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the source does not say them, flags and rules are those of --rules."""
+    bare = replace(engine_scene.SGLANG, rules=None, command_line=None)
+    monkeypatch.setattr(engine_scene, "SGLANG", bare)
+
+    result = acme.run(
+        "resolve --path @ --engine sglang --format json -- --attention-backend triton"
+    )
+
+    assert json.loads(result.stdout)["rules"] == "sglang-0.5.13"
+
+
+@pytest.mark.usefixtures("reader")
+def test_plugin_stands_beside_the_engines_own(acme: CommandLine) -> None:
+    """A name that the engine lacks is a plugin's, as without the engine."""
+    result = acme.run(
+        f"resolve --path @ --engine sglang --format json -- --attn acme_reads {SPECULATING}"
+    )
+
+    (cause, *_) = json.loads(result.stdout)["server"]["host_seq_lens"]["causes"]
+    assert (cause["name"], cause["source"]) == (
+        "acme_reads",
+        f"acme 1.0, {acme.root}/acme_caps.py:3",
+    )
+
+
+@pytest.mark.usefixtures("reader")
+def test_engines_own_goes_before_a_plugins(acme: CommandLine) -> None:
+    """A plugin of a name that the engine has itself is skipped, and said."""
+    acme.install("tri", TRITON, TRITON_DECLARES)
+
+    result = acme.run("report --path @ --engine sglang --format json -- --attn triton")
+
+    document = json.loads(result.stdout)
+    told = [b for b in document["backends"] if b["name"] == "triton" and b["status"] == "skipped"]
+    assert [each["problems"] for each in told] == [
+        [
+            {
+                "code": "engines-own",
+                "message": "backend 'triton' of tri 1.0 has the name of one that sglang 0.5.23 "
+                "has itself, and the engine's goes before it.",
+                "remedy": "Rename the plugin's, or leave --engine out.",
+            }
+        ]
+    ]
+    assert "TritonAttnBackend" in str(document["plan"]["server"])
+
+
+@pytest.mark.usefixtures("reader")
+def test_strict_report_refuses_what_could_not_be_read(acme: CommandLine) -> None:
+    """Under strict, a part of an engine that could not be read is an error."""
+    result = acme.run("report --path @ --engine sglang --policy strict")
+
+    assert result.exit_code == 1
+    assert "sglang/srt/choices.py is not there." in result.stderr
+
+
+def test_engine_that_is_not_installed_is_said(
+    acme: CommandLine, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing can be read, the reader's own sentence is printed."""
+
+    def refuse(engine: str, _: Path | None) -> EngineReading:
+        raise EngineNotInstalledError(engine=engine)
+
+    monkeypatch.setitem(sys.modules["backend_caps.engines.read"].__dict__, "read_engine", refuse)
+
+    result = acme.run("report --path @ --engine sglang")
+
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {EngineNotInstalledError(engine='sglang')}\n"
+    assert reader.asked == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        pytest.param(
+            "report --path @ --source @",
+            "Error: --source @ names no engine; add --engine.",
+            id="source of no engine",
+        ),
+        pytest.param(
+            "report --path @ --engine sglang --source @/none.whl",
+            "Error: Invalid value for '--source': Path '@/none.whl' does not exist.",
+            id="source that is not there",
+        ),
+        pytest.param(
+            "report --path @ --engine trt",
+            "Error: Invalid value for '--engine': 'trt' is not one of 'sglang', 'vllm'.",
+            id="engine that nobody reads",
+        ),
+        pytest.param("resolve --path @ --engine vllm", NO_PLAN, id="plan of vLLM"),
+        pytest.param("explain --path @ --engine vllm", NO_PLAN, id="explanation of vLLM"),
+        pytest.param(
+            "report --path @ --engine vllm -- --attention-backend FLASH_ATTN",
+            NO_PLAN,
+            id="report of vLLM with flags",
+        ),
+        pytest.param(
+            "relay --path @ --engine sglang",
+            "Error: No such option '--engine'. Server flags go after --. Did you mean '--device'?",
+            id="relay of an engine",
+        ),
+    ],
+)
+def test_error_is_said_before_anything_is_read(
+    acme: CommandLine, reader: Reader, line: str, message: str
+) -> None:
+    """What an engine cannot do is a usage error, and costs no reading."""
+    result = acme.run(line)
+
+    assert result.stderr.splitlines()[-1] == message.replace("@", str(acme.root))
+    assert (result.exit_code, result.stdout, reader.asked) == (2, "", [])
+
+
+def test_flags_in_the_environment_count_as_flags(
+    acme: CommandLine, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of vLLM is refused wherever its flags come from."""
+    monkeypatch.setenv("BACKEND_CAPS_FLAG_PAGE_SIZE", "16")
+
+    result = acme.run("report --path @ --engine vllm")
+
+    assert (result.exit_code, reader.asked) == (2, [])
+    assert result.stderr.splitlines()[-1] == NO_PLAN
