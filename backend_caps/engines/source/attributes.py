@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.classes import Classes
@@ -77,6 +77,10 @@ def _words(statement: Statement) -> str:
     return f"{statement.text} where {when}" if when else statement.text
 
 
+_Step = tuple[Guards, Statement | ast.Call]
+"""What a method does, and when: it gives a name its value, or calls what may."""
+
+
 class Attributes:
     """Follows some names through classes."""
 
@@ -87,12 +91,16 @@ class Attributes:
         alternatives = "|".join(sorted(map(re.escape, names)))
         self._assigned = re.compile(rf"self\.(?:{alternatives})[ \t]*(?:[:|&]|=[^=])".encode())
         self._bodies: dict[ClassDef, dict[str, list[Statement]]] = {}
+        self._methods: dict[ClassDef, Mapping[str, Function]] = {}
+        self._instances: dict[ClassDef, dict[str, list[Statement]]] = {}
+        self._steps: dict[Function, list[_Step]] = {}
         self._lines: dict[str, list[int]] = {}
 
     def stated(self, definition: ClassDef, name: str) -> Stated | None:
         """Say what stands under a name; None where nothing of the tree states it."""
         standing: list[Statement] = []
-        for statement in (*self._of_body(definition, name), *self._of_instance(definition, name)):
+        of_instance = self._instance(definition).get(name, ())
+        for statement in (*self._of_body(definition, name), *of_instance):
             if not statement.guards and statement.operator is None:
                 standing = []
             standing.append(statement)
@@ -110,11 +118,15 @@ class Attributes:
         return self._method(order[order.index(owner) + 1 :], name)
 
     def _method(self, order: tuple[ClassDef, ...], name: str) -> tuple[ClassDef, Function] | None:
-        for base in order:
-            for statement in base.node.body:
-                if isinstance(statement, Function) and statement.name == name:
-                    return base, statement
-        return None
+        found = ((base, self.methods(base).get(name)) for base in order)
+        return next(((base, method) for base, method in found if method is not None), None)
+
+    def methods(self, definition: ClassDef) -> Mapping[str, Function]:
+        """List the methods that a class's own body defines."""
+        if definition not in self._methods:
+            body = definition.node.body
+            self._methods[definition] = {n.name: n for n in body if isinstance(n, Function)}
+        return self._methods[definition]
 
     def _of_body(self, definition: ClassDef, name: str) -> list[Statement]:
         for base in self._classes.ancestors(definition):
@@ -134,15 +146,35 @@ class Attributes:
             self._bodies[definition] = found
         return self._bodies[definition]
 
-    def _of_instance(self, definition: ClassDef, name: str) -> Iterator[Statement]:
-        order = self._classes.ancestors(definition)
-        if not any(self._assigning(base, base.node) for base in order):
-            return
-        run = _Run(self, order)
-        yield from (each for each in run.constructor(0, ()) if each.name == name)
-        yield from (each for each in run.not_seen() if each.name == name)
+    def _instance(self, definition: ClassDef) -> Mapping[str, list[Statement]]:
+        """List what instances are given, by name, in the order in which it runs."""
+        if definition not in self._instances:
+            found: dict[str, list[Statement]] = {}
+            order = self._classes.ancestors(definition)
+            if any(self.assigns(base, base.node) for base in order):
+                run = _Run(self, order)
+                for statement in (*run.constructor(0, ()), *run.not_seen()):
+                    found.setdefault(statement.name, []).append(statement)
+            self._instances[definition] = found
+        return self._instances[definition]
 
-    def _assigning(self, definition: ClassDef, node: ast.stmt) -> bool:
+    def steps(self, owner: ClassDef, function: Function) -> list[_Step]:
+        """List what a method does that may give one of the names a value, in its order."""
+        if function not in self._steps:
+            self._steps[function] = list(self._read_steps(owner, function))
+        return self._steps[function]
+
+    def _read_steps(self, owner: ClassDef, function: Function) -> Iterator[_Step]:
+        for statement in guarded(function.body):
+            node, guards = statement.node, statement.guards
+            match node:
+                case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
+                    yield guards, call
+            for name, value, operator in _assigned(node):
+                if name in self._names:
+                    yield guards, Statement(name, owner, value, guards, node.lineno, operator)
+
+    def assigns(self, definition: ClassDef, node: ast.stmt) -> bool:
         """Tell whether the text of a class or function assigns one of the names to `self`."""
         path = definition.module.path
         if path not in self._lines:
@@ -160,46 +192,42 @@ class _Run:
         self._attributes = attributes
         self._order = order
         self._seen: set[Function] = set()
+        self._running: list[Function] = []
 
     def constructor(self, start: int, guards: Guards) -> Iterator[Statement]:
         """List what the first `__init__` from a place in the order runs."""
-        for at in range(start, len(self._order)):
-            found = _own_method(self._order[at], "__init__")
-            if found is not None:
-                yield from self._function(at, found, guards)
-                return
+        yield from self._called("__init__", start, guards)
 
     def not_seen(self) -> Iterator[Statement]:
         """List what methods assign that nothing seen here calls."""
+        reached: set[str] = set()
         for at, owner in enumerate(self._order):
-            for method in owner.node.body:
-                if not isinstance(method, Function) or method in self._seen:
-                    continue
-                is_reached = self._order.index(self._owner_of(method.name)) == at
-                if method.name != "__init__" and is_reached:
-                    yield from self._function(at, method, (in_method(method.name),))
+            for name, method in self._attributes.methods(owner).items():
+                is_hidden = name in reached or method in self._seen
+                if name != "__init__" and not is_hidden and self._attributes.assigns(owner, method):
+                    yield from self._function(at, method, (in_method(name),))
+            reached |= self._attributes.methods(owner).keys()
 
-    def _owner_of(self, name: str) -> ClassDef:
-        return next(each for each in self._order if _own_method(each, name) is not None)
+    def _called(self, name: str, start: int, guards: Guards) -> Iterator[Statement]:
+        for at in range(start, len(self._order)):
+            method = self._attributes.methods(self._order[at]).get(name)
+            if method is not None:
+                is_constructor = name == "__init__"
+                if is_constructor or self._attributes.assigns(self._order[at], method):
+                    yield from self._function(at, method, guards)
+                return
 
     def _function(self, at: int, function: Function, guards: Guards) -> Iterator[Statement]:
-        owner = self._order[at]
-        if function in self._seen:
+        if function in self._running:
             return
         self._seen.add(function)
-        is_constructor = function.name == "__init__"
-        if not is_constructor and not self._attributes._assigning(owner, function):  # noqa: SLF001 - its other half
-            return
-        for statement in guarded(function.body, guards):
-            yield from self._statement(at, statement.node, statement.guards)
-
-    def _statement(self, at: int, node: ast.stmt, guards: Guards) -> Iterator[Statement]:
-        match node:
-            case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
-                yield from self._call(at, call, guards)
-        owner = self._order[at]
-        for name, value, operator in _assigned(node):
-            yield Statement(name, owner, value, guards, node.lineno, operator)
+        self._running.append(function)
+        for own, step in self._attributes.steps(self._order[at], function):
+            if isinstance(step, Statement):
+                yield replace(step, guards=(*guards, *own)) if guards else step
+            else:
+                yield from self._call(at, step, (*guards, *own))
+        self._running.pop()
 
     def _call(self, at: int, call: ast.Call, guards: Guards) -> Iterator[Statement]:
         match call.func:
@@ -210,18 +238,7 @@ class _Run:
                 if named:
                     yield from self.constructor(named[0], guards)
             case ast.Attribute(attr=name, value=ast.Name(id="self")):
-                for number, owner in enumerate(self._order):
-                    method = _own_method(owner, name)
-                    if method is not None:
-                        yield from self._function(number, method, guards)
-                        return
-
-
-def _own_method(definition: ClassDef, name: str) -> Function | None:
-    for statement in definition.node.body:
-        if isinstance(statement, Function) and statement.name == name:
-            return statement
-    return None
+                yield from self._called(name, 0, guards)
 
 
 def _bound(node: ast.stmt) -> Iterator[tuple[str, ast.expr | Function]]:

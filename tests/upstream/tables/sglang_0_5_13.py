@@ -205,6 +205,8 @@ CLASSES: tuple[Class, ...] = (
         name="FlashMLABackend",
         at="sglang/srt/layers/attention/flashmla_backend.py:50",
         registered_as=("flashmla",),
+        # The factory makes none for draft-extend: the draft runner's own runs there.
+        draft_extend_of=("flashmla",),
         max_context_len="yes",
     ),
     Class(
