@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.report.documents import BackendDocument, CapabilityDocument, ReportDocument
@@ -14,6 +14,8 @@ from backend_caps.report.words import file_of, words_of
 
 _FIRST = ("host_seq_lens", "shared_reads_end", "max_context_len_known")
 """What is asked for first, where the engine's source says it."""
+_TOLD_BY_NAMES = frozenset({"roles"})
+"""What follows from the names that a class is registered as, and is shown with them."""
 _SIDE_BY_SIDE = 3
 """Capabilities in one table: as many as a terminal of 100 columns holds."""
 _NAMES = {capability: name for name, capability in SPELLINGS.items()}
@@ -30,7 +32,7 @@ def engine_report_view(report: ReportDocument) -> Iterator[Section]:
     yield Heading(_heading(engine, len(classes), len(names)))
     yield from _tables(classes)
     yield from _section("What depends on what", _dependences(classes))
-    yield from _section("Wrappers", (f"{b.name}: {b.composite}" for b in classes if b.composite))
+    yield from _section("Wrappers", ((b.composite, b.name) for b in classes if b.composite))
     yield from _section("Names whose class depends on something", _choices(names))
     yield from _forced(engine)
     if plugins:
@@ -56,16 +58,20 @@ def _counted(number: int, one: str, several: str) -> str:
     return f"{number:,} {one if number == 1 else several}"
 
 
-def _section(heading: str, lines: Iterator[str]) -> Iterator[Section]:
-    told = tuple(lines)
-    if told:
+def _section(heading: str, told: Iterable[tuple[str, str]]) -> Iterator[Section]:
+    """Show what is told of whom; those of whom the same is told share a line."""
+    owners: dict[str, list[str]] = {}
+    for text, owner in told:
+        owners.setdefault(text, []).append(owner)
+    if owners:
         yield Heading(heading)
-        yield Lines(told)
+        yield Lines(tuple(f"{', '.join(named)}: {text}" for text, named in owners.items()))
 
 
 def _tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
     """Show a row for each class; further capabilities only of those that say something of them."""
-    ordered = sorted(CAPABILITIES, key=lambda name: name not in _FIRST)
+    told_here = (name for name in CAPABILITIES if name not in _TOLD_BY_NAMES)
+    ordered = sorted(told_here, key=lambda name: name not in _FIRST)
     stated = [name for name in ordered if any(_says(backend, name) for backend in classes)]
     yield from _counts(classes, [name for name in stated if name in _FIRST])
     yield _main_table(classes, stated[:_SIDE_BY_SIDE])
@@ -85,14 +91,15 @@ def _counts(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Iterato
 
 
 def _count(classes: Sequence[BackendDocument], capability: str) -> str:
-    counted = Counter(sorted(_cell(backend, capability) for backend in classes))
+    cells = sorted(_cell(backend, capability).replace("\n", " ") for backend in classes)
+    counted = Counter(cells)
     return ", ".join(f"{value} {number}" for value, number in counted.most_common())
 
 
 def _main_table(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Table:
     rows = [
         (
-            f"{backend.name}\n{file_of(backend.declared_at or '')}".rstrip(),
+            f"{backend.name.rpartition('.')[2]}\n{file_of(backend.declared_at or '')}".rstrip(),
             ", ".join(backend.registered_as or ()),
             *(_cell(backend, name) for name in shown),
         )
@@ -116,15 +123,15 @@ def _cell(backend: BackendDocument, capability: str) -> str:
     if said is None:
         return backend.status
     value = "depends" if said.when else words_of(said.value)
-    return f"{value} (inherited)" if said.origin == "inherited" else value
+    return f"{value}\n(inherited)" if said.origin == "inherited" else value
 
 
-def _dependences(classes: Sequence[BackendDocument]) -> Iterator[str]:
+def _dependences(classes: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
     for backend in classes:
         for capability, said in backend.capabilities.items():
             if said.when or said.origin == "conditional":
                 place = f" ({file_of(said.declared_at)})" if said.declared_at else ""
-                yield f"{backend.name}: {_column(capability)} {_dependence(said)}{place}"
+                yield f"{_column(capability)} {_dependence(said)}{place}", backend.name
 
 
 def _dependence(said: CapabilityDocument) -> str:
@@ -136,22 +143,32 @@ def _dependence(said: CapabilityDocument) -> str:
     return "is " + ", ".join([*cases, *([f"else {words_of(said.value)}"] if has_base else [])])
 
 
-def _choices(names: Sequence[BackendDocument]) -> Iterator[str]:
+def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
     """Tell what a name stands for, where that is not one class at all times."""
     for backend in names:
-        places: dict[str, list[str]] = {}
+        cases: dict[str | None, dict[str, list[PartDocument]]] = {}
         for part in backend.classes or ():
-            places.setdefault(part.name, []).append(_place(part))
-        if len(places) > 1 or any("".join(each) for each in places.values()):
-            told = (f"{name}{','.join(each)}" for name, each in places.items())
-            yield f"{backend.name}: {'; '.join(told)}"
+            cases.setdefault(part.given, {}).setdefault(part.name, []).append(part)
+        told = [_chosen(given, classes) for given, classes in cases.items()]
+        if told != backend.parts:
+            yield from ((text, backend.name) for text in told)
+
+
+def _chosen(given: str | None, classes: Mapping[str, Sequence[PartDocument]]) -> str:
+    named = "; ".join(f"{name}{_places(parts)}" for name, parts in classes.items())
+    return named if given is None else f"{named}, where {given}"
+
+
+def _places(parts: Sequence[PartDocument]) -> str:
+    """Tell which uses a class takes; of one that takes the target's, the others' say the rest."""
+    if any(part.phases is None and "target" in (part.roles or ["target"]) for part in parts):
+        return ""
+    return " as " + ", ".join(map(_place, parts))
 
 
 def _place(part: PartDocument) -> str:
-    roles = "" if part.roles is None else f" as {' and '.join(part.roles)}"
-    phases = "" if part.phases is None else f" in {' and '.join(part.phases)}"
-    given = "" if part.given is None else f" where {part.given}"
-    return f"{roles}{phases}{given}"
+    roles = " and ".join(part.roles or ["anything"])
+    return roles if part.phases is None else f"{roles} in {' and '.join(part.phases)}"
 
 
 def _forced(engine: EngineDocument) -> Iterator[Section]:

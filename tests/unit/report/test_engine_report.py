@@ -197,7 +197,7 @@ def test_name_with_a_part_of_some_phases_says_so() -> None:
         engine_report_view(_report(reading)), "Names whose class depends on something"
     )
 
-    assert lines == ("lone: OneBackend in decode",)
+    assert lines == ("lone: OneBackend as anything in decode",)
 
 
 def test_condition_without_a_place_has_none() -> None:
