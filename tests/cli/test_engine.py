@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -274,3 +275,21 @@ def test_flags_in_the_environment_count_as_flags(
 
     assert (result.exit_code, reader.asked) == (2, [])
     assert result.stderr.splitlines()[-1] == NO_PLAN
+
+
+def test_plain_report_loads_no_reader_of_engines() -> None:
+    """Who asks for no engine pays for none."""
+    script = (
+        "import sys\nfrom backend_caps.__main__ import main\n"
+        "try: main(['report', '--format', 'json'])\nexcept SystemExit: pass\n"
+        "print(*sys.modules)"
+    )
+
+    finished = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
+    )
+
+    loaded = finished.stdout.splitlines()[-1].split()
+    assert "backend_caps.report.views" in loaded
+    assert [name for name in loaded if name.startswith("backend_caps.engines")] == []
+    assert "backend_caps.report.engine_views" not in loaded
