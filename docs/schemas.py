@@ -29,7 +29,7 @@ RENEW = "make docs-write"
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
-    "lock": (LockDocument, "serialization"),
+    "lock": (LockDocument, "validation"),
     "plan": (PlanDocument, "serialization"),
     "relay": (RelayDocument, "serialization"),
     "report": (ReportDocument, "serialization"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from backend_caps.cli.engines import reading_of
+from backend_caps.cli.engines import name_of, reading_of
 from backend_caps.cli.output import Format, printer
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import differences
@@ -44,21 +44,23 @@ def diff(ctx: click.Context, before: str, after: str, format_: str) -> None:
     Exit status 0 where nothing differs, 1 where something does.
     """
     show = printer(Format(format_))
-    found = differences(_side(before), _side(after))
-    document = diff_document(before, after, found)
+    (one, label), (other, label_after) = _side(before), _side(after)
+    labels = (label, label_after) if label != label_after else (before, after)
+    found = differences(one, other)
+    document = diff_document(*labels, found)
     show(document, diff_view(document))
     if found:
         ctx.exit(DIFFERS)
 
 
-def _side(named: str) -> Snapshot:
-    """Read a side; one that cannot be read is no difference, so its status is another."""
+def _side(named: str) -> tuple[Snapshot, str]:
+    """Read a side and name it; that it cannot be read is no difference, but wrong usage."""
     engine, _, place = named.partition("@")
     if engine not in _ENGINES or "@" not in named:
-        return Snapshot.of_lock(read_lock(Path(named)))
+        return Snapshot.of_lock(read_lock(Path(named))), named
     try:
         reading = reading_of(engine, None if place in _INSTALLED else Path(place))
     except BackendCapsError as error:
         raise click.UsageError(str(error)) from error
     assert reading is not None, f"{engine} was asked for"
-    return Snapshot.of_reading(reading)
+    return Snapshot.of_reading(reading), name_of(reading)

@@ -23,6 +23,9 @@ _COUNTED = (
 )
 """The kinds in the order in which their counts are told."""
 
+_LONGEST = 240
+"""How much of a text a cell holds."""
+
 
 def diff_view(diff: DiffDocument) -> Iterator[Section]:
     """Show how many differences there are, then each, those that matter most first."""
@@ -49,7 +52,7 @@ def _name(kind: DifferenceKind) -> str:
 def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
     """Show differences of one kind, without the columns that none of them fills."""
     rows = [
-        (each.subject, each.field, each.before or "", each.after or "", _place(each.where))
+        (each.subject, each.field, _text(each.before), _text(each.after), _place(each.where))
         for each in found
     ]
     columns = ("what", "field", "before", "after", "where")
@@ -63,6 +66,12 @@ def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
         tuple(columns[at] for at in kept),
         tuple(tuple(row[at] for at in kept) for row in rows),
     )
+
+
+def _text(told: str | None) -> str:
+    """Shorten an engine's own words, which may be a page long; the document has the whole."""
+    text = told or ""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"
 
 
 def _place(where: WhereDocument) -> str:

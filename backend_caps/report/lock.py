@@ -246,8 +246,8 @@ class LockDocument(_Locked):
         return plan
 
     def text(self) -> str:
-        """Write the file."""
-        return self.model_dump_json(indent=2) + "\n"
+        """Write the file; what says nothing, such as a capability undeclared, is left out."""
+        return self.model_dump_json(indent=2, exclude_defaults=True) + "\n"
 
 
 def lock_document(

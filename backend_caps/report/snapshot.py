@@ -156,16 +156,18 @@ def _claim(backend: Backend) -> str:
 def _backend(claims: list[Backend]) -> BackendState:
     """Describe what a name stands for: the first of the claims to it."""
     backend = claims[0]
+    is_class = backend.engine_class is not None
     read = backend.engine_class or EngineClass(path="")
     said = backend.declaration
     return BackendState(
-        is_class=backend.engine_class is not None,
+        is_class=is_class,
         status=backend.status,
         distribution=backend.source.distribution,
         others=tuple(sorted(map(_claim, claims[1:]))),
         capabilities={} if said is None else _capabilities(said, read.readings),
-        parts=() if said is None else tuple(sorted(map(_part, said.parts))),
-        implementation=None if said is None else said.implementation,
+        parts=() if said is None else _parts(said.parts),
+        # That of an engine's class names the file, which may move.
+        implementation=None if said is None or is_class else said.implementation,
         registered_as=tuple(sorted(read.registered_as)),
         attributes={name: _attribute(each) for name, each in sorted(read.attributes.items())},
         composite=read.composite,
@@ -178,15 +180,23 @@ def _counted(problems: Iterable[Problem]) -> Mapping[str, int]:
     return Counter(found.code for found in problems)
 
 
-def _part(part: Part) -> str:
-    told = [part.backend]
-    if len(part.phases) < len(Phase):
-        told.append(f"in {text_of(part.phases)}")
-    if len(part.roles) < len(Role):
-        told.append(f"as {text_of(part.roles)}")
-    if part.given is not None:
-        told.append(f"where {part.given}")
-    return " ".join(told)
+def _parts(parts: Iterable[Part]) -> tuple[str, ...]:
+    """Tell each part with its condition once, and the uses that it takes."""
+    taken: dict[tuple[str, str], set[str]] = {}
+    for part in parts:
+        condition = "" if part.given is None else f" where {part.given}"
+        taken.setdefault((part.backend, condition), set()).add(_uses(part))
+    return tuple(
+        sorted(
+            f"{backend} ({', '.join(sorted(uses))}){condition}"
+            for (backend, condition), uses in taken.items()
+        )
+    )
+
+
+def _uses(part: Part) -> str:
+    roles = "every role" if len(part.roles) == len(Role) else text_of(part.roles)
+    return roles if len(part.phases) == len(Phase) else f"{roles} in {text_of(part.phases)}"
 
 
 def _capabilities(
@@ -231,7 +241,8 @@ def comparable(capability: str, value: object) -> object:
 
 def _condition(when: When, capability: str) -> str:
     value = text_of(when.capabilities.stated()[capability])
-    return f"{value} where {when.given}: {when.reason}"
+    held = f"{value} where {when.given}"
+    return held if str(when.given) in when.reason else f"{held}: {when.reason}"
 
 
 def _origin(declaration: Declaration, capability: str, reading: Reading | None) -> Origin:

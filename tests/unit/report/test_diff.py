@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from backend_caps.capability.backend import Backend, Reading, Status
-from backend_caps.capability.declaration import Part
+from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import Origin
+from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import BatchKind, Capabilities, HostSeqLens
 from backend_caps.report.diff import Difference, DifferenceKind, differences, mirrored, severity
@@ -180,7 +181,6 @@ _CLASSES = [
     pytest.param(
         read_class(
             attributes={
-                "gone": Reading(origin=Origin.DECLARED, words="gone = 1", value=1),
                 "same": Reading(origin=Origin.DECLARED, words="same = 1", value=1),
                 "shared": Reading(origin=Origin.DECLARED, words="shared = True", value=True),
             }
@@ -193,10 +193,7 @@ _CLASSES = [
                 ),
             }
         ),
-        [
-            (K.CHANGED, CLASS, "gone", "1", None),
-            (K.CHANGED, CLASS, "shared", "yes", "shared = True (inherited from Base)"),
-        ],
+        [(K.CHANGED, CLASS, "shared", "yes", "shared = True (inherited from Base)")],
         id="the engine's own attributes",
     ),
     pytest.param(
@@ -214,8 +211,13 @@ _CLASSES = [
             ]
         ),
         [
-            (K.VANISHED, CLASS, "part", "a in decode", None),
-            (K.APPEARED, CLASS, "part", None, "a as target where self.a"),
+            (
+                K.CHANGED,
+                CLASS,
+                "parts",
+                "a (every role in decode)",
+                "a (target) where self.a",
+            ),
         ],
         id="another part",
     ),
@@ -236,6 +238,49 @@ def test_class_differs_in(before: Backend, after: Backend, expected: list[Told])
     assert _told(found) == expected
 
 
+def test_attribute_of_one_class_is_compared_where_another_has_it() -> None:
+    """A class that stops to set what others still set has another value."""
+    one = Reading(origin=Origin.DECLARED, words="one = 1", value=1)
+    before = engine(read_class("A", attributes={"one": one}), read_class("B"))
+    after = engine(read_class("A"), read_class("B", attributes={"one": one}))
+
+    found = differences(before, after)
+
+    assert _told(found) == [
+        (K.CHANGED, "class A", "one", "1", None),
+        (K.CHANGED, "class B", "one", None, "1"),
+    ]
+
+
+def test_attribute_that_no_class_has_on_one_side_is_one_difference() -> None:
+    """A flag that an engine comes to know is told once, with the classes that set it."""
+    one = Reading(origin=Origin.DECLARED, words="one = 1", value=1)
+    before = engine(read_class("A"), read_class("B"))
+    after = engine(
+        read_class("A", attributes={"one": one}),
+        read_class("B", attributes={"one": one}),
+        read_class("New", attributes={"two": one}),
+    )
+
+    found = differences(before, after)
+
+    assert _told(found) == [
+        (K.APPEARED, "attribute one", "", None, "set by A, B"),
+        (K.APPEARED, "class New", "", None, "declares nothing"),
+    ]
+
+
+def test_class_that_moved_to_another_file_is_the_same() -> None:
+    """Neither a class's module nor its line is compared."""
+    before = read_class(capabilities=NONE)
+    moved = Declaration(capabilities=NONE, implementation="sglang.other:FlashAttentionBackend")
+    after = replace(before, source=Source(distribution="sglang"), declaration=moved)
+
+    found = differences(engine(before), Snapshot.of_reading(reading(after)))
+
+    assert found == ()
+
+
 def test_difference_says_where_both_sides_say_so() -> None:
     """A difference of a capability has the lines of both statements."""
     moved = Reading(origin=Origin.INHERITED, words="...", declared_at="sglang/base.py:9")
@@ -245,6 +290,11 @@ def test_difference_says_where_both_sides_say_so() -> None:
     found = differences(engine(before), engine(after))
 
     assert found[0].where == ("sglang/fa3.py:11", "sglang/base.py:9")
+
+
+def _shipped(source: Source, implementation: str) -> Backend:
+    declaration = Declaration(implementation=implementation)
+    return Backend(name="fa3", status=Status.OK, source=source, declaration=declaration)
 
 
 _BACKENDS = [
@@ -275,7 +325,7 @@ _BACKENDS = [
                 "class Wraps",
                 "",
                 None,
-                "registered as wraps; hands its uses to a; b",
+                "registered as wraps; hands its uses to a (every role); b (every role)",
             )
         ],
         id="a composite that appeared",
@@ -288,6 +338,15 @@ _BACKENDS = [
             (K.APPEARED, "backend fa3", "problem", None, "raises"),
         ],
         id="broken now",
+    ),
+    pytest.param(
+        [_shipped(Source(distribution="acme", version="1.0"), "acme.old:FA3")],
+        [_shipped(Source(distribution="acme-fa", version="1.0"), "acme.new:FA3")],
+        [
+            (K.CHANGED, "backend fa3", "distribution", "acme", "acme-fa"),
+            (K.CHANGED, "backend fa3", "implementation", "acme.old:FA3", "acme.new:FA3"),
+        ],
+        id="another distribution",
     ),
     pytest.param(
         [broken("fa3", Status.BROKEN)],
@@ -525,6 +584,31 @@ def test_diff_keeps_both_columns_where_something_changed() -> None:
     text = markdown(diff_view(diff_document("a", "b", found)))
 
     assert text.splitlines()[-1] == "| request | flag page\\_size | 16 |  |"
+
+
+def test_long_text_is_cut_in_a_view() -> None:
+    """A cell holds the head of an engine's words; the document holds them all."""
+    words = "x" * 1000
+    found = differences(engine(read_class()), engine(read_class(composite=words)))
+    document = diff_document("a", "b", found)
+
+    text = markdown(diff_view(document))
+
+    assert (document.differences[0].after, f"{'x' * 240} …" in text) == (words, True)
+
+
+def test_condition_that_repeats_itself_is_told_once() -> None:
+    """A reason that holds the condition's own words is left out."""
+    told = When(
+        given=Given(expression="self.a"),
+        capabilities=Capabilities(two_batch_overlap=True),
+        reason="two_batch_overlap is True where self.a",
+    )
+
+    side = engine(read_class(conditions=[told]))
+
+    said = side.backends["FlashAttentionBackend"].capabilities["two_batch_overlap"]
+    assert said.conditions == ("yes where self.a",)
 
 
 def test_diff_document_counts_each_kind() -> None:
