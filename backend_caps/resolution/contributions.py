@@ -24,15 +24,15 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
     kind = CAPABILITIES[capability]
     if use.declaration is None:
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
-        return _cause(use, (kind.worst, Origin.MISSING, use.problem.message))
+        return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), situation)
     own = {**situation, "role": use.role, "phase": use.phase}
     if use.adds_only:
         added = _added(use.declaration, capability, own)
-        return _cause(use, _joined(kind, added)) if added else None
+        return _cause(use, _joined(kind, added), own) if added else None
     stated = declared(use.declaration, capability, own)
     if kind.requires is not None:
         stated = _unless_required(use.declaration, capability, stated, own)
-    return _cause(use, _inherited(use, capability, stated))
+    return _cause(use, _inherited(use, capability, stated), own)
 
 
 def _inherited(use: Use, capability: str, stated: Stated) -> Stated:
@@ -127,8 +127,11 @@ def _unless_required(
     return kind.worst, origin, words
 
 
-def _cause(use: Use, stated: Stated) -> Cause:
+def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
     value, origin, reason = stated
+    unknown = [given for given in use.given if given.truth(situation) is Truth.UNKNOWN]
+    if unknown:
+        reason = f"{reason} (used where {' and '.join(map(str, unknown))}: not known yet)"
     return Cause(
         kind=CauseKind.BACKEND,
         name=use.backend,

@@ -123,7 +123,7 @@ class Backends:
         value = None if rest or base is None else {NEEDS: _value(base)}
         reading = Reading(
             origin=origin,
-            words=_words(origin, owner, stated),
+            words=stated.words,
             value=None if value is None else _level(value[NEEDS]),
             declared_at=stated.last.at,
             inherited_from=owner.name if origin is Origin.INHERITED else None,
@@ -233,15 +233,6 @@ def _may_be_none(node: ast.expr) -> bool:
         case ast.Call(func=ast.Name(id="getattr"), args=[_, _, ast.Constant(value=None)]):
             return True
     return False
-
-
-def _words(origin: Origin, owner: ClassDef, stated: Stated) -> str:
-    if origin is not Origin.INHERITED:
-        return stated.words
-    return (
-        f"inherits {stated.words} from {owner.name} ({stated.last.at}) and does not state it "
-        "again; SGLang takes it as it is"
-    )
 
 
 def _when(case: Case, stated: Stated) -> When:

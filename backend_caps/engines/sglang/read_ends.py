@@ -63,7 +63,6 @@ class ReadEnds:
             f"{phase.value}: {' or '.join(map(_text, own))}" for phase, own in answers.items()
         )
         if owner is not definition:
-            words = f"inherits {_METHOD} from {owner.name} ({at}): {words}"
             reading = Reading(
                 origin=Origin.INHERITED, words=words, declared_at=at, inherited_from=owner.name
             )
