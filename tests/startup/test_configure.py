@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from backend_caps import (
     HostSeqLens,
     Registry,
     Role,
+    RuleSet,
     ServerFlags,
     Source,
     configure,
@@ -98,6 +100,15 @@ def test_configure_looks_around_by_itself() -> None:
 
     assert plan["host_seq_lens"].value is HostSeqLens.NONE
     assert {use.source.distribution for use in plan.uses} == {"backend-caps-torch-native"}
+
+
+def test_configure_takes_rules_of_no_known_version() -> None:
+    """Rules that were read from an engine hold as those that come with the package."""
+    rules = replace(RuleSet.builtin("sglang-0.5.23"), name="sglang-9.9")
+
+    plan, _ = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), rules=rules)
+
+    assert plan.rules == rules
 
 
 def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
