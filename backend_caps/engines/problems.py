@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from backend_caps.capability.status import Problem
 
+CODES: Mapping[str, str] = {
+    "engine-anchor-missing": "something is not where every known version of the engine has it",
+    "engine-base-dynamic": "a class takes its base from what only running code knows",
+    "engine-base-not-found": "a class has a base of the engine's own that its source lacks",
+    "engine-bases-inconsistent": "the bases of a class have no method resolution order",
+    "engine-class-defined-twice": "a module defines a class more than once, under conditions",
+    "engine-file-not-parsed": "a file is no Python that this interpreter can parse",
+    "engine-file-repeated": "a wheel holds a file more than once",
+    "engine-file-too-large": "a file is larger than what is read of one",
+    "engine-file-unreadable": "a file cannot be opened or unpacked",
+    "engine-import-circle": "modules import a name from one another in a circle",
+    "engine-name-not-followed": "no class was found behind a name that the engine registers",
+    "engine-path-unsafe": "a wheel holds a path that is none inside it",
+    "engine-rule-unknown": "the engine forces something under a condition that no rule knows",
+    "engine-star-import": "a name may come from a star import of what the source lacks",
+    "engine-version-unknown": "nobody has compared this version of the engine with the reader",
+}
+"""Each stable code with its meaning."""
 _REST = "The rest of the engine is read."
 
 
@@ -13,16 +31,25 @@ def unsafe_path(path: str) -> Problem:
     """Tell of a path that leads out of the wheel it is in."""
     return Problem(
         code="engine-path-unsafe",
-        message=f"the wheel holds {path!r}, which leads out of it; it was not read.",
+        message=f"the wheel holds {path!r}, which is no path inside it; it was not read.",
         remedy="Do not install this wheel: get it from its publisher again.",
     )
 
 
-def too_large(path: str, size: int, limit: int) -> Problem:
+def entry_repeated(path: str) -> Problem:
+    """Tell of a file that a wheel holds more than once."""
+    return Problem(
+        code="engine-file-repeated",
+        message=f"the wheel holds {path!r} more than once; the last one was read.",
+        remedy="Do not install this wheel: get it from its publisher again.",
+    )
+
+
+def too_large(path: str, limit: int) -> Problem:
     """Tell of a file that is larger than anybody writes."""
     return Problem(
         code="engine-file-too-large",
-        message=f"{path} has {size:,} bytes, more than the {limit:,} that are read.",
+        message=f"{path} has more than the {limit:,} bytes that are read.",
         remedy=f"{_REST} If backends stand in it, tell the authors of backend-caps.",
     )
 
