@@ -1,0 +1,160 @@
+"""What a backend's class says of dtypes, sizes, devices and kinds of attention.
+
+What vLLM says does not all fit; each loss stands in the reading's words:
+
+- `auto` as the dtype of the KV cache is the model's own, and no dtype by itself;
+- a page may be any multiple of a kernel's block, and of several blocks any one will do;
+- a sparse MLA backend takes only models that are both, which is `sparse` here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import ANY, UNDECLARED
+from backend_caps.capability.sizes import OneOf
+from backend_caps.capability.spelling import AUTO, dtype
+from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.engines.source.guards import Guards
+from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.vllm.compute import windows_of
+from backend_caps.engines.vllm.constants import Constants, Item
+from backend_caps.engines.vllm.findings import Finding, Values, finding
+from backend_caps.engines.vllm.lookup import Answer, Lookup
+from backend_caps.engines.vllm.pages import is_for_none, pages_of_blocks, pages_of_test
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list that a class states, and the method that may decide in its place."""
+
+    name: str
+    decided_by: str
+    convert: Callable[[tuple[Item, ...]], object | None]
+    """None where the items have no value of ours."""
+    loss: str = ""
+
+
+def _dtypes(items: tuple[Item, ...]) -> object | None:
+    names = frozenset(dtype(item) for item in items if item != AUTO)
+    return (names or None) if items else ANY
+
+
+def _head_sizes(items: tuple[Item, ...]) -> object | None:
+    sizes = frozenset(item for item in items if isinstance(item, int))
+    return OneOf(sizes) if sizes else ANY
+
+
+_LISTS = {
+    "page_sizes": _List(
+        "get_supported_kernel_block_sizes",
+        "supports_block_size",
+        pages_of_blocks,
+        "a page is any multiple of a block",
+    ),
+    "dtypes": _List("supported_dtypes", "supports_dtype", _dtypes),
+    "kv_cache_dtypes": _List(
+        "supported_kv_cache_dtypes",
+        "supports_kv_cache_dtype",
+        _dtypes,
+        "'auto', the model's own dtype, is no dtype by itself",
+    ),
+    "head_sizes": _List("get_supported_head_sizes", "supports_head_size", _head_sizes),
+}
+
+
+class Limits:
+    """Reads the limits of backends."""
+
+    def __init__(self, constants: Constants, lookup: Lookup) -> None:
+        self._constants = constants
+        self._lookup = lookup
+
+    def findings(self, backend: ClassDef) -> dict[str, Finding]:
+        """Say what a backend's class and its bases state, by capability."""
+        found = {name: self._list(backend, each) for name, each in _LISTS.items()}
+        found["compute_capability"] = self._compute_capability(backend)
+        found["attention_arch"] = self._attention_arch(backend)
+        return {name: each for name, each in found.items() if each is not None}
+
+    def _list(self, backend: ClassDef, asked: _List) -> Finding | None:
+        answer = self._lookup.below_root(backend, asked.name)
+        decider = self._lookup.below_root(backend, asked.decided_by)
+        if decider is not None and not _only_looks_up(decider, asked.name):
+            return self._decided(backend, decider, answer)
+        if answer is None:
+            return None
+        lists = [self._constants.items(case.value, answer) for case in answer.cases]
+        known = [items for items in lists if items is not None]
+        is_lossy = asked.convert is not _dtypes or any(AUTO in items for items in known)
+        loss = asked.loss if is_lossy else ""
+        if len(known) < len(lists):
+            return finding(backend, answer, None, loss=loss)
+        cases = zip(answer.cases, known, strict=True)
+        values = [(case.guards, asked.convert(items)) for case, items in cases]
+        if any(value is None for _, value in values):
+            return _without_value(finding(backend, answer, None, loss=loss))
+        return finding(backend, answer, values, loss=loss)
+
+    def _decided(self, backend: ClassDef, decider: Answer, stated: Answer | None) -> Finding:
+        """Read what a method decides; the list that it has by its side is left in the words."""
+        values: Values | None = None
+        if decider.name == "supports_block_size":
+            sizes = pages_of_test(decider, self._constants)
+            values = None if sizes is None else [((), sizes)]
+        return finding(backend, decider, values, loss="" if stated is None else stated.text)
+
+    def _compute_capability(self, backend: ClassDef) -> Finding | None:
+        answer = self._lookup.below_root(backend, "supports_compute_capability")
+        if answer is None:
+            return None
+        found: list[tuple[Guards, object]] = []
+        for case in answer.cases:
+            windows = windows_of(case.value, answer.argument or "")
+            if windows is None:
+                return finding(backend, answer, None)
+            found.append((case.guards, windows))
+        return finding(backend, answer, found)
+
+    def _attention_arch(self, backend: ClassDef) -> Finding | None:
+        said = {
+            AttentionArch.MLA: self._lookup.below_root(backend, "is_mla"),
+            AttentionArch.SPARSE: self._lookup.below_root(backend, "is_sparse"),
+            AttentionArch.SSM: self._lookup.below_root(backend, "is_ssm"),
+        }
+        answers = [answer for answer in said.values() if answer is not None]
+        if not answers:
+            return None
+        inherited = [answer for answer in answers if answer.owner is not backend]
+        true = {arch for arch, answer in said.items() if answer is not None and _is_true(answer)}
+        is_known = all(isinstance(answer.only, ast.Constant) for answer in answers)
+        archs = frozenset(true - {AttentionArch.MLA} or true)
+        values: Values | None = [((), archs)] if is_known and archs else None
+        found = finding(backend, [*inherited, *answers][0], values)
+        words = "; ".join(answer.text for answer in answers)
+        found = replace(found, reading=replace(found.reading, words=words))
+        return _without_value(found) if is_known and not archs else found
+
+
+def _without_value(found: Finding) -> Finding:
+    """Keep the words of what is stated and has no value of ours."""
+    return Finding(reading=replace(found.reading, origin=Origin.UNDECLARED), base=UNDECLARED)
+
+
+def _is_true(answer: Answer) -> bool:
+    match answer.only:
+        case ast.Constant(value=True):
+            return True
+    return False
+
+
+def _only_looks_up(decider: Answer, name: str) -> bool:
+    """Tell whether a method does what the root's does: look its argument up in the list."""
+    argument = decider.argument or ""
+    cases = [case for case in decider.cases if not is_for_none(case, argument)]
+    looks_up = f"{argument} in cls.{name}"
+    allowed = {looks_up, f"{argument} is None or {looks_up}"}
+    return [ast.unparse(case.value) in allowed for case in cases] == [True]

@@ -1,0 +1,272 @@
+"""What is read from vLLM's wheel, against a table that a person wrote from the same source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from backend_caps.capability.backend import Backend, EngineClass, Reading
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import ANY
+from backend_caps.capability.sizes import OneOf, Sizes, admits
+from backend_caps.capability.status import Status
+from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.source.tree import open_tree
+from backend_caps.engines.vllm.graphs import LEVELS
+from backend_caps.engines.vllm.read import WITHIN, read_vllm
+from tests.upstream.tables.rows import same_condition
+from tests.upstream.tables.vllm_0_33_0 import ROWS, Row
+
+pytestmark = [pytest.mark.upstream, pytest.mark.vllm_wheel]
+
+WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
+MADE = [row for row in ROWS if row.at is not None]
+"""The rows that have a class."""
+BY_FIELD = {
+    "dtypes": "supported_dtypes",
+    "kv_cache_dtypes": "supported_kv_cache_dtypes",
+    "head_sizes": "head_sizes",
+    "block_sizes": "get_supported_kernel_block_sizes",
+    "compute_capability": "compute_capability",
+}
+each_row = pytest.mark.parametrize("row", MADE, ids=lambda row: row.name)
+
+
+class DeviceCapability(NamedTuple):
+    """vLLM's, as far as its tests of one ask."""
+
+    major: int
+    minor: int
+
+
+@pytest.fixture(scope="module")
+def reading() -> EngineReading:
+    """Read the wheel."""
+    wheels = sorted(WHEELS.glob("vllm-0.33.0-*.whl"))
+    assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make upstream"
+    return read_vllm(open_tree("vllm", wheels[0], within=WITHIN))
+
+
+def _of(reading: EngineReading, row: Row) -> tuple[Backend, EngineClass]:
+    """Find the record of the class behind a row's name."""
+    registry = reading.registry
+    declaration = registry[row.name].declaration
+    assert declaration is not None
+    (part,) = declaration.parts
+    backend = registry[part.backend]
+    assert backend.engine_class is not None
+    return backend, backend.engine_class
+
+
+def _value(readings: Mapping[str, Reading], name: str) -> object:
+    return readings[name].value if name in readings else None
+
+
+def test_reading_has_every_name(reading: EngineReading) -> None:
+    """The names of both registries are read, placeholders aside, and nothing else is a name."""
+    names = {each.name for each in reading.backends if each.engine_class is None}
+
+    assert names == {row.name for row in ROWS if row.path is not None}
+
+
+def test_reading_tells_of_the_missing_class(reading: EngineReading) -> None:
+    """The only problem is the name whose class is not in the wheel."""
+    lost = [row.name for row in ROWS if row.path is not None and row.at is None]
+
+    broken = [each.name for each in reading.backends if each.status is not Status.OK]
+
+    assert (broken, len(reading.problems)) == (lost, len(lost))
+
+
+@each_row
+def test_class_is_the_tables(reading: EngineReading, row: Row) -> None:
+    """A name stands for the class, with the builder, that the table names."""
+    backend, engine_class = _of(reading, row)
+
+    read = (engine_class.path, backend.source.declared_at)
+    assert (*read, _value(engine_class.attributes, "get_builder_cls")) == (
+        row.path,
+        row.at,
+        row.builder,
+    )
+    assert row.name in engine_class.registered_as
+
+
+@each_row
+def test_graph_is_the_tables(reading: EngineReading, row: Row) -> None:
+    """What is read of graphs, where and from whom, is what the table says."""
+    backend, engine_class = _of(reading, row)
+    graph = engine_class.readings["graph_replay"]
+
+    expected = None if row.graph.level is None else LEVELS[row.graph.level]
+    assert (graph.origin.value, graph.value) == (row.graph.said, expected)
+    assert (graph.declared_at, graph.inherited_from) == (row.graph.at, row.graph.base)
+    assert graph.words.startswith(f"{row.builder}: ")
+    assert backend.declaration is not None
+    declared = backend.declaration.capabilities.stated().get("graph_replay")
+    if row.graph.said != "conditional":
+        assert declared == (expected if row.graph.said == "declared" else None)
+
+
+@pytest.mark.parametrize("row", [row for row in MADE if row.graph.cases], ids=lambda row: row.name)
+def test_graph_cases_are_the_tables(reading: EngineReading, row: Row) -> None:
+    """Each condition is the table's, and those before it have failed; the base is what is left."""
+    declaration = _of(reading, row)[0].declaration
+    assert declaration is not None
+    *cases, (left, otherwise) = row.graph.cases
+    read = [
+        (when.capabilities.graph_replay, str(when.given.expression))
+        for when in declaration.conditions
+        if "graph_replay" in when.capabilities.stated()
+    ]
+
+    assert otherwise == "otherwise"
+    assert declaration.capabilities.graph_replay == LEVELS[left]
+    assert [value for value, _ in read] == [LEVELS[level] for level, _ in cases]
+    failed: set[str] = set()
+    for (_, expected), (_, condition) in zip(cases, read, strict=True):
+        own = _conjuncts(condition) - failed
+        assert own == _conjuncts(expected)
+        failed |= {ast.unparse(_not(node)) for node in _expressions(expected)}
+
+
+def _conjuncts(condition: str) -> set[str]:
+    """Take `a and (b and c)` apart."""
+
+    def parts(node: ast.expr) -> Iterator[str]:
+        match node:
+            case ast.BoolOp(op=ast.And(), values=values):
+                for value in values:
+                    yield from parts(value)
+            case _:
+                yield ast.unparse(node)
+
+    return set(parts(ast.parse(condition, mode="eval").body))
+
+
+def _expressions(condition: str) -> list[ast.expr]:
+    return [node for node in ast.walk(ast.parse(condition)) if isinstance(node, ast.expr)]
+
+
+def _not(node: ast.expr) -> ast.expr:
+    return ast.UnaryOp(op=ast.Not(), operand=node)
+
+
+@each_row
+def test_dtypes_are_the_tables(reading: EngineReading, row: Row) -> None:
+    """The dtypes are the list that the class states."""
+    readings = _of(reading, row)[1].readings
+
+    expected = None if row.dtypes is None else frozenset(row.dtypes)
+    assert _value(readings, "dtypes") == expected
+
+
+@each_row
+def test_kv_cache_dtypes_are_the_tables(reading: EngineReading, row: Row) -> None:
+    """The list is the class's own; what is declared of it is without `auto`."""
+    engine_class = _of(reading, row)[1]
+    declared = _value(engine_class.readings, "kv_cache_dtypes")
+
+    assert _value(engine_class.attributes, "supported_kv_cache_dtypes") == row.kv_cache_dtypes
+    assert declared in (None, frozenset(row.kv_cache_dtypes or ()) - {"auto"})
+
+
+@each_row
+def test_head_sizes_are_the_tables(reading: EngineReading, row: Row) -> None:
+    """The head sizes are the list, any, or left open where a method of the class decides."""
+    readings = _of(reading, row)[1].readings
+
+    match row.head_sizes:
+        case tuple(sizes):
+            assert _value(readings, "head_sizes") == OneOf(frozenset(sizes))
+        case "any":
+            assert _value(readings, "head_sizes") is ANY
+        case said:
+            assert _value(readings, "head_sizes") is None
+            assert ("head_sizes" in readings) == (said == "depends")
+
+
+@each_row
+def test_block_sizes_are_the_tables(reading: EngineReading, row: Row) -> None:
+    """The blocks are the list; every page that is declared is one that vLLM would take."""
+    engine_class = _of(reading, row)[1]
+    blocks = row.block_sizes if isinstance(row.block_sizes, tuple) else None
+    pages = _value(engine_class.readings, "page_sizes")
+
+    assert _value(engine_class.attributes, "get_supported_kernel_block_sizes") == blocks
+    if blocks is not None and pages is not None:
+        bases = [int(str(block).removeprefix("multiple of ")) for block in blocks]
+        admitted = [size for size in range(1, 1025) if admits(_sizes(pages), size)]
+        assert admitted
+        assert all(any(size % base == 0 for base in bases) for size in admitted)
+
+
+def _sizes(value: object) -> Sizes:
+    assert not isinstance(value, str | None)
+    return value  # type: ignore[return-value]  # a reading's value is of its capability
+
+
+@each_row
+def test_compute_capability_is_the_tables(reading: EngineReading, row: Row) -> None:
+    """The words are the class's own test; the windows hold what that test lets pass."""
+    readings = _of(reading, row)[1].readings
+
+    if row.compute_capability is None:
+        assert "compute_capability" not in readings
+        return
+    read = readings["compute_capability"]
+    said = read.words.removeprefix("supports_compute_capability() returns ")
+    assert same_condition(said, row.compute_capability)
+    for major, minor in product(range(7, 14), range(4)) if read.value is not None else ():
+        names = {
+            "capability": DeviceCapability(major, minor),
+            "DeviceCapability": DeviceCapability,
+        }
+        passes = eval(row.compute_capability, names)  # noqa: S307 - the table's own expression
+        windows = read.value if isinstance(read.value, tuple) else None
+        within = windows is None or any((major, minor) in window for window in windows)
+        assert within is passes
+
+
+@each_row
+def test_attention_arch_is_the_tables(reading: EngineReading, row: Row) -> None:
+    """A class states MLA, sparse and state-space as the table says."""
+    engine_class = _of(reading, row)[1]
+    stated = {"is_mla": row.is_mla, "is_sparse": row.is_sparse, "is_ssm": row.is_ssm}
+
+    arch = (
+        frozenset({AttentionArch.SPARSE})
+        if row.is_sparse
+        else frozenset({AttentionArch.MLA})
+        if row.is_mla
+        else frozenset({AttentionArch.SSM})
+        if row.is_ssm
+        else None
+    )
+    for name, value in stated.items():
+        assert bool(_value(engine_class.attributes, name)) is value
+    assert _value(engine_class.readings, "attention_arch") == arch
+
+
+@each_row
+def test_inherited_is_the_tables(reading: EngineReading, row: Row) -> None:
+    """What a parent states and the class does not is marked, and is not declared."""
+    backend, engine_class = _of(reading, row)
+    readings = {**engine_class.attributes, **engine_class.readings}
+    readings["supported_dtypes"] = readings.get("dtypes", Reading(origin=Origin.FORCED, words=""))
+
+    read = {
+        field
+        for field, name in BY_FIELD.items()
+        if name in readings and readings[name].origin is Origin.INHERITED
+    }
+
+    assert read == set(row.inherits)
+    assert backend.declaration is not None
+    assert backend.declaration.capabilities.stated().keys().isdisjoint(read)
