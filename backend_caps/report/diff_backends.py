@@ -155,7 +155,8 @@ def _of_capability(
     where = (one.where, other.where)
     was, is_ = bool(one.conditions), bool(other.conditions)
     kind = severity(name, one.value, other.value)
-    if kind is None and one.origin is not other.origin and was is is_:
+    is_same = (one.origin, one.base) == (other.origin, other.base)
+    if kind is None and was is is_ and not is_same:
         kind = DifferenceKind.CHANGED
     if kind is not None:
         yield Difference(

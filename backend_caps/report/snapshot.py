@@ -16,6 +16,7 @@ from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.documents import PlanDocument, ValueDocument
@@ -35,6 +36,8 @@ class CapabilityState:
 
     value: object
     """The join over both ways of every condition; None where a composite leaves it to its parts."""
+    base: str
+    """What holds where no condition does, in words."""
     origin: Origin
     """`DECLARED`, `INHERITED` or `UNDECLARED`: of what holds where no condition does."""
     conditions: tuple[str, ...]
@@ -218,14 +221,16 @@ def _capability(
     if not conditions and reading is not None and reading.origin is Origin.CONDITIONAL:
         conditions = (reading.words,)
     origin = _origin(declaration, capability, reading)
+    base = text_of(declaration.capabilities.stated().get(capability, UNDECLARED))
     is_silent = origin is Origin.UNDECLARED and not conditions
     if declaration.parts and is_silent:
         value, words = None, "left to its parts"
     else:
         value = comparable(capability, declared(declaration, capability, {})[0])
-        words = _words(value, origin, reading, is_conditional=bool(conditions))
+        words = _words(value, base, origin, reading, is_conditional=bool(conditions))
     return CapabilityState(
         value=value,
+        base=base,
         origin=origin,
         conditions=conditions,
         words=words,
@@ -252,14 +257,16 @@ def _origin(declaration: Declaration, capability: str, reading: Reading | None) 
     return Origin.DECLARED if is_stated else Origin.UNDECLARED
 
 
-def _words(value: object, origin: Origin, reading: Reading | None, *, is_conditional: bool) -> str:
+def _words(
+    value: object, base: str, origin: Origin, reading: Reading | None, *, is_conditional: bool
+) -> str:
     text = text_of(value)
     if is_conditional:
-        return f"{text} (on a condition)"
+        return f"{text} on a condition, else {base}"
     if origin is Origin.DECLARED:
         return text
-    base = None if reading is None else reading.inherited_from
-    told = f"inherited from {base}" if origin is Origin.INHERITED and base else origin.value
+    owner = None if reading is None else reading.inherited_from
+    told = f"inherited from {owner}" if origin is Origin.INHERITED and owner else origin.value
     return f"{told}, counts as {text}"
 
 

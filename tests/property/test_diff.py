@@ -16,16 +16,20 @@ from backend_caps.report.documents import PlanDocument, json_of, plan_document
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plan_values import value_of
 from backend_caps.report.snapshot import Snapshot, comparable
+from backend_caps.resolution.contributions import declared
+from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from tests.property.strategies import (
+    Situation,
     declarations,
     declared_value,
     flags,
     joined_value,
     law,
     rules,
+    situations,
     some_uses,
 )
 
@@ -117,6 +121,15 @@ requests = st.builds(
     engine=st.none() | st.just("sglang"),
 )
 
+NOTHING_ASKED = LockedRequest(
+    flags=ServerFlags(),
+    facts=Facts(),
+    unsafe_override=None,
+    policy=Policy.WARN,
+    rules=None,
+    engine=None,
+)
+
 
 @st.composite
 def plans(draw: st.DrawFn) -> PlanDocument:
@@ -153,6 +166,35 @@ def test_nothing_differs_from_itself(side: Snapshot) -> None:
 def test_comparing_the_other_way_round_is_the_mirror(one: Snapshot, other: Snapshot) -> None:
     """What one way vanished, became stricter or conditional, the other way did the opposite."""
     assert differences(other, one) == mirrored(differences(one, other))
+
+
+@law
+@given(
+    one=declarations,
+    situation=situations,
+    name=st.sampled_from(list(CAPABILITIES)),
+    data=st.data(),
+)
+def test_backends_without_a_difference_answer_the_same(
+    one: Declaration, situation: Situation, name: str, data: st.DataObject
+) -> None:
+    """Where no difference is told, no server gets another value of a backend."""
+    changed = one.capabilities.model_copy(update={name: data.draw(declared_value(name))})
+    declared_twice = [one, one.model_copy(update={"capabilities": changed})]
+
+    locks = [
+        lock_document(
+            NOTHING_ASKED,
+            backends=[Backend(name="fa3", status=Status.OK, source=Source(), declaration=each)],
+            problems=(),
+            rules=RuleSet.builtin("sglang-0.5.13"),
+        )
+        for each in declared_twice
+    ]
+
+    values = [comparable(name, declared(each, name, situation)[0]) for each in declared_twice]
+    differs = differences(*map(Snapshot.of_lock, locks)) != ()
+    assert differs or values[0] == values[1]
 
 
 @law

@@ -104,7 +104,7 @@ _CLASSES = [
         read_class(capabilities=NONE),
         read_class(capabilities=NONE, conditions=[RAGGED]),
         [
-            (K.STRICTER, CLASS, "host_seq_lens", "none", "exact (on a condition)"),
+            (K.STRICTER, CLASS, "host_seq_lens", "none", "exact on a condition, else none"),
             (
                 K.BECAME_CONDITIONAL,
                 CLASS,
@@ -119,7 +119,7 @@ _CLASSES = [
         read_class(conditions=[RAGGED]),
         read_class(capabilities=NONE),
         [
-            (K.LOOSER, CLASS, "host_seq_lens", "exact (on a condition)", "none"),
+            (K.LOOSER, CLASS, "host_seq_lens", "exact on a condition, else undeclared", "none"),
             (K.LOOSER, CLASS, "max_context_len_known", "undeclared, counts as no", "yes"),
             (
                 K.BECAME_UNCONDITIONAL,
@@ -144,6 +144,23 @@ _CLASSES = [
             )
         ],
         id="on another condition",
+    ),
+    pytest.param(
+        read_class(capabilities=NONE, conditions=[RAGGED]),
+        read_class(
+            capabilities=NONE.model_copy(update={"host_seq_lens": "upper_bound"}),
+            conditions=[RAGGED],
+        ),
+        [
+            (
+                K.CHANGED,
+                CLASS,
+                "host_seq_lens",
+                "exact on a condition, else none",
+                "exact on a condition, else upper_bound",
+            )
+        ],
+        id="another value where the condition does not hold",
     ),
     pytest.param(
         read_class(),
@@ -301,7 +318,7 @@ _BACKENDS = [
     pytest.param(
         [],
         [installed("fa3", NONE, conditions=[RAGGED])],
-        [(K.APPEARED, "backend fa3", "", None, "host_seq_lens: exact (on a condition)")],
+        [(K.APPEARED, "backend fa3", "", None, "host_seq_lens: exact on a condition, else none")],
         id="one that appeared",
     ),
     pytest.param(

@@ -1,0 +1,322 @@
+"""What `lock`, `verify` and `diff` print, and the status they exit with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner, Result
+
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.main import cli
+from backend_caps.engines.errors import EngineNotInstalledError
+from backend_caps.engines.reading import EngineReading
+from tests.cli.conftest import DECLARATIONS, CommandLine
+from tests.unit.report import sides
+
+LEAN = "--attention-backend acme_lean --speculative-algorithm EAGLE --kv-cache-dtype bfloat16"
+PROGRAM = str(Path(sys.executable).with_name("backend-caps"))
+
+
+def _lock(acme: CommandLine, flags: str = "") -> Path:
+    """Write a lock beside the folder of plugins."""
+    file = acme.root.parent / "a.lock.json"
+    result = acme.run(f"lock --path @ --output {file} -- {flags}")
+    assert (result.exit_code, result.output) == (0, "")
+    return file
+
+
+def _diff(*words: str) -> Result:
+    """Compare two sides."""
+    return CliRunner().invoke(cli, ["diff", *words], obj=Invocation())
+
+
+def _redeclare(acme: CommandLine, old: str, new: str) -> None:
+    """Change the plugin's source; another size, or the same second would hide it."""
+    source = acme.root / "acme_caps.py"
+    source.write_text(DECLARATIONS.replace(old, new) + "# changed\n")
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Put two small engines in the place of their reader: the folders `old` and `new`."""
+
+    def read_engine(engine: str, source: Path | None) -> EngineReading:
+        if source is None:
+            raise EngineNotInstalledError(engine=engine)
+        return {"old": sides.OLD, "new": sides.NEW}[source.name]
+
+    module = ModuleType("backend_caps.engines.read")
+    module.__dict__["read_engine"] = read_engine
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_lock_is_written_to_standard_output(acme: CommandLine) -> None:
+    """Without a file, the lock is the output: what is installed, and no plan unasked."""
+    result = acme.run("lock --path @")
+
+    document = json.loads(result.stdout)
+    assert document["schema"] == "backend-caps/lock@1"
+    assert [(b["name"], b["version"]) for b in document["backends"]] == [
+        ("acme_lean", "1.0"),
+        ("acme_reads", "1.0"),
+    ]
+    assert document["plan"] is None
+
+
+def test_lock_with_flags_has_the_plan(acme: CommandLine) -> None:
+    """Server flags after -- are locked with the plan of that server."""
+    result = acme.run(f"lock --path @ --fact head_size=64 -- {LEAN}")
+
+    document = json.loads(result.stdout)
+    assert document["request"]["flags"] == {
+        "attention_backend": "acme_lean",
+        "speculative_algorithm": "EAGLE",
+        "kv_cache_dtype": "bfloat16",
+    }
+    assert document["request"]["facts"]["head_size"] == 64
+    assert document["plan"]["schema"] == "backend-caps/plan@1"
+
+
+def test_lock_offers_no_format(acme: CommandLine) -> None:
+    """A lock has one format, so help names none."""
+    result = acme.run("lock --help")
+
+    assert "--output" in result.stdout
+    assert "--format" not in result.stdout
+
+
+@pytest.mark.parametrize(("seed", "folder"), [("1", "one"), ("2", "two")])
+def test_lock_is_the_same_bytes_everywhere(
+    acme: CommandLine, tmp_path: Path, seed: str, folder: str
+) -> None:
+    """Neither the working directory nor the order of sets is in a lock, nor a path."""
+    expected = acme.run(f"lock --path @ -- {LEAN}").stdout
+    (tmp_path / folder).mkdir()
+
+    finished = subprocess.run(
+        [PROGRAM, "lock", "--path", "../site", "--", *LEAN.split()],
+        cwd=tmp_path / folder,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert finished.stdout == expected
+    assert str(tmp_path) not in finished.stdout
+
+
+def test_lock_into_a_folder_that_is_not_there_is_an_error(acme: CommandLine) -> None:
+    """What the system says of the file is said."""
+    result = acme.run("lock --path @ --output @/none/a.json")
+
+    assert result.exit_code == 1
+    assert "No such file or directory" in result.stderr
+
+
+def test_verify_after_lock_is_clean(acme: CommandLine) -> None:
+    """Where nothing has changed, the status is 0 and one sentence says so."""
+    file = _lock(acme, LEAN)
+
+    result = acme.run(f"verify {file} --path @")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.split() == f"Nothing differs between {file} and what is installed.".split()
+
+
+def test_verify_names_what_changed(acme: CommandLine) -> None:
+    """Another declaration is a difference of the backend, and of the plan."""
+    file = _lock(acme, LEAN)
+    _redeclare(acme, "needs_cpu_seq_lens=False", 'host_seq_lens="upper_bound"')
+
+    result = acme.run(f"verify {file} --path @ --format json")
+
+    assert result.exit_code == 1
+    told = [
+        (each["kind"], each["subject"], each["field"], each["after"])
+        for each in json.loads(result.stdout)["differences"]
+    ]
+    # Piecewise graphs force the plan's value, so it stays.
+    assert told == [
+        (
+            "changed",
+            "backend acme_lean",
+            "host_seq_lens",
+            "exact on a condition, else upper_bound",
+        )
+    ]
+
+
+def test_verify_tells_of_a_plan_that_is_refused_now(acme: CommandLine) -> None:
+    """A backend in use that cannot be read any more is a difference, and no error."""
+    file = _lock(acme, LEAN)
+    _redeclare(acme, "LEAN = ", "raise KeyError\nLEAN = ")
+
+    result = acme.run(f"verify {file} --path @ --format json")
+
+    refused = [
+        each["after"]
+        for each in json.loads(result.stdout)["differences"]
+        if each["subject"] == "plan"
+    ]
+    assert (result.exit_code, len(refused)) == (1, 1)
+    assert refused[0].startswith(
+        "refused: --attention-backend names a backend that cannot be used: "
+    )
+
+
+def test_verify_takes_no_flags_from_the_environment(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock's own request is repeated, whatever is set here."""
+    file = _lock(acme)
+    monkeypatch.setenv("BACKEND_CAPS_FLAG_PAGE_SIZE", "16")
+
+    result = acme.run(f"verify {file} --path @")
+
+    assert result.exit_code == 0
+
+
+def test_verify_of_no_lock_is_a_usage_error(acme: CommandLine) -> None:
+    """A file that is no lock is another status than one that differs."""
+    result = acme.run("verify @/acme_caps.py")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: lock file ")
+
+
+@pytest.mark.parametrize(
+    ("source", "status"), [pytest.param("old", 0, id="same"), pytest.param("new", 1, id="other")]
+)
+def test_verify_reads_the_engine_of_the_lock(
+    acme: CommandLine, engines: Path, source: str, status: int
+) -> None:
+    """The engine of a lock is read again, from the source that is named now."""
+    file = engines / "a.lock.json"
+    written = acme.run(
+        f"lock --path @ --engine sglang --source {engines}/old --output {file} -- "
+        "--attention-backend fa9"
+    )
+
+    result = acme.run(f"verify {file} --path @ --source {engines}/{source}")
+
+    assert (written.exit_code, result.exit_code, result.stderr) == (0, status, "")
+    assert str(engines) not in file.read_text()
+
+
+def test_lock_of_an_engine_keeps_rules_that_are_named(acme: CommandLine, engines: Path) -> None:
+    """The rule set is the engine's own unless another is named, and verify asks for the same."""
+    file = engines / "a.lock.json"
+    acme.run(
+        f"lock --path @ --engine sglang --source {engines}/old --rules sglang-0.5.23 "
+        f"--output {file}"
+    )
+
+    result = acme.run(f"verify {file} --path @ --source {engines}/old")
+
+    assert json.loads(file.read_text())["request"]["rules"] == "sglang-0.5.23"
+    assert result.exit_code == 0
+
+
+def test_diff_of_two_engines_as_markdown(engines: Path) -> None:
+    """The comment on a pull request begins with the counts, and names the versions."""
+    result = _diff(f"sglang@{engines}/old", f"sglang@{engines}/new", "--format", "markdown")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[:2] == [
+        "- 2 appeared, 3 vanished, 4 stricter, 2 looser, 1 became conditional, 6 changed",
+        "- from sglang 0.5.13 to sglang 0.5.23",
+    ]
+
+
+def test_diff_of_an_engine_with_itself_is_empty(engines: Path) -> None:
+    """Where nothing differs, the status is 0, and the sides are named as they were asked for."""
+    side = f"sglang@{engines}/old"
+
+    result = _diff(side, side, "--format", "json")
+
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["schema"]) == (0, "backend-caps/diff@1")
+    assert (document["before"], document["differences"]) == (side, [])
+
+
+def test_diff_of_two_locks(acme: CommandLine) -> None:
+    """Locks are compared without looking at what is installed."""
+    before = _lock(acme, LEAN)
+    after = before.with_name("b.lock.json")
+    _redeclare(acme, "graph_replay={BatchKind.SINGLE_TOKEN_DECODE},", "")
+    acme.run(f"lock --path @ --output {after} -- {LEAN}")
+
+    result = acme.run(f"diff {before} {after} --format markdown")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[0] == "- 4 stricter"
+    assert [line.split(" | ")[:2] for line in result.stdout.splitlines()[7:]] == [
+        ["| backend acme\\_lean", "graph\\_replay"],
+        ["| plan decode", "graph\\_replay"],
+        ["| plan prefill", "graph\\_replay"],
+        ["| plan verify", "graph\\_replay"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param(["a"], "Missing argument 'B'", id="one side"),
+        pytest.param(
+            ["none", "none"], "error: lock file 'none' cannot be read: No such", id="no file"
+        ),
+        pytest.param(
+            ["trt@x", "none"], "error: lock file 'trt@x' cannot be read: No such", id="no engine"
+        ),
+        pytest.param(["sglang@", "b"], "no distribution 'sglang' is installed", id="absent"),
+        pytest.param(
+            ["sglang@installed", "b"], "no distribution 'sglang' is installed", id="absent, named"
+        ),
+    ],
+)
+@pytest.mark.usefixtures("engines")
+def test_diff_of_what_cannot_be_read_is_wrong_usage(words: list[str], told: str) -> None:
+    """What cannot be compared is no difference, so its status is another."""
+    result = _diff(*words)
+
+    assert result.exit_code == 2
+    assert told in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["lock", "verify", "diff"])
+def test_command_loads_no_torch(acme: CommandLine, command: str) -> None:
+    """Locking and comparing start no torch."""
+    file = _lock(acme)
+    words = {"lock": ["lock"], "verify": ["verify", str(file)], "diff": ["diff", *[str(file)] * 2]}
+    code = (
+        "import sys\nfrom backend_caps.__main__ import main\n"
+        f"try: main({words[command]!r})\nexcept SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+
+    assert finished.returncode == 0
+
+
+def test_report_loads_nothing_of_locks() -> None:
+    """A report is not slower for the commands that it does not run."""
+    code = (
+        "import sys\nfrom backend_caps.__main__ import main\n"
+        "try: main(['report'])\nexcept SystemExit: pass\n"
+        "sys.exit('backend_caps.report.lock' in sys.modules)"
+    )
+
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+
+    assert finished.returncode == 0
