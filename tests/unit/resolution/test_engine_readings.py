@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.backend import Reading
+from backend_caps.capability.declaration import Part
+from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import AttentionArch, Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry
 from backend_caps.resolution.engine import Engine
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import SPECULATING, flags, use
+from backend_caps.resolution.uses import uses_of
+from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, installed, named, use
 
 _ENGINE = Engine(
     name="sglang-9.9",
@@ -100,3 +103,33 @@ def test_inherited_opt_out_counts_as_undeclared(
     (cause,) = resolve([read], flags(SPECULATING))["host_seq_lens"].causes
 
     assert (cause.value, cause.reason, cause.origin) == (HostSeqLens.EXACT, reason, origin)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reasons"),
+    [
+        pytest.param(
+            Facts(),
+            [
+                "declares host_seq_lens=exact (used where attention_arch = mla: not known yet)",
+                "declares host_seq_lens=none (used where attention_arch = mha: not known yet)",
+            ],
+            id="open",
+        ),
+        pytest.param(
+            Facts(attention_arch=AttentionArch.MHA), ["declares host_seq_lens=none"], id="decided"
+        ),
+    ],
+)
+def test_cause_says_that_its_class_is_not_certain(facts: Facts, reasons: list[str]) -> None:
+    """Where a name may stand for either of two classes, both count and say why."""
+    mha = Part("a", given=Given(attention_arch={AttentionArch.MHA}))
+    mla = Part("b", given=Given(attention_arch={AttentionArch.MLA}))
+    backends = named(
+        installed("a", OPTS_OUT), installed("b", READS), installed("either", parts=[mha, mla])
+    )
+    read = flags(f"--attention-backend either {SPECULATING}")
+
+    plan = resolve(uses_of(read, backends), read, facts=facts)
+
+    assert list(dict.fromkeys(c.reason for c in plan["host_seq_lens"].causes)) == reasons
