@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pydantic import JsonValue
+
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.report.documents import BackendDocument, CapabilityDocument, ReportDocument
 from backend_caps.report.engine_documents import EngineDocument, PartDocument
@@ -18,6 +20,15 @@ _TOLD_BY_NAMES = frozenset({"roles"})
 """What follows from the names that a class is registered as, and is shown with them."""
 _SIDE_BY_SIDE = 3
 """Capabilities in one table: as many as a terminal of 100 columns holds."""
+_FIRST_COLUMN = "class, where"
+_BESIDE_LONG_NAMES = 2
+"""As many where the names that classes are registered as are vLLM's, which are long."""
+_BATCHES: Mapping[frozenset[str], str] = {
+    frozenset({"single_token_decode"}): "single tokens",
+    frozenset({"single_token_decode", "uniform_batch"}): "uniform batches",
+    frozenset({"single_token_decode", "uniform_batch", "mixed_batch"}): "every batch",
+}
+"""The sets of batches that engines know, which grow, in fewer words than all of their members."""
 _NAMES = {capability: name for name, capability in SPELLINGS.items()}
 """The engines' own names of capabilities."""
 
@@ -74,15 +85,21 @@ def _tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
     ordered = sorted(told_here, key=lambda name: name not in _FIRST)
     stated = [name for name in ordered if any(_says(backend, name) for backend in classes)]
     yield from _counts(classes, [name for name in stated if name in _FIRST])
-    yield _main_table(classes, stated[:_SIDE_BY_SIDE])
-    for start in range(_SIDE_BY_SIDE, len(stated), _SIDE_BY_SIDE):
+    num_main = sum(name in _FIRST for name in stated) or _BESIDE_LONG_NAMES
+    yield _main_table(classes, stated[:num_main])
+    for start in range(num_main, len(stated), _SIDE_BY_SIDE):
         shown = stated[start : start + _SIDE_BY_SIDE]
         rows = [
-            (backend.name, *(_cell(backend, name) for name in shown))
+            (_class_and_place(backend), *(_cell(backend, name) for name in shown))
             for backend in classes
             if any(_says(backend, name) for name in shown)
         ]
-        yield Table(("class", *map(_column, shown)), tuple(rows), "names")
+        yield Table((_FIRST_COLUMN, *map(_column, shown)), tuple(rows), "names")
+
+
+def _class_and_place(backend: BackendDocument) -> str:
+    """Write a class with its file, which tells it from another of its name."""
+    return f"{backend.name.rpartition('.')[2]}\n{file_of(backend.declared_at or '')}".rstrip()
 
 
 def _counts(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Iterator[Section]:
@@ -99,13 +116,13 @@ def _count(classes: Sequence[BackendDocument], capability: str) -> str:
 def _main_table(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Table:
     rows = [
         (
-            f"{backend.name.rpartition('.')[2]}\n{file_of(backend.declared_at or '')}".rstrip(),
+            _class_and_place(backend),
             ", ".join(backend.registered_as or ()),
             *(_cell(backend, name) for name in shown),
         )
         for backend in classes
     ]
-    columns = ("class, where", "registered as", *map(_column, shown))
+    columns = (_FIRST_COLUMN, "registered as", *map(_column, shown))
     return Table(columns, tuple(rows), "names")
 
 
@@ -122,8 +139,14 @@ def _cell(backend: BackendDocument, capability: str) -> str:
     said = backend.capabilities.get(capability)
     if said is None:
         return backend.status
-    value = "depends" if said.when else words_of(said.value)
+    value = "depends" if said.when else _words(capability, said.value)
     return f"{value}\n(inherited)" if said.origin == "inherited" else value
+
+
+def _words(capability: str, value: JsonValue) -> str:
+    if capability == "graph_replay" and isinstance(value, list):
+        return _BATCHES.get(frozenset(map(str, value)), words_of(value))
+    return words_of(value)
 
 
 def _dependences(classes: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
@@ -131,16 +154,18 @@ def _dependences(classes: Sequence[BackendDocument]) -> Iterator[tuple[str, str]
         for capability, said in backend.capabilities.items():
             if said.when or said.origin == "conditional":
                 place = f" ({file_of(said.declared_at)})" if said.declared_at else ""
-                yield f"{_column(capability)} {_dependence(said)}{place}", backend.name
+                yield f"{_column(capability)} {_dependence(capability, said)}{place}", backend.name
 
 
-def _dependence(said: CapabilityDocument) -> str:
+def _dependence(capability: str, said: CapabilityDocument) -> str:
     """Tell each value with its condition, in the source's words."""
-    cases = [f"{words_of(when.value)} where {when.given}" for when in said.when or ()]
+    cases = [f"{_words(capability, when.value)} where {when.given}" for when in said.when or ()]
     if not cases:
         return f"depends: {said.words}"
-    has_base = said.value not in {"depends", "undeclared"}
-    return "is " + ", ".join([*cases, *([f"else {words_of(said.value)}"] if has_base else [])])
+    has_base = said.value not in ("depends", "undeclared")
+    if has_base:
+        cases.append(f"else {_words(capability, said.value)}")
+    return f"is {', '.join(cases)}"
 
 
 def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:

@@ -67,13 +67,9 @@ def test_report_on_an_engine_as_json_has_its_keys(acme: CommandLine) -> None:
     document = json.loads(result.stdout)
     assert document["schema"] == "backend-caps/report@1"
     assert document["engine"]["name"] == "vllm"
-    assert [each["name"] for each in document["backends"]] == [
-        "FLASH_ATTN",
-        "FlashAttentionBackend",
-        "TritonAttentionBackend",
-        "acme_lean",
-        "acme_reads",
-    ]
+    own = [backend.name for backend in engine_scene.VLLM.backends]
+    told = [backend["name"] for backend in document["backends"]]
+    assert told == sorted([*own, "acme_lean", "acme_reads"])
 
 
 def test_engine_is_read_where_it_is_said(acme: CommandLine, reader: Reader) -> None:

@@ -328,6 +328,30 @@ VLLM = EngineReading(
             },
             registered_as=("TRITON_ATTN",),
         ),
+        read_class(
+            "FlexAttentionBackend",
+            f"{_V1}/flex_attention.py:90",
+            {
+                "graph_replay": says(
+                    frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
+                    "UNIFORM_BATCH",
+                    f"{_V1}/flex_attention.py:95",
+                ),
+                "dtypes": says(frozenset({"float32"}), "if on_cpu", f"{_V1}/flex_attention.py:99"),
+            },
+            conditions=[
+                When(
+                    given=Given(device={"cuda"}),
+                    capabilities=Capabilities(dtypes={"float16", "bfloat16"}),
+                    reason="else",
+                )
+            ],
+        ),
+        read_class(
+            "OddBackend",
+            f"{_V1}/odd.py:1",
+            {"graph_replay": says(frozenset({BatchKind.MIXED_BATCH}), "odd", f"{_V1}/odd.py:2")},
+        ),
         read_name("FLASH_ATTN", Part("FlashAttentionBackend")),
     ),
     rules=None,
