@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.diff_backends import of_backends, of_problems, severity
 from backend_caps.report.difference import (
     Difference,
@@ -73,10 +74,14 @@ def _of_plans(before: Snapshot, after: Snapshot) -> Iterator[Difference]:
 def _of_plan_value(
     subject: str, name: str, one: PlanValue, other: PlanValue
 ) -> Iterator[Difference]:
+    """Compare a value, then who holds it from being better, then what it does."""
     kind = severity(name, one.value, other.value)
+    is_held = one.value != CAPABILITIES[name].best
     if kind is not None:
         yield Difference(
             kind=kind, subject=subject, field=name, before=one.words, after=other.words
         )
+    elif is_held and one.words != other.words:
+        yield changed(subject, name, one.words, other.words)
     elif one.effect != other.effect:
         yield changed(subject, name, one.effect, other.effect)

@@ -468,7 +468,7 @@ def test_requests_are_compared() -> None:
 
 
 def test_plans_are_compared_with_who_decides() -> None:
-    """A value of a plan that changed names who decides it."""
+    """A value of a plan that changed names who decides it, and so does one decided by others."""
     forced, free = (scene.plan(line)[1] for line in (scene.FORCED, scene.FREE))
 
     found = differences(installed_side(plan=forced), installed_side(plan=free))
@@ -481,6 +481,13 @@ def test_plans_are_compared_with_who_decides() -> None:
             "max_speculative_topk",
             "1, decided by backend triton",
             "8, decided by backend fa3",
+        ),
+        (
+            K.CHANGED,
+            "plan",
+            "host_seq_lens",
+            "exact, decided by backend fa3; rule piecewise-cuda-graph; rule two-batch-overlap",
+            "exact, decided by backend fa3 (draft decode, target decode)",
         ),
     ]
 
