@@ -1,0 +1,65 @@
+"""Conditions as expressions of the source itself.
+
+What is no expression there, such as an `except` clause, stands in one as a name that reads like
+it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+
+Guards = tuple[ast.expr, ...]
+"""Conditions that must all hold."""
+
+
+def words(text: str) -> ast.expr:
+    """Write what is no expression as one."""
+    return ast.Name(id=text, ctx=ast.Load())
+
+
+def in_method(name: str) -> ast.expr:
+    """Guard what a method does that nothing seen here calls."""
+    return words(f"once {name}() has run")
+
+
+def negated(test: ast.expr) -> ast.expr:
+    """Turn a condition over."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return operand
+        case ast.Constant(value=bool(value)):
+            return ast.Constant(value=not value)
+    return ast.UnaryOp(op=ast.Not(), operand=test)
+
+
+def any_of(tests: Sequence[ast.expr]) -> ast.expr:
+    """Say that one of some conditions holds."""
+    return tests[0] if len(tests) == 1 else ast.BoolOp(op=ast.Or(), values=list(tests))
+
+
+def all_of(guards: Iterable[ast.expr]) -> ast.expr:
+    """Say that some conditions hold, as one."""
+    parts = conditions(guards) or [ast.Constant(value=True)]
+    return parts[0] if len(parts) == 1 else ast.BoolOp(op=ast.And(), values=parts)
+
+
+def conditions(guards: Iterable[ast.expr]) -> list[ast.expr]:
+    """List the single conditions of guards, each once, `a and b` as two; `True` is none."""
+    found: dict[str, ast.expr] = {}
+    for guard in guards:
+        parts = (
+            guard.values
+            if isinstance(guard, ast.BoolOp) and isinstance(guard.op, ast.And)
+            else [guard]
+        )
+        for part in parts:
+            if not (isinstance(part, ast.Constant) and part.value is True):
+                found.setdefault(ast.unparse(part), part)
+    return list(found.values())
+
+
+def condition(guards: Iterable[ast.expr]) -> str:
+    """Write guards as one expression; nothing where there is none."""
+    parts = conditions(guards)
+    return ast.unparse(all_of(parts)) if parts else ""

@@ -1,0 +1,245 @@
+"""Under which conditions statements run, compared with Python."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from itertools import product
+from textwrap import dedent, indent
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend_caps.engines.source.guards import condition, conditions, guarded, in_method, negated
+
+TESTS = ("a", "b", "not c", "a and b", "b or c", "not (a or c)", "k == 1", "a if b else c", "True")
+
+
+def _guarded(text: str) -> list[tuple[str, str]]:
+    """List each statement of a body with its condition."""
+    body = ast.parse(dedent(text)).body
+    return [(ast.unparse(each.node), condition(each.guards)) for each in guarded(body)]
+
+
+@st.composite
+def _bodies(draw: st.DrawFn, depth: int = 3) -> str:
+    """Write a body of marks, branches and ways to leave."""
+    kinds = ["mark", "mark", "return", "raise", "if", "elif", "with", "match", "try"]
+    inner = _bodies(depth=depth - 1)
+    lines = []
+    for kind in draw(st.lists(st.sampled_from(kinds if depth else kinds[:4]), max_size=4)):
+        test, other = draw(st.sampled_from(TESTS)), draw(st.sampled_from(TESTS))
+        match kind:
+            case "if" | "elif":
+                lines.append(f"if {test}:\n{_in(draw(inner))}")
+                lines += [f"elif {other}:\n{_in(draw(inner))}"] if kind == "elif" else []
+                lines += [f"else:\n{_in(draw(inner))}"] if draw(st.booleans()) else []
+            case "with":
+                lines.append(f"with held:\n{_in(draw(inner))}")
+            case "try":
+                lines.append(f"try:\n{_in(draw(inner))}\nfinally:\n    mark(NUMBER)")
+            case "match":
+                patterns = draw(st.permutations(["0", "1", f"1 if {test}", "None", "_"]))
+                chosen = [each for each in patterns[:3] if each != "_"] + ["_"] * draw(
+                    st.booleans()
+                )
+                cases = "".join(f"case {each}:\n{_in(draw(inner))}\n" for each in chosen or ["2"])
+                lines.append(f"match k:\n{_in(cases)}")
+            case _:
+                lines.append({"mark": "mark(NUMBER)", "raise": "raise Left"}.get(kind, kind))
+    return "\n".join(lines) or "pass"
+
+
+def _in(body: str) -> str:
+    return indent(body, "    ")
+
+
+def _numbered(body: str) -> str:
+    parts = body.split("NUMBER")
+    numbered = [f"{part}{number}" for number, part in enumerate(parts[:-1])]
+    return "".join([*numbered, parts[-1]])
+
+
+class _Left(Exception):  # noqa: N818 - it is none of a program's
+    """A generated body raised."""
+
+
+def _ran(body: str) -> Iterator[tuple[dict[str, object], list[int]]]:
+    """Run a body with each truth of its variables, and list its marks where it does not raise."""
+    marks: list[int] = []
+    names: dict[str, Any] = {"mark": marks.append, "held": nullcontext(), "Left": _Left}
+    exec(f"def run(a, b, c, k):\n{_in(body)}", names)  # noqa: S102 - our own generated text
+    for values in product([False, True], [False, True], [False, True], [0, 1, None]):
+        marks.clear()
+        with suppress(_Left):
+            names["run"](*values)
+            yield dict(zip("abck", values, strict=True)), list(marks)
+
+
+@settings(max_examples=200, deadline=None)
+@given(body=_bodies().map(_numbered))
+def test_statements_run_where_their_conditions_hold(body: str) -> None:
+    """For each truth of the variables, just the statements run whose conditions are true."""
+    marks = ((text, when) for text, when in _guarded(body) if text.startswith("mark"))
+    stated = [(int(text[5:-1]), compile(when or "True", "", "eval")) for text, when in marks]
+
+    for values, ran in _ran(body):
+        predicted = [number for number, when in stated if eval(when, values)]  # noqa: S307 - ours
+        assert predicted == ran
+
+
+@pytest.mark.parametrize(
+    ("text", "stated"),
+    [
+        pytest.param(
+            "if a:\n    if b:\n        return 1\nx",
+            [("return 1", "a and b"), ("x", "not a or not b")],
+            id="a branch that returns within a branch",
+        ),
+        pytest.param(
+            "if a:\n    return 1\nelif b:\n    y\nx",
+            [("return 1", "a"), ("y", "not a and b"), ("x", "not a")],
+            id="one of three branches returns",
+        ),
+        pytest.param("if a:\n    raise E\nx", [("raise E", "a"), ("x", "")], id="a raise"),
+        pytest.param("return 1\nx", [("return 1", "")], id="what follows a return"),
+        pytest.param("raise E\nx", [("raise E", "")], id="what follows a raise"),
+        pytest.param(
+            "if TYPE_CHECKING:\n    x\nelse:\n    y\nif t.TYPE_CHECKING:\n    z",
+            [("x", ""), ("y", ""), ("z", "")],
+            id="what only the type checker sees",
+        ),
+        pytest.param(
+            "for x in y:\n    if a:\n        continue\n    z\nw",
+            [
+                ("continue", "for x in y and a"),
+                ("z", "for x in y and (not a)"),
+                ("w", ""),
+            ],
+            id="a loop that is continued",
+        ),
+        pytest.param(
+            "for x in y:\n    if a:\n        return x\nz",
+            [("return x", "for x in y and a"), ("z", "not returned from the loop for x in y")],
+            id="a loop that returns",
+        ),
+        pytest.param(
+            "while a:\n    with h:\n        break\nelse:\n    return 1\nz",
+            [
+                ("break", "a"),
+                ("return 1", "not left the loop while a"),
+                ("z", "left the loop while a"),
+            ],
+            id="a loop that is left",
+        ),
+        pytest.param(
+            "for x in y:\n    break\nelse:\n    if a:\n        return 1\nz",
+            [
+                ("break", "for x in y"),
+                ("return 1", "not left the loop for x in y and a"),
+                ("z", "left the loop for x in y or not a"),
+            ],
+            id="a loop that may return in its else",
+        ),
+        pytest.param(
+            "for x in y:\n    for v in w:\n        break\nelse:\n    return 1\nz",
+            [("break", "for x in y and for v in w"), ("return 1", "")],
+            id="an inner loop's break",
+        ),
+        pytest.param(
+            "while True:\n    try:\n        return 1\n    except E:\n        pass\nz",
+            [
+                ("return 1", ""),
+                ("pass", "except E"),
+                ("z", "not returned from the loop while True"),
+            ],
+            id="an endless loop",
+        ),
+        pytest.param(
+            "while a:\n    match k:\n        case 1:\n            return 1\nz",
+            [("return 1", "a and k == 1"), ("z", "not returned from the loop while a")],
+            id="a loop with a match",
+        ),
+        pytest.param(
+            "try:\n    x\nexcept E:\n    return 1\nexcept:\n    y\nelse:\n    z\nw",
+            [
+                ("x", ""),
+                ("return 1", "except E"),
+                ("y", "except"),
+                ("z", ""),
+                ("w", "not except E"),
+            ],
+            id="a handler that returns",
+        ),
+        pytest.param(
+            "try:\n    return x\nexcept E:\n    pass\nexcept F:\n    pass\nw",
+            [
+                ("return x", ""),
+                ("pass", "except E"),
+                ("pass", "except F"),
+                ("w", "except E or except F"),
+            ],
+            id="what comes past a try that returns",
+        ),
+        pytest.param(
+            "try:\n    if a:\n        return x\nexcept* E:\n    if b:\n        return y\nw",
+            [
+                ("return x", "a"),
+                ("return y", "except E and b"),
+                ("w", "(except E and (not b) or not a) and (not except E or not b)"),
+            ],
+            id="both may return",
+        ),
+        pytest.param(
+            "try:\n    x\nfinally:\n    return 1\nw", [("x", ""), ("return 1", "")], id="finally"
+        ),
+        pytest.param(
+            "match k:\n  case 1:\n    x\n  case A(b):\n    y\n  case _:\n    return 1\nz",
+            [
+                ("x", "k == 1"),
+                ("y", "not k == 1 and k matches A(b)"),
+                ("return 1", "not k == 1 and (not k matches A(b))"),
+                ("z", "not (not k == 1 and (not k matches A(b)))"),
+            ],
+            id="patterns",
+        ),
+        pytest.param(
+            "match k:\n  case 1:\n    return 1\n  case _:\n    return 2\nz",
+            [("return 1", "k == 1"), ("return 2", "not k == 1")],
+            id="a match that always returns",
+        ),
+    ],
+)
+def test_statement_has_the_words_of_its_condition(text: str, stated: list[tuple[str, str]]) -> None:
+    """What is no expression in the source reads like one."""
+    actual = _guarded(text)
+
+    assert actual == stated
+
+
+@pytest.mark.parametrize(
+    ("text", "turned"),
+    [("a", "not a"), ("not a", "a"), ("True", "False"), ("a or b", "not (a or b)")],
+)
+def test_negated_turns_a_condition_over(text: str, turned: str) -> None:
+    """A negation is taken off, or put around the whole."""
+    test = ast.parse(text, mode="eval").body
+
+    assert ast.unparse(negated(test)) == turned
+
+
+def test_conditions_are_single_and_stand_once() -> None:
+    """`a and b` is two conditions; a condition that is there twice is one, and True is none."""
+    guards = [ast.parse(text, mode="eval").body for text in ("a and b", "b", "True", "a or b")]
+
+    parts = [ast.unparse(each) for each in conditions(guards)]
+
+    assert (parts, condition(guards)) == (["a", "b", "a or b"], "a and b and (a or b)")
+
+
+def test_what_a_method_does_once_it_runs_has_words() -> None:
+    """A method that nothing seen calls is a condition by its name."""
+    assert condition([in_method("setup")]) == "once setup() has run"
