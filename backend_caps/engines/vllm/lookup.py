@@ -155,13 +155,13 @@ def _answer(owner: ClassDef, name: str, statements: Sequence[Guarded]) -> Answer
     )
 
 
-def _cases(statement: Guarded) -> Iterator[Case]:
+def _cases(statement: Guarded) -> list[Case]:
     match statement.node:
-        case ast.FunctionDef() as function:
-            for case in returns(function):
-                yield Case(case.value, (*statement.guards, *case.guards))
         case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-            yield from branches(value, statement.guards)
+            return branches(value, statement.guards)
+    assert isinstance(statement.node, ast.FunctionDef), "only these bind a name, as _bound says"
+    found = returns(statement.node)
+    return [Case(case.value, (*statement.guards, *case.guards)) for case in found]
 
 
 def _in_turn(cases: Iterable[Case]) -> Iterator[str]:

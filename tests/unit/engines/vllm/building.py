@@ -1,0 +1,141 @@
+"""A small engine that is made like vLLM, in our own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent, indent
+
+from backend_caps.capability.backend import Backend, EngineClass, Reading
+from backend_caps.capability.declaration import Declaration
+from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.source.tree import open_tree
+from backend_caps.engines.vllm.read import WITHIN, read_vllm
+
+ROOTS = """
+class AttentionBackend:
+    supported_dtypes = [torch.float16]
+    supported_kv_cache_dtypes = ["auto", "float16"]
+    writes_cache = True
+
+    def get_supported_kernel_block_sizes(spec=None):
+        return [MultipleOf(1)]
+
+    def get_builder_cls():
+        raise NotImplementedError
+
+    def get_supported_head_sizes(cls):
+        return []
+
+    def supports_block_size(cls, size):
+        return True
+
+    def supports_dtype(cls, dtype):
+        return dtype in cls.supported_dtypes
+
+    def supports_kv_cache_dtype(cls, dtype):
+        return dtype in cls.supported_kv_cache_dtypes
+
+    def supports_head_size(cls, size):
+        return True
+
+    def supports_compute_capability(cls, capability):
+        return True
+
+    def supports_sink(cls):
+        return False
+
+    def is_mla(cls):
+        return False
+
+    def is_sparse(cls):
+        return False
+
+    def is_ssm(cls):
+        return False
+
+
+class AttentionMetadataBuilder:
+    _cudagraph_support = AttentionCGSupport.NEVER
+    threshold: int | None = None
+    needs_width = False
+
+    def get_cudagraph_support(cls, config, spec):
+        return cls._cudagraph_support
+"""
+IMPORTS = """
+from vllm.v1.attention.backend import AttentionBackend, AttentionMetadataBuilder
+"""
+REGISTRY = """
+class AttentionBackendEnum(Enum):
+{attention}
+    NOTHING = ""
+    CUSTOM = None
+
+    def get_path(self):
+        return self.value
+
+
+class MambaAttentionBackendEnum(Enum):
+{mamba}
+    CUSTOM = None
+"""
+
+
+def _members(paths: Mapping[str, str]) -> str:
+    return "\n".join(f'    {name} = "{path}"' for name, path in paths.items())
+
+
+def files_of(
+    modules: Mapping[str, str],
+    attention: Mapping[str, str] | None = None,
+    mamba: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Write the files of an engine with some modules, and the names of their classes."""
+    registry = REGISTRY.format(attention=_members(attention or {}), mamba=_members(mamba or {}))
+    own = {f"vllm/{name}.py": IMPORTS + dedent(text) for name, text in modules.items()}
+    return {
+        "vllm/__init__.py": "",
+        "vllm/v1/attention/backend.py": ROOTS,
+        "vllm/v1/attention/backends/registry.py": registry,
+        **own,
+    }
+
+
+def read(
+    folder: Path, files: Mapping[str, str], *, version: str | None = "0.33.0"
+) -> EngineReading:
+    """Store files, and read them as an engine of a version."""
+    if version is not None:
+        files = {**files, f"vllm-{version}.dist-info/METADATA": f"Version: {version}\n"}
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return read_vllm(open_tree("vllm", folder, within=WITHIN))
+
+
+def read_one(
+    folder: Path, body: str, *, before: str = "", base: str = "AttentionBackend"
+) -> Backend:
+    """Read a class `One` with a body, after some lines of its module."""
+    text = f"{dedent(before)}\nclass One({base}):\n{indent(dedent(body).strip(), '    ')}\n"
+    registry = read(folder, files_of({"one": text})).registry
+    return registry["One"]
+
+
+def class_of(backend: Backend) -> EngineClass:
+    """Return the class that a record was read from."""
+    assert backend.engine_class is not None
+    return backend.engine_class
+
+
+def declared(backend: Backend) -> Declaration:
+    """Return a record's declaration."""
+    assert backend.declaration is not None
+    return backend.declaration
+
+
+def said(backend: Backend, capability: str) -> Reading:
+    """Return what a record's class says of a capability."""
+    return class_of(backend).readings[capability]

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.compute import ComputeRange, Windows
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import ANY
+from backend_caps.engines.vllm.compute import windows_of
+from tests.unit.engines.vllm.building import declared, read_one, said
+
+
+def _windows(test: str) -> Windows | None:
+    return windows_of(ast.parse(test, mode="eval").body, "cap")
+
+
+@pytest.mark.parametrize(
+    ("test", "windows"),
+    [
+        pytest.param("True", ANY, id="all"),
+        pytest.param("cap.major == 9", "9.0-10.0", id="a major"),
+        pytest.param("cap.major in [12, 9, 10]", "9.0-11.0 12.0-13.0", id="some majors"),
+        pytest.param("cap.major >= 9", "9.0-", id="from a major"),
+        pytest.param("cap >= DeviceCapability(8, 0)", "8.0-", id="from"),
+        pytest.param("cap > DeviceCapability(8, 0)", "8.1-", id="above"),
+        pytest.param("cap <= DeviceCapability(12, 1)", "0.0-12.2", id="up to"),
+        pytest.param("cap < (12, 1)", "0.0-12.1", id="below"),
+        pytest.param("cap == DeviceCapability(9, 0)", "9.0-9.1", id="one"),
+        pytest.param(
+            "cap in (DeviceCapability(9, 0), DeviceCapability(10, 3))",
+            "9.0-9.1 10.3-10.4",
+            id="some",
+        ),
+        pytest.param(
+            "(cap.major, cap.minor) in ((12, 0), (12, 1))", "12.0-12.2", id="pairs of numbers"
+        ),
+        pytest.param("cap >= (8, 0) and cap.major < 10", "8.0-10.0", id="both"),
+    ],
+)
+def test_test_is_windows(test: str, windows: str | Windows) -> None:
+    """A test of a compute capability comes to the windows that it lets pass."""
+    read = _windows(test)
+
+    text = isinstance(windows, str) and tuple(map(_window, windows.split()))
+    assert read == (text or windows)
+
+
+def _window(text: str) -> ComputeRange:
+    first, _, below = text.partition("-")
+    return ComputeRange(_version(first), _version(below) if below else None)
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "False",
+        "generation() > 2",
+        "other.major == 9",
+        "cap.major == newest()",
+        "cap.major in majors()",
+        "cap.major in [9, newest()]",
+        "cap.major in []",
+        "cap.major != 9",
+        "cap == DeviceCapability(9, newest())",
+        "cap == newest()",
+        "cap.major == 9 and super().supports(cap)",
+        "cap.major == 9 and cap.major == 10",
+        "cap.major == 9 or cap.major == 10",
+        "8 < cap.major < 10",
+    ],
+)
+def test_other_test_is_not_read(test: str) -> None:
+    """A test that asks for anything else, or that nothing passes, has no windows."""
+    assert _windows(test) is None
+
+
+def _method(*lines: str) -> str:
+    return "\n".join(["def supports_compute_capability(cls, cap):", *(f"    {x}" for x in lines)])
+
+
+def test_capability_is_declared(tmp_path: Path) -> None:
+    """The windows of a class's own test are declared."""
+    backend = read_one(tmp_path, _method("return cap.major == 9"))
+
+    assert declared(backend).capabilities.compute_capability == (ComputeRange((9, 0), (10, 0)),)
+
+
+def test_capability_with_another_question_is_undeclared(tmp_path: Path) -> None:
+    """Where one of the answers asks for more, nothing is declared."""
+    method = _method("if xpu():", "    return True", "return cap.major == 9 and built()")
+
+    backend = read_one(tmp_path, method)
+
+    reading = said(backend, "compute_capability")
+    assert (reading.origin, reading.value) == (Origin.CONDITIONAL, None)
+    assert reading.words == (
+        "supports_compute_capability() returns True where xpu(); else cap.major == 9 and built()"
+    )
+    assert declared(backend).capabilities.stated() == {}

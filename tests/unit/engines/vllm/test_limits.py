@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import ANY
+from backend_caps.capability.sizes import Exact, MultipleOf, OneOf
+from backend_caps.capability.vocabulary import AttentionArch
+from tests.unit.engines.vllm.building import class_of, declared, read_one, said
+
+CONSTANTS = """
+SIZES = (64, 128)
+BASE = 16
+NAMES = ["fp8"]
+ALIAS = SIZES
+if on_rocm():
+    EITHER = (1,)
+else:
+    EITHER = (2,)
+"""
+PARENT = """
+class Parent(AttentionBackend):
+    supported_dtypes = [torch.bfloat16]
+
+    def is_mla(cls):
+        return True
+"""
+
+
+def _method(name: str, *lines: str, argument: str = "") -> str:
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"def {name}(cls{argument and ', '}{argument}):\n{body}"
+
+
+@pytest.mark.parametrize(
+    ("stated", "value"),
+    [
+        pytest.param("[torch.float16, torch.half]", {"float16"}, id="torch's names"),
+        pytest.param("[]", ANY, id="any"),
+        pytest.param('("bf16", *NAMES)', {"bfloat16", "fp8"}, id="a constant's items"),
+        pytest.param("list(NAMES)", {"fp8"}, id="a copy"),
+    ],
+)
+def test_dtypes_are_the_list(tmp_path: Path, stated: str, value: object) -> None:
+    """Dtypes have the names that they have here, and an empty list stands for all."""
+    backend = read_one(tmp_path, f"supported_dtypes = {stated}", before=CONSTANTS)
+
+    assert said(backend, "dtypes").origin is Origin.DECLARED
+    assert declared(backend).capabilities.dtypes == value
+
+
+def test_auto_is_no_dtype(tmp_path: Path) -> None:
+    """`auto` is left out of the KV cache's dtypes, and the words say so."""
+    backend = read_one(tmp_path, 'supported_kv_cache_dtypes = ["auto", "fp8"]')
+
+    assert declared(backend).capabilities.kv_cache_dtypes == {"fp8"}
+    assert said(backend, "kv_cache_dtypes").words == (
+        "supported_kv_cache_dtypes = ['auto', 'fp8'] ('auto', the model's own dtype, is no dtype "
+        "by itself)"
+    )
+    assert class_of(backend).attributes["supported_kv_cache_dtypes"].value == ("auto", "fp8")
+
+
+def test_auto_alone_is_undeclared(tmp_path: Path) -> None:
+    """Where the KV cache has the model's dtype and no other, no dtype can be declared."""
+    backend = read_one(tmp_path, 'supported_kv_cache_dtypes = ["auto"]')
+
+    assert said(backend, "kv_cache_dtypes").origin is Origin.UNDECLARED
+    assert declared(backend).capabilities.stated() == {}
+
+
+def test_list_without_auto_loses_nothing(tmp_path: Path) -> None:
+    """A list that has no `auto` is said without a remark."""
+    backend = read_one(tmp_path, 'supported_kv_cache_dtypes = ["fp8"]')
+
+    assert said(backend, "kv_cache_dtypes").words == "supported_kv_cache_dtypes = ['fp8']"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(["return kind in cls.supported_kv_cache_dtypes"], id="lookup"),
+        pytest.param(
+            ["return kind is None or kind in cls.supported_kv_cache_dtypes"], id="none in one"
+        ),
+        pytest.param(
+            ["if kind is None:", "    return True", "return kind in cls.supported_kv_cache_dtypes"],
+            id="none before",
+        ),
+    ],
+)
+def test_method_that_looks_up_decides_nothing(tmp_path: Path, lines: list[str]) -> None:
+    """A method that looks its argument up in the list leaves the list as it is."""
+    method = _method("supports_kv_cache_dtype", *lines, argument="kind")
+
+    backend = read_one(tmp_path, f'supported_kv_cache_dtypes = ["fp8"]\n{method}')
+
+    assert declared(backend).capabilities.kv_cache_dtypes == {"fp8"}
+
+
+def test_method_that_decides_leaves_the_list_open(tmp_path: Path) -> None:
+    """Where a method decides in the list's place, nothing is declared; the words have both."""
+    method = _method("supports_dtype", "return dtype in cls.other", argument="dtype")
+
+    backend = read_one(tmp_path, f"supported_dtypes = [torch.float16]\n{method}")
+
+    assert said(backend, "dtypes").origin is Origin.CONDITIONAL
+    assert said(backend, "dtypes").words == (
+        "supports_dtype() returns dtype in cls.other (supported_dtypes = [torch.float16])"
+    )
+    assert declared(backend).capabilities.stated() == {}
+
+
+def test_inherited_value_is_undeclared(tmp_path: Path) -> None:
+    """What a parent below the root states is shown with its name, and is not declared."""
+    backend = read_one(tmp_path, "pass", before=PARENT, base="Parent")
+
+    reading = said(backend, "dtypes")
+    assert (reading.origin, reading.value) == (Origin.INHERITED, {"bfloat16"})
+    assert reading.inherited_from == "Parent"
+    assert declared(backend).capabilities.stated() == {}
+
+
+def test_root_value_has_no_words(tmp_path: Path) -> None:
+    """What only the root states is nobody's statement."""
+    backend = read_one(tmp_path, "pass")
+
+    assert (class_of(backend).readings, class_of(backend).attributes) == ({}, {})
+
+
+def test_value_by_condition_is_declared_with_it(tmp_path: Path) -> None:
+    """An attribute that a condition replaces has the base's value and a condition."""
+    body = "supported_dtypes = [torch.float16]\nif new():\n    supported_dtypes = [torch.float32]"
+
+    backend = read_one(tmp_path, body)
+
+    (when,) = declared(backend).conditions
+    assert declared(backend).capabilities.dtypes == {"float16"}
+    assert (str(when.given), when.capabilities.dtypes) == ("new()", {"float32"})
+
+
+@pytest.mark.parametrize(
+    ("stated", "value"),
+    [
+        pytest.param("[64, 128]", OneOf(frozenset({64, 128})), id="a few"),
+        pytest.param("[]", ANY, id="any"),
+        pytest.param("[BASE]", OneOf(frozenset({16})), id="a constant"),
+    ],
+)
+def test_head_sizes_are_the_list(tmp_path: Path, stated: str, value: object) -> None:
+    """Head sizes are one of a list, and an empty list stands for all."""
+    method = _method("get_supported_head_sizes", f"return {stated}")
+
+    backend = read_one(tmp_path, method, before=CONSTANTS)
+
+    assert declared(backend).capabilities.head_sizes == value
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        pytest.param("[size]", id="a local name"),
+        pytest.param("[BASE]", id="a local name that hides a constant"),
+        pytest.param("[True]", id="no number"),
+        pytest.param("[f()]", id="a call"),
+        pytest.param("sizes()", id="a call for all"),
+        pytest.param("[*sizes()]", id="items of a call"),
+        pytest.param("EITHER", id="a constant by condition"),
+        pytest.param("UNKNOWN", id="a name from nowhere"),
+    ],
+)
+def test_list_that_cannot_be_read_is_undeclared(tmp_path: Path, stated: str) -> None:
+    """A list of which running code decides an item is undeclared as a whole."""
+    method = _method("get_supported_head_sizes", "size = BASE = f()", f"return {stated}")
+
+    backend = read_one(tmp_path, method, before=CONSTANTS)
+
+    assert said(backend, "head_sizes").origin is Origin.CONDITIONAL
+    assert declared(backend).capabilities.stated() == {}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "pages"),
+    [
+        pytest.param("[16, 32, 64]", MultipleOf(16), id="multiples of the least"),
+        pytest.param("[1, MultipleOf(16)]", MultipleOf(1), id="every page"),
+        pytest.param("ALIAS", MultipleOf(64), id="a constant by another name"),
+        pytest.param("[]", ANY, id="no block"),
+    ],
+)
+def test_page_is_a_multiple_of_a_block(tmp_path: Path, blocks: str, pages: object) -> None:
+    """A page is taken where any of the kernel's blocks divides it, an exact one too."""
+    method = _method("get_supported_kernel_block_sizes", f"return {blocks}")
+
+    backend = read_one(tmp_path, method, before=CONSTANTS)
+
+    assert declared(backend).capabilities.page_sizes == pages
+    assert said(backend, "page_sizes").words.endswith(" (a page is any multiple of a block)")
+
+
+def test_blocks_that_no_set_holds_are_undeclared(tmp_path: Path) -> None:
+    """Multiples of two blocks of which none divides the other are no set of sizes here."""
+    method = _method("get_supported_kernel_block_sizes", "return [48, MultipleOf(64)]")
+
+    backend = read_one(tmp_path, method)
+
+    assert said(backend, "page_sizes").origin is Origin.UNDECLARED
+    assert declared(backend).capabilities.stated() == {}
+    blocks = class_of(backend).attributes["get_supported_kernel_block_sizes"].value
+    assert blocks == (48, "multiple of 64")
+
+
+@pytest.mark.parametrize(
+    ("lines", "pages"),
+    [
+        pytest.param(
+            ["if size is None:", "    return True", "return size % 32 == 0"],
+            MultipleOf(32),
+            id="multiples",
+        ),
+        pytest.param(["return size is None or size == 16"], Exact(16), id="one"),
+        pytest.param(
+            ["return size is None or int(size) in SIZES"], OneOf(frozenset({64, 128})), id="a few"
+        ),
+    ],
+)
+def test_test_of_a_page_is_read(tmp_path: Path, lines: list[str], pages: object) -> None:
+    """A class's own test of a page decides, whatever its kernel's blocks are."""
+    method = _method("supports_block_size", *lines, argument="size")
+
+    backend = read_one(tmp_path, method, before=CONSTANTS)
+
+    assert declared(backend).capabilities.page_sizes == pages
+
+
+@pytest.mark.parametrize(
+    ("lines", "argument"),
+    [
+        pytest.param(["return True"], "", id="no argument"),
+        pytest.param(["return size % 32 == 1"], "size", id="a rest"),
+        pytest.param(["return other % 32 == 0"], "size", id="a multiple of another"),
+        pytest.param(["return other == 16"], "size", id="another"),
+        pytest.param(["return other in SIZES"], "size", id="another in a list"),
+        pytest.param(["return size in sizes()"], "size", id="an unknown list"),
+        pytest.param(["return size > 16"], "size", id="more than"),
+        pytest.param(["return size == 16 or size == 32"], "size", id="either"),
+        pytest.param(["return cls.admits(size)"], "size", id="a call"),
+        pytest.param(
+            ["if xpu():", "    return False", "return size == 16"], "size", id="two answers"
+        ),
+        pytest.param(["if xpu():", "    return size == 16"], "size", id="only sometimes"),
+    ],
+)
+def test_other_test_of_a_page_is_undeclared(
+    tmp_path: Path, lines: list[str], argument: str
+) -> None:
+    """A test that is not plain is left in the words."""
+    method = _method("supports_block_size", *lines, argument=argument)
+
+    backend = read_one(tmp_path, method, before=CONSTANTS)
+
+    assert said(backend, "page_sizes").origin is Origin.CONDITIONAL
+    assert declared(backend).capabilities.stated() == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "archs"),
+    [
+        pytest.param({"is_mla": "True"}, {AttentionArch.MLA}, id="mla"),
+        pytest.param({"is_sparse": "True"}, {AttentionArch.SPARSE}, id="sparse"),
+        pytest.param(
+            {"is_mla": "True", "is_sparse": "True"}, {AttentionArch.SPARSE}, id="sparse mla"
+        ),
+        pytest.param({"is_ssm": "True", "is_mla": "False"}, {AttentionArch.SSM}, id="ssm"),
+    ],
+)
+def test_arch_is_what_models_must_be(
+    tmp_path: Path, flags: dict[str, str], archs: set[AttentionArch]
+) -> None:
+    """A sparse MLA backend takes no other MLA models, so it is sparse."""
+    body = "\n".join(_method(name, f"return {value}") for name, value in flags.items())
+
+    backend = read_one(tmp_path, body)
+
+    assert declared(backend).capabilities.attention_arch == archs
+    assert set(said(backend, "attention_arch").words.split("; ")) == {
+        f"{name}() returns {value}" for name, value in flags.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "origin"),
+    [
+        pytest.param("False", Origin.UNDECLARED, id="not mla"),
+        pytest.param("cls.latent", Origin.CONDITIONAL, id="depends"),
+    ],
+)
+def test_other_arch_is_undeclared(tmp_path: Path, value: str, origin: Origin) -> None:
+    """What is not MLA may be any of several kinds, and what depends may be any."""
+    backend = read_one(tmp_path, _method("is_mla", f"return {value}"))
+
+    assert said(backend, "attention_arch").origin is origin
+    assert declared(backend).capabilities.stated() == {}
+
+
+def test_arch_in_part_inherited_is_undeclared(tmp_path: Path) -> None:
+    """Where a parent states one of the flags, the whole is the parent's too."""
+    body = _method("is_sparse", "return True")
+
+    backend = read_one(tmp_path, body, before=PARENT, base="Parent")
+
+    assert said(backend, "attention_arch").inherited_from == "Parent"
+    assert "attention_arch" not in declared(backend).capabilities.stated()
