@@ -187,7 +187,7 @@ OLD = reading(
     read_class("FlashMLABackend", NONE, readings=_MOVED),
     read_class("TritonAttnBackend", NONE, attributes={"shares_graph": _SHARES}),
     read_class("TorchFlexAttnBackend", EXACT),
-    read_class("HybridAttnBackend", composite="any(child.needs for child in self.children)"),
+    read_class("HybridAttnBackend", composite="any(self.children)"),
     read_class("GoneBackend", NONE, registered_as=("gone",)),
     rules=rule_set(TBO),
     problems=[problem("engine-star-import")],
