@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from backend_caps.engines.source.attributes import Case, branches
 from backend_caps.engines.source.classes import Classes
@@ -28,9 +28,23 @@ def returns(function: Function) -> tuple[Case, ...]:
 class Makers:
     """Finds the classes whose instances a function returns."""
 
-    def __init__(self, index: Index, classes: Classes) -> None:
+    def __init__(
+        self,
+        index: Index,
+        classes: Classes,
+        *,
+        tables: Mapping[str, Mapping[str, FunctionDef]] | None = None,
+    ) -> None:
+        """Take what is known already.
+
+        Args:
+            index: the tree.
+            classes: their bases.
+            tables: by the name of a table that code looks functions up in, its functions.
+        """
         self._index = index
         self._classes = classes
+        self._tables = tables or {}
 
     def made(
         self, function: FunctionDef, owner: ClassDef | None = None
@@ -62,20 +76,34 @@ class Makers:
             case ast.Tuple(elts=[*_, last]):
                 yield from self._of_value(last, module, scope, owner, depth)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if owner:
-                for base in self._classes.ancestors(owner):
-                    for node in base.node.body:
-                        if isinstance(node, Function) and node.name == name:
-                            inner = FunctionDef(base.module, node)
-                            yield from self._of_function(inner, owner, depth + 1)
-                            return
+                yield from self._of_method(name, owner, depth)
+            case ast.Call(
+                func=ast.Subscript(value=ast.Name(id=table), slice=ast.Constant(value=str(key)))
+            ) if key in self._tables.get(table, {}):
+                yield from self._of_function(self._tables[table][key], None, depth + 1)
             case ast.Call(func=called):
                 yield from self._called(called, module, scope, owner, depth)
             case ast.Name():
-                for guards, target in self._index.resolve(value, module, (scope,)):
-                    if isinstance(target, Value) and isinstance(target.node, ast.Call):
-                        call, around = target.node, target.module
-                        for more, made in self._of_value(call, around, scope, owner, depth + 1):
-                            yield guards + more, made
+                yield from self._of_variable(value, module, scope, owner, depth)
+
+    def _of_method(
+        self, name: str, owner: ClassDef, depth: int
+    ) -> Iterator[tuple[Guards, ClassDef]]:
+        for base in self._classes.ancestors(owner):
+            for node in base.node.body:
+                if isinstance(node, Function) and node.name == name:
+                    inner = FunctionDef(base.module, node)
+                    yield from self._of_function(inner, owner, depth + 1)
+                    return
+
+    def _of_variable(
+        self, name: ast.Name, module: Module, scope: Scope, owner: ClassDef | None, depth: int
+    ) -> Iterator[tuple[Guards, ClassDef]]:
+        for guards, target in self._index.resolve(name, module, (scope,)):
+            if isinstance(target, Value) and isinstance(target.node, ast.Call):
+                call, around = target.node, target.module
+                for more, made in self._of_value(call, around, scope, owner, depth + 1):
+                    yield guards + more, made
 
     def _called(
         self, called: ast.expr, module: Module, scope: Scope, owner: ClassDef | None, depth: int
