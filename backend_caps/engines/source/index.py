@@ -16,8 +16,12 @@ from backend_caps.engines.source.module import Assigned, ClassDef, Function, Imp
 from backend_caps.engines.source.tree import Tree
 
 _HEAD = re.compile(rb"class[ \t]+(\w+)[ \t]*\(([^)]*)\)")
-_INNER = re.compile(rb"^[ \t]+class[ \t]+\w", re.MULTILINE)
+_INNER = re.compile(rb"class[ \t]+\w")
 _LAST_WORD = re.compile(rb"(\w+)[ \t\r\n]*(?:\[|$)")
+_NEVER_RENAMED = frozenset(
+    {"ABC", "BaseModel", "Enum", "Exception", "IntEnum", "Module", "NamedTuple", "Protocol", "str"}
+)
+"""The bases that most classes outside the tree's own have; no file renames them."""
 _PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -71,6 +75,13 @@ class Index:
         """The files that were parsed so far."""
         return sum(module is not None for module in self._modules.values())
 
+    def close(self) -> None:
+        """Let go of what was parsed: modules and classes hold each other, and are large."""
+        for module in self._modules.values():
+            if module is not None:
+                module.close()
+        self._modules.clear()
+
     def tell(self, problem: Problem) -> None:
         """Keep a problem that was met."""
         self._problems.setdefault(problem)
@@ -108,7 +119,7 @@ class Index:
             lost = [name for name, _ in self._heads.get(path, ())]
             self.tell(problems.unparsed(path, f"{type(error).__name__}: {error}", lost))
             return None
-        lines = [text.count(b"\n", 0, match.end()) + 1 for match in _INNER.finditer(text)]
+        lines = [line for line, before in _lines_of(text, _INNER) if before.isspace()]
         is_package = path.endswith("/__init__.py")
         return Module(_module_name(path), path, tree, is_package, lines)
 
@@ -119,13 +130,18 @@ class Index:
 
     def files_of_descendants(self, roots: Collection[str]) -> list[str]:
         """List the files whose text has a class below one of these names, at any distance."""
+        names = self.names_below(roots)
+        return sorted(p for p, heads in self._heads.items() if any(n in names for n, _ in heads))
+
+    def names_below(self, roots: Collection[str]) -> frozenset[str]:
+        """List the names of the classes that the text puts below some, those included."""
         names = set(roots)
         fresh = list(roots)
         while fresh:
             below = {name for base in fresh for name in self._below.get(base, ())}
             fresh = sorted(below - names)
             names |= below
-        return sorted(p for p, heads in self._heads.items() if any(n in names for n, _ in heads))
+        return frozenset(names)
 
     @cached_property
     def _below(self) -> Mapping[str, list[str]]:
@@ -141,6 +157,8 @@ class Index:
 
     def _renamed(self, path: str, name: str) -> str:
         """Return what a file imports as `name`, by its text."""
+        if name in _NEVER_RENAMED:
+            return name
         text = self.tree.files[path]
         alias = b" as " + name.encode()
         found = re.search(rb"(\w+)" + re.escape(alias) + rb"\b", text) if alias in text else None
@@ -261,6 +279,15 @@ class Index:
                 yield (), External(f"{path}.{attribute}")
             case _:
                 yield (), Value(module, expression)
+
+
+def _lines_of(text: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
+    """List the lines on which a pattern is found, each with what stands before it there."""
+    number, past = 1, 0
+    for match in pattern.finditer(text):
+        number += text.count(b"\n", past, match.start())
+        past = match.start()
+        yield number, text[text.rfind(b"\n", 0, past) + 1 : past]
 
 
 def _module_name(path: str) -> str:

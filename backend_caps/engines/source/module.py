@@ -78,6 +78,11 @@ class Module:
     def __post_init__(self) -> None:
         self.classes = list(self._classes(self.tree.body, (), ""))
 
+    def close(self) -> None:
+        """Let go of the classes, which hold the module."""
+        self.classes.clear()
+        self.__dict__.pop("scope", None)
+
     def at(self, node: ast.stmt | ast.expr) -> str:
         """Say where a node stands, as `file:line`."""
         return f"{self.path}:{node.lineno}"
