@@ -52,10 +52,9 @@ def _name(kind: DifferenceKind) -> str:
 def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
     """Show differences of one kind, without the columns that none of them fills."""
     rows = [
-        (each.subject, each.field, _text(each.before), _text(each.after), _place(each.where))
-        for each in found
+        (_what(each), _text(each.before), _text(each.after), _place(each.where)) for each in found
     ]
-    columns = ("what", "field", "before", "after", "where")
+    columns = ("what", "before", "after", "where")
     kept = [
         at
         for at, column in enumerate(columns)
@@ -66,6 +65,11 @@ def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
         tuple(columns[at] for at in kept),
         tuple(tuple(row[at] for at in kept) for row in rows),
     )
+
+
+def _what(difference: DifferenceDocument) -> str:
+    """Name what differs in one column: a terminal has no room for two."""
+    return ": ".join(part for part in (difference.subject, difference.field) if part)
 
 
 def _text(told: str | None) -> str:

@@ -607,7 +607,7 @@ def test_diff_keeps_both_columns_where_something_changed() -> None:
 
     text = markdown(diff_view(diff_document("a", "b", found)))
 
-    assert text.splitlines()[-1] == "| request | flag page\\_size | 16 |  |"
+    assert text.splitlines()[-1] == "| request: flag page\\_size | 16 |  |"
 
 
 def test_long_text_is_cut_in_a_view() -> None:
