@@ -21,6 +21,7 @@ CODES: Mapping[str, str] = {
     "engine-path-unsafe": "a wheel holds a path that is none inside it",
     "engine-rule-unknown": "the engine forces something under a condition that no rule knows",
     "engine-star-import": "a name may come from a star import of what the source lacks",
+    "engine-value-not-bool": "a class gives a flag a value that is neither True nor False",
     "engine-version-unknown": "nobody has compared this version of the engine with the reader",
 }
 """Each stable code with its meaning."""
@@ -160,11 +161,21 @@ def unknown_rule(engine: str, version: str, where: str, condition: str) -> Probl
     )
 
 
-def name_not_made(engine: str, name: str, where: str) -> Problem:
+def name_not_made(engine: str, name: str, where: str, condition: str = "") -> Problem:
     """Tell of a registered name behind which no class was found."""
+    when = f" where {condition}" if condition else ""
     return Problem(
         code="engine-name-not-followed",
-        message=f"what {engine} makes for the name {name!r} ({where}) could not be followed to "
-        "a class.",
-        remedy="The name counts as undeclared.",
+        message=f"what {engine} makes for the name {name!r}{when} ({where}) could not be followed "
+        "to a class.",
+        remedy=f"The name counts as undeclared{' there' if condition else ''}.",
+    )
+
+
+def not_bool(where: str, words: str) -> Problem:
+    """Tell of a flag whose value is neither True nor False."""
+    return Problem(
+        code="engine-value-not-bool",
+        message=f"{where}: {words}, which is neither True nor False; the engine takes its truth.",
+        remedy="It counts as undeclared.",
     )

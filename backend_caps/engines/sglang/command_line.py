@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from backend_caps.engines import problems
+from backend_caps.engines.sglang.anchors import label_of, tell_missing
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import Assigned, Function, Module
 from backend_caps.engines.source.tree import open_tree
@@ -56,15 +56,14 @@ def command_line_of(index: Index) -> CommandLine:
 def read_engine_options(index: Index) -> Engine:
     """Read the command line for `ServerFlags`; what is not found is a problem."""
     read = command_line_of(index)
-    version = index.tree.version or "of unknown version"
     for what, found in (
         ("command-line option", read["options"]),
         (_CHOICES, read["attention_backends"]),
     ):
         if not found:
-            index.tell(problems.anchor_missing("sglang", version, what, _SERVER_ARGS))
+            tell_missing(index, what, _SERVER_ARGS)
     return Engine(
-        name=f"sglang-{version}",
+        name=label_of(index),
         options={option: tuple(group) for group in read["options"] for option in group},
         attention_backends=frozenset(read["attention_backends"]),
     )
@@ -158,8 +157,10 @@ def _replaced(function: Function) -> dict[str, str]:
     for node in ast.walk(function):
         match node:
             case ast.Assign(targets=[ast.Name(id="aliases")], value=ast.Dict() as table):
-                keys = [key for key in table.keys if key is not None]
-                found |= dict(zip(_strings(keys), _strings(table.values), strict=False))
+                for key, value in zip(table.keys, table.values, strict=True):
+                    match key, value:
+                        case ast.Constant(value=str(old)), ast.Constant(value=str(new)):
+                            found[old] = new
             case ast.If(
                 test=ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=str(old))]),
                 body=[

@@ -11,6 +11,7 @@ from backend_caps.engines.source.guards import condition, conditions
 
 _DEVICES = frozenset({"cpu", "cuda", "hpu", "mps", "musa", "npu", "xpu"})
 """The torch device types that SGLang runs on."""
+_ASKS_DEVICE = {f"is_{device}": device for device in _DEVICES}
 _ARCHITECTURES = frozenset({"mha", "mla", "sparse", "ssm"})
 _SWITCHES = frozenset(
     {
@@ -36,11 +37,11 @@ def given_of(guards: Iterable[ast.expr]) -> Given | None:
     fields: dict[str, object] = {}
     left: list[ast.expr] = []
     for guard in conditions(guards):
-        asked = _fields(guard)
-        if asked is None:
+        both = _together(fields, _fields(guard))
+        if both is None:
             left.append(guard)
         else:
-            fields |= {name: _both(fields.get(name), value) for name, value in asked.items()}
+            fields = both
     if left:
         fields["expression"] = condition(left)
     return Given.model_validate(fields) if fields else None
@@ -50,12 +51,20 @@ def can_hold(guards: Iterable[ast.expr]) -> bool:
     """Tell whether guards do not contradict each other, as far as our vocabulary sees."""
     fields: dict[str, object] = {}
     for guard in conditions(guards):
-        for name, value in (_fields(guard) or {}).items():
-            both = _both(fields.get(name), value)
-            if both is None:
-                return False
-            fields[name] = both
+        asked = _fields(guard)
+        both = fields if asked is None else _together(fields, asked)
+        if both is None:
+            return False
+        fields = both
     return True
+
+
+def _together(fields: dict[str, object], asked: _Fields | None) -> dict[str, object] | None:
+    """Ask for more than is asked already; None where it is not ours, or nothing is both."""
+    if asked is None:
+        return None
+    both = {name: _both(fields.get(name), value) for name, value in asked.items()}
+    return None if None in both.values() else {**fields, **both}
 
 
 def _both(one: object, other: object) -> object:
@@ -104,8 +113,8 @@ def _of_word(guard: ast.expr) -> Iterator[_Fields]:
         yield {"rocm": True}
     elif word == "is_cuda":
         yield {"device": {"cuda"}, "rocm": False}
-    elif word is not None and word.removeprefix("is_") in _DEVICES:
-        yield {"device": {word.removeprefix("is_")}}
+    elif word in _ASKS_DEVICE:
+        yield {"device": {_ASKS_DEVICE[word]}}
 
 
 def _where_not(guard: ast.expr) -> Iterator[_Fields]:
@@ -116,8 +125,8 @@ def _where_not(guard: ast.expr) -> Iterator[_Fields]:
         yield {"attention_arch": _ARCHITECTURES - {"mla"}}
     elif word == "is_hip":
         yield {"rocm": False}
-    elif word is not None and word != "is_cuda" and word.removeprefix("is_") in _DEVICES:
-        yield {"device": _DEVICES - {word.removeprefix("is_")}}
+    elif word != "is_cuda" and word in _ASKS_DEVICE:  # torch calls ROCm's devices `cuda` too
+        yield {"device": _DEVICES - {_ASKS_DEVICE[word]}}
 
 
 def _word(guard: ast.expr) -> str | None:
