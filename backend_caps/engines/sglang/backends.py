@@ -7,15 +7,16 @@ be replayed, page sizes and dtypes stand in argument checks there, keyed by a ba
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
+from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Role
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.engines import problems
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.read_ends import ReadEnds
 from backend_caps.engines.source.attributes import (
@@ -25,7 +26,6 @@ from backend_caps.engines.source.attributes import (
     cases_of,
     truth_cases,
 )
-from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.module import ClassDef, Function
 from backend_caps.engines.source.returns import returns
@@ -33,6 +33,9 @@ from backend_caps.engines.source.returns import returns
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
 _DRAFTS = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
+_UNDERSTOOD = (None, ast.BitOr, ast.BitAnd)
+"""The operators of a flag's statements that are followed: none, `|=` and `&=`."""
+_PROPERTIES = frozenset({"property", "cached_property"})
 _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
 
 
@@ -49,13 +52,17 @@ class Backends:
     """Turns class definitions into records."""
 
     def __init__(
-        self, classes: Classes, attributes: Attributes, root: ClassDef, flags: Sequence[str]
+        self,
+        attributes: Attributes,
+        root: ClassDef,
+        flags: Sequence[str],
+        tell: Callable[[Problem], None],
     ) -> None:
         """Take the class that every backend descends from, and its flags that are reported."""
-        self._classes = classes
         self._attributes = attributes
         self._root = root
         self._flags = flags
+        self._tell = tell
         self._ends = ReadEnds(attributes)
 
     def record(
@@ -99,8 +106,7 @@ class Backends:
             reading, whens = found
             yield "shared_reads_end", _Part(reading, {}, whens)
         if roles:
-            names = ", ".join(sorted(registered_as))
-            words = f"made for the names {names} as {', '.join(sorted(r.value for r in roles))}"
+            words = f"made as {_listed(r.value for r in roles)} for {_listed(registered_as)}"
             reading = Reading(
                 origin=Origin.DECLARED, words=words, value=roles, declared_at=definition.at
             )
@@ -108,24 +114,22 @@ class Backends:
 
     def _needs(self, definition: ClassDef, stated: Stated) -> _Part:
         origin, owner = self.origin(definition, stated)
-        cases = truth_cases(_cases(stated))
+        at = stated.last.at
         if origin is Origin.UNDECLARED:
-            words = f"the base class says {stated.last.text}, and nobody looked"
-            return _Part(Reading(origin=origin, words=words, declared_at=stated.last.at), {})
-        odd = [case.value for case in cases if not _is_bool(case.value)]
-        if odd:
-            words = f"{stated.words}, which is no bool; SGLang takes its truth"
-            return _Part(
-                Reading(origin=Origin.UNDECLARED, words=words, declared_at=stated.last.at), {}
-            )
+            words = f"the base class says {stated.words}, and no other class states it"
+            return _Part(Reading(origin=origin, words=words, declared_at=at), {})
+        if _is_no_bool(stated):
+            self._tell(problems.not_bool(at, stated.words))
+            words = f"{stated.words}, which is neither True nor False"
+            return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {})
+        cases = truth_cases(_cases(stated))
         base = next((case for case in cases if not case.guards), None)
         rest = [case for case in cases if case.guards]
-        value = None if rest or base is None else {NEEDS: _value(base)}
         reading = Reading(
             origin=origin,
             words=stated.words,
-            value=None if value is None else _level(value[NEEDS]),
-            declared_at=stated.last.at,
+            value=None if rest or base is None else _level(base),
+            declared_at=at,
             inherited_from=owner.name if origin is Origin.INHERITED else None,
         )
         if origin is Origin.INHERITED:
@@ -172,14 +176,12 @@ class Backends:
             origin, owner = self.origin(definition, stated)
             if origin is Origin.UNDECLARED:
                 continue
-            cases = _cases(stated)
-            constant = len(cases) == 1 and not cases[0].guards and _constant(cases[0].value)
             yield (
                 name,
                 Reading(
                     origin=origin,
                     words=stated.words,
-                    value=ast.literal_eval(cases[0].value) if constant else None,
+                    value=_only_constant(_cases(stated)),
                     declared_at=stated.last.at,
                     inherited_from=owner.name if origin is Origin.INHERITED else None,
                 ),
@@ -192,6 +194,10 @@ class Backends:
         asked = [f"{NEEDS} = {ast.unparse(value)}" for value in values if _asks_children(value)]
         rules = dict.fromkeys((*asked, *self._ends.delegated(definition, self._root)))
         return "; ".join(rules) or None
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))
 
 
 def _asks_children(value: ast.expr) -> bool:
@@ -209,8 +215,36 @@ def _truths(stated: Stated) -> tuple[Case, ...]:
     return cases if all(_constant(case.value) for case in cases) else truth_cases(cases)
 
 
+def _only_constant(cases: Sequence[Case]) -> object:
+    """Return the value of an attribute that always has the one; None where it has none."""
+    match cases:
+        case [Case(value=ast.Constant(value=value), guards=())]:
+            return value
+    return None
+
+
 def _constant(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant)
+
+
+def _is_no_bool(stated: Stated) -> bool:
+    """Tell whether some value is neither True nor False, nor an expression to take the truth of.
+
+    A method that is no property is one: SGLang asks for the attribute, and never calls it.
+    """
+    if any(each.operator not in _UNDERSTOOD for each in stated.statements):
+        return True
+    functions = [each for each in stated.statements if isinstance(each.value, Function)]
+    if functions and not (stated.statements == (stated.base,) and _is_property(stated.last.value)):
+        return True
+    cases = _cases(stated)
+    return not cases or any(_constant(case.value) and not _is_bool(case.value) for case in cases)
+
+
+def _is_property(function: ast.expr | Function) -> bool:
+    return isinstance(function, Function) and any(
+        ast.unparse(each).rpartition(".")[2] in _PROPERTIES for each in function.decorator_list
+    )
 
 
 def _is_bool(node: ast.expr) -> bool:
@@ -222,8 +256,8 @@ def _value(case: Case) -> bool:
     return bool(case.value.value)
 
 
-def _level(needs: object) -> str:
-    return "exact" if needs else "none"
+def _level(case: Case) -> str:
+    return "exact" if _value(case) else "none"
 
 
 def _may_be_none(node: ast.expr) -> bool:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from backend_caps.engines import problems
+from backend_caps.engines.sglang.anchors import path_of, tell_missing
 from backend_caps.engines.sglang.conditions import can_hold
+from backend_caps.engines.sglang.lost import Lost, is_none, methods_of
 from backend_caps.engines.source.attributes import branches
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Guards, guarded
+from backend_caps.engines.source.guards import Guards, condition, guarded
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.module import ClassDef, Function, Module
-from backend_caps.engines.source.returns import Makers
+from backend_caps.engines.source.module import ClassDef, Function
+from backend_caps.engines.source.returns import Makers, returns
 
 _REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"
@@ -37,7 +39,8 @@ _MAPS = {
     "create_decode_backend": Place.DRAFT_DECODE,
     "create_draft_extend_backend": Place.DRAFT_EXTEND,
 }
-Made = tuple[Guards, ClassDef]
+Made = tuple[Guards, ClassDef | None]
+"""A class, and when it is made; None where something is made whose class was not found."""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,8 @@ class Name:
     name: str
     made: dict[Place, list[Made]] = field(default_factory=dict)
     """By place, the classes that it may mean; a place that is not there is refused."""
+    lost: FunctionDef | None = None
+    """The function that makes something whose class was not found, where one does."""
 
 
 class Names:
@@ -55,20 +60,17 @@ class Names:
     def __init__(self, index: Index, classes: Classes) -> None:
         self._index = index
         self._registered = dict(self._registrations())
-        self._makers = Makers(index, classes, tables={_TABLE: self._registered})
+        tables = {_TABLE: self._registered}
+        self._makers = Makers(index, classes, tables=tables)
+        self._lost = Lost(index, self._makers, tables)
 
     def read(self) -> Mapping[str, Name]:
         """List every name with the classes behind it."""
         names: dict[str, Name] = {}
         for name, function in self._registered.items():
-            made = _possible(self._makers.made(function))
-            if not made:
-                self._index.tell(problems.name_not_made("sglang", name, function.at))
-            names[name] = Name(name, {Place.TARGET: made})
-        for name, place, made in self._drafts():
-            own = names.setdefault(name, Name(name))
-            # Where the factory makes none, the draft's runner keeps its own.
-            own.made[place] = _possible(made) or own.made.get(Place.TARGET, [])
+            names[name] = own = Name(name)
+            own.made[Place.TARGET] = self._followed(own, function)
+        self._read_drafts(names)
         return dict(sorted(names.items()))
 
     def _registrations(self) -> Iterator[tuple[str, FunctionDef]]:
@@ -79,38 +81,58 @@ class Names:
                     for name in _registered_names(statement.node):
                         yield name, FunctionDef(module, statement.node)
 
-    def _drafts(self) -> Iterator[tuple[str, Place, list[Made]]]:
+    def _read_drafts(self, names: dict[str, Name]) -> None:
         module = self._index.module(_DRAFTS)
         factory = next((c for c in module.classes if c.name == _FACTORY), None) if module else None
-        if module is None or factory is None:
-            version = self._index.tree.version or "of unknown version"
-            path = _DRAFTS.replace(".", "/") + ".py"
-            self._index.tell(problems.anchor_missing("sglang", version, _FACTORY, path))
+        if factory is None:
+            tell_missing(self._index, f"class {_FACTORY}", path_of(_DRAFTS))
             return
-        for method in factory.node.body:
-            if isinstance(method, Function) and method.name in _MAPS:
+        for method in methods_of(factory).values():
+            if method.name in _MAPS:
                 for name, value in _entries(method):
-                    made = self._of_entry(value, module, factory)
-                    yield name, _MAPS[method.name], made
+                    own = names.setdefault(name, Name(name))
+                    own.made[_MAPS[method.name]] = list(self._of_entry(own, value, factory, method))
 
-    def _of_entry(self, value: ast.expr, module: Module, factory: ClassDef) -> list[Made]:
+    def _of_entry(
+        self, name: Name, value: ast.expr, factory: ClassDef, around: Function
+    ) -> Iterator[Made]:
         """Follow one entry of a map: a method, or a choice of methods."""
-        found: list[Made] = []
+        methods = methods_of(factory)
         for case in branches(value, ()):
             match case.value:
-                case ast.Attribute(value=ast.Name(id="self"), attr=name):
-                    method = next(
-                        (
-                            m
-                            for m in factory.node.body
-                            if isinstance(m, Function) and m.name == name
-                        ),
-                        None,
-                    )
-                    if method is not None:
-                        made = self._makers.made(FunctionDef(module, method), factory)
-                        found += [((*case.guards, *guards), each) for guards, each in made]
-        return found
+                case ast.Attribute(value=ast.Name(id="self"), attr=attribute) if (
+                    attribute in methods
+                ):
+                    function = FunctionDef(factory.module, methods[attribute])
+                    found = self._followed(name, function, factory)
+                    found = [((*case.guards, *guards), made) for guards, made in found]
+                case _:
+                    found = [self._not_found(name, FunctionDef(factory.module, around), ())]
+            yield from _possible(found)
+
+    def _followed(
+        self, name: Name, function: FunctionDef, factory: ClassDef | None = None
+    ) -> list[Made]:
+        """List what a function makes; where the draft's factory makes none, its runner's own."""
+        found: list[Made] = list(self._makers.made(function, factory))
+        lost = self._lost.guards(function, factory)
+        found.extend(self._not_found(name, function, guards) for guards in lost)
+        makes_none = [case.guards for case in returns(function.node) if is_none(case.value)]
+        if not found and not makes_none:
+            makes_none = [()]
+        for guards in makes_none:
+            if factory is None:
+                found.append(self._not_found(name, function, guards))
+            else:
+                own = name.made.get(Place.TARGET, [])
+                found += [((*guards, *more), made) for more, made in own]
+        return _possible(found)
+
+    def _not_found(self, name: Name, function: FunctionDef, guards: Guards) -> Made:
+        told = problems.name_not_made("sglang", name.name, function.at, condition(guards))
+        self._index.tell(told)
+        name.lost = name.lost or function
+        return guards, None
 
 
 def _possible(made: list[Made]) -> list[Made]:
@@ -140,8 +162,11 @@ def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
                         yield key.value, value
             case ast.Return(value=ast.Call(func=ast.Attribute() as made)):
-                for guard in statement.guards:
-                    match guard:
-                        case ast.Compare(left=ast.Attribute(attr=profile), ops=[ast.IsNot()]):
-                            if profile.endswith("_profile"):
-                                yield profile.removesuffix("_profile"), made
+                yield from ((name, made) for name in map(_profiled, statement.guards) if name)
+
+
+def _profiled(guard: ast.expr) -> str | None:
+    match guard:
+        case ast.Compare(left=ast.Attribute(attr=profile), ops=[ast.IsNot()]):
+            return profile.removesuffix("_profile") if profile.endswith("_profile") else None
+    return None

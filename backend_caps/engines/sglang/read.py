@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import Source
+from backend_caps.capability.provenance import Origin, Source
 from backend_caps.engines import problems
 from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.sglang.anchors import path_of, tell_missing
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of
+from backend_caps.engines.sglang.labels import labels
 from backend_caps.engines.sglang.names import Name, Names, Place
 from backend_caps.engines.sglang.rules import read_rules
 from backend_caps.engines.source.attributes import Attributes, Stated
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import ClassDef, Function
+from backend_caps.engines.source.index import FunctionDef, Index
+from backend_caps.engines.source.module import ClassDef
 from backend_caps.engines.source.tree import Tree
 
 _BASE = "sglang.srt.layers.attention.base_attn_backend"
 _ROOT = "AttentionBackend"
 _EXTRA_FLAGS = ("tbo_supports_cuda_graph",)
 """Flags that SGLang reads without its base class having them."""
-_STATES = re.compile(rb"^[ \t]+(?:self\.)?needs_cpu_seq_lens[ \t]*(?:[:|&]|=[^=])", re.MULTILINE)
+_FLAG_TYPES = frozenset(
+    {"bool", "int", "Optional[bool]", "Optional[int]", "bool | None", "int | None"}
+)
+_GIVEN = re.compile(rb"needs_cpu_seq_lens[ \t]*(?:[:|&]|=[^=])")
 _ROLES: Mapping[Place, tuple[tuple[Role, frozenset[Phase]], ...]] = {
     Place.TARGET: (
         (Role.TARGET, frozenset(Phase)),
@@ -50,45 +54,62 @@ def read_sglang(tree: Tree) -> EngineReading:
     index = Index(tree)
     classes = Classes(index)
     names = Names(index, classes).read()
-    backends = tuple(_backends(index, classes, names))
-    return EngineReading(
+    backends = _backends(index, classes, names)
+    reading = EngineReading(
         engine="sglang",
         version=tree.version,
         source=tree.source,
-        backends=(*backends, *_named(index, names, backends)),
+        backends=(*backends.values(), *_named(index, names, backends)),
         rules=read_rules(index),
         command_line=read_engine_options(index),
         problems=index.problems,
         num_files=len(tree.files),
         num_parsed=index.num_parsed,
     )
+    index.close()
+    return reading
 
 
-def _backends(index: Index, classes: Classes, names: Mapping[str, Name]) -> Iterator[Backend]:
-    module = index.module(_BASE)
-    root = next((c for c in module.classes if c.name == _ROOT), None) if module else None
+def _backends(
+    index: Index, classes: Classes, names: Mapping[str, Name]
+) -> Mapping[ClassDef, Backend]:
+    """List a record for each class."""
+    root = _root(index)
     if root is None:
-        version = index.tree.version or "of unknown version"
-        path = _BASE.replace(".", "/") + ".py"
-        index.tell(problems.anchor_missing("sglang", version, f"class {_ROOT}", path))
-        return
+        tell_missing(index, f"class {_ROOT}", path_of(_BASE))
+        return {}
     flags = _flags(root)
     attributes = Attributes(index, classes, {NEEDS, LONGEST, *flags})
-    records = Backends(classes, attributes, root, flags)
+    records = Backends(attributes, root, flags, index.tell)
     placed = _placed(names)
     found = list(_definitions(index, classes, attributes, root, placed))
-    labels = _labels(found)
-    for definition in found:
-        own = placed.get(definition, {})
-        yield records.record(
+    _tell_repeated(index, found)
+    return {
+        definition: records.record(
             definition,
-            name=labels[definition],
+            name=label,
             version=index.tree.version,
-            registered_as=sorted(own),
-            roles=frozenset(
-                role for places in own.values() for p in places for role, _ in _ROLES[p]
-            ),
+            registered_as=sorted(placed.get(definition, ())),
+            roles=_roles(placed.get(definition, {}).values()),
         )
+        for definition, label in labels(found, taken=names).items()
+    }
+
+
+def _root(index: Index) -> ClassDef | None:
+    module = index.module(_BASE)
+    return next((c for c in module.classes if c.name == _ROOT), None) if module else None
+
+
+def _tell_repeated(index: Index, definitions: Iterable[ClassDef]) -> None:
+    """Tell of classes that one module defines more than once."""
+    by_path: dict[str, list[ClassDef]] = {}
+    for each in definitions:
+        by_path.setdefault(each.path, []).append(each)
+    for first, *others in by_path.values():
+        if others:
+            places = [each.at for each in others]
+            index.tell(problems.defined_twice(first.at, first.name, places))
 
 
 def _roles(places: Iterable[set[Place]]) -> frozenset[Role]:
@@ -96,13 +117,18 @@ def _roles(places: Iterable[set[Place]]) -> frozenset[Role]:
 
 
 def _flags(root: ClassDef) -> list[str]:
-    """List the flags that the base class has, and its methods that answer with a constant."""
+    """List the flags that the base class has, and its methods that answer with a constant.
+
+    What a backend keeps of a step has a default there too, and is no flag.
+    """
     found = []
     for statement in root.node.body:
         match statement:
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant()):
+            case ast.AnnAssign(
+                target=ast.Name(id=name), annotation=annotation, value=ast.Constant()
+            ) if ast.unparse(annotation) in _FLAG_TYPES:
                 found.append(name)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant()):
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool())):
                 found.append(name)
             case ast.FunctionDef(
                 name=name, body=[*_, ast.Return(value=ast.Constant(value=bool()))]
@@ -116,7 +142,7 @@ def _placed(names: Mapping[str, Name]) -> dict[ClassDef, dict[str, set[Place]]]:
     placed: dict[ClassDef, dict[str, set[Place]]] = {}
     for name in names.values():
         for place, made in name.made.items():
-            for _, definition in made:
+            for definition in {each for _, each in made if each is not None}:
                 placed.setdefault(definition, {}).setdefault(name.name, set()).add(place)
     return placed
 
@@ -130,66 +156,83 @@ def _definitions(
 ) -> Iterator[ClassDef]:
     """List the backends: by their base, by their registration, or by the flag they state."""
     by_base = index.files_of_descendants({root.name})
-    by_flag = [p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])]
+    names = index.names_below({root.name})
+    by_flag = {p for p in index.containing(NEEDS.encode()) if _states(index.tree.files[p])}
     by_name = [definition.module.path for definition in placed]
     for path in sorted({*by_base, *by_flag, *by_name}):
         module = index.parse(path)
         for definition in module.classes if module else ():
-            stated = attributes.stated(definition, NEEDS)
-            if (
-                classes.descends(definition, root.path)
-                or definition in placed
-                or (stated is not None and definition is not root and _states(stated))
+            if definition is not root and (
+                definition in placed
+                or (definition.name in names and classes.descends(definition, root.path))
+                or (path in by_flag and _decides(attributes.stated(definition, NEEDS)))
             ):
                 yield definition
 
 
-def _states(stated: Stated) -> bool:
+def _states(text: bytes) -> bool:
+    """Tell whether a line of a text begins with the flag, as a statement of it does."""
+    lines = (text[text.rfind(b"\n", 0, m.start()) + 1 : m.start()] for m in _GIVEN.finditer(text))
+    return any(before.strip() in {b"", b"self."} and before[:1].isspace() for before in lines)
+
+
+def _decides(stated: Stated | None) -> bool:
     """Tell a statement from one that keeps what the class was given."""
-    return any(
+    return stated is not None and any(
         not (isinstance(each.value, ast.Name) and each.value.id == NEEDS)
-        or isinstance(each.value, Function)
         for each in stated.statements
     )
 
 
-def _labels(definitions: list[ClassDef]) -> dict[ClassDef, str]:
-    """Name the classes: those of one name by their modules too, or by their conditions."""
-    often = Counter(each.name for each in definitions)
-    labels: dict[ClassDef, str] = {}
-    for each in definitions:
-        label = each.name
-        if often[label] > 1:
-            label = f"{each.module.name.rpartition('.')[2]}.{label}"
-        while label in labels.values():
-            label += "'"
-        labels[each] = label
-    return labels
-
-
 def _named(
-    index: Index, names: Mapping[str, Name], backends: tuple[Backend, ...]
+    index: Index, names: Mapping[str, Name], backends: Mapping[ClassDef, Backend]
 ) -> Iterator[Backend]:
     """List a record for each name, whose parts are the classes; one for each alias too."""
-    labels = {each.engine_class.path: each.name for each in backends if each.engine_class}
     for name in names.values():
-        yield _name(index, name.name, name, labels)
+        yield _name(index, name.name, name, backends)
+        if name.lost is not None:
+            yield _lost(index, name, name.lost)
     for alias, target in read_aliases(index).items():
         if target in names and alias not in names:
-            yield _name(index, alias, names[target], labels)
+            yield _name(index, alias, names[target], backends)
 
 
-def _name(index: Index, name: str, of: Name, labels: Mapping[str, str]) -> Backend:
+def _name(index: Index, name: str, of: Name, backends: Mapping[ClassDef, Backend]) -> Backend:
     parts = [
-        Part(labels[made.path], phases=phases, roles={role}, given=given_of(guards))
+        Part(
+            _unknown(of) if made is None else backends[made].name,
+            phases=phases,
+            roles={role},
+            given=given_of(guards),
+        )
         for place, all_made in of.made.items()
         for guards, made in all_made
         for role, phases in _ROLES[place]
-        if made.path in labels
+        if made is None or made in backends
     ]
     return Backend(
         name=name,
         status=Status.OK,
         source=Source(distribution="sglang", version=index.tree.version),
         declaration=Declaration(parts=parts),
+    )
+
+
+def _unknown(name: Name) -> str:
+    return f"{name.name}, not followed"
+
+
+def _lost(index: Index, name: Name, function: FunctionDef) -> Backend:
+    """Stand for what a name makes and no class was found for: it is undeclared."""
+    words = f"what {function.node.name}() makes could not be followed to a class"
+    return Backend(
+        name=_unknown(name),
+        status=Status.OK,
+        source=Source(distribution="sglang", version=index.tree.version, declared_at=function.at),
+        declaration=Declaration(),
+        engine_class=EngineClass(
+            path=f"{function.module.name}.{function.node.name}",
+            registered_as=(name.name,),
+            readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
+        ),
     )

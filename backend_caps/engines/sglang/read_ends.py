@@ -60,7 +60,8 @@ class ReadEnds:
         at = owner.module.at(function)
         answers = {phase: list(self._answers(definition, *found, phase)) for phase in Phase}
         words = "; ".join(
-            f"{phase.value}: {' or '.join(map(_text, own))}" for phase, own in answers.items()
+            f"{phase.value}: {' or '.join(map(_text, own)) or 'nothing'}"
+            for phase, own in answers.items()
         )
         if owner is not definition:
             reading = Reading(
