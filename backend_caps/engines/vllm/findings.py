@@ -66,11 +66,10 @@ def finding(
 
 def conditional(reading: Reading, values: Values) -> Finding:
     """Make the case that always holds the base, or the last one, which is what is left."""
-    always = next((number for number, (guards, _) in enumerate(values) if not guards), -1)
-    base = values[always][1]
-    rest = [each for each in values if each is not values[always]]
-    conditions = tuple((condition(guards), value) for guards, value in rest)
-    return Finding(reading=reading, base=base, conditions=conditions)
+    cases = [(condition(guards), value) for guards, value in values]
+    always = next((number for number, (when, _) in enumerate(cases) if not when), -1)
+    _, base = cases.pop(always)
+    return Finding(reading=reading, base=base, conditions=tuple(cases))
 
 
 def declaration_of(findings: Mapping[str, Finding]) -> Declaration:

@@ -11,7 +11,6 @@ from backend_caps.engines.source.module import ClassDef
 from backend_caps.engines.vllm.constants import Constants
 from backend_caps.engines.vllm.lookup import Answer, Lookup
 
-_PREFIXES = ("supports_", "supported_", "is_")
 _AS_CAPABILITIES = frozenset(
     {
         "_cudagraph_support",
@@ -32,6 +31,7 @@ class Flags:
     def __init__(self, constants: Constants, lookup: Lookup) -> None:
         self._constants = constants
         self._lookup = lookup
+        self._flags: dict[ClassDef, list[str]] = {}
 
     def of_backend(self, root: ClassDef | None, backend: ClassDef) -> dict[str, Reading]:
         """Say what a backend states of its root's flags, and of its blocks and builder."""
@@ -45,11 +45,11 @@ class Flags:
         """List a root's flags: what its body assigns, and its methods that answer a question."""
         if root is None:
             return []
-        names = self._lookup.names_of(root)
-        assigned = [name for name, is_method in names.items() if not is_method]
-        asked = [name for name, is_method in names.items() if is_method]
-        questions = [name for name in asked if name.startswith(_PREFIXES)]
-        return sorted({*assigned, *questions} - _AS_CAPABILITIES)
+        if root not in self._flags:
+            names = self._lookup.names_of(root).items()
+            flags = {name for name, is_method in names if not is_method or _is_question(name)}
+            self._flags[root] = sorted(flags - _AS_CAPABILITIES)
+        return self._flags[root]
 
     def _readings(self, asked: ClassDef, names: Iterable[str]) -> dict[str, Reading]:
         found = {name: self._lookup.below_root(asked, name) for name in names}
@@ -77,6 +77,10 @@ class Flags:
             case ast.expr() as value:
                 return self._constants.items(value, answer)
         return None
+
+
+def _is_question(method: str) -> bool:
+    return method.startswith(("supports_", "supported_", "is_"))
 
 
 def _is_none(answer: Answer) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from backend_caps.engines.source.attributes import Case, branches
 from backend_caps.engines.source.classes import Classes
@@ -13,9 +14,12 @@ from backend_caps.engines.source.module import ClassDef, Function, Scope
 from backend_caps.engines.source.returns import returns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
-    """What one class says under a name: the value of an attribute, or what a method returns."""
+    """What one class says under a name: the value of an attribute, or what a method returns.
+
+    It has no slots: the texts are written once for all classes that inherit what it says.
+    """
 
     owner: ClassDef
     """The class whose body says it."""
@@ -47,13 +51,13 @@ class Answer:
                 return name
         return None
 
-    @property
+    @cached_property
     def text(self) -> str:
         """What it says, in the source's words, without the conditions."""
         values = dict.fromkeys(ast.unparse(case.value) for case in self.cases)
         return f"{self._verb} {' or '.join(values) or 'nothing'}"
 
-    @property
+    @cached_property
     def text_in_full(self) -> str:
         """What it says, in the source's words, each value with its condition."""
         return f"{self._verb} {'; else '.join(_in_turn(self.cases)) or 'nothing'}"
@@ -87,6 +91,7 @@ class Lookup:
         self.roots = frozenset(roots)
         self._classes = classes
         self._bodies: dict[ClassDef, dict[str, list[Guarded]]] = {}
+        self._below_roots: dict[ClassDef, list[ClassDef]] = {}
         self._answers: dict[tuple[ClassDef, str], Answer] = {}
 
     def nearest(
@@ -104,8 +109,10 @@ class Lookup:
 
     def below_root(self, definition: ClassDef, name: str) -> Answer | None:
         """Find what a class or a base says; nothing where only a root does."""
-        order = self._classes.ancestors(definition)
-        return self._first([each for each in order if each not in self.roots], name)
+        if definition not in self._below_roots:
+            order = self._classes.ancestors(definition)
+            self._below_roots[definition] = [each for each in order if each not in self.roots]
+        return self._first(self._below_roots[definition], name)
 
     def _first(self, order: Iterable[ClassDef], name: str) -> Answer | None:
         for owner in order:
@@ -167,10 +174,14 @@ def _cases(statement: Guarded) -> list[Case]:
 def _in_turn(cases: Iterable[Case]) -> Iterator[str]:
     """Write cases of which the first that holds counts: what has failed is not said again."""
     failed: set[str] = set()
+    spelled: dict[int, tuple[str, str]] = {}
     for case in cases:
-        when = condition(each for each in case.guards if ast.unparse(negated(each)) not in failed)
+        for guard in case.guards:
+            if id(guard) not in spelled:  # cases share the guards of the branches around them
+                spelled[id(guard)] = ast.unparse(guard), ast.unparse(negated(guard))
+        when = condition(guard for guard in case.guards if spelled[id(guard)][0] not in failed)
         yield f"{ast.unparse(case.value)} where {when}" if when else ast.unparse(case.value)
-        failed.update(ast.unparse(guard) for guard in case.guards)
+        failed.update(spelled[id(guard)][1] for guard in case.guards)
 
 
 def _names_bound(function: Function) -> Iterator[str]:

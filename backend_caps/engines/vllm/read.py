@@ -108,10 +108,11 @@ def _of_name(
     if not found:
         missing = problems.name_not_made("vllm", member.name, member.at)
         return Backend(name=label, status=Status.BROKEN, source=source, problems=(missing,))
-    parts = [
-        Part(names[made], given=Given(expression=condition(guards)) if guards else None)
-        for guards, made in found
-    ]
+    parts = [_part(names[made], condition(guards)) for guards, made in found]
     return Backend(
         name=label, status=Status.OK, source=source, declaration=Declaration(parts=parts)
     )
+
+
+def _part(name: str, when: str) -> Part:
+    return Part(name, given=Given(expression=when) if when else None)

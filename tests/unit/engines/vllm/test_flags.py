@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -42,6 +43,25 @@ def test_flag_that_depends_has_its_condition(tmp_path: Path) -> None:
     flag = class_of(backend).attributes["supports_sink"]
     assert (flag.origin, flag.value) == (Origin.CONDITIONAL, None)
     assert flag.words == "supports_sink() returns False where old(); else probe()"
+
+
+def test_conditions_are_said_once(tmp_path: Path) -> None:
+    """What stood before and has failed is not said again, what holds for both is."""
+    body = """
+    def supports_sink(cls):
+        if old():
+            if patched():
+                return True
+            return False
+        return probe()
+    """
+
+    backend = read_one(tmp_path, dedent(body))
+
+    assert class_of(backend).attributes["supports_sink"].words == (
+        "supports_sink() returns True where old() and patched(); else False where old(); "
+        "else probe()"
+    )
 
 
 def test_inherited_flag_names_its_class(tmp_path: Path) -> None:

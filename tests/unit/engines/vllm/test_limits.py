@@ -313,3 +313,12 @@ def test_arch_in_part_inherited_is_undeclared(tmp_path: Path) -> None:
 
     assert said(backend, "attention_arch").inherited_from == "Parent"
     assert "attention_arch" not in declared(backend).capabilities.stated()
+
+
+def test_condition_that_always_holds_is_the_base(tmp_path: Path) -> None:
+    """A statement under `if True` needs no condition."""
+    body = "if old():\n    supported_dtypes = []\nif True:\n    supported_dtypes = [torch.float16]"
+
+    backend = read_one(tmp_path, body)
+
+    assert declared(backend).capabilities.dtypes == {"float16"}
