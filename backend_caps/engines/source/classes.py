@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 
 from backend_caps.engines import problems
-from backend_caps.engines.source.index import External, Index
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.index import External, Index, Target
+from backend_caps.engines.source.module import ClassDef, Scope
 
+_DEEPEST = 100
+"""As many classes may stand below one another; nobody's classes do."""
 Base = ClassDef | External
 Order = tuple[Base, ...]
 
@@ -23,6 +25,7 @@ class Classes:
     def order(self, definition: ClassDef) -> Order:
         """List a class and its bases in the method resolution order."""
         if definition not in self._orders:
+            self._tell_of_twins(definition)
             self._open.add(definition)
             self._orders[definition] = self._linear(definition)
             self._open.discard(definition)
@@ -45,22 +48,46 @@ class Classes:
             merged = list(dict.fromkeys(base for order in orders for base in order))
         return definition, *merged
 
+    def _tell_of_twins(self, definition: ClassDef) -> None:
+        module = definition.module
+        twins = [each for each in module.classes if each.path == definition.path]
+        if len(twins) > 1 and any(each.guards for each in twins):
+            others = [f"line {each.node.lineno}" for each in twins[1:]]
+            self._index.tell(problems.defined_twice(twins[0].at, definition.name, others))
+
     def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
         """Resolve one base; of several that a condition chooses from, the first counts."""
-        module = definition.module
-        local = [module.scope_of(function.body) for function in definition.functions]
-        targets = [target for _, target in self._index.resolve(node, module, local)]
+        found = self._index.resolve(node, definition.module, self._around(definition, node))
+        targets = [target for _, target in found]
         for target in targets:
-            if isinstance(target, ClassDef) and target not in self._open:
-                return [target]
             if isinstance(target, External):
                 return self._outside(definition, target)
-        text = ast.unparse(node)
-        if targets and not isinstance(targets[0], ClassDef):
-            self._index.tell(problems.dynamic_base(definition.at, definition.name, text))
-        else:
-            self._index.tell(problems.base_not_found(definition.at, definition.name, text))
+            if isinstance(target, ClassDef) and self._is_closed(target):
+                return [target]
+        self._tell_of_base(definition, ast.unparse(node), targets)
         return []
+
+    def _around(self, definition: ClassDef, node: ast.expr) -> list[Scope]:
+        """List what is bound where a class statement stands, when it runs."""
+        module = definition.module
+        if definition.functions:
+            return [module.scope_in(function) for function in definition.functions]
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        return [module.scope_before(definition.node.lineno, names)]
+
+    def _is_closed(self, definition: ClassDef) -> bool:
+        """Tell whether a class's bases are known, or may be asked for."""
+        return definition in self._orders or (
+            definition not in self._open and len(self._open) < _DEEPEST
+        )
+
+    def _tell_of_base(self, definition: ClassDef, base: str, targets: list[Target]) -> None:
+        if any(isinstance(target, ClassDef) for target in targets):
+            self._index.tell(problems.no_order(definition.at, definition.name))
+        elif targets:
+            self._index.tell(problems.dynamic_base(definition.at, definition.name, base))
+        else:
+            self._index.tell(problems.base_not_found(definition.at, definition.name, base))
 
     def _outside(self, definition: ClassDef, target: External) -> list[Base]:
         if target.path.partition(".")[0] == self._index.tree.package:

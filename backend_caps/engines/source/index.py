@@ -8,21 +8,36 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from backend_caps.capability.status import Problem
 from backend_caps.engines import problems
 from backend_caps.engines.source.guards import Guards, negated
-from backend_caps.engines.source.module import Assigned, ClassDef, Function, Import, Module, Scope
+from backend_caps.engines.source.module import (
+    Assigned,
+    ClassDef,
+    Function,
+    Import,
+    Meaning,
+    Module,
+    Scope,
+    mentions,
+)
+from backend_caps.engines.source.parsing import UnparsedError, parsed
 from backend_caps.engines.source.tree import Tree
 
-_HEAD = re.compile(rb"class[ \t]+(\w+)[ \t]*\(([^)]*)\)")
+_HEAD = re.compile(rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]*\][ \t]*)?\(([^()#]*)([()#])")
+_IN_BASES = re.compile(rb"#[^\n]*|[()]|[^()#]+")
 _INNER = re.compile(rb"class[ \t]+\w")
-_LAST_WORD = re.compile(rb"(\w+)[ \t\r\n]*(?:\[|$)")
+_LAST_WORD = re.compile(rb"([\w\x80-\xff]+)\s*(?:\[|$)")
+_LONGEST_TRAIL = 60
+"""As many names are followed one into another; each takes several places on Python's stack."""
+_MOST_STEPS = 2000
+"""As many names are followed for one expression, on all the ways that conditions open."""
 _NEVER_RENAMED = frozenset(
     {"ABC", "BaseModel", "Enum", "Exception", "IntEnum", "Module", "NamedTuple", "Protocol", "str"}
 )
 """The bases that most classes outside the tree's own have; no file renames them."""
-_PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,16 @@ Target = ClassDef | FunctionDef | External | Value | Module
 Targets = list[tuple[Guards, Target]]
 
 
+class _Head(NamedTuple):
+    """A class statement, as the text has it."""
+
+    name: str
+    bases: frozenset[str]
+    """The last words of its bases."""
+    at: int
+    """Where it begins in the text."""
+
+
 class Index:
     """A tree whose files are parsed on demand, each once."""
 
@@ -64,6 +89,7 @@ class Index:
         self.tree = tree
         self._modules: dict[str, Module | None] = {}
         self._problems: dict[Problem, None] = dict.fromkeys(tree.problems)
+        self._num_steps = 0
 
     @property
     def problems(self) -> tuple[Problem, ...]:
@@ -88,17 +114,15 @@ class Index:
 
     @cached_property
     def _paths(self) -> Mapping[str, str]:
-        """The file of each module name."""
-        return {_module_name(path): path for path in self.tree.files}
+        """The file of each module name; of a package and a module, the package."""
+        files = sorted(self.tree.files, key=lambda path: path.endswith("/__init__.py"))
+        return {_module_name(path): path for path in files}
 
     @cached_property
-    def _heads(self) -> Mapping[str, list[tuple[str, frozenset[str]]]]:
-        """By file, the class statements as the text has them: each name, with its bases'."""
-        found = {}
-        for path, text in self.tree.files.items():
-            if heads := _HEAD.findall(text):
-                found[path] = [(name.decode(), _base_names(bases)) for name, bases in heads]
-        return found
+    def _heads(self) -> Mapping[str, list[_Head]]:
+        """By file, the class statements as the text has them."""
+        found = {path: list(_heads_of(text)) for path, text in self.tree.files.items()}
+        return {path: heads for path, heads in found.items() if heads}
 
     def module(self, name: str) -> Module | None:
         """Parse the module of a dotted name; None where the tree has none, or it is broken."""
@@ -114,10 +138,10 @@ class Index:
     def _parsed(self, path: str) -> Module | None:
         text = self.tree.files[path]
         try:
-            tree = ast.parse(text)
-        except _PARSE_ERRORS as error:
-            lost = [name for name, _ in self._heads.get(path, ())]
-            self.tell(problems.unparsed(path, f"{type(error).__name__}: {error}", lost))
+            tree = parsed(text)
+        except UnparsedError as error:
+            lost = {head.name for head in self._heads.get(path, ())}
+            self.tell(problems.unparsed(path, str(error), lost))
             return None
         lines = [line for line, before in _lines_of(text, _INNER) if before.isspace()]
         is_package = path.endswith("/__init__.py")
@@ -131,7 +155,7 @@ class Index:
     def files_of_descendants(self, roots: Collection[str]) -> list[str]:
         """List the files whose text has a class below one of these names, at any distance."""
         names = self.names_below(roots)
-        return sorted(p for p, heads in self._heads.items() if any(n in names for n, _ in heads))
+        return sorted(p for p, heads in self._heads.items() if any(h.name in names for h in heads))
 
     def names_below(self, roots: Collection[str]) -> frozenset[str]:
         """List the names of the classes that the text puts below some, those included."""
@@ -146,23 +170,32 @@ class Index:
     @cached_property
     def _below(self) -> Mapping[str, list[str]]:
         """By name of a base, the classes that the text puts directly below it."""
-        known = frozenset(name for heads in self._heads.values() for name, _ in heads)
+        known = frozenset(head.name for heads in self._heads.values() for head in heads)
         below: dict[str, list[str]] = {}
         for path, heads in self._heads.items():
-            for name, bases in heads:
-                for base in bases:
-                    real = base if base in known else self._renamed(path, base)
-                    below.setdefault(real, []).append(name)
+            by_base: dict[str, list[str]] = {}
+            until: dict[str, int] = {}
+            for head in heads:
+                for base in head.bases:
+                    by_base.setdefault(base, []).append(head.name)
+                    until.setdefault(base, head.at)
+            for base, names in by_base.items():
+                renamed = self._renamed(path, base, until[base], is_class=base in known)
+                for real in (base, *renamed):
+                    below.setdefault(real, []).extend(names)
         return below
 
-    def _renamed(self, path: str, name: str) -> str:
-        """Return what a file imports as `name`, by its text."""
+    def _renamed(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
+        """List what a file calls `name` before a place in it, by its text."""
         if name in _NEVER_RENAMED:
-            return name
-        text = self.tree.files[path]
-        alias = b" as " + name.encode()
-        found = re.search(rb"(\w+)" + re.escape(alias) + rb"\b", text) if alias in text else None
-        return found[1].decode() if found else name
+            return []
+        text, word = self.tree.files[path], name.encode()
+        found: list[bytes] = []
+        if text.find(b" as " + word, 0, until) >= 0:
+            found += re.findall(rb"(\w+) as " + re.escape(word) + rb"\b", text)
+        if not is_class and text.find(word + b" = ", 0, until) >= 0:
+            found += re.findall(rb"\b" + re.escape(word) + rb" = (?:\w+\.)*(\w+)", text)
+        return [each.decode() for each in found]
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
         """Say what an expression names; what only running code knows comes as its expression.
@@ -172,6 +205,7 @@ class Index:
             module: the file it stands in.
             local: what the functions around it bind, innermost first.
         """
+        self._num_steps = 0
         return list(self._resolved(expression, module, tuple(local), ()))
 
     def _resolved(
@@ -180,12 +214,13 @@ class Index:
         match expression:
             case ast.Name(id=name):
                 scope = next((own for own in local if name in own), None)
+                step = f"{module.name}:{name}"
                 if scope is None:
                     yield from self._named(name, module, trail)
-                    return
-                for guards, meaning in scope[name]:
-                    found = self._meant(meaning, name, module, local, trail)
-                    yield from ((guards + more, target) for more, target in found)
+                elif step in trail:
+                    yield (), Value(module, expression)
+                else:
+                    yield from self._of_meanings(scope[name], name, module, local, (*trail, step))
             case ast.Attribute(value=value, attr=attribute):
                 for guards, owner in self._resolved(value, module, local, trail):
                     found = self._attribute(owner, attribute, expression, module, trail)
@@ -204,14 +239,15 @@ class Index:
     ) -> Iterator[tuple[Guards, Target]]:
         """Follow a name of a module to where it comes from."""
         step = f"{module.name}.{name}"
-        if step in trail:
-            circle = [each.rpartition(".")[0] for each in (*trail[trail.index(step) :], step)]
+        self._num_steps += 1
+        if len(trail) > _LONGEST_TRAIL or self._num_steps > _MOST_STEPS:
+            yield (), Value(module, ast.Name(id=name, ctx=ast.Load()))
+        elif step in trail:
+            steps = (each for each in (*trail[trail.index(step) :], step) if ":" not in each)
+            circle = [each.rpartition(".")[0] for each in steps]
             self.tell(problems.import_circle(module.path, name, circle))
-            return
-        if name in module.scope:
-            for guards, meaning in module.scope[name]:
-                found = self._meant(meaning, name, module, (), (*trail, step))
-                yield from ((guards + more, target) for more, target in found)
+        elif name in module.scope:
+            yield from self._of_meanings(module.scope[name], name, module, (), (*trail, step))
         elif hasattr(builtins, name):
             yield (), External(f"builtins.{name}")
         else:
@@ -220,17 +256,31 @@ class Index:
     def _starred(
         self, name: str, module: Module, trail: tuple[str, ...]
     ) -> Iterator[tuple[Guards, Target]]:
-        for star in module.stars:
+        for star in reversed(module.stars):
             other = self.module(star)
             if other is None:
                 self.tell(problems.star_import(module.path, name, star))
+            elif f"{star}.{name}" in trail:
+                continue
             elif found := list(self._named(name, other, trail)):
                 yield from found
                 return
 
+    def _of_meanings(
+        self,
+        meanings: Iterable[tuple[Guards, Meaning]],
+        name: str,
+        module: Module,
+        local: tuple[Scope, ...],
+        trail: tuple[str, ...],
+    ) -> Iterator[tuple[Guards, Target]]:
+        for guards, meaning in meanings:
+            for more, target in self._meant(meaning, name, module, local, trail):
+                yield guards + more, target
+
     def _meant(
         self,
-        meaning: Import | Assigned | ClassDef | Function,
+        meaning: Meaning,
         name: str,
         module: Module,
         local: tuple[Scope, ...],
@@ -242,7 +292,7 @@ class Index:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield (), FunctionDef(module, meaning)
             case Assigned(value=value):
-                if _mentions(value, name):
+                if mentions(value, name):
                     yield (), Value(module, value)
                 else:
                     yield from self._resolved(value, module, local, trail)
@@ -256,11 +306,13 @@ class Index:
     ) -> Iterator[tuple[Guards, Target]]:
         whole = f"{source}.{attribute}"
         module = self.module(source)
-        found = [] if module is None else list(self._named(attribute, module, trail))
-        if found:
-            yield from found
-        else:
-            yield (), self.module(whole) or External(whole)
+        is_own_part = whole in trail and whole in self._paths
+        if module is not None and not is_own_part:
+            found = list(self._named(attribute, module, trail))
+            if found:
+                yield from found
+                return
+        yield (), self.module(whole) or External(whole)
 
     def _attribute(
         self,
@@ -276,7 +328,8 @@ class Index:
                 whole = f"{owner.name}.{attribute}"
                 yield from found or [((), self.module(whole) or External(whole))]
             case External(path=path):
-                yield (), External(f"{path}.{attribute}")
+                whole = f"{path}.{attribute}"
+                yield (), self.module(whole) or External(whole)
             case _:
                 yield (), Value(module, expression)
 
@@ -294,11 +347,35 @@ def _module_name(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+def _heads_of(text: bytes) -> Iterator[_Head]:
+    for match in _HEAD.finditer(text):
+        name, bases, end = match.groups()
+        if end != b")":
+            bases += _rest_of_bases(text, match.start(3))
+        yield _Head(name.decode(errors="replace"), _base_names(bases), match.start())
+
+
+def _rest_of_bases(text: bytes, start: int) -> bytes:
+    """Read on to where the bases end, comments aside; what a call among them takes are bases."""
+    found, depth = [], 1
+    for token in _IN_BASES.finditer(text, start):
+        match token[0][:1]:
+            case b"(":
+                depth += 1
+                found.append(b",")
+            case b")":
+                depth -= 1
+                found.append(b",")
+            case b"#":
+                continue
+            case _:
+                found.append(token[0])
+        if not depth:
+            break
+    return b"".join(found)
+
+
 def _base_names(bases: bytes) -> frozenset[str]:
     """List the last words of the bases that a class statement's text has."""
     words = (_LAST_WORD.search(base.strip()) for base in bases.split(b","))
-    return frozenset(word[1].decode() for word in words if word)
-
-
-def _mentions(value: ast.expr, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+    return frozenset(word[1].decode(errors="replace") for word in words if word)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -48,6 +48,7 @@ class Import:
     module: str
     attribute: str | None
     """None where the name is the module itself."""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,67 @@ Scope = Mapping[str, Sequence[tuple[Guards, Meaning]]]
 """What each name may mean, and under which conditions."""
 
 
+def mentions(value: ast.expr, name: str) -> bool:
+    """Tell whether a value is made from what a name stands for."""
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+
+
+def _standing(
+    name: str, meanings: Sequence[tuple[Guards, Meaning]]
+) -> Sequence[tuple[Guards, Meaning]]:
+    """List what is left of a name's meanings: the last that it always has, and those after it.
+
+    What is made of the name itself, such as `A = decorated(A)`, leaves the earlier ones standing.
+    """
+    always = [
+        at
+        for at, (guards, meaning) in enumerate(meanings)
+        if not guards and not (isinstance(meaning, Assigned) and mentions(meaning.value, name))
+    ]
+    return meanings[always[-1] :] if always else meanings
+
+
+def _line(meaning: Meaning) -> int:
+    match meaning:
+        case Import(line=line):
+            return line
+        case Assigned(value=value):
+            return value.lineno
+        case ClassDef(node=node):
+            return node.lineno
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return meaning.lineno
+
+
+def assigned(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """List the targets of an assignment with their values: of an unpacked one, its item."""
+    value = node.value
+    if value is not None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from _unpacked(target, value)
+
+
+def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    match target, value:
+        case ast.Tuple(elts=targets) | ast.List(elts=targets), ast.Tuple(elts=values) | ast.List(
+            elts=values
+        ) if len(targets) == len(values) and not _has_star([*targets, *values]):
+            for one, own in zip(targets, values, strict=True):
+                yield from _unpacked(one, own)
+        case ast.Tuple(elts=targets) | ast.List(elts=targets), _:
+            for at, one in enumerate(targets):
+                place = ast.copy_location(ast.Constant(value=at), value)
+                item = ast.Subscript(value=value, slice=place, ctx=ast.Load())
+                inner = one.value if isinstance(one, ast.Starred) else one
+                yield from _unpacked(inner, ast.copy_location(item, value))
+        case _:
+            yield target, value
+
+
+def _has_star(nodes: Sequence[ast.expr]) -> bool:
+    return any(isinstance(node, ast.Starred) for node in nodes)
+
+
 @dataclass(eq=False)
 class Module:
     """A file of the tree."""
@@ -74,14 +136,18 @@ class Module:
     """The lines on which the text has the word `class` with an indent before it."""
     classes: list[ClassDef] = field(default_factory=list)
     """Every class statement of the file, inner ones too."""
+    _own: dict[ast.ClassDef, ClassDef] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.classes = list(self._classes(self.tree.body, (), ""))
+        self._own = {each.node: each for each in self.classes}
 
     def close(self) -> None:
         """Let go of the classes, which hold the module."""
         self.classes.clear()
-        self.__dict__.pop("scope", None)
+        self._own.clear()
+        for name in ("bound", "scope"):
+            self.__dict__.pop(name, None)
 
     def at(self, node: ast.stmt | ast.expr) -> str:
         """Say where a node stands, as `file:line`."""
@@ -98,18 +164,38 @@ class Module:
         ]
 
     @cached_property
-    def scope(self) -> Scope:
-        """What the module's own names mean."""
-        own = {id(each.node): each for each in self.classes}
-        return self.scope_of(self.tree.body, own)
+    def bound(self) -> Scope:
+        """Everything that the module's own names are bound to, in the order of the text."""
+        return self._bindings(self.tree.body)
 
-    def scope_of(
-        self, body: Sequence[ast.stmt], classes: Mapping[int, ClassDef] | None = None
-    ) -> Scope:
+    @cached_property
+    def scope(self) -> Scope:
+        """What the module's own names mean once it has run."""
+        return {name: _standing(name, meanings) for name, meanings in self.bound.items()}
+
+    def scope_of(self, body: Sequence[ast.stmt], _: object = None) -> Scope:
         """Say what the names mean that a body binds."""
+        return {name: _standing(name, meanings) for name, meanings in self._bindings(body).items()}
+
+    def scope_in(self, function: Function) -> Scope:
+        """Say what the names mean in a function, its arguments' too: only a call knows these."""
+        taken = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
+        given = {name: [((), Assigned(ast.Name(id=name, ctx=ast.Load())))] for name in taken}
+        return {**given, **self.scope_of(function.body)}
+
+    def scope_before(self, line: int, names: Collection[str]) -> Scope:
+        """Say what some of the module's names mean when control comes to a line of it."""
+        found = {}
+        for name in names:
+            before = [each for each in self.bound.get(name, ()) if _line(each[1]) < line]
+            if before:
+                found[name] = _standing(name, before)
+        return found
+
+    def _bindings(self, body: Sequence[ast.stmt]) -> Mapping[str, list[tuple[Guards, Meaning]]]:
         found: dict[str, list[tuple[Guards, Meaning]]] = {}
         for statement in guarded(body):
-            for name, meaning in self._bound(statement.node, classes or {}):
+            for name, meaning in self._bound(statement.node):
                 found.setdefault(name, []).append((statement.guards, meaning))
         return found
 
@@ -120,31 +206,31 @@ class Module:
         parts = self.name.split(".")
         kept = len(parts) - statement.level + (1 if self.is_package else 0)
         base = ".".join(parts[: max(kept, 0)])
-        return f"{base}.{statement.module}" if statement.module else base
+        return ".".join(part for part in (base, statement.module) if part)
 
-    def _bound(
-        self, node: ast.stmt, classes: Mapping[int, ClassDef]
-    ) -> Iterator[tuple[str, Meaning]]:
+    def _bound(self, node: ast.stmt) -> Iterator[tuple[str, Meaning]]:
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield from self._imported(node)
-            case ast.ClassDef(name=name) if id(node) in classes:
-                yield name, classes[id(node)]
+            case ast.ClassDef(name=name) if node in self._own:
+                yield name, self._own[node]
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield name, node
-            case ast.Assign(targets=targets, value=value):
-                names = (target.id for target in targets if isinstance(target, ast.Name))
-                yield from ((name, Assigned(value)) for name in names)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                yield name, Assigned(value)
+            case ast.Assign() | ast.AnnAssign():
+                for target, value in assigned(node):
+                    if isinstance(target, ast.Name):
+                        yield target.id, Assigned(value)
 
     def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Import]]:
         for alias in node.names:
             if isinstance(node, ast.ImportFrom):
-                yield alias.asname or alias.name, Import(self.absolute(node), alias.name)
+                yield (
+                    alias.asname or alias.name,
+                    Import(self.absolute(node), alias.name, node.lineno),
+                )
             else:
                 module = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or module, Import(module, None)
+                yield alias.asname or module, Import(module, None, node.lineno)
 
     def _classes(
         self,
@@ -159,7 +245,10 @@ class Module:
                 case ast.ClassDef(name=name, body=inner) as node:
                     yield ClassDef(self, node, statement.guards, outer, functions)
                     yield from self._classes(inner, statement.guards, f"{outer}{name}.", functions)
-                case ast.FunctionDef(name=name, body=inner) as node if self._has_class(node):
+                case (
+                    ast.FunctionDef(name=name, body=inner)
+                    | ast.AsyncFunctionDef(name=name, body=inner)
+                ) as node if self._has_class(node):
                     around = (node, *functions)
                     yield from self._classes(inner, statement.guards, f"{outer}{name}.", around)
 
