@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.vocabulary import HostSeqLens
+from tests.unit.engines.sglang.building import ATTENTION, IMPORTS, class_of, codes, read, read_class
+
+TWO = "class Two(AttentionBackend):\n    "
+IN_INIT = "class Two(AttentionBackend):\n    def __init__(self, runner, x):\n        "
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        pytest.param(TWO + "needs_cpu_seq_lens = False", "none", id="class body"),
+        pytest.param(TWO + "needs_cpu_seq_lens: bool = True", "exact", id="annotated"),
+        pytest.param(IN_INIT + "self.needs_cpu_seq_lens = False", "none", id="constructor"),
+    ],
+)
+def test_constant_is_declared(tmp_path: Path, body: str, value: str) -> None:
+    """A class that gives the flag True or False has declared it."""
+    read = read_class(tmp_path, body)
+
+    assert (read.needs.origin, read.needs.value) == (Origin.DECLARED, value)
+    assert read.declaration.capabilities.host_seq_lens is HostSeqLens(value)
+
+
+def test_reading_says_where_and_in_which_words(tmp_path: Path) -> None:
+    """A reading has the statement as the source has it, with its file and line."""
+    read = read_class(tmp_path, TWO + "needs_cpu_seq_lens = False")
+
+    assert read.needs.words == "needs_cpu_seq_lens = False"
+    assert read.needs.declared_at == f"{ATTENTION}/two.py:4"
+    assert str(read.backend.source) == f"sglang 0.5.13, {ATTENTION}/two.py:3"
+
+
+@pytest.mark.parametrize(
+    ("body", "base", "cases"),
+    [
+        pytest.param(
+            IN_INIT + "self.needs_cpu_seq_lens = x.reads()",
+            False,
+            [("x.reads()", True)],
+            id="expression",
+        ),
+        pytest.param(
+            TWO + "needs_cpu_seq_lens = False\n"
+            "    def __init__(self, x):\n        self.needs_cpu_seq_lens |= x.reads()",
+            False,
+            [("x.reads()", True)],
+            id="or in place",
+        ),
+        pytest.param(
+            TWO + "needs_cpu_seq_lens = True\n"
+            "    def __init__(self, x):\n        self.needs_cpu_seq_lens &= x.reads()",
+            True,
+            [("not x.reads()", False)],
+            id="and in place",
+        ),
+        pytest.param(
+            IN_INIT + "if is_npu():\n            self.needs_cpu_seq_lens = False",
+            None,
+            [("device = npu", False)],
+            id="guarded constant over the base class's",
+        ),
+        pytest.param(
+            TWO + "@property\n    def needs_cpu_seq_lens(self):\n        return self.x.reads",
+            False,
+            [("self.x.reads", True)],
+            id="property",
+        ),
+        pytest.param(
+            TWO + "@property\n    def needs_cpu_seq_lens(self):\n"
+            "        if is_hip():\n            return True\n        return False",
+            None,
+            [("rocm on", True), ("rocm off", False)],
+            id="property with branches",
+        ),
+        pytest.param(
+            IN_INIT + "self.needs_cpu_seq_lens = True if is_hip() else False",
+            None,
+            [("rocm on", True), ("rocm off", False)],
+            id="choice",
+        ),
+    ],
+)
+def test_value_that_depends_is_conditional(
+    tmp_path: Path, body: str, base: bool | None, cases: list[tuple[str, bool]]
+) -> None:
+    """What decides is a condition of the declaration, and the value of the reading is open."""
+    read = read_class(tmp_path, body)
+
+    stated = read.declaration.capabilities.stated()
+    assert (read.needs.origin, read.needs.value) == (Origin.CONDITIONAL, None)
+    assert read.cases == cases
+    assert ("host_seq_lens" in stated) == (base is not None)
+    assert base is None or read.declaration.capabilities.needs_cpu_seq_lens is base
+
+
+def test_reason_of_a_condition_is_in_the_words_of_the_source(tmp_path: Path) -> None:
+    """A condition says which value the flag has, and where."""
+    read = read_class(tmp_path, IN_INIT + "self.needs_cpu_seq_lens = x.reads()")
+
+    reasons = [when.reason for when in read.declaration.conditions]
+    assert reasons[0] == "needs_cpu_seq_lens is True where x.reads()"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        pytest.param(TWO + "needs_cpu_seq_lens = None", "needs_cpu_seq_lens = None", id="nothing"),
+        pytest.param(TWO + "needs_cpu_seq_lens = 'no'", "needs_cpu_seq_lens = 'no'", id="text"),
+        pytest.param(
+            TWO + "def needs_cpu_seq_lens(self):\n        return False",
+            "def needs_cpu_seq_lens",
+            id="a method that nobody calls",
+        ),
+        pytest.param(
+            TWO + "@property\n    def needs_cpu_seq_lens(self):\n        pass",
+            "def needs_cpu_seq_lens",
+            id="a property without an answer",
+        ),
+        pytest.param(
+            TWO + "needs_cpu_seq_lens = False\n    if HOT:\n"
+            "        @property\n        def needs_cpu_seq_lens(self):\n            return False",
+            "needs_cpu_seq_lens = False; def needs_cpu_seq_lens where HOT",
+            id="a property under a condition",
+        ),
+        pytest.param(
+            IN_INIT + "self.needs_cpu_seq_lens = False\n        self.needs_cpu_seq_lens ^= x",
+            "needs_cpu_seq_lens = False; needs_cpu_seq_lens ?= x",
+            id="an operator that is neither or nor and",
+        ),
+    ],
+)
+def test_value_that_is_no_bool_is_undeclared(tmp_path: Path, body: str, words: str) -> None:
+    """What is neither True nor False declares nothing, and the reading says what it is."""
+    read = read_class(tmp_path, body)
+
+    assert read.needs.origin is Origin.UNDECLARED
+    assert read.needs.words == f"{words}, which is neither True nor False"
+    assert "host_seq_lens" not in read.declaration.capabilities.stated()
+
+
+def test_value_that_is_no_bool_is_a_problem(tmp_path: Path) -> None:
+    """The problem has the place and the statement."""
+    two = {f"{ATTENTION}/two.py": IMPORTS + TWO + "needs_cpu_seq_lens = 'no'\n"}
+
+    reading = read(tmp_path, two)
+
+    assert codes(reading) == ["engine-value-not-bool"]
+    assert reading.problems[0].message == (
+        f"{ATTENTION}/two.py:4: needs_cpu_seq_lens = 'no', which is neither True nor False; "
+        "the engine takes its truth."
+    )
+
+
+def test_inherited_value_is_told_and_not_declared(tmp_path: Path) -> None:
+    """What a base below the root says is read with its class and line, and declares nothing."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            needs_cpu_seq_lens = False
+
+        class Two(Base):
+            pass
+        """,
+    )
+
+    assert read.declaration.capabilities.stated() == {}
+    assert (read.needs.origin, read.needs.inherited_from) == (Origin.INHERITED, "Base")
+    assert (read.needs.value, read.needs.declared_at) == ("none", f"{ATTENTION}/two.py:5")
+
+
+def test_default_of_the_root_is_undeclared(tmp_path: Path) -> None:
+    """A class that leaves the base class's default has said nothing."""
+    read = read_class(tmp_path, TWO + "pass")
+
+    assert (read.needs.origin, read.needs.value) == (Origin.UNDECLARED, None)
+    assert read.needs.words == (
+        "the base class says needs_cpu_seq_lens = True, and no other class states it"
+    )
+
+
+def test_class_below_nothing_that_states_the_flag_has_no_reading_of_it(tmp_path: Path) -> None:
+    """Where not even the base class has the flag, there are no words for it."""
+    base = "class AttentionBackend:\n    pass\n"
+    two = {
+        f"{ATTENTION}/two.py": IMPORTS + TWO + "pass\n",
+        f"{ATTENTION}/base_attn_backend.py": base,
+    }
+
+    found = class_of(read(tmp_path, two), "Two")
+
+    assert set(found.engine_class.readings) == {"max_context_len_known"}
+
+
+def test_constructor_that_calls_no_other_has_what_it_sets_itself(tmp_path: Path) -> None:
+    """What a base's constructor sets is not there where that constructor does not run."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            def __init__(self, runner):
+                self.needs_cpu_seq_lens = False
+                self.max_context_len = runner.context_len
+
+        class Two(Base):
+            def __init__(self, runner):
+                self.runner = runner
+        """,
+    )
+
+    origins = {name: each.origin for name, each in read.engine_class.readings.items()}
+    assert origins == {
+        "host_seq_lens": Origin.UNDECLARED,
+        "max_context_len_known": Origin.UNDECLARED,
+    }
+
+
+def test_flag_set_again_over_a_base_is_the_classes_own(tmp_path: Path) -> None:
+    """A class that adds to its base's value has stated it again."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            needs_cpu_seq_lens = False
+
+        class Two(Base):
+            def __init__(self, pool):
+                self.needs_cpu_seq_lens |= pool.is_split
+        """,
+    )
+
+    assert read.declaration.capabilities.needs_cpu_seq_lens is False
+    assert read.cases == [("pool.is_split", True)]
+
+
+@pytest.mark.parametrize(
+    ("body", "origin", "conditions"),
+    [
+        pytest.param("self.max_context_len = runner.length", Origin.DECLARED, 0, id="yes"),
+        pytest.param(
+            "self.max_context_len = getattr(runner, 'length', None)",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: an attribute that may be missing",
+        ),
+        pytest.param(
+            "self.max_context_len = runner.length if runner.is_long else None",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: a choice",
+        ),
+        pytest.param(
+            "if runner.is_long:\n            self.max_context_len = runner.length",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: under a condition",
+        ),
+        pytest.param("self.runner = runner", Origin.UNDECLARED, 1, id="no"),
+    ],
+)
+def test_longest_context_is_known_maybe_or_not(
+    tmp_path: Path, body: str, origin: Origin, conditions: int
+) -> None:
+    """It is declared where it is always set; otherwise a draft alone is taken to know it."""
+    read = read_class(tmp_path, IN_INIT.replace(", x", "") + body)
+
+    known = read.engine_class.readings["max_context_len_known"]
+    assert known.origin is origin
+    assert len(read.declaration.conditions) == conditions
+
+
+def test_draft_needs_no_longest_context(tmp_path: Path) -> None:
+    """The condition for drafts says why: the tree mask has the target's size."""
+    read = read_class(tmp_path, TWO + "pass")
+
+    (when,) = read.declaration.conditions
+    assert str(when.given) == "role in draft, draft_extend"
+    assert when.capabilities.stated() == {"max_context_len_known": True}
+    assert when.reason == "SGLang sizes the tree mask by the target's backend alone"
+
+
+def test_flags_of_the_engine_that_a_class_sets_are_read(tmp_path: Path) -> None:
+    """Flags without a capability of ours come with their values, and whence they come."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            is_quick = True
+
+        class Two(Base):
+            draws_tails = True
+            step_state = None
+
+            def __init__(self, runner):
+                self.longest_graph = runner.longest
+
+            def support_triton(self):
+                return False
+        """,
+    )
+
+    told = {
+        name: (each.origin, each.value, each.inherited_from)
+        for name, each in read.engine_class.attributes.items()
+    }
+    assert told == {
+        "draws_tails": (Origin.DECLARED, True, None),
+        "is_quick": (Origin.INHERITED, True, "Base"),
+        "longest_graph": (Origin.CONDITIONAL, None, None),
+        "support_triton": (Origin.DECLARED, False, None),
+    }
+
+
+def test_wrapper_says_how_it_asks_its_children(tmp_path: Path) -> None:
+    """A composite's words are the expressions that ask other backends."""
+    read = read_class(
+        tmp_path,
+        """
+        class Two(AttentionBackend):
+            def __init__(self, inner):
+                self.needs_cpu_seq_lens = inner.needs_cpu_seq_lens
+
+            def shared_read_ends(self, mode):
+                return self.inner.shared_read_ends(mode)
+        """,
+    )
+
+    assert read.engine_class.composite == (
+        "needs_cpu_seq_lens = inner.needs_cpu_seq_lens; "
+        "shared_read_ends = self.inner.shared_read_ends(mode)"
+    )
+
+
+def test_class_in_a_function_has_a_pointer_through_it(tmp_path: Path) -> None:
+    """The implementation of an inner class names the function that it stands in."""
+    read = read_class(
+        tmp_path,
+        """
+        def make():
+            class Two(AttentionBackend):
+                pass
+            return Two
+        """,
+    )
+
+    assert read.declaration.implementation == "sglang.srt.layers.attention.two:make.Two"

@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.engines.sglang.building import (
+    ATTENTION,
+    DRAFTS,
+    DRAFTS_OF_ONE,
+    IMPORTS,
+    REGISTERED_ONE,
+    REGISTRY,
+    class_of,
+    codes,
+    drafts,
+    parts_of,
+    read,
+    registry,
+)
+
+TWO = f"{ATTENTION}/two.py"
+CLASSES = IMPORTS + "class A(AttentionBackend): pass\nclass B(AttentionBackend): pass\n"
+A_AND_B = "    from sglang.srt.layers.attention.two import A, B\n"
+OF_A = ["A", "B"]
+
+
+def _targets(folder: Path, registrations: str, name: str = "two") -> list[tuple[str, str]]:
+    """List the classes that a name means in the target's runner, with their conditions."""
+    reading = read(folder, {TWO: CLASSES, REGISTRY: registry(registrations), DRAFTS: NO_DRAFTS})
+    parts = parts_of(reading, name)
+    return [(made, given) for made, role, given in parts if role == "target"]
+
+
+NO_DRAFTS = drafts("", "", "")
+MAKE = "@register_attention_backend('two')\ndef make(runner):\n" + A_AND_B
+
+
+def test_small_engine_reads_without_a_problem(tmp_path: Path) -> None:
+    """The engine that these tests change has everything where it belongs."""
+    reading = read(tmp_path)
+
+    assert reading.problems == ()
+    assert [*reading.registry] == ["One", "OneSteps", "one"]
+    assert parts_of(reading, "one") == [
+        ("One", "target", "always"),
+        ("One", "draft", "always"),
+        ("OneSteps", "draft", "always"),
+        ("One", "draft_extend", "always"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("registrations", "made"),
+    [
+        pytest.param(MAKE + "    return A(runner)\n", [("A", "always")], id="decorator"),
+        pytest.param(
+            "@registry.register_attention_backend('two')\ndef make(runner):\n"
+            + A_AND_B
+            + "    return A(runner)\n",
+            [("A", "always")],
+            id="decorator of a module",
+        ),
+        pytest.param(
+            "def real(runner):\n" + A_AND_B + "    return A(runner)\n"
+            "@register_attention_backend('two')\ndef make(runner):\n    return real(runner)\n",
+            [("A", "always")],
+            id="function that calls another",
+        ),
+        pytest.param(
+            MAKE + "    if is_npu():\n        return A(runner)\n    elif is_hip():\n"
+            "        return B(runner)\n    raise ValueError\n",
+            [("A", "device = npu"), ("B", "device in cpu, cuda, hpu, mps, musa, xpu and rocm on")],
+            id="branches",
+        ),
+        pytest.param(
+            "@register_attention_backend('two')\ndef make(runner):\n"
+            "    if runner.use_mla_backend:\n"
+            "        from sglang.srt.layers.attention.two import A as Chosen\n    else:\n"
+            "        from sglang.srt.layers.attention.two import B as Chosen\n"
+            "    made = Chosen(runner)\n    return made\n",
+            [("A", "attention_arch = mla"), ("B", "attention_arch in mha, sparse, ssm")],
+            id="imports under conditions, and a variable",
+        ),
+        pytest.param(
+            MAKE + "    return A(runner)\n"
+            "@register_attention_backend('three')\ndef again(runner):\n"
+            "    return ATTENTION_BACKENDS['two'](runner)\n",
+            [("A", "always")],
+            id="looked up in the table",
+        ),
+        pytest.param(
+            MAKE + "    if is_npu():\n        return A(runner) if is_npu() else B(runner)\n"
+            "    raise ValueError\n",
+            [("A", "device = npu")],
+            id="a branch that nothing reaches",
+        ),
+    ],
+)
+def test_registered_name_leads_to_the_classes_that_it_makes(
+    tmp_path: Path, registrations: str, made: list[tuple[str, str]]
+) -> None:
+    """A factory is followed to its classes, each under the conditions on the way."""
+    name = "three" if "'three'" in registrations else "two"
+
+    assert _targets(tmp_path, registrations, name) == made
+
+
+def test_names_are_sorted(tmp_path: Path) -> None:
+    """The names come in their own order, whatever the file's is."""
+    registrations = "".join(
+        MAKE.replace("two'", f"{name}'") + "    return A(runner)\n" for name in ("b", "a")
+    )
+
+    reading = read(tmp_path, {TWO: CLASSES, REGISTRY: registry(registrations)})
+
+    names = [each.name for each in reading.backends if each.engine_class is None]
+    assert names == ["a", "b", "one"]
+
+
+@pytest.mark.parametrize(
+    ("body", "condition", "made"),
+    [
+        pytest.param(
+            "    return elsewhere.Made(runner)\n", "", [("two, not followed", "always")], id="all"
+        ),
+        pytest.param("    return None\n", "", [("two, not followed", "always")], id="nothing"),
+        pytest.param("    pass\n", "", [("two, not followed", "always")], id="no return"),
+        pytest.param(
+            "    if is_npu():\n        return elsewhere.Made(runner)\n    return A(runner)\n",
+            " where is_npu()",
+            [
+                ("A", "device in cpu, cuda, hpu, mps, musa, xpu"),
+                ("two, not followed", "device = npu"),
+            ],
+            id="one branch",
+        ),
+        pytest.param(
+            "    if is_npu():\n        from sglang.srt.gone import Gone as Made\n    else:\n"
+            "        from sglang.srt.layers.attention.two import A as Made\n"
+            "    return Made(runner)\n",
+            " where is_npu()",
+            [
+                ("A", "device in cpu, cuda, hpu, mps, musa, xpu"),
+                ("two, not followed", "device = npu"),
+            ],
+            id="one import",
+        ),
+        pytest.param(
+            "    def inner(runner):\n        return inner(runner)\n    return inner(runner)\n",
+            "",
+            [("two, not followed", "always")],
+            id="a function that calls itself",
+        ),
+    ],
+)
+def test_registration_that_cannot_be_followed_is_undeclared_and_told(
+    tmp_path: Path, body: str, condition: str, made: list[tuple[str, str]]
+) -> None:
+    """What is made and has no class here counts, under the conditions on the way."""
+    files = {TWO: CLASSES, REGISTRY: registry(REGISTERED_ONE + MAKE + body)}
+
+    reading = read(tmp_path, files)
+
+    targets = [(part, given) for part, role, given in parts_of(reading, "two") if role == "target"]
+    assert targets == made
+    assert [each.message for each in reading.problems] == [
+        (
+            f"what sglang makes for the name 'two'{condition} ({REGISTRY}:13) could not be followed to "
+            "a class."
+        )
+    ]
+
+
+def test_what_is_not_followed_has_a_record(tmp_path: Path) -> None:
+    """It stands in the report as undeclared, with the place of its factory."""
+    made = MAKE + "    return elsewhere.Made(runner)\n"
+
+    found = class_of(
+        read(tmp_path, {REGISTRY: registry(REGISTERED_ONE + made)}), "two, not followed"
+    )
+
+    assert found.declaration.capabilities.stated() == {}
+    assert found.engine_class.registered_as == ("two",)
+    assert found.needs.words == "what make() makes could not be followed to a class"
+    assert str(found.backend.source) == f"sglang 0.5.13, {REGISTRY}:13"
+
+
+HELPED = """
+def helper(runner):
+    if is_npu():
+        from sglang.srt.gone import Gone as Made
+    else:
+        from sglang.srt.layers.attention.two import A as Made
+    return Made(runner)
+"""
+
+
+def test_helper_that_is_followed_in_part_is_told(tmp_path: Path) -> None:
+    """What is lost in a function that the factory calls is lost under its conditions."""
+    registrations = (
+        HELPED + MAKE + "    if is_hip():\n        return B(runner)\n    return helper(runner)\n"
+    )
+
+    made = _targets(tmp_path, registrations)
+
+    assert made == [
+        ("B", "rocm on"),
+        ("A", "device in cpu, cuda, hpu, mps, musa, xpu and rocm off"),
+        ("two, not followed", "device = npu and rocm off"),
+    ]
+
+
+def _drafts(folder: Path, entry: str, methods: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """List what a name drafts with, and the problems."""
+    made = MAKE + "    return A(runner)\n"
+    files = {
+        TWO: CLASSES,
+        REGISTRY: registry(REGISTERED_ONE + made),
+        DRAFTS: drafts(f'"two": {entry}, **others', "", methods),
+    }
+    reading = read(folder, files)
+    declaration = reading.registry["two"].declaration
+    assert declaration is not None
+    steps = [part for part in declaration.parts if {p.value for p in part.phases} == {"decode"}]
+    return [(part.backend, str(part.given or "always")) for part in steps], codes(reading)
+
+
+TO_B = """
+def _two(self):
+    from sglang.srt.layers.attention.two import B
+    return ("two", B(self.runner))
+"""
+NONE = """
+def _none(self):
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "methods", "made"),
+    [
+        pytest.param("self._two", TO_B, [("B", "always")], id="method"),
+        pytest.param(
+            "self._two if is_hip() else self._none",
+            TO_B + NONE,
+            [("B", "rocm on"), ("A", "rocm off")],
+            id="choice of methods",
+        ),
+        pytest.param("self._none", NONE, [("A", "always")], id="method that makes none"),
+        pytest.param(
+            "self._none", "def _none(self):\n    pass\n", [("A", "always")], id="without a return"
+        ),
+        pytest.param(
+            "self._some",
+            TO_B + "def _some(self):\n    if is_hip():\n        return ('two', None)\n"
+            "    return self._two()\n",
+            [("B", "rocm off"), ("A", "rocm on")],
+            id="method that makes none under a condition",
+        ),
+        pytest.param(
+            "self._table",
+            "def _table(self):\n    return ('two', ATTENTION_BACKENDS['two'](self.runner))\n",
+            [("A", "always")],
+            id="looked up in the table",
+        ),
+    ],
+)
+def test_draft_is_what_the_factory_makes_or_the_runners_own(
+    tmp_path: Path, entry: str, methods: str, made: list[tuple[str, str]]
+) -> None:
+    """Where the factory makes none for the draft, the draft's runner keeps its own."""
+    assert _drafts(tmp_path, entry, methods) == (made, [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "methods"),
+    [
+        pytest.param("make_two", "pass\n", id="no method"),
+        pytest.param("self._two", "pass\n", id="a method that is not there"),
+        pytest.param("self._two", "def _two(self):\n    return self._gone()\n", id="calls one"),
+    ],
+)
+def test_draft_that_cannot_be_followed_is_undeclared_and_told(
+    tmp_path: Path, entry: str, methods: str
+) -> None:
+    """It is never taken for the target's class."""
+    made, told = _drafts(tmp_path, entry, methods)
+
+    assert made == [("two, not followed", "always")]
+    assert told == ["engine-name-not-followed"]
+
+
+def test_draft_method_that_is_followed_in_part_is_told(tmp_path: Path) -> None:
+    """What is lost in a method that another one calls is lost under its conditions."""
+    methods = (
+        "def _two(self):\n    return self._real()\n"
+        "def _real(self):\n    if is_npu():\n        from sglang.srt.gone import Gone as Made\n"
+        "    else:\n        from sglang.srt.layers.attention.two import B as Made\n"
+        "    return ('two', Made(self.runner))\n"
+    )
+
+    made, _ = _drafts(tmp_path, "self._two", methods)
+
+    assert made == [
+        ("B", "device in cpu, cuda, hpu, mps, musa, xpu"),
+        ("two, not followed", "device = npu"),
+    ]
+
+
+def test_name_of_a_profile_alone_is_the_drafts_own(tmp_path: Path) -> None:
+    """A branch on a profile of the draft's belongs to the name that the profile has."""
+    text = DRAFTS_OF_ONE.replace(
+        "        makers =",
+        "        if self.two_profile is not None:\n            return self._one_steps()\n"
+        "        if self.topk is not None:\n            return self._one_steps()\n"
+        "        if self.topk > 1:\n            return self._one_steps()\n"
+        "        makers =",
+        1,
+    )
+
+    reading = read(tmp_path, {DRAFTS: text})
+
+    assert parts_of(reading, "two") == [("OneSteps", "draft", "always")]
+
+
+@pytest.mark.parametrize(
+    "text", [pytest.param("", id="no class"), pytest.param("class (", id="no Python")]
+)
+def test_missing_factory_of_the_draft_is_a_problem(tmp_path: Path, text: str) -> None:
+    """Without it, no name is known to draft, and that is told."""
+    reading = read(tmp_path, {DRAFTS: text})
+
+    messages = [each.message for each in reading.problems if each.code == "engine-anchor-missing"]
+    assert messages == [
+        f"sglang 0.5.13 has no class DraftBackendFactory in {DRAFTS}, where known versions have it."
+    ]
+    assert {role for _, role, _ in parts_of(reading, "one")} == {"target", "draft"}
+
+
+def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) -> None:
+    """A file that cannot be parsed registers nothing, and is told of."""
+    broken = {f"{ATTENTION}/more.py": "@register_attention_backend('two'\n"}
+
+    reading = read(tmp_path, broken)
+
+    assert codes(reading) == ["engine-file-not-parsed"]
+    assert [*reading.registry] == ["One", "OneSteps", "one"]
