@@ -13,6 +13,7 @@ SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
 WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp
+LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
 
@@ -43,17 +44,17 @@ unit: $(VENV)/developing $(WHEELS)
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(WITH_TORCH)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(WITH_TORCH)'
 
-upstream: $(VENV)/developing $(WHEELS)
-	$(BIN)/python -m pytest tests/upstream
+upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS)
+	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream
 
-docs: $(VENV)/developing
+docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/ruff check docs
 	$(BIN)/ruff format --check --quiet docs
 	$(BIN)/mypy docs
 	$(BIN)/cog --check --check-fail-msg="renew it: make docs-write" --verbosity=0 -P -I . $(REFERENCE)
 	$(BIN)/python -m docs.schemas
 
-docs-write: $(VENV)/developing
+docs-write: $(VENV)/developing $(WHEELS)
 	$(BIN)/cog -r --verbosity=1 -P -I . $(REFERENCE)
 	$(BIN)/python -m docs.schemas --write
 	$(BIN)/python -m docs.examples --write $(PAGES)
@@ -63,6 +64,7 @@ bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/discovery.py
 	$(BIN)/python benchmarks/resolution.py
 	$(BIN)/python benchmarks/relay.py
+	$(BIN)/python benchmarks/engines.py
 
 dist: $(VENV)/developing
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(PLUGINS:%=./%)
@@ -88,5 +90,5 @@ $(VENV)/developing: $(VENV)/installed
 # Engines to compare with: their wheels are read, never installed.
 .cache/wheels/%.stamp: $(VENV)/made
 	@mkdir -p $(@D)
-	$(PIP) download --no-deps --dest $(@D) $(subst sglang-,sglang==,$*)
+	$(PIP) download --no-deps --dest $(@D) $(subst -,==,$*)
 	@touch $@

@@ -169,12 +169,16 @@ class _Reader:
         self._python.communicate()
 
     def _environment(self) -> dict[str, str]:
-        """Name everything that a command sees; pip finds what it builds with in this venv."""
+        """Name everything that a command sees.
+
+        Pip finds what it builds with in this venv, and the engines among what was fetched.
+        """
         return {
             "PATH": f"{_BIN}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self._folder),
             "LANG": "C.UTF-8",
             "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(ROOT / ".cache" / "wheels"),
             "PIP_NO_BUILD_ISOLATION": "0",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
