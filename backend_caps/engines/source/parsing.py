@@ -10,7 +10,7 @@ _DEEPEST = 80
 
 All that reads them recurses, and Python's stack has 1000 places.
 """
-_UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
+_TOO_DEEP = f"it is nested more than {_DEEPEST} deep"
 
 
 class UnparsedError(Exception):
@@ -27,10 +27,12 @@ def parsed(text: bytes) -> ast.Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-    except _UNPARSED as error:
+    except (RecursionError, MemoryError) as error:
+        raise UnparsedError(_TOO_DEEP) from error
+    except (SyntaxError, ValueError) as error:
         raise UnparsedError(f"{type(error).__name__}: {error}") from error
     if _is_deep(tree):
-        raise UnparsedError(f"it is nested more than {_DEEPEST} deep")
+        raise UnparsedError(_TOO_DEEP)
     return tree
 
 
