@@ -166,8 +166,8 @@ def test_registration_that_cannot_be_followed_is_undeclared_and_told(
     assert targets == made
     assert [each.message for each in reading.problems] == [
         (
-            f"what sglang makes for the name 'two'{condition} ({REGISTRY}:13) could not be followed to "
-            "a class."
+            f"what sglang makes for the name 'two'{condition} ({REGISTRY}:13) "
+            "could not be followed to a class."
         )
     ]
 
