@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Guards, condition, guarded, in_method, negated
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import ClassDef, Function
+from backend_caps.engines.source.module import ClassDef, Function, assigned
 
 _SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
 _IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
@@ -77,6 +77,10 @@ def _words(statement: Statement) -> str:
     return f"{statement.text} where {when}" if when else statement.text
 
 
+_DEEPEST = 60
+"""As many calls are followed one into another; each takes several places on Python's stack."""
+_MOST_CALLS = 2000
+"""As many calls are followed for one class."""
 _Step = tuple[Guards, Statement | ast.Call]
 """What a method does, and when: it gives a name its value, or calls what may."""
 
@@ -89,7 +93,9 @@ class Attributes:
         self._classes = classes
         self._names = frozenset(names)
         alternatives = "|".join(sorted(map(re.escape, names)))
-        self._assigned = re.compile(rf"self\.(?:{alternatives})[ \t]*(?:[:|&]|=[^=])".encode())
+        self._assigned = re.compile(
+            rf"self\.(?:{alternatives})\b(?:[ \t]*(?:[:|&]|,\s*\n)|[^\n=]*=(?!=))".encode()
+        )
         self._bodies: dict[ClassDef, dict[str, list[Statement]]] = {}
         self._methods: dict[ClassDef, Mapping[str, Function]] = {}
         self._instances: dict[ClassDef, dict[str, list[Statement]]] = {}
@@ -124,24 +130,30 @@ class Attributes:
     def methods(self, definition: ClassDef) -> Mapping[str, Function]:
         """List the methods that a class's own body defines."""
         if definition not in self._methods:
-            body = definition.node.body
-            self._methods[definition] = {n.name: n for n in body if isinstance(n, Function)}
+            nodes = (statement.node for statement in guarded(definition.node.body))
+            self._methods[definition] = {
+                n.name: n for n in nodes if isinstance(n, Function) and not _is_setter(n)
+            }
         return self._methods[definition]
 
     def _of_body(self, definition: ClassDef, name: str) -> list[Statement]:
+        """List what class bodies say, from the base that always says it down to the class."""
+        found: list[Statement] = []
         for base in self._classes.ancestors(definition):
-            if found := self._body(base).get(name):
-                return found
-        return []
+            own = self._body(base).get(name, [])
+            found = [*own, *found]
+            if any(not each.guards and each.operator is None for each in own):
+                break
+        return found
 
     def _body(self, definition: ClassDef) -> dict[str, list[Statement]]:
         if definition not in self._bodies:
             found: dict[str, list[Statement]] = {}
             for statement in guarded(definition.node.body):
-                for name, value in _bound(statement.node):
+                node, guards = statement.node, statement.guards
+                for name, value, operator in _bound(node, _named):
                     if name in self._names:
-                        line = statement.node.lineno
-                        own = Statement(name, definition, value, statement.guards, line)
+                        own = Statement(name, definition, value, guards, node.lineno, operator)
                         found.setdefault(name, []).append(own)
             self._bodies[definition] = found
         return self._bodies[definition]
@@ -153,7 +165,7 @@ class Attributes:
             order = self._classes.ancestors(definition)
             if any(self.assigns(base, base.node) for base in order):
                 run = _Run(self, order)
-                for statement in (*run.constructor(0, ()), *run.not_seen()):
+                for statement in (*run.constructor(), *run.not_seen()):
                     found.setdefault(statement.name, []).append(statement)
             self._instances[definition] = found
         return self._instances[definition]
@@ -168,9 +180,14 @@ class Attributes:
         for statement in guarded(function.body):
             node, guards = statement.node, statement.guards
             match node:
-                case ast.Expr(value=ast.Call() as call) | ast.Assign(value=ast.Call() as call):
+                case (
+                    ast.Expr(value=ast.Call() as call)
+                    | ast.Assign(value=ast.Call() as call)
+                    | ast.AnnAssign(value=ast.Call() as call)
+                    | ast.Return(value=ast.Call() as call)
+                ):
                     yield guards, call
-            for name, value, operator in _assigned(node):
+            for name, value, operator in _bound(node, _of_self):
                 if name in self._names:
                     yield guards, Statement(name, owner, value, guards, node.lineno, operator)
 
@@ -193,10 +210,11 @@ class _Run:
         self._order = order
         self._seen: set[Function] = set()
         self._running: list[Function] = []
+        self._num_calls = 0
 
-    def constructor(self, start: int, guards: Guards) -> Iterator[Statement]:
-        """List what the first `__init__` from a place in the order runs."""
-        yield from self._called("__init__", start, guards)
+    def constructor(self) -> Iterator[Statement]:
+        """List what making an instance runs."""
+        yield from self._called("__init__", 0, ())
 
     def not_seen(self) -> Iterator[Statement]:
         """List what methods assign that nothing seen here calls."""
@@ -209,16 +227,17 @@ class _Run:
             reached |= self._attributes.methods(owner).keys()
 
     def _called(self, name: str, start: int, guards: Guards) -> Iterator[Statement]:
+        """List what the first method of a name runs, from a place in the order on."""
         for at in range(start, len(self._order)):
             method = self._attributes.methods(self._order[at]).get(name)
             if method is not None:
-                is_constructor = name == "__init__"
-                if is_constructor or self._attributes.assigns(self._order[at], method):
-                    yield from self._function(at, method, guards)
+                yield from self._function(at, method, guards)
                 return
 
     def _function(self, at: int, function: Function, guards: Guards) -> Iterator[Statement]:
-        if function in self._running:
+        self._num_calls += 1
+        is_endless = len(self._running) > _DEEPEST or self._num_calls > _MOST_CALLS
+        if is_endless or function in self._running:
             return
         self._seen.add(function)
         self._running.append(function)
@@ -230,42 +249,61 @@ class _Run:
         self._running.pop()
 
     def _call(self, at: int, call: ast.Call, guards: Guards) -> Iterator[Statement]:
-        match call.func:
-            case ast.Attribute(attr="__init__", value=ast.Call(func=ast.Name(id="super"))):
-                yield from self.constructor(at + 1, guards)
-            case ast.Attribute(attr="__init__", value=ast.Name(id=name)):
-                named = [n for n, each in enumerate(self._order) if each.name == name and n > at]
-                if named:
-                    yield from self.constructor(named[0], guards)
-            case ast.Attribute(attr=name, value=ast.Name(id="self")):
+        match call:
+            case ast.Call(func=ast.Attribute(attr=name, value=ast.Name(id="self"))):
                 yield from self._called(name, 0, guards)
+            case ast.Call(
+                func=ast.Attribute(attr=name, value=ast.Call(func=ast.Name(id="super"), args=of))
+            ):
+                start = self._place(of[0], 0) if of else at
+                yield from self._called(name, start + 1, guards)
+            case ast.Call(
+                func=ast.Attribute(attr=name, value=base), args=[ast.Name(id="self"), *_]
+            ):
+                yield from self._called_of(self._place(base, at + 1), name, guards)
+
+    def _place(self, base: ast.expr, start: int) -> int:
+        """Find a class in the order by the name it is called; past its end if it is not there."""
+        name = ast.unparse(base).rpartition(".")[2]
+        places = (n for n, each in enumerate(self._order) if each.name == name and n >= start)
+        return next(places, len(self._order))
+
+    def _called_of(self, at: int, name: str, guards: Guards) -> Iterator[Statement]:
+        """List what `Base.method(self)` runs: the method is found by the base's own order."""
+        for definition in self._order[at : at + 1]:
+            found = self._attributes.method(definition, name)
+            if found is not None:
+                yield from self._function(self._order.index(found[0]), found[1], guards)
 
 
-def _bound(node: ast.stmt) -> Iterator[tuple[str, ast.expr | Function]]:
+def _is_setter(function: Function) -> bool:
+    """Tell whether a function sets or deletes the property that has its name."""
+    return any(
+        isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
+        for each in function.decorator_list
+    )
+
+
+_Bound = tuple[str, ast.expr | Function, type[ast.operator] | None]
+
+
+def _bound(node: ast.stmt, name_of: Callable[[ast.expr], str | None]) -> Iterator[_Bound]:
+    """List what a statement binds to names, or to attributes of `self`."""
     match node:
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, value
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-            yield name, value
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            yield name, node
-
-
-def _assigned(node: ast.stmt) -> Iterator[tuple[str, ast.expr, type[ast.operator] | None]]:
-    """List what a statement assigns to attributes of `self`."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                if name := _of_self(target):
+        case ast.Assign() | ast.AnnAssign():
+            for target, value in assigned(node):
+                if name := name_of(target):
                     yield name, value, None
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            if name := _of_self(target):
-                yield name, value, None
         case ast.AugAssign(target=target, op=operator, value=value):
-            if name := _of_self(target):
+            if name := name_of(target):
                 yield name, value, type(operator)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            if name_of is _named and not _is_setter(node):
+                yield name, node, None
+
+
+def _named(target: ast.expr) -> str | None:
+    return target.id if isinstance(target, ast.Name) else None
 
 
 def _of_self(target: ast.expr) -> str | None:
