@@ -9,6 +9,8 @@ from enum import Enum
 
 import backend_caps
 from backend_caps import relay
+from backend_caps.engines import sglang
+from backend_caps.engines.read import read_engine
 from docs.generate import first_line, table
 
 _WIDTH = 100
@@ -38,6 +40,16 @@ def functions() -> str:
         for name in _PUBLIC
         if inspect.isfunction(getattr(backend_caps, name))
     )
+
+
+def engine_functions() -> str:
+    """Give the functions that read engines and answer for them, with their whole docstrings."""
+    named: dict[str, Callable[..., object]] = {
+        "backend_caps.engines.read.read_engine": read_engine,
+        "backend_caps.engines.sglang.decide_needs_cpu_seq_lens": sglang.decide_needs_cpu_seq_lens,
+        "backend_caps.engines.sglang.explain_needs_cpu_seq_lens": sglang.explain_needs_cpu_seq_lens,
+    }
+    return "\n\n".join(_documented(name, function) for name, function in named.items())
 
 
 def future_map() -> str:
@@ -78,4 +90,6 @@ def _parameter(parameter: inspect.Parameter) -> str:
     default = parameter.default
     if default is parameter.empty:
         return written
+    if type(default) is object:  # stands for what was not given
+        return f"{written} = ..."
     return f"{written} = {default if isinstance(default, Enum) else repr(default)}"
