@@ -1,0 +1,307 @@
+"""What classes and their instances hold under a name, compared with Python."""
+
+from __future__ import annotations
+
+import ast
+from itertools import product
+from textwrap import indent
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend_caps.engines.source.attributes import (
+    Attributes,
+    Case,
+    Stated,
+    cases_of,
+    truth_cases,
+)
+from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.guards import condition
+from backend_caps.engines.source.index import Index
+from tests.unit.engines.source.trees import class_of, index_of
+
+NAMES = ("x", "y")
+
+
+def _attributes(index: Index) -> Attributes:
+    return Attributes(index, Classes(index), NAMES)
+
+
+def _stated(text: str, name: str = "x", **others: str) -> Stated | None:
+    """Say what the class A of a module holds."""
+    index = index_of(m=text, **others)
+    return _attributes(index).stated(class_of(index, "A"), name)
+
+
+def _words(text: str, name: str = "x", **others: str) -> str:
+    stated = _stated(text, name, **others)
+    return stated.words if stated else ""
+
+
+@st.composite
+def _statements(draw: st.DrawFn, targets: list[str], calls: list[str], depth: int = 2) -> str:
+    """Write a body that gives names constants, calls methods, branches and may return."""
+    lines = ["pass"]
+    for kind in draw(st.lists(st.sampled_from(["=", "=", "|=", "&=", "call", "if"]), max_size=4)):
+        test = draw(st.sampled_from(["a", "b", "not c", "a and b", "b or c"]))
+        value = draw(st.sampled_from(["True", "False", f"True if {test} else False", test]))
+        target = draw(st.sampled_from(targets))
+        if kind == "if" and depth:
+            inner = draw(_statements(targets, calls, depth - 1))
+            leaves = draw(st.sampled_from(["", "\nreturn"])) if calls else ""
+            lines.append(f"if {test}:\n{indent(inner + leaves, '    ')}")
+        elif kind == "call" and calls:
+            lines.append(draw(st.sampled_from(calls)))
+        elif kind in {"|=", "&="}:
+            lines.append(f"{target} {kind} {test}" if calls else f"{target} = {value}")
+        else:
+            lines.append(f"{target} = {value}")
+    return "\n".join(lines)
+
+
+@st.composite
+def _programs(draw: st.DrawFn) -> str:
+    """Write classes below one another, with constructors and methods that call each other."""
+    text = "class C0:\n    x = False\n    y = True\n"
+    text += "    def __init__(self): pass\n    def f(self): pass\n"
+    for number in range(1, draw(st.integers(2, 5))):
+        below = [f"C{n}" for n in range(number)]
+        bases = draw(st.lists(st.sampled_from(below), min_size=1, max_size=2, unique=True))
+        base = bases[0]
+        inits = [
+            "super().__init__()",
+            f"super(C{number}, self).__init__()",
+            f"{base}.__init__(self)",
+        ]
+        own = draw(_statements(["x", "y", "z"], []))
+        text += f"class C{number}({', '.join(bases)}):\n{indent(own, '    ')}\n"
+        if draw(st.booleans()):
+            init = draw(_statements(["self.x", "self.y"], [*inits, "self.f()"]))
+            text += indent(f"def __init__(self):\n{indent(init, '    ')}\n", "    ")
+        if draw(st.booleans()):
+            method = draw(_statements(["self.x", "self.y"], ["super().f()", f"{base}.f(self)"]))
+            text += indent(f"def f(self):\n{indent(method, '    ')}\n", "    ")
+    return text
+
+
+def _held(cases: tuple[Case, ...], values: dict[str, object]) -> object:
+    """Give the value of the last case that holds."""
+    held = [case for case in cases if eval(condition(case.guards) or "True", dict(values))]  # noqa: S307 - our own text
+    return eval(ast.unparse(held[-1].value), dict(values))  # noqa: S307 - our own text
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=_programs())
+def test_instances_hold_what_python_gives_them(text: str) -> None:
+    """For each truth of the conditions, the last case that holds is the instance's value."""
+    index = index_of(m=text)
+    attributes, last = _attributes(index), text.count("class ") - 1
+    definition = class_of(index, f"C{last}")
+    stated = {name: attributes.stated(definition, name) for name in NAMES}
+    calls_once = "once f() has run"
+
+    for truths in product([False, True], repeat=3):
+        values: dict[str, object] = dict(zip("abc", truths, strict=True))
+        names: dict[str, Any] = dict(values)
+        try:
+            exec(text, names)  # noqa: S102 - our own generated text
+        except TypeError:  # the bases have no order
+            return
+        made = names[f"C{last}"]()
+        for name, each in stated.items():
+            assert each is not None
+            ran = tuple(s for s in each.statements if calls_once not in condition(s.guards))
+            cases = cases_of(Stated(ran))
+            assert _held(cases, values) == getattr(made, name)
+            assert _held(truth_cases(cases), values) == getattr(made, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("class A: pass", "", id="nothing"),
+        pytest.param("class A:\n    x = 1\n    x = 2", "x = 2", id="the last one"),
+        pytest.param("class A:\n    x: int = 1", "x = 1", id="with an annotation"),
+        pytest.param("class A:\n    x: int", "", id="an annotation alone"),
+        pytest.param("class A:\n    x, y = 1, 2", "x = 1", id="unpacked"),
+        pytest.param("class A:\n    x = 1\n    x |= 2", "x = 1; x |= 2", id="in place"),
+        pytest.param("class A:\n    x = 1\n    x += 2", "x = 1; x ?= 2", id="another sign"),
+        pytest.param("class A:\n    def x(self): pass", "def x", id="a method"),
+        pytest.param(
+            "class A:\n    @property\n    def x(self): pass\n    @x.setter\n    def x(self, v): 1",
+            "def x",
+            id="a property with a setter",
+        ),
+        pytest.param("from .n import B\nclass A(B): pass", "x = False", id="of a base"),
+        pytest.param(
+            "from .n import B\nclass A(B):\n    if a:\n        x = 1",
+            "x = False; x = 1 where a",
+            id="over a base by a condition",
+        ),
+        pytest.param(
+            "class A:\n    x = 1\n    def __init__(self):\n        self.x = 2", "x = 2", id="made"
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        self.x, self.y = 1, 2", "x = 1", id="a pair"
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        (\n            self.x,\n            z,\n"
+            "        ) = f()",
+            "x = f()[0]",
+            id="a pair of a call's",
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        self.x: bool = 1", "x = 1", id="annotated"
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        if self.x == 1: self.z = 2", "", id="a test"
+        ),
+        pytest.param(
+            "class A:\n    x = 1\n    def set(self):\n        self.x = 2",
+            "x = 1; x = 2 where once set() has run",
+            id="a method that nothing calls",
+        ),
+        pytest.param(
+            "class A:\n    x = 1\n    def __init__(self): self.set()\n"
+            "    def set(self):\n        self.do()\n    def do(self):\n        self.x = 2",
+            "x = 2",
+            id="a method of a method",
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        self.x = 1\n        self.set()\n"
+            "    def set(self):\n        self.set()\n        return self.end()\n"
+            "    def end(self):\n        z: int = self.put()\n    def put(self):\n"
+            "        self.x = 2",
+            "x = 2",
+            id="methods that call themselves",
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        super(B, self).__init__()\n"
+            "        C.__init__(self)\n        n.B.__init__(self)\n        f(self)()\n"
+            "        self.x = 1",
+            "x = 1",
+            id="calls of what is not there",
+        ),
+        pytest.param(
+            "from engine import n\nclass A(n.B):\n    def __init__(self):\n"
+            "        n.B.__init__(self)",
+            "x = 3",
+            id="a base by its module",
+        ),
+        pytest.param(
+            "class C: pass\nfrom .n import B\nclass A(C, B):\n    x = 1\n"
+            "    def __init__(self):\n        C.__init__(self)",
+            "x = 1",
+            id="a base that has no constructor",
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        self.x = 1\n    def set(self):\n"
+            "        self.z = 1\nclass B(A):\n    def set(self):\n        self.x = 2",
+            "x = 1",
+            id="of a class below",
+        ),
+    ],
+)
+def test_statements_have_the_words_of_the_source(text: str, words: str) -> None:
+    """What is left standing of a name is written as the source has it."""
+    base = "class B:\n    x = True\n    x = False\n    def __init__(self):\n        self.x = 3\n"
+
+    actual = _words(text, n=base if "n.B" in text else "class B:\n    x = True\n    x = False\n")
+
+    assert actual == words
+
+
+def test_statement_says_where_it_stands() -> None:
+    """The last statement decides; the first is the base if it always runs."""
+    stated = _stated("class A:\n    x = 1\n    if a:\n        x = 2\n")
+
+    assert stated is not None
+    assert stated.base is not None
+    assert (stated.base.at, stated.last.at) == ("engine/m.py:2", "engine/m.py:4")
+
+
+@pytest.mark.parametrize("line", ["if a:\n        x = 1", "x |= 1"])
+def test_name_without_a_value_of_its_own_has_no_base(line: str) -> None:
+    """A statement that does not always run, or adds to another, is no base."""
+    stated = _stated(f"class A:\n    {line}\n")
+
+    assert stated is not None
+    assert stated.base is None
+
+
+def test_methods_are_found_in_the_order_of_bases() -> None:
+    """A method is the first class's that has it, and `super()` finds the next one's."""
+    text = """\
+        class B:
+            def f(self): pass
+        class A(B):
+            if a:
+                def f(self): pass
+            @property
+            def g(self): pass
+            @g.deleter
+            def g(self): pass
+    """
+    index = index_of(m=text)
+    attributes, one = _attributes(index), class_of(index, "A")
+    other = class_of(index, "B")
+
+    found = [
+        attributes.method(one, "f"),
+        attributes.method_after(one, one, "f"),
+        attributes.method(one, "g"),
+    ]
+
+    lines = [(owner.name, function.lineno) for owner, function in filter(None, found)]
+    assert lines == [("A", 5), ("B", 2), ("A", 7)]
+    assert attributes.method_after(one, other, "f") is None
+
+
+def test_calls_without_end_end() -> None:
+    """Methods that call each other in a long row, or twice each, do not hold up the reading."""
+    row = "".join(f"    def f{n}(self):\n        self.f{n + 1}()\n" for n in range(900))
+    twice = "".join(
+        f"    def g{n}(self):\n        self.g{n + 1}()\n        self.g{n + 1}()\n"
+        for n in range(50)
+    )
+    init = "    def __init__(self):\n        self.f0()\n        self.g0()\n"
+
+    words = _words(
+        f"class A:\n    x = 1\n{init}{row}{twice}    def g50(self):\n        self.x = 2\n"
+    )
+
+    assert words.startswith("x = ")
+
+
+def test_cases_take_statements_apart() -> None:
+    """`|=` is a case of truth, `&=` one of its lack; functions and other signs are none."""
+    text = """\
+        class A:
+            def x(self): pass
+            if d:
+                x = 1 if a else f(b)
+            x |= b
+            x &= c
+            x += 1
+    """
+    stated = _stated(text)
+    assert stated is not None
+
+    cases = cases_of(stated)
+
+    written = [(ast.unparse(case.value), condition(case.guards)) for case in cases]
+    assert written == [
+        ("1", "d and a"),
+        ("f(b)", "d and (not a)"),
+        ("True", "b"),
+        ("False", "not c"),
+    ]
+    flags = [(ast.unparse(case.value), condition(case.guards)) for case in truth_cases(cases[:2])]
+    assert flags == [
+        ("1", "d and a"),
+        ("False", "d and (not a)"),
+        ("True", "d and (not a) and f(b)"),
+    ]
