@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Guards, condition, guarded, in_method, negated
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import ClassDef, Function, assigned
+from backend_caps.engines.source.module import ClassDef, Function, assigned, is_setter, methods_of
 
 _SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
 _IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
@@ -130,10 +130,7 @@ class Attributes:
     def methods(self, definition: ClassDef) -> Mapping[str, Function]:
         """List the methods that a class's own body defines."""
         if definition not in self._methods:
-            nodes = (statement.node for statement in guarded(definition.node.body))
-            self._methods[definition] = {
-                n.name: n for n in nodes if isinstance(n, Function) and not _is_setter(n)
-            }
+            self._methods[definition] = methods_of(definition)
         return self._methods[definition]
 
     def _of_body(self, definition: ClassDef, name: str) -> list[Statement]:
@@ -276,14 +273,6 @@ class _Run:
                 yield from self._function(self._order.index(found[0]), found[1], guards)
 
 
-def _is_setter(function: Function) -> bool:
-    """Tell whether a function sets or deletes the property that has its name."""
-    return any(
-        isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
-        for each in function.decorator_list
-    )
-
-
 _Bound = tuple[str, ast.expr | Function, type[ast.operator] | None]
 
 
@@ -298,7 +287,7 @@ def _bound(node: ast.stmt, name_of: Callable[[ast.expr], str | None]) -> Iterato
             if name := name_of(target):
                 yield name, value, type(operator)
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            if name_of is _named and not _is_setter(node):
+            if name_of is _named and not is_setter(node):
                 yield name, node, None
 
 

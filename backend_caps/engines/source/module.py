@@ -41,6 +41,20 @@ class ClassDef:
         return self.module.at(self.node)
 
 
+def methods_of(definition: ClassDef) -> Mapping[str, Function]:
+    """List the methods that a class's own body defines; of one of a name, the last."""
+    nodes = (statement.node for statement in guarded(definition.node.body))
+    return {n.name: n for n in nodes if isinstance(n, Function) and not is_setter(n)}
+
+
+def is_setter(function: Function) -> bool:
+    """Tell whether a function sets or deletes the property that has its name."""
+    return any(
+        isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
+        for each in function.decorator_list
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Import:
     """A name that comes from another module, or is one."""

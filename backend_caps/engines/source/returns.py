@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 
 from backend_caps.engines.source.attributes import Case, branches
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Guards, guarded
+from backend_caps.engines.source.guards import Guards, condition, guarded
 from backend_caps.engines.source.index import External, FunctionDef, Index, Value
-from backend_caps.engines.source.module import ClassDef, Function, Module, Scope
+from backend_caps.engines.source.module import ClassDef, Function, Module, Scope, methods_of
 
 _DEEPEST = 12
 """As many calls are followed one into another; nobody builds a backend deeper."""
+_MOST_CALLS = 2000
+"""As many calls are followed for one function, on all the ways that conditions open."""
 
 
 def returns(function: Function) -> tuple[Case, ...]:
@@ -45,6 +47,7 @@ class Makers:
         self._index = index
         self._classes = classes
         self._tables = tables or {}
+        self._num_calls = 0
 
     def made(
         self, function: FunctionDef, owner: ClassDef | None = None
@@ -55,15 +58,17 @@ class Makers:
             function: the factory.
             owner: the class it is a method of, if it is one.
         """
+        self._num_calls = 0
         found = self._of_function(function, owner, 0)
-        return list({(str(guards), made): (guards, made) for guards, made in found}.values())
+        return list({(condition(guards), made): (guards, made) for guards, made in found}.values())
 
     def _of_function(
         self, function: FunctionDef, owner: ClassDef | None, depth: int
     ) -> Iterator[tuple[Guards, ClassDef]]:
-        if depth > _DEEPEST:
+        self._num_calls += 1
+        if depth > _DEEPEST or self._num_calls > _MOST_CALLS:
             return
-        scope = function.module.scope_of(function.node.body)
+        scope = function.module.scope_in(function.node)
         for case in returns(function.node):
             for guards, made in self._of_value(case.value, function.module, scope, owner, depth):
                 yield (*case.guards, *guards), made
@@ -90,11 +95,10 @@ class Makers:
         self, name: str, owner: ClassDef, depth: int
     ) -> Iterator[tuple[Guards, ClassDef]]:
         for base in self._classes.ancestors(owner):
-            for node in base.node.body:
-                if isinstance(node, Function) and node.name == name:
-                    inner = FunctionDef(base.module, node)
-                    yield from self._of_function(inner, owner, depth + 1)
-                    return
+            if name in methods_of(base):
+                inner = FunctionDef(base.module, methods_of(base)[name])
+                yield from self._of_function(inner, owner, depth + 1)
+                return
 
     def _of_variable(
         self, name: ast.Name, module: Module, scope: Scope, owner: ClassDef | None, depth: int
@@ -102,7 +106,8 @@ class Makers:
         for guards, target in self._index.resolve(name, module, (scope,)):
             if isinstance(target, Value) and isinstance(target.node, ast.Call):
                 call, around = target.node, target.module
-                for more, made in self._of_value(call, around, scope, owner, depth + 1):
+                names = scope if around is module else {}
+                for more, made in self._of_value(call, around, names, owner, depth + 1):
                     yield guards + more, made
 
     def _called(
