@@ -68,6 +68,7 @@ class _Search:
         self._flags = flags
         self._situation = flags.situation(plan.facts)
         self._rules = {rule.name: rule for rule in plan.rules.rules}
+        self._plans: dict[tuple[str, ...], Plan | None] = {}
 
     def flips(self, resolved: Resolved, phase: Phase | None) -> list[Flip]:
         """Try the next better values; for each, other installed backends, then declarations."""
@@ -75,15 +76,21 @@ class _Search:
         found: list[Flip] = []
         for target in _next_better(kind, resolved.value):
             blocking = [c for c in resolved.causes if not _reaches(kind, c.value, target)]
-            for remedies in filter(None, self._candidates(resolved.capability, target, blocking)):
-                becomes = self._after(remedies, resolved.capability, phase)
-                if becomes is not None and _reaches(kind, becomes, target):
+            for same in self._candidates(resolved.capability, target, blocking):
+                reached = [
+                    (remedies, becomes)
+                    for remedies in filter(None, same)
+                    if (becomes := self._after(remedies, resolved.capability, phase)) is not None
+                    and _reaches(kind, becomes, target)
+                ]
+                if reached:
+                    (first, becomes), *others = reached
                     flip = Flip(
                         capability=resolved.capability,
                         phase=phase,
                         value=resolved.value,
                         becomes=becomes,
-                        remedies=remedies,
+                        remedies=_with_others(first, [remedies for remedies, _ in others]),
                     )
                     found += [flip] if flip not in found else []
                     break
@@ -91,23 +98,26 @@ class _Search:
 
     def _candidates(
         self, capability: str, target: object, blocking: list[Cause]
-    ) -> Iterator[tuple[Remedy, ...]]:
-        """List what to try: flags before other backends, and those before declarations."""
+    ) -> Iterator[list[tuple[Remedy, ...]]]:
+        """List what to try: flags before other backends, and those before declarations.
+
+        What comes together is as good as one another.
+        """
         if any(c.kind in {CauseKind.OVERRIDE, CauseKind.ENGINE} for c in blocking):
             return
         rules = [self._rules[c.name] for c in blocking if c.kind is CauseKind.RULE]
         undone = _unique(map(undo, rules))
         uses = self._uses_behind(blocking)
         if not uses:
-            yield undone
+            yield [undone]
             return
         avoided = [r for use in uses for r in avoid(use, capability, self._situation)]
-        yield _unique((*undone, *avoided))
-        yield _unique((*undone, reroute(self._flags)))
-        for name in self._others(capability, target, uses):
-            yield (*undone, *swap(uses, name))
+        yield [_unique((*undone, *avoided))]
+        yield [_unique((*undone, reroute(self._flags)))]
+        others = self._others(capability, target, uses)
+        yield [(*undone, *swap(uses, name)) for name in others]
         if all(use.problem is None and use.source.distribution for use in uses):
-            yield (*undone, *redeclare(uses, capability, target, self._situation))
+            yield [(*undone, *redeclare(uses, capability, target, self._situation))]
 
     def _uses_behind(self, blocking: list[Cause]) -> list[Use]:
         places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
@@ -151,6 +161,12 @@ class _Search:
 
     def _again(self, remedies: tuple[Remedy, ...]) -> Plan | None:
         """Resolve once more with all the changes; None where that is refused."""
+        texts = tuple(remedy.text for remedy in remedies)
+        if texts not in self._plans:
+            self._plans[texts] = self._resolved(remedies)
+        return self._plans[texts]
+
+    def _resolved(self, remedies: tuple[Remedy, ...]) -> Plan | None:
         changes = {k: v for remedy in remedies for k, v in (remedy.flags or {}).items()}
         flags = self._flags.updated(changes)
         try:
@@ -160,6 +176,17 @@ class _Search:
             )
         except (BackendCapsError, ExceptionGroup):
             return None
+
+
+def _with_others(
+    remedies: tuple[Remedy, ...], others: list[tuple[Remedy, ...]]
+) -> tuple[Remedy, ...]:
+    """Name in the last remedy what else would do in its place."""
+    if not others:
+        return remedies
+    names = ", ".join(str(name) for other in others for name in (other[-1].flags or {}).values())
+    last = replace(remedies[-1], text=f"{remedies[-1].text.removesuffix('.')}, or {names}.")
+    return (*remedies[:-1], last)
 
 
 def _unique(remedies: Iterable[Remedy | None]) -> tuple[Remedy, ...]:

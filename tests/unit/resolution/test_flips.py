@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.declaration import When
+from backend_caps.capability.declaration import Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND
@@ -79,6 +79,24 @@ def _told(found: tuple[Flip, ...], capability: str = "host_seq_lens") -> list[tu
             [installed("fa3", READS), installed("mla", OPTS_OUT)],
             [(_SET_MLA,)],
             id="a replaced backend goes before a declaration",
+        ),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3", READS), installed("mla", OPTS_OUT), installed("triton", OPTS_OUT)],
+            [("Set --attention-backend mla, or triton.",)],
+            id="backends that would do as well are named together",
+        ),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3", READS), installed("mla", OPTS_OUT), installed("pair", parts=[Part("mla")])],
+            [("Set --attention-backend mla, or pair.",)],
+            id="a composite whose parts would do is named",
+        ),
+        pytest.param(
+            _ON_FA3,
+            [installed("fa3", READS), installed("pair", parts=[Part("fa3")])],
+            [(_DECLARE_BOUND,)],
+            id="a composite whose parts would not do is not named",
         ),
         pytest.param(
             f"{_ON_FA3} {_TBO}",
