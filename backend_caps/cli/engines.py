@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _ENGINES = ("sglang", "vllm")
 """The engines whose source is read."""
+NO_ENGINE = "none"
+"""Said of a command that would take the installed one."""
 _ROUTED = ("sglang",)
 """Those whose flags and routing are known, so that there are plans for them."""
 _SOURCE = click.option(
@@ -40,6 +43,11 @@ _ANY_ENGINE = click.option("--engine", type=click.Choice(_ENGINES), help=_HELP)
 _ROUTED_ENGINE = click.option(
     "--engine", type=click.Choice(_ENGINES), callback=_refuse_unrouted, help=_HELP
 )
+_INSTALLED_ENGINE = click.option(
+    "--engine",
+    type=click.Choice([*_ENGINES, NO_ENGINE]),
+    help=f"{_HELP} Unless this or --path is given, the one that is installed.",
+)
 
 
 def engine_options(command: click.Command) -> click.Command:
@@ -50,6 +58,27 @@ def engine_options(command: click.Command) -> click.Command:
 def routed_engine_options(command: click.Command) -> click.Command:
     """Add the options of a command that makes a plan, so that it has to know the routing."""
     return _SOURCE(_ROUTED_ENGINE(command))
+
+
+def locked_engine_options(command: click.Command) -> click.Command:
+    """Add the options of a command that takes what is installed, unless it is told."""
+    return _SOURCE(_INSTALLED_ENGINE(command))
+
+
+def installed_engine(*, routed: bool) -> str | None:
+    """Name the engine that is installed, where there is one; the first of several.
+
+    Args:
+        routed: whether there is to be a plan, so that its routing has to be known.
+    """
+    found = (name for name in (_ROUTED if routed else _ENGINES) if _is_installed(name))
+    return next(found, None)
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - where it is asked
+
+    return PathFinder.find_spec(package, sys.path) is not None
 
 
 def check_routed(engine: str | None) -> None:

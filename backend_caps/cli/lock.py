@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from backend_caps.cli.engines import engine_options
+from backend_caps.cli.engines import NO_ENGINE, installed_engine, locked_engine_options
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
 from backend_caps.discovery.registry import Registry
@@ -24,7 +24,7 @@ def _always_json(command: click.Command) -> click.Command:
 
 @_always_json
 @request_options
-@engine_options
+@locked_engine_options
 @click.command(cls=ServerCommand)
 @click.option(
     "--output",
@@ -38,6 +38,7 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
     The same releases and flags give the same bytes on every machine. `backend-caps verify`
     tells later what has changed.
     """
+    ctx.params["engine"] = _engine(ctx)
     request = request_of(ctx)
     registry = request.registry(ctx.ensure_object(Invocation))
     plan = request.plan(registry) if request.flags.given() else None
@@ -49,6 +50,15 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
         output.write_bytes(text.encode())
     except OSError as error:
         raise click.FileError(str(output), error.strerror) from error
+
+
+def _engine(ctx: click.Context) -> str | None:
+    """Take the engine that was named, or the installed one where the environment is locked."""
+    named: str | None = ctx.params["engine"]
+    if named is None and not ctx.params["path"] and ctx.params["source"] is None:
+        flags = ctx.ensure_object(Invocation).server_flags
+        return installed_engine(routed=bool(flags))
+    return None if named == NO_ENGINE else named
 
 
 def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> LockDocument:

@@ -320,3 +320,35 @@ def test_report_loads_nothing_of_locks() -> None:
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
 
     assert finished.returncode == 0
+
+
+def _install_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an engine on the path of imports that has nothing in it."""
+    (folder / "sglang" / "srt").mkdir(parents=True)
+    (folder / "sglang" / "__init__.py").write_text("raise AssertionError('imported')\n")
+    (folder / "sglang" / "srt" / "empty.py").write_text("")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("line", "engine"),
+    [
+        pytest.param("lock", "sglang", id="what is installed"),
+        pytest.param("lock -- --page-size 64", "sglang", id="with a plan"),
+        pytest.param("lock --engine none", None, id="unless it is left out"),
+        pytest.param("lock --path @", None, id="nor where only a folder is locked"),
+    ],
+)
+def test_lock_takes_the_installed_engine(
+    acme: CommandLine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    engine: str | None,
+) -> None:
+    """A lock of the environment holds its engine too, read without importing it."""
+    _install_engine(tmp_path / "engines", monkeypatch)
+
+    document = json.loads(acme.run(line).stdout)
+
+    assert document["request"].get("engine") == engine
