@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 
 from backend_caps.engines.source.guards import Guards
-from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
-from backend_caps.engines.source.module import ClassDef, Function
+from backend_caps.engines.source.index import FunctionDef, Index, Target, Targets, Value
+from backend_caps.engines.source.module import ClassDef, Function, methods_of
 from backend_caps.engines.source.returns import Makers, returns
+
+_MOST_FUNCTIONS = 50
+"""As many functions are looked at for one factory; what is past them counts as lost."""
 
 
 class Lost:
@@ -23,15 +26,21 @@ class Lost:
         self._index = index
         self._makers = makers
         self._tables = tables
+        self._num_left = _MOST_FUNCTIONS
 
     def guards(self, function: FunctionDef, owner: ClassDef | None) -> Iterator[Guards]:
         """List the conditions under which it makes something that has no class here."""
+        self._num_left = _MOST_FUNCTIONS
         yield from self._of_function(function, owner, ())
 
     def _of_function(
         self, function: FunctionDef, owner: ClassDef | None, around: tuple[Function, ...]
     ) -> Iterator[Guards]:
         if function.node in around:
+            return
+        self._num_left -= 1
+        if self._num_left < 0:
+            yield ()
             return
         made = [_texts(guards) for guards, _ in self._makers.made(function, owner)]
         for case in returns(function.node):
@@ -42,19 +51,21 @@ class Lost:
                 yield case.guards
                 continue
             for guards, target in self._called(case.value, function, owner):
-                if isinstance(target, External):
-                    yield *case.guards, *guards
-                elif isinstance(target, FunctionDef):
+                if isinstance(target, FunctionDef):
                     for more in self._of_function(target, owner, (*around, function.node)):
                         yield *case.guards, *guards, *more
+                elif not isinstance(target, ClassDef):
+                    yield *case.guards, *guards
 
     def _called(
         self, value: ast.expr, function: FunctionDef, owner: ClassDef | None
     ) -> Iterator[tuple[Guards, Target]]:
-        """List what a returned value is a call of."""
+        """List what a returned value is a call of; what is no call comes as the value."""
         module = function.module
-        scope = module.scope_of(function.node.body)
+        scope = module.scope_in(function.node)
         match value:
+            case ast.Constant(value=None):
+                return
             case ast.Tuple(elts=[*_, last]):
                 yield from self._called(last, function, owner)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if (
@@ -66,17 +77,26 @@ class Lost:
             ) if key in self._tables.get(table, {}):
                 yield (), self._tables[table][key]
             case ast.Call(func=called):
-                yield from self._index.resolve(called, module, (scope,))
+                yield from _but_itself(self._index.resolve(called, module, (scope,)))
             case ast.Name():
                 for guards, target in self._index.resolve(value, module, (scope,)):
-                    if isinstance(target, Value) and isinstance(target.node, ast.Call):
+                    if isinstance(target, Value) and not isinstance(target.node, ast.Name):
                         for more, inner in self._called(target.node, function, owner):
                             yield (*guards, *more), inner
+                    else:
+                        yield guards, target
+            case _:
+                yield (), Value(module, value)
 
 
-def methods_of(definition: ClassDef) -> Mapping[str, Function]:
-    """List the methods that a class's own body defines."""
-    return {node.name: node for node in definition.node.body if isinstance(node, Function)}
+def _but_itself(targets: Targets) -> Targets:
+    """Leave out `Name = Name`, which says nothing of what the name stands for."""
+    return [
+        (guards, target)
+        for guards, target in targets
+        if not (isinstance(target, Value) and isinstance(target.node, ast.Name))
+        or len(targets) == 1
+    ]
 
 
 def is_none(value: ast.expr) -> bool:

@@ -10,12 +10,12 @@ from enum import Enum
 from backend_caps.engines import problems
 from backend_caps.engines.sglang.anchors import path_of, tell_missing
 from backend_caps.engines.sglang.conditions import can_hold
-from backend_caps.engines.sglang.lost import Lost, is_none, methods_of
+from backend_caps.engines.sglang.lost import Lost, is_none
 from backend_caps.engines.source.attributes import branches
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Guards, condition, guarded
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.module import ClassDef, Function
+from backend_caps.engines.source.module import ClassDef, Function, methods_of
 from backend_caps.engines.source.returns import Makers, returns
 
 _REGISTER = "register_attention_backend"

@@ -10,7 +10,6 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading, Statu
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
-from backend_caps.engines import problems
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.sglang.anchors import path_of, tell_missing
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
@@ -32,7 +31,7 @@ _EXTRA_FLAGS = ("tbo_supports_cuda_graph",)
 _FLAG_TYPES = frozenset(
     {"bool", "int", "Optional[bool]", "Optional[int]", "bool | None", "int | None"}
 )
-_GIVEN = re.compile(rb"needs_cpu_seq_lens[ \t]*(?:[:|&]|=[^=])")
+_GIVEN = re.compile(rb"needs_cpu_seq_lens[ \t]*(?:[:|&(]|=[^=])")
 _ROLES: Mapping[Place, tuple[tuple[Role, frozenset[Phase]], ...]] = {
     Place.TARGET: (
         (Role.TARGET, frozenset(Phase)),
@@ -83,7 +82,6 @@ def _backends(
     records = Backends(attributes, root, flags, index.tell)
     placed = _placed(names)
     found = list(_definitions(index, classes, attributes, root, placed))
-    _tell_repeated(index, found)
     return {
         definition: records.record(
             definition,
@@ -99,17 +97,6 @@ def _backends(
 def _root(index: Index) -> ClassDef | None:
     module = index.module(_BASE)
     return next((c for c in module.classes if c.name == _ROOT), None) if module else None
-
-
-def _tell_repeated(index: Index, definitions: Iterable[ClassDef]) -> None:
-    """Tell of classes that one module defines more than once."""
-    by_path: dict[str, list[ClassDef]] = {}
-    for each in definitions:
-        by_path.setdefault(each.path, []).append(each)
-    for first, *others in by_path.values():
-        if others:
-            places = [each.at for each in others]
-            index.tell(problems.defined_twice(first.at, first.name, places))
 
 
 def _roles(places: Iterable[set[Place]]) -> frozenset[Role]:
@@ -173,7 +160,9 @@ def _definitions(
 def _states(text: bytes) -> bool:
     """Tell whether a line of a text begins with the flag, as a statement of it does."""
     lines = (text[text.rfind(b"\n", 0, m.start()) + 1 : m.start()] for m in _GIVEN.finditer(text))
-    return any(before.strip() in {b"", b"self."} and before[:1].isspace() for before in lines)
+    return any(
+        before.strip() in {b"", b"self.", b"def"} and before[:1].isspace() for before in lines
+    )
 
 
 def _decides(stated: Stated | None) -> bool:

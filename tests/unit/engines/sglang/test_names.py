@@ -95,6 +95,21 @@ def test_small_engine_reads_without_a_problem(tmp_path: Path) -> None:
             [("A", "device = npu")],
             id="a branch that nothing reaches",
         ),
+        pytest.param(
+            "@cache\n@register_attention_backend('two')\n"
+            "@register_attention_backend(NAME)\ndef make(runner):\n" + A_AND_B + "    made = None\n"
+            "    if is_npu():\n        made = A(runner)\n    return made\n",
+            [("A", "device = npu")],
+            id="a variable that is nothing before",
+        ),
+        pytest.param(
+            MAKE + "    return A(runner)\nA = A\n", [("A", "always")], id="a name for itself"
+        ),
+        pytest.param(
+            MAKE + "    if is_npu():\n        return A(runner)\n    return make(runner)\n",
+            [("A", "device = npu")],
+            id="a function that calls itself again",
+        ),
     ],
 )
 def test_registered_name_leads_to_the_classes_that_it_makes(
@@ -147,6 +162,22 @@ def test_names_are_sorted(tmp_path: Path) -> None:
             id="one import",
         ),
         pytest.param(
+            "    made = runner.own\n    if is_npu():\n        made = A(runner)\n    return made\n",
+            "",
+            [("A", "device = npu"), ("two, not followed", "always")],
+            id="a variable that was something before",
+        ),
+        pytest.param(
+            "    if is_npu():\n        made = A(runner)\n    else:\n        made = runner\n"
+            "    return made\n",
+            " where not is_npu()",
+            [
+                ("A", "device = npu"),
+                ("two, not followed", "device in cpu, cuda, hpu, mps, musa, xpu"),
+            ],
+            id="an argument",
+        ),
+        pytest.param(
             "    def inner(runner):\n        return inner(runner)\n    return inner(runner)\n",
             "",
             [("two, not followed", "always")],
@@ -184,6 +215,20 @@ def test_what_is_not_followed_has_a_record(tmp_path: Path) -> None:
     assert found.engine_class.registered_as == ("two",)
     assert found.needs.words == "what make() makes could not be followed to a class"
     assert str(found.backend.source) == f"sglang 0.5.13, {REGISTRY}:13"
+
+
+def test_factory_that_never_ends_is_lost(tmp_path: Path) -> None:
+    """Past a number of functions, what one makes counts as not followed."""
+    steps = "".join(
+        f"def step{n}(runner):\n{A_AND_B}    if is_npu():\n        return A(runner)\n"
+        f"    return step{n + 1}(runner) if runner.x{n} else step{n + 1}(runner)\n"
+        for n in range(8)
+    )
+    last = f"def step8(runner):\n{A_AND_B}    return B(runner)\n"
+
+    made = _targets(tmp_path, steps + last + MAKE + "    return step0(runner)\n")
+
+    assert any(part == "two, not followed" for part, _ in made)
 
 
 HELPED = """
@@ -224,6 +269,15 @@ def _drafts(folder: Path, entry: str, methods: str) -> tuple[list[tuple[str, str
     assert declaration is not None
     steps = [part for part in declaration.parts if {p.value for p in part.phases} == {"decode"}]
     return [(part.backend, str(part.given or "always")) for part in steps], codes(reading)
+
+
+def test_other_keys_of_a_map_are_no_names(tmp_path: Path) -> None:
+    """A key that is computed, or no text, registers nothing."""
+    text = DRAFTS_OF_ONE.replace('{"one": self._one_steps', "{NAME: self._one, 3: self._one")
+
+    reading = read(tmp_path, {DRAFTS: text})
+
+    assert [*reading.registry] == ["One", "OneSteps", "one"]
 
 
 TO_B = """
@@ -312,6 +366,7 @@ def test_name_of_a_profile_alone_is_the_drafts_own(tmp_path: Path) -> None:
     """A branch on a profile of the draft's belongs to the name that the profile has."""
     text = DRAFTS_OF_ONE.replace(
         "        makers =",
+        "        if self.topk == 0:\n            return None\n"
         "        if self.two_profile is not None:\n            return self._one_steps()\n"
         "        if self.topk is not None:\n            return self._one_steps()\n"
         "        if self.topk > 1:\n            return self._one_steps()\n"
