@@ -49,8 +49,7 @@ class Classes:
         return definition, *merged
 
     def _tell_of_twins(self, definition: ClassDef) -> None:
-        module = definition.module
-        twins = [each for each in module.classes if each.path == definition.path]
+        twins = definition.module.by_path[definition.path]
         if len(twins) > 1 and any(each.guards for each in twins):
             others = [f"line {each.node.lineno}" for each in twins[1:]]
             self._index.tell(problems.defined_twice(twins[0].at, definition.name, others))
@@ -77,9 +76,9 @@ class Classes:
 
     def _is_closed(self, definition: ClassDef) -> bool:
         """Tell whether a class's bases are known, or may be asked for."""
-        return definition in self._orders or (
-            definition not in self._open and len(self._open) < _DEEPEST
-        )
+        if definition in self._orders:
+            return len(self._orders[definition]) < _DEEPEST
+        return definition not in self._open and len(self._open) < _DEEPEST
 
     def _tell_of_base(self, definition: ClassDef, base: str, targets: list[Target]) -> None:
         if any(isinstance(target, ClassDef) for target in targets):

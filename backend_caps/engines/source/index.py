@@ -26,10 +26,14 @@ from backend_caps.engines.source.module import (
 from backend_caps.engines.source.parsing import UnparsedError, parsed
 from backend_caps.engines.source.tree import Tree
 
-_HEAD = re.compile(rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]*\][ \t]*)?\(([^()#]*)([()#])")
+_HEAD = re.compile(
+    rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]*\][ \t]*)?\(([^()#]{0,4096})([()#])"
+)
 _IN_BASES = re.compile(rb"#[^\n]*|[()]|[^()#]+")
 _INNER = re.compile(rb"class[ \t]+\w")
-_LAST_WORD = re.compile(rb"([\w\x80-\xff]+)\s*(?:\[|$)")
+_WORD = re.compile(rb"[\w\x80-\xff]+")
+_FARTHEST = 4096
+"""As far is read for the end of a class statement's bases, or back to the start of its line."""
 _LONGEST_TRAIL = 60
 """As many names are followed one into another; each takes several places on Python's stack."""
 _MOST_STEPS = 2000
@@ -143,7 +147,7 @@ class Index:
             lost = {head.name for head in self._heads.get(path, ())}
             self.tell(problems.unparsed(path, str(error), lost))
             return None
-        lines = [line for line, before in _lines_of(text, _INNER) if before.isspace()]
+        lines = [line for line, before in lines_of(text, _INNER) if before.isspace()]
         is_package = path.endswith("/__init__.py")
         return Module(_module_name(path), path, tree, is_package, lines)
 
@@ -192,7 +196,7 @@ class Index:
         text, word = self.tree.files[path], name.encode()
         found: list[bytes] = []
         if text.find(b" as " + word, 0, until) >= 0:
-            found += re.findall(rb"(\w+) as " + re.escape(word) + rb"\b", text)
+            found += re.findall(rb"(\w{1,200}) as " + re.escape(word) + rb"\b", text)
         if not is_class and text.find(word + b" = ", 0, until) >= 0:
             found += re.findall(rb"\b" + re.escape(word) + rb" = (?:\w+\.)*(\w+)", text)
         return [each.decode() for each in found]
@@ -334,13 +338,15 @@ class Index:
                 yield (), Value(module, expression)
 
 
-def _lines_of(text: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
+def lines_of(text: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
     """List the lines on which a pattern is found, each with what stands before it there."""
     number, past = 1, 0
     for match in pattern.finditer(text):
         number += text.count(b"\n", past, match.start())
         past = match.start()
-        yield number, text[text.rfind(b"\n", 0, past) + 1 : past]
+        nearest = max(past - _FARTHEST, 0)
+        start = max(text.rfind(b"\n", nearest, past) + 1, nearest)
+        yield number, text[start:past]
 
 
 def _module_name(path: str) -> str:
@@ -358,24 +364,21 @@ def _heads_of(text: bytes) -> Iterator[_Head]:
 def _rest_of_bases(text: bytes, start: int) -> bytes:
     """Read on to where the bases end, comments aside; what a call among them takes are bases."""
     found, depth = [], 1
-    for token in _IN_BASES.finditer(text, start):
-        match token[0][:1]:
-            case b"(":
-                depth += 1
-                found.append(b",")
-            case b")":
-                depth -= 1
-                found.append(b",")
-            case b"#":
-                continue
-            case _:
-                found.append(token[0])
+    for token in _IN_BASES.findall(text, start, start + _FARTHEST):
+        depth += {b"(": 1, b")": -1}.get(token, 0)
         if not depth:
             break
+        if not token.startswith(b"#"):
+            found.append(b"," if token in b"()" else token)
     return b"".join(found)
 
 
 def _base_names(bases: bytes) -> frozenset[str]:
     """List the last words of the bases that a class statement's text has."""
-    words = (_LAST_WORD.search(base.strip()) for base in bases.split(b","))
-    return frozenset(word[1].decode(errors="replace") for word in words if word)
+    return frozenset(word for base in bases.split(b",") if (word := _last_word(base)))
+
+
+def _last_word(base: bytes) -> str:
+    """Read a base from its end, so that no text makes it slow."""
+    word = _WORD.match(base.partition(b"[")[0].rstrip()[::-1])
+    return word[0][::-1].decode(errors="replace") if word else ""

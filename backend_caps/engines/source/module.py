@@ -105,8 +105,7 @@ def _line(meaning: Meaning) -> int:
             return value.lineno
         case ClassDef(node=node):
             return node.lineno
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return meaning.lineno
+    return meaning.lineno
 
 
 def assigned(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -160,12 +159,20 @@ class Module:
         """Let go of the classes, which hold the module."""
         self.classes.clear()
         self._own.clear()
-        for name in ("bound", "scope"):
+        for name in ("bound", "by_path", "scope"):
             self.__dict__.pop(name, None)
 
     def at(self, node: ast.stmt | ast.expr) -> str:
         """Say where a node stands, as `file:line`."""
         return f"{self.path}:{node.lineno}"
+
+    @cached_property
+    def by_path(self) -> Mapping[str, Sequence[ClassDef]]:
+        """The class statements of each dotted path."""
+        found: dict[str, list[ClassDef]] = {}
+        for each in self.classes:
+            found.setdefault(each.path, []).append(each)
+        return found
 
     @cached_property
     def stars(self) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from backend_caps.engines.source.attributes import Case, branches
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Guards, condition, guarded
-from backend_caps.engines.source.index import External, FunctionDef, Index, Value
+from backend_caps.engines.source.index import FunctionDef, Index, Value
 from backend_caps.engines.source.module import ClassDef, Function, Module, Scope, methods_of
 
 _DEEPEST = 12
@@ -114,11 +114,8 @@ class Makers:
         self, called: ast.expr, module: Module, scope: Scope, owner: ClassDef | None, depth: int
     ) -> Iterator[tuple[Guards, ClassDef]]:
         for guards, target in self._index.resolve(called, module, (scope,)):
-            match target:
-                case ClassDef():
-                    yield guards, target
-                case FunctionDef():
-                    for more, made in self._of_function(target, owner, depth + 1):
-                        yield guards + more, made
-                case External() | Value() | Module():
-                    continue
+            if isinstance(target, ClassDef):
+                yield guards, target
+            elif isinstance(target, FunctionDef):
+                for more, made in self._of_function(target, owner, depth + 1):
+                    yield guards + more, made

@@ -77,6 +77,9 @@ def test_order_is_pythons(classes: list[tuple[str, list[str]]]) -> None:
             id="a name that is bound again later",
         ),
         pytest.param(
+            "def B(): pass\nfrom .n import B\nclass A(B): pass", ["m.A", "n.B"], id="late"
+        ),
+        pytest.param(
             "def f():\n    class B: pass\n    class A(B): pass", ["m.f.A", "m.f.B"], id="local"
         ),
         pytest.param(
