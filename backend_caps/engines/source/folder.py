@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
@@ -123,7 +124,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _opened(entry: os.DirEntry[str]) -> IO[bytes]:
     if not entry.is_file():
         raise OSError("it is no file, nor a link to one")
-    return Path(entry.path).open("rb")
+    return FileIO(entry.path)
 
 
 def _version(package: str, folder: Path, beside: Iterable[Path], contents: Contents) -> str | None:

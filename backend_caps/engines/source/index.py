@@ -8,11 +8,11 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from backend_caps.capability.status import Problem
 from backend_caps.engines import problems
 from backend_caps.engines.source.guards import Guards, negated
+from backend_caps.engines.source.heads import Heads
 from backend_caps.engines.source.module import (
     Assigned,
     ClassDef,
@@ -26,22 +26,13 @@ from backend_caps.engines.source.module import (
 from backend_caps.engines.source.parsing import UnparsedError, parsed
 from backend_caps.engines.source.tree import Tree
 
-_HEAD = re.compile(
-    rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]*\][ \t]*)?\(([^()#]{0,4096})([()#])"
-)
-_IN_BASES = re.compile(rb"#[^\n]*|[()]|[^()#]+")
 _INNER = re.compile(rb"class[ \t]+\w")
-_WORD = re.compile(rb"[\w\x80-\xff]+")
 _FARTHEST = 4096
-"""As far is read for the end of a class statement's bases, or back to the start of its line."""
+"""As far is read back to the start of a line."""
 _LONGEST_TRAIL = 60
 """As many names are followed one into another; each takes several places on Python's stack."""
 _MOST_STEPS = 2000
 """As many names are followed for one expression, on all the ways that conditions open."""
-_NEVER_RENAMED = frozenset(
-    {"ABC", "BaseModel", "Enum", "Exception", "IntEnum", "Module", "NamedTuple", "Protocol", "str"}
-)
-"""The bases that most classes outside the tree's own have; no file renames them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +67,12 @@ Target = ClassDef | FunctionDef | External | Value | Module
 Targets = list[tuple[Guards, Target]]
 
 
-class _Head(NamedTuple):
-    """A class statement, as the text has it."""
-
-    name: str
-    bases: frozenset[str]
-    """The last words of its bases."""
-    at: int
-    """Where it begins in the text."""
-
-
 class Index:
     """A tree whose files are parsed on demand, each once."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
+        self._heads = Heads(tree.files)
         self._modules: dict[str, Module | None] = {}
         self._problems: dict[Problem, None] = dict.fromkeys(tree.problems)
         self._num_steps = 0
@@ -122,12 +104,6 @@ class Index:
         files = sorted(self.tree.files, key=lambda path: path.endswith("/__init__.py"))
         return {_module_name(path): path for path in files}
 
-    @cached_property
-    def _heads(self) -> Mapping[str, list[_Head]]:
-        """By file, the class statements as the text has them."""
-        found = {path: list(_heads_of(text)) for path, text in self.tree.files.items()}
-        return {path: heads for path, heads in found.items() if heads}
-
     def module(self, name: str) -> Module | None:
         """Parse the module of a dotted name; None where the tree has none, or it is broken."""
         path = self._paths.get(name)
@@ -144,7 +120,7 @@ class Index:
         try:
             tree = parsed(text)
         except UnparsedError as error:
-            lost = {head.name for head in self._heads.get(path, ())}
+            lost = {head.name for head in self._heads.by_file.get(path, ())}
             self.tell(problems.unparsed(path, str(error), lost))
             return None
         lines = [line for line, before in lines_of(text, _INNER) if before.isspace()]
@@ -158,48 +134,11 @@ class Index:
 
     def files_of_descendants(self, roots: Collection[str]) -> list[str]:
         """List the files whose text has a class below one of these names, at any distance."""
-        names = self.names_below(roots)
-        return sorted(p for p, heads in self._heads.items() if any(h.name in names for h in heads))
+        return self._heads.files_below(roots)
 
     def names_below(self, roots: Collection[str]) -> frozenset[str]:
         """List the names of the classes that the text puts below some, those included."""
-        names = set(roots)
-        fresh = list(roots)
-        while fresh:
-            below = {name for base in fresh for name in self._below.get(base, ())}
-            fresh = sorted(below - names)
-            names |= below
-        return frozenset(names)
-
-    @cached_property
-    def _below(self) -> Mapping[str, list[str]]:
-        """By name of a base, the classes that the text puts directly below it."""
-        known = frozenset(head.name for heads in self._heads.values() for head in heads)
-        below: dict[str, list[str]] = {}
-        for path, heads in self._heads.items():
-            by_base: dict[str, list[str]] = {}
-            until: dict[str, int] = {}
-            for head in heads:
-                for base in head.bases:
-                    by_base.setdefault(base, []).append(head.name)
-                    until.setdefault(base, head.at)
-            for base, names in by_base.items():
-                renamed = self._renamed(path, base, until[base], is_class=base in known)
-                for real in (base, *renamed):
-                    below.setdefault(real, []).extend(names)
-        return below
-
-    def _renamed(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
-        """List what a file calls `name` before a place in it, by its text."""
-        if name in _NEVER_RENAMED:
-            return []
-        text, word = self.tree.files[path], name.encode()
-        found: list[bytes] = []
-        if text.find(b" as " + word, 0, until) >= 0:
-            found += re.findall(rb"(\w{1,200}) as " + re.escape(word) + rb"\b", text)
-        if not is_class and text.find(word + b" = ", 0, until) >= 0:
-            found += re.findall(rb"\b" + re.escape(word) + rb" = (?:\w+\.)*(\w+)", text)
-        return [each.decode() for each in found]
+        return self._heads.names_below(roots)
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
         """Say what an expression names; what only running code knows comes as its expression.
@@ -351,34 +290,3 @@ def lines_of(text: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, byt
 
 def _module_name(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _heads_of(text: bytes) -> Iterator[_Head]:
-    for match in _HEAD.finditer(text):
-        name, bases, end = match.groups()
-        if end != b")":
-            bases += _rest_of_bases(text, match.start(3))
-        yield _Head(name.decode(errors="replace"), _base_names(bases), match.start())
-
-
-def _rest_of_bases(text: bytes, start: int) -> bytes:
-    """Read on to where the bases end, comments aside; what a call among them takes are bases."""
-    found, depth = [], 1
-    for token in _IN_BASES.findall(text, start, start + _FARTHEST):
-        depth += {b"(": 1, b")": -1}.get(token, 0)
-        if not depth:
-            break
-        if not token.startswith(b"#"):
-            found.append(b"," if token in b"()" else token)
-    return b"".join(found)
-
-
-def _base_names(bases: bytes) -> frozenset[str]:
-    """List the last words of the bases that a class statement's text has."""
-    return frozenset(word for base in bases.split(b",") if (word := _last_word(base)))
-
-
-def _last_word(base: bytes) -> str:
-    """Read a base from its end, so that no text makes it slow."""
-    word = _WORD.match(base.partition(b"[")[0].rstrip()[::-1])
-    return word[0][::-1].decode(errors="replace") if word else ""

@@ -40,15 +40,30 @@ def _is_deep(tree: ast.Module) -> bool:
     """Tell whether nodes stand too deep in one another; what is short is not looked into."""
     level: list[ast.AST] = [tree]
     for _ in range(_DEEPEST):
-        level = [node for each in level for node in ast.iter_child_nodes(each) if _is_long(node)]
+        level = [inner for node in level for inner in _long_children(node)]
         if not level:
             return False
     return True
 
 
+def _long_children(node: ast.AST) -> list[ast.AST]:
+    """List the nodes in a node whose text has room for a deep one.
+
+    It is asked of every node that is long itself, so it goes over the fields as they are stored.
+    """
+    found: list[ast.AST] = []
+    for value in vars(node).values():
+        if isinstance(value, list):
+            found += [inner for inner in value if isinstance(inner, ast.AST) and _is_long(inner)]
+        elif isinstance(value, ast.AST) and _is_long(value):
+            found.append(value)
+    return found
+
+
 def _is_long(node: ast.AST) -> bool:
-    """Tell whether a node's text has room for a deep one."""
-    if isinstance(node, ast.stmt | ast.expr) and node.end_lineno == node.lineno:
-        assert node.end_col_offset is not None, "the parser sets it"
-        return node.end_col_offset - node.col_offset > _DEEPEST
-    return bool(node._fields)
+    place = vars(node)
+    if "end_lineno" not in place:
+        return bool(node._fields)  # it has no place of its own, as a clause of a comprehension
+    if place["end_lineno"] != place["lineno"]:
+        return True
+    return bool(place["end_col_offset"] - place["col_offset"] > _DEEPEST)

@@ -1,0 +1,153 @@
+"""Class statements as the text of files has them, before anything is parsed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+_HEAD = re.compile(
+    rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]*\][ \t]*)?\(([^()#]{0,4096})([()#])"
+)
+_IN_BASES = re.compile(rb"#[^\n]*|[()]|[^()#]+")
+_WORD = re.compile(rb"[\w\x80-\xff]+")
+_DOTTED = re.compile(rb"[\w.]{1,400}")
+_LONGEST_WORD = 200
+_FARTHEST = 4096
+"""As far is read for the end of a class statement's bases."""
+_NEVER_RENAMED = frozenset(
+    {
+        "ABC",
+        "BaseModel",
+        "Enum",
+        "Exception",
+        "False",
+        "Generic",
+        "IntEnum",
+        "Module",
+        "NamedTuple",
+        "PreTrainedModel",
+        "PretrainedConfig",
+        "Protocol",
+        "RuntimeError",
+        "StrEnum",
+        "Struct",
+        "True",
+        "TypedDict",
+        "ValueError",
+        "int",
+        "object",
+        "str",
+    }
+)
+"""The bases that most classes outside the tree's own have; no file renames them."""
+
+
+class Head(NamedTuple):
+    """A class statement, as the text has it."""
+
+    name: str
+    bases: frozenset[str]
+    """The last words of its bases."""
+    at: int
+    """Where it begins in the text."""
+
+
+class Heads:
+    """The class statements of a tree's files."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+
+    @cached_property
+    def by_file(self) -> Mapping[str, list[Head]]:
+        """By file, its class statements; a file without one is left out."""
+        found = {path: list(_heads_of(text)) for path, text in self._files.items()}
+        return {path: heads for path, heads in found.items() if heads}
+
+    def files_below(self, roots: Collection[str]) -> list[str]:
+        """List the files whose text has a class below one of these names, at any distance."""
+        names = self.names_below(roots)
+        return sorted(p for p, heads in self.by_file.items() if any(h.name in names for h in heads))
+
+    def names_below(self, roots: Collection[str]) -> frozenset[str]:
+        """List the names of the classes that the text puts below some, those included."""
+        names = set(roots)
+        fresh = list(roots)
+        while fresh:
+            below = {name for base in fresh for name in self._below.get(base, ())}
+            fresh = sorted(below - names)
+            names |= below
+        return frozenset(names)
+
+    @cached_property
+    def _below(self) -> Mapping[str, list[str]]:
+        """By name of a base, the classes that the text puts directly below it."""
+        known = frozenset(head.name for heads in self.by_file.values() for head in heads)
+        below: dict[str, list[str]] = {}
+        for path, heads in self.by_file.items():
+            by_base: dict[str, list[str]] = {}
+            until: dict[str, int] = {}
+            for head in heads:
+                for base in head.bases:
+                    by_base.setdefault(base, []).append(head.name)
+                    until.setdefault(base, head.at)
+            for base, names in by_base.items():
+                renamed = self._renamed(path, base, until[base], is_class=base in known)
+                for real in (base, *renamed):
+                    below.setdefault(real, []).extend(names)
+        return below
+
+    def _renamed(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
+        """List what a file calls `name` before a place in it, by its text."""
+        if name in _NEVER_RENAMED:
+            return []
+        text, word = self._files[path], name.encode()
+        aliases = _places(text, b" as " + word, until)
+        found = [_last_word(text[max(at - _LONGEST_WORD, 0) : at]) for at in aliases]
+        if not is_class:
+            given = (
+                _DOTTED.match(text, at) for at in _places(text, word + b" = ", until, past=True)
+            )
+            found += [_last_word(match[0]) for match in given if match]
+        return [each for each in found if each]
+
+
+def _places(text: bytes, sought: bytes, until: int, *, past: bool = False) -> Iterator[int]:
+    """List where a text has some bytes, up to a place in it; or where they end."""
+    at = text.find(sought, 0, until)
+    while at >= 0:
+        yield at + len(sought) if past else at
+        at = text.find(sought, at + 1, until)
+
+
+def _heads_of(text: bytes) -> Iterator[Head]:
+    for match in _HEAD.finditer(text):
+        name, bases, end = match.groups()
+        if end != b")":
+            bases += _rest_of_bases(text, match.start(3))
+        yield Head(name.decode(errors="replace"), _base_names(bases), match.start())
+
+
+def _rest_of_bases(text: bytes, start: int) -> bytes:
+    """Read on to where the bases end, comments aside; what a call among them takes are bases."""
+    found, depth = [], 1
+    for token in _IN_BASES.findall(text, start, start + _FARTHEST):
+        depth += {b"(": 1, b")": -1}.get(token, 0)
+        if not depth:
+            break
+        if not token.startswith(b"#"):
+            found.append(b"," if token in b"()" else token)
+    return b"".join(found)
+
+
+def _base_names(bases: bytes) -> frozenset[str]:
+    """List the last words of the bases that a class statement's text has."""
+    return frozenset(word for base in bases.split(b",") if (word := _last_word(base)))
+
+
+def _last_word(base: bytes) -> str:
+    """Read a base from its end, so that no text makes it slow."""
+    word = _WORD.match(base.partition(b"[")[0].rstrip()[::-1])
+    return word[0][::-1].decode(errors="replace") if word else ""
