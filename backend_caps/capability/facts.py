@@ -120,6 +120,10 @@ class Given(FrozenModel):
         Annotated[AbstractSet[Algorithm], _SOME] | None, *STORED_AS_SET
     ] = None
     """`NONE` is speculation switched off."""
+    decode_attention_backend: Annotated[
+        Annotated[AbstractSet[str], _SOME] | None, *STORED_AS_SET
+    ] = None
+    """The name that decode runs on, by whichever flag."""
     speculative_attention_mode: Annotated[
         Annotated[AbstractSet[Literal["prefill", "decode"]], _SOME] | None, *STORED_AS_SET
     ] = None
@@ -130,6 +134,7 @@ class Given(FrozenModel):
     enable_mixed_chunk: Flag = None
     enable_dp_attention: Flag = None
     disable_piecewise_cuda_graph: Flag = None
+    enforce_piecewise_cuda_graph: Flag = None
     disable_cuda_graph: Flag = None
     disable_overlap_schedule: Flag = None
     enable_kv_cache_sharding: Flag = None

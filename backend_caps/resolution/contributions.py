@@ -153,7 +153,7 @@ def causes_of_rule(
     if capability not in forced:
         return
     own = situation if phase is None else {**situation, "phase": phase}
-    truth = rule.given.truth(own)
+    truth = rule.truth(own)
     if truth is Truth.FALSE:
         return
     known = truth is Truth.TRUE

@@ -74,6 +74,8 @@ class ServerFlags(FrozenModel):
     """Split each batch in two and overlap the halves."""
     disable_piecewise_cuda_graph: StrictBool = False
     """Run prefill without the piecewise CUDA graph."""
+    enforce_piecewise_cuda_graph: StrictBool = False
+    """Run prefill with the piecewise CUDA graph where the server would switch it off."""
     disable_cuda_graph: StrictBool = False
     """Run without CUDA graphs."""
     disable_overlap_schedule: StrictBool = False
@@ -210,6 +212,7 @@ class ServerFlags(FrozenModel):
     def _said(self) -> Situation:
         given = {name: getattr(self, name) for name in type(self).model_fields}
         given["speculative_algorithm"] = self.speculative_algorithm or "NONE"
+        given["decode_attention_backend"] = self.decode_attention_backend or self.attention_backend
         if self.kv_cache_dtype == spelling.AUTO:
             given["kv_cache_dtype"] = None
         return {name: value for name, value in given.items() if value is not None}

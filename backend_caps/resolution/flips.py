@@ -115,7 +115,11 @@ class _Search:
         yield [_unique((*undone, *avoided))]
         yield [_unique((*undone, reroute(self._flags)))]
         others = self._others(capability, target, uses)
-        yield [(*undone, *swap(uses, name)) for name in others]
+        swaps = [(*undone, *swap(uses, name)) for name in others]
+        if len({use.slot for use in uses}) == 1:
+            yield swaps
+        else:  # of several slots, the same name in each: they are not to be mixed
+            yield from ([each] for each in swaps)
         if all(use.problem is None and use.source.distribution for use in uses):
             yield [(*undone, *redeclare(uses, capability, target, self._situation))]
 

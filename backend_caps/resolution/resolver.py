@@ -25,7 +25,7 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved, resolved_from
 from backend_caps.resolution.problems import check_roles, problems_of
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.uses import Use
+from backend_caps.resolution.uses import Use, made_of
 
 
 def resolve(
@@ -59,8 +59,7 @@ def resolve(
     rules = rules or RuleSet.builtin(DEFAULT_ENGINE)
     facts = facts or Facts()
     situation = flags.situation(facts)
-    made = (use for use in uses if use.is_made(situation))
-    uses = tuple(sorted(made, key=lambda use: use.sort_key))
+    uses = tuple(sorted(made_of(uses, situation), key=lambda use: use.sort_key))
     _check(uses, situation)
     overrides = _overrides(unsafe_override)
     join = _Join(uses, situation, rules, overrides)

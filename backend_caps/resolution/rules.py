@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, PlainSerializer, model_validator
 
 from backend_caps.capability.declaration import Sentence
-from backend_caps.capability.facts import Given
+from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Scope
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.status import Problem
@@ -30,6 +30,8 @@ class Rule(FrozenModel):
     """What a cause calls it."""
     given: Given
     """The condition."""
+    unless: Annotated[Sequence[Given], AfterValidator(tuple)] = ()
+    """Where any of these is known to hold, the rule does not."""
     forces: Capabilities
     """The values that it joins in."""
     reason: Sentence
@@ -38,6 +40,12 @@ class Rule(FrozenModel):
         frozenset()
     )
     """The rule sets that it belongs to."""
+
+    def truth(self, situation: Situation) -> Truth:
+        """Tell whether the rule forces something; open where nobody knows."""
+        if any(given.truth(situation) is Truth.TRUE for given in self.unless):
+            return Truth.FALSE
+        return self.given.truth(situation)
 
     @model_validator(mode="after")
     def _forces_a_plan_value(self) -> Self:

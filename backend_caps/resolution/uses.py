@@ -6,7 +6,7 @@ backend of its own is filled with the backend that really runs there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backend_caps.capability.backend import Backend, Problem, Reading, Status
@@ -93,6 +93,41 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
     return tuple(uses)
 
 
+def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
+    """Leave out the uses whose conditions are known to fail.
+
+    A composite of whose parts none is left for a role and phase has no part for it.
+    """
+    uses = tuple(uses)
+    made = [use for use in uses if use.is_made(situation)]
+    yield from made
+    served = {_place(use) for use in made if not use.adds_only}
+    failing = [use for use in uses if not use.is_made(situation)]
+    for use in failing:
+        if _place(use) not in served:
+            served.add(_place(use))
+            same = [other for other in failing if _place(other) == _place(use)]
+            failed = " nor ".join(sorted({str(given) for other in same for given in other.given}))
+            yield _without_part(use, use.via[0] if use.via else use.backend, f": neither {failed}")
+
+
+def _place(use: Use) -> tuple[object, ...]:
+    """Say where a use comes from: its slot, and the backend that the slot names."""
+    return use.slot, use.role, use.phase, use.via[0] if use.via else use.backend
+
+
+def _without_part(whole: Use, name: str, why: str = "") -> Use:
+    problem = Problem(
+        code="no-part",
+        message=(
+            f"composite backend {name!r} has no part for "
+            f"{whole.role.value} {whole.phase.value} ({whole.slot}){why}."
+        ),
+        remedy="Name another backend, or a part that takes it in the composite's declaration.",
+    )
+    return replace(whole, backend=name, via=(), given=(), declaration=None, problem=problem)
+
+
 def _slots(flags: ServerFlags) -> Iterator[_Slot]:
     prefill = _named(flags, "prefill_attention_backend", "attention_backend")
     decode = _named(flags, "decode_attention_backend", "attention_backend")
@@ -155,15 +190,7 @@ def _of_parts(
         for use in _expanded(slot, part.backend, backends, via):
             yield replace(use, given=given + use.given)
     if not taken:
-        problem = Problem(
-            code="no-part",
-            message=(
-                f"composite backend {whole.backend!r} has no part for "
-                f"{slot.role.value} {slot.phase.value} ({slot.flag})."
-            ),
-            remedy="Name a part that takes it in the composite's declaration.",
-        )
-        yield replace(whole, declaration=None, problem=problem)
+        yield replace(_without_part(whole, whole.backend), via=whole.via)
 
 
 def _use(

@@ -88,7 +88,11 @@ def _told(found: tuple[Flip, ...], capability: str = "host_seq_lens") -> list[tu
         ),
         pytest.param(
             _ON_FA3,
-            [installed("fa3", READS), installed("mla", OPTS_OUT), installed("pair", parts=[Part("mla")])],
+            [
+                installed("fa3", READS),
+                installed("mla", OPTS_OUT),
+                installed("pair", parts=[Part("mla")]),
+            ],
             [("Set --attention-backend mla, or pair.",)],
             id="a composite whose parts would do is named",
         ),

@@ -55,6 +55,21 @@ def _rule(
             ["mixed-chunk-with-speculation", "piecewise-cuda-graph", "two-batch-overlap"],
             id="0.5.13, all",
         ),
+        *(
+            pytest.param(_13, line, [], id=f"0.5.13 switches the piecewise graph off: {line}")
+            for line in (
+                "--enable-dp-attention",
+                "--pp-size 2",
+                "--disaggregation-mode decode",
+                "--device npu",
+            )
+        ),
+        pytest.param(
+            _13,
+            f"{_NO_PIECEWISE} --enforce-piecewise-cuda-graph --pp-size 2",
+            ["piecewise-cuda-graph-enforced"],
+            id="0.5.13, piecewise graph whatever else is said",
+        ),
         pytest.param(_23, "", [], id="0.5.23, nothing forces"),
         pytest.param(
             _23, "--enable-two-batch-overlap", ["two-batch-overlap"], id="0.5.23, two-batch overlap"

@@ -10,7 +10,7 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.resolution.uses import ENGINE_DEFAULT, Use, uses_of
+from backend_caps.resolution.uses import ENGINE_DEFAULT, Use, made_of, uses_of
 from tests.unit.building import (
     OPTS_OUT,
     READS,
@@ -26,6 +26,12 @@ from tests.unit.building import (
 _FA3, _MLA, _TRITON = installed("fa3", OPTS_OUT), installed("mla", READS), installed("triton")
 _THREE = named(_FA3, _MLA, _TRITON)
 _SPLIT = "--prefill-attention-backend fa3 --decode-attention-backend mla"
+_DEVICE_PARTS = [
+    Part("fa3", given=Given(device={"cuda"})),
+    Part("mla", given=Given(device={"npu"})),
+]
+_BY_DEVICE = installed("pair", parts=_DEVICE_PARTS)
+_ON_BY_DEVICE = flags("--attention-backend pair")
 _EAGLE = "--speculative-algorithm EAGLE"
 
 
@@ -347,11 +353,43 @@ def test_composite_without_a_part_for_a_use_is_a_problem() -> None:
     problem = Problem(
         code="no-part",
         message="composite backend 'hybrid' has no part for target decode (--attention-backend).",
-        remedy="Name a part that takes it in the composite's declaration.",
+        remedy="Name another backend, or a part that takes it in the composite's declaration.",
     )
     assert [(use.backend, use.declaration, use.problem) for use in uses[1:]] == [
         ("hybrid", None, problem)
     ]
+
+
+def test_use_whose_conditions_fail_is_not_made() -> None:
+    """Of two parts for one use, the facts leave one."""
+    uses = list(made_of(uses_of(_ON_BY_DEVICE, named(_FA3, _MLA, _BY_DEVICE)), {"device": "cuda"}))
+
+    assert [use.backend for use in uses] == ["fa3", "fa3"]
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(_BY_DEVICE, id="that hands on"),
+        pytest.param(
+            installed("pair", OPTS_OUT, parts=_DEVICE_PARTS),
+            id="that says something itself",
+        ),
+    ],
+)
+def test_composite_whose_every_part_is_ruled_out_is_missing(backend: Backend) -> None:
+    """To know a fact never takes a need away: a use that no part makes counts as the worst."""
+    uses = uses_of(_ON_BY_DEVICE, named(_FA3, _MLA, backend))
+
+    made = [use for use in made_of(uses, {"device": "xpu"}) if not use.adds_only]
+
+    assert [(use.backend, use.declaration, use.via) for use in made] == [("pair", None, ())] * 2
+    assert made[0].problem == Problem(
+        code="no-part",
+        message="composite backend 'pair' has no part for target prefill (--attention-backend): "
+        "neither device = cuda nor device = npu.",
+        remedy="Name another backend, or a part that takes it in the composite's declaration.",
+    )
 
 
 def test_composite_with_a_part_that_is_not_installed_has_a_missing_use() -> None:
