@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Guards, condition, guarded, in_method, negated
+from backend_caps.engines.source.guards import Guards, condition, guarded, in_method, met, negated
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import ClassDef, Function, assigned, is_setter, methods_of
 
@@ -326,17 +326,21 @@ def cases_of(stated: Stated) -> tuple[Case, ...]:
         value = _IN_PLACE.get(statement.operator)
         if value is not None:
             held = statement.value if value else negated(statement.value)
-            cases.append(Case(ast.Constant(value=value), (*statement.guards, held)))
-    return tuple(cases)
+            cases += branches(ast.Constant(value=value), (*statement.guards, held))
+    always = [at for at, case in enumerate(cases) if not case.guards]
+    return tuple(cases[always[-1] :] if always else cases)
 
 
 def branches(value: ast.expr, guards: Guards) -> list[Case]:
-    """Take conditional expressions apart."""
+    """Take conditional expressions apart; what never holds is no case."""
+    held = met(guards)
+    if held is None:
+        return []
     if not isinstance(value, ast.IfExp):
-        return [Case(value, guards)]
+        return [Case(value, held)]
     return [
-        *branches(value.body, (*guards, value.test)),
-        *branches(value.orelse, (*guards, negated(value.test))),
+        *branches(value.body, (*held, value.test)),
+        *branches(value.orelse, (*held, negated(value.test))),
     ]
 
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from backend_caps.engines.source.truth import Guards, all_of, any_of, negated, words
+from backend_caps.engines.source.truth import Guards, all_of, any_of, decided, met, negated, words
 
+_SWALLOWS = frozenset({"suppress", "ignoring"})
+"""Context managers that what they are around may be cut short in, by name."""
+_MOST_CASES = 60
+"""As many cases of a `match` are told apart."""
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 
@@ -22,7 +26,7 @@ def passed(statement: ast.stmt) -> Guards | None:
         case ast.If(test=test, body=then, orelse=orelse):
             return () if is_type_checking(test) else _passed_if(test, then, orelse)
         case ast.With(body=body) | ast.AsyncWith(body=body):
-            return _passed_all(body)
+            return _past_handlers(_passed_all(body), handlers_of(statement))
         case ast.For() | ast.AsyncFor() | ast.While():
             return _passed_loop(statement)
         case ast.Try() | ast.TryStar():
@@ -47,13 +51,16 @@ def _passed_all(body: Sequence[ast.stmt]) -> Guards | None:
         if past is None:
             return None
         found += past
-    return found
+    return met(found)
 
 
 def _passed_if(
     test: ast.expr, then: Sequence[ast.stmt], orelse: Sequence[ast.stmt]
 ) -> Guards | None:
     taken, other = _passed_all(then), _passed_all(orelse)
+    holds = decided(test)
+    if holds is not None:
+        return taken if holds else other
     if taken is None:
         return None if other is None else (negated(test), *other)
     if other is None:
@@ -124,22 +131,54 @@ def handler_words(handler: ast.ExceptHandler) -> ast.expr:
     return words(f"except {ast.unparse(handler.type)}" if handler.type else "except")
 
 
+def handlers_of(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
+    """Write what a `with` swallows as handlers that do nothing."""
+    return [
+        ast.ExceptHandler(type=_one_of(item.context_expr.args), body=[ast.Pass()])
+        for item in statement.items
+        if isinstance(item.context_expr, ast.Call)
+        and ast.unparse(item.context_expr.func).rpartition(".")[2] in _SWALLOWS
+    ]
+
+
+def _one_of(types: Sequence[ast.expr]) -> ast.expr | None:
+    if len(types) > 1:
+        return ast.Tuple(elts=list(types), ctx=ast.Load())
+    return types[0] if types else None
+
+
+def not_cut_short(handlers: Sequence[ast.ExceptHandler]) -> Guards:
+    """Ask that nothing is caught; what raises again is not asked about."""
+    return tuple(negated(handler_words(each)) for each in handlers if not _raises(each.body))
+
+
+def _raises(body: Sequence[ast.stmt]) -> bool:
+    return isinstance(body[-1], ast.Raise) and not _has(body, ast.Return)
+
+
 def _passed_try(statement: ast.Try | ast.TryStar) -> Guards | None:
-    handlers = [(handler_words(each), _passed_all(each.body)) for each in statement.handlers]
     own, last = _passed_all([*statement.body, *statement.orelse]), _passed_all(statement.finalbody)
-    caught = [all_of((test, *past)) for test, past in handlers if past is not None]
-    if last is None or (own is None and not caught):
-        return None
+    past = _past_handlers(own, statement.handlers)
+    return None if last is None or past is None else past + last
+
+
+def _past_handlers(own: Guards | None, handlers: Sequence[ast.ExceptHandler]) -> Guards | None:
+    """Say when control comes past a body, by its own ways or by its handlers'."""
+    pasts = [(handler_words(each), _passed_all(each.body)) for each in handlers]
+    caught = [all_of((test, *past)) for test, past in pasts if past is not None]
     if own is None:
-        return any_of(caught), *last
+        return (any_of(caught),) if caught else None
     found = (any_of([*caught, all_of(own)]),) if own and caught else own
-    for test, past in handlers:
+    for test, past in pasts:
         found += (negated(test),) if past is None else _unless(negated(test), past)
-    return found + last
+    return found
 
 
 def cases_of(statement: ast.Match) -> Iterator[tuple[ast.match_case, Guards]]:
     """List the cases of a `match`, each with what must hold for it to be taken."""
+    if len(statement.cases) > _MOST_CASES:
+        yield from ((case, (words("it is one of many cases"),)) for case in statement.cases)
+        return
     before: list[tuple[ast.match_case, Guards]] = []
     for case in statement.cases:
         test = _pattern_test(statement.subject, case.pattern)
@@ -182,4 +221,4 @@ def _passed_match(statement: ast.Match) -> Guards | None:
     for (_, guards), past in zip(cases, pasts, strict=True):
         test = negated(all_of(guards))
         found += (test,) if past is None else _unless(test, past)
-    return found
+    return met(found)

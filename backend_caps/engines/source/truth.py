@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 Guards = tuple[ast.expr, ...]
 """Conditions that must all hold."""
+_MOST = 60
+"""As many conditions are told apart; more are one, which nothing decides."""
 
 
 def words(text: str) -> ast.expr:
@@ -31,6 +33,31 @@ def negated(test: ast.expr) -> ast.expr:
         case ast.Constant(value=bool(value)):
             return ast.Constant(value=not value)
     return ast.UnaryOp(op=ast.Not(), operand=test)
+
+
+def decided(test: ast.expr) -> bool | None:
+    """Tell whether a condition holds whatever happens, or never does; None where it depends."""
+    match test:
+        case ast.Constant(value=value):
+            return bool(value)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = decided(operand)
+            return None if inner is None else not inner
+        case ast.BoolOp(op=op, values=values):
+            told, decisive = [decided(value) for value in values], isinstance(op, ast.Or)
+            if decisive in told:
+                return decisive
+            return None if None in told else not decisive
+    return None
+
+
+def met(guards: Guards) -> Guards | None:
+    """Leave out the conditions that always hold; None where one never does."""
+    told = [(guard, decided(guard)) for guard in guards]
+    if any(holds is False for _, holds in told):
+        return None
+    left = tuple(guard for guard, holds in told if holds is None)
+    return left if len(left) <= _MOST else (words("many conditions hold"),)
 
 
 def any_of(tests: Sequence[ast.expr]) -> ast.expr:

@@ -179,6 +179,17 @@ def test_instances_hold_what_python_gives_them(text: str) -> None:
             id="methods that call themselves",
         ),
         pytest.param(
+            "class A:\n    x = 1\n    try:\n        x = 2\n    except E:\n        pass",
+            "x = 1; x = 2 where not except E",
+            id="what may be cut short",
+        ),
+        pytest.param(
+            "class A:\n    def __init__(self):\n        self.x = 1\n        while True:\n"
+            "            self.x = 2\n            break\n        if False: self.x = 3",
+            "x = 2",
+            id="what holds whatever happens",
+        ),
+        pytest.param(
             "class A:\n    def __init__(self):\n        super(B, self).__init__()\n"
             "        C.__init__(self)\n        n.B.__init__(self)\n        f(self)()\n"
             "        self.x = 1",
@@ -305,3 +316,22 @@ def test_cases_take_statements_apart() -> None:
         ("False", "d and (not a)"),
         ("True", "d and (not a) and f(b)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cases"),
+    [
+        pytest.param("x = 1\n    x |= True", [("True", "")], id="or True"),
+        pytest.param("x = 1\n    x |= False", [("1", "")], id="or False"),
+        pytest.param("x = 1\n    x &= False", [("False", "")], id="and False"),
+        pytest.param("x = 1 if True else 2", [("1", "")], id="a branch of a constant"),
+    ],
+)
+def test_cases_that_constants_decide_are_certain(lines: str, cases: list[tuple[str, str]]) -> None:
+    """What a constant decides is a case without guards, or none."""
+    stated = _stated(f"class A:\n    {lines}\n")
+    assert stated is not None
+
+    written = [(ast.unparse(case.value), condition(case.guards)) for case in cases_of(stated)]
+
+    assert written == cases
