@@ -17,25 +17,26 @@ from backend_caps.capability.kind import Role
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.engines import problems
+from backend_caps.engines.sglang.cases import (
+    Said,
+    is_length,
+    is_property,
+    settled,
+    truths_of,
+    values_of,
+    words_of,
+)
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.read_ends import ReadEnds
-from backend_caps.engines.source.attributes import (
-    Attributes,
-    Case,
-    Stated,
-    cases_of,
-    truth_cases,
-)
+from backend_caps.engines.source.attributes import Attributes, Stated
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.module import ClassDef, Function
-from backend_caps.engines.source.returns import returns
 
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
 _DRAFTS = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
 _UNDERSTOOD = (None, ast.BitOr, ast.BitAnd)
 """The operators of a flag's statements that are followed: none, `|=` and `&=`."""
-_PROPERTIES = frozenset({"property", "cached_property"})
 _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
 
 
@@ -99,7 +100,7 @@ class Backends:
     def _parts(
         self, definition: ClassDef, registered_as: Sequence[str], roles: frozenset[Role]
     ) -> Iterator[tuple[str, _Part]]:
-        if (needs := self._attributes.stated(definition, NEEDS)) is not None:
+        if (needs := self._stated(definition, NEEDS)) is not None:
             yield "host_seq_lens", self._needs(definition, needs)
         yield "max_context_len_known", self._longest(definition)
         if found := self._ends.read(definition, self._root):
@@ -122,20 +123,21 @@ class Backends:
             self._tell(problems.not_bool(at, stated.words))
             words = f"{stated.words}, which is neither True nor False"
             return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {})
-        cases = truth_cases(_cases(stated))
-        base = next((case for case in cases if not case.guards), None)
-        rest = [case for case in cases if case.guards]
+        cases = truths_of(stated)
+        base = max((each for each in cases if not each.guards), key=_value, default=None)
+        rest = [each for each in cases if each.guards]
         reading = Reading(
             origin=origin,
-            words=stated.words,
+            words=words_of(stated, definition, self._root),
             value=None if rest or base is None else _level(base),
             declared_at=at,
             inherited_from=owner.name if origin is Origin.INHERITED else None,
         )
         if origin is Origin.INHERITED:
             return _Part(reading, {})
-        own = {} if base is None or self._is_roots(stated) else {NEEDS: _value(base)}
-        return _Part(reading, own, [_when(case, stated) for case in rest])
+        own = {} if base is None or base.owner is not definition else {NEEDS: _value(base)}
+        whens = [_when(each) for each in rest if each.owner is definition or _value(each)]
+        return _Part(reading, own, whens)
 
     def origin(self, definition: ClassDef, stated: Stated) -> tuple[Origin, ClassDef]:
         """Say how a class has what is stated, and which class states it last."""
@@ -143,15 +145,17 @@ class Backends:
         if all(owner is self._root for owner in owners):
             return Origin.UNDECLARED, self._root
         if definition in owners:
-            depends = len(stated.statements) > 1 or any(c.guards for c in _truths(stated))
+            depends = not _is_understood(stated) or any(
+                each.guards or each.owner is not definition for each in truths_of(stated)
+            )
             return (Origin.CONDITIONAL if depends else Origin.DECLARED), definition
         return Origin.INHERITED, stated.last.owner
 
-    def _is_roots(self, stated: Stated) -> bool:
-        return stated.base is not None and stated.base.owner is self._root
+    def _stated(self, definition: ClassDef, name: str) -> Stated | None:
+        return settled(self._attributes.stated(definition, name))
 
     def _longest(self, definition: ClassDef) -> _Part:
-        stated = self._attributes.stated(definition, LONGEST)
+        stated = self._stated(definition, LONGEST)
         drafting = When(
             given=Given(role=_DRAFTS),
             capabilities=Capabilities(max_context_len_known=True),
@@ -160,17 +164,21 @@ class Backends:
         if stated is None:
             reading = Reading(origin=Origin.UNDECLARED, words=f"no {LONGEST} is ever set")
             return _Part(reading, {}, [drafting])
-        at = stated.last.at
-        if stated.base is None or any(_may_be_none(case.value) for case in _cases(stated)):
-            reading = Reading(origin=Origin.CONDITIONAL, words=stated.words, declared_at=at)
+        at, words = stated.last.at, words_of(stated, definition, self._root)
+        if isinstance(stated.last.value, Function) and not is_property(stated.last.value):
+            words = f"{LONGEST} is a method, and no number"
+            reading = Reading(origin=Origin.UNDECLARED, words=words, declared_at=at)
             return _Part(reading, {}, [drafting])
-        reading = Reading(origin=Origin.DECLARED, words=stated.words, value=True, declared_at=at)
+        if not _is_always_length(stated):
+            reading = Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at)
+            return _Part(reading, {}, [drafting])
+        reading = Reading(origin=Origin.DECLARED, words=words, value=True, declared_at=at)
         return _Part(reading, {"max_context_len_known": True})
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
         """List the engine's own flags that a class, or a base below the root, sets."""
         for name in self._flags:
-            stated = self._attributes.stated(definition, name)
+            stated = self._stated(definition, name)
             if stated is None:
                 continue
             origin, owner = self.origin(definition, stated)
@@ -180,8 +188,8 @@ class Backends:
                 name,
                 Reading(
                     origin=origin,
-                    words=stated.words,
-                    value=_only_constant(_cases(stated)),
+                    words=words_of(stated, definition, self._root),
+                    value=_only_constant(stated),
                     declared_at=stated.last.at,
                     inherited_from=owner.name if origin is Origin.INHERITED else None,
                 ),
@@ -189,8 +197,8 @@ class Backends:
 
     def _composite(self, definition: ClassDef) -> str | None:
         """Say how a wrapper makes its answers from those of what it wraps."""
-        stated = self._attributes.stated(definition, NEEDS)
-        values = (case.value for case in (_cases(stated) if stated is not None else ()))
+        stated = self._stated(definition, NEEDS)
+        values = [each.value for each in (values_of(stated) if stated is not None else ())]
         asked = [f"{NEEDS} = {ast.unparse(value)}" for value in values if _asks_children(value)]
         rules = dict.fromkeys((*asked, *self._ends.delegated(definition, self._root)))
         return "; ".join(rules) or None
@@ -204,23 +212,25 @@ def _asks_children(value: ast.expr) -> bool:
     return any(isinstance(node, ast.Attribute) and node.attr == NEEDS for node in ast.walk(value))
 
 
-def _cases(stated: Stated) -> tuple[Case, ...]:
-    """List the cases of an attribute, or of a property or method that has its name."""
-    value = stated.last.value
-    return returns(value) if isinstance(value, Function) else cases_of(stated)
+def _is_understood(stated: Stated) -> bool:
+    return all(each.operator in _UNDERSTOOD for each in stated.statements)
 
 
-def _truths(stated: Stated) -> tuple[Case, ...]:
-    cases = _cases(stated)
-    return cases if all(_constant(case.value) for case in cases) else truth_cases(cases)
-
-
-def _only_constant(cases: Sequence[Case]) -> object:
+def _only_constant(stated: Stated) -> object:
     """Return the value of an attribute that always has the one; None where it has none."""
-    match cases:
-        case [Case(value=ast.Constant(value=value), guards=())]:
+    match values_of(stated):
+        case [Said(value=ast.Constant(value=value), guards=())] if _is_understood(stated):
             return value
     return None
+
+
+def _is_always_length(stated: Stated) -> bool:
+    said = values_of(stated)
+    return (
+        _is_understood(stated)
+        and any(not each.guards for each in said)
+        and all(is_length(each.value) for each in said)
+    )
 
 
 def _constant(node: ast.expr) -> bool:
@@ -232,48 +242,33 @@ def _is_no_bool(stated: Stated) -> bool:
 
     A method that is no property is one: SGLang asks for the attribute, and never calls it.
     """
-    if any(each.operator not in _UNDERSTOOD for each in stated.statements):
+    if not _is_understood(stated):
         return True
     functions = [each for each in stated.statements if isinstance(each.value, Function)]
-    if functions and not (stated.statements == (stated.base,) and _is_property(stated.last.value)):
+    if functions and not (stated.statements == (stated.base,) and is_property(stated.last.value)):
         return True
-    cases = _cases(stated)
-    return not cases or any(_constant(case.value) and not _is_bool(case.value) for case in cases)
-
-
-def _is_property(function: ast.expr | Function) -> bool:
-    return isinstance(function, Function) and any(
-        ast.unparse(each).rpartition(".")[2] in _PROPERTIES for each in function.decorator_list
-    )
+    said = values_of(stated)
+    return not said or any(_constant(each.value) and not _is_bool(each.value) for each in said)
 
 
 def _is_bool(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
-def _value(case: Case) -> bool:
-    assert isinstance(case.value, ast.Constant), ast.unparse(case.value)
-    return bool(case.value.value)
+def _value(said: Said) -> bool:
+    assert isinstance(said.value, ast.Constant), ast.unparse(said.value)
+    return bool(said.value.value)
 
 
-def _level(case: Case) -> str:
-    return "exact" if _value(case) else "none"
+def _level(said: Said) -> str:
+    return "exact" if _value(said) else "none"
 
 
-def _may_be_none(node: ast.expr) -> bool:
-    match node:
-        case ast.Constant(value=None):
-            return True
-        case ast.Call(func=ast.Name(id="getattr"), args=[_, _, ast.Constant(value=None)]):
-            return True
-    return False
-
-
-def _when(case: Case, stated: Stated) -> When:
-    given = given_of(case.guards)
-    assert given is not None, f"a case of {stated.words} has no guard"
+def _when(said: Said) -> When:
+    given = given_of(said.guards)
+    assert given is not None, "a case that always holds is the base"
     return When(
         given=given,
-        capabilities=Capabilities(needs_cpu_seq_lens=_value(case)),
-        reason=f"{NEEDS} is {_value(case)} where {condition(case.guards)}",
+        capabilities=Capabilities(needs_cpu_seq_lens=_value(said)),
+        reason=f"{NEEDS} is {_value(said)} where {condition(said.guards)}",
     )

@@ -222,8 +222,10 @@ def test_constructor_that_calls_no_other_has_what_it_sets_itself(tmp_path: Path)
     }
 
 
-def test_flag_set_again_over_a_base_is_the_classes_own(tmp_path: Path) -> None:
-    """A class that adds to its base's value has stated it again."""
+def test_opt_out_of_a_base_is_not_the_classes_own_where_it_adds_a_condition(
+    tmp_path: Path,
+) -> None:
+    """A class that adds to its base's value has stated what it adds, and no more."""
     read = read_class(
         tmp_path,
         """
@@ -236,44 +238,32 @@ def test_flag_set_again_over_a_base_is_the_classes_own(tmp_path: Path) -> None:
         """,
     )
 
-    assert read.declaration.capabilities.needs_cpu_seq_lens is False
+    assert "host_seq_lens" not in read.declaration.capabilities.stated()
     assert read.cases == [("pool.is_split", True)]
+    assert read.needs.words == (
+        "Base: needs_cpu_seq_lens = False; needs_cpu_seq_lens |= pool.is_split"
+    )
 
 
-@pytest.mark.parametrize(
-    ("body", "origin", "conditions"),
-    [
-        pytest.param("self.max_context_len = runner.length", Origin.DECLARED, 0, id="yes"),
-        pytest.param(
-            "self.max_context_len = getattr(runner, 'length', None)",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: an attribute that may be missing",
-        ),
-        pytest.param(
-            "self.max_context_len = runner.length if runner.is_long else None",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: a choice",
-        ),
-        pytest.param(
-            "if runner.is_long:\n            self.max_context_len = runner.length",
-            Origin.CONDITIONAL,
-            1,
-            id="maybe: under a condition",
-        ),
-        pytest.param("self.runner = runner", Origin.UNDECLARED, 1, id="no"),
-    ],
-)
-def test_longest_context_is_known_maybe_or_not(
-    tmp_path: Path, body: str, origin: Origin, conditions: int
-) -> None:
-    """It is declared where it is always set; otherwise a draft alone is taken to know it."""
-    read = read_class(tmp_path, IN_INIT.replace(", x", "") + body)
+def test_need_of_a_base_is_kept_and_its_opt_out_is_not(tmp_path: Path) -> None:
+    """Of what a base's constructor says under conditions, only a need is passed on."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            def __init__(self, x):
+                if x.reads():
+                    self.needs_cpu_seq_lens = True
+                if x.skips():
+                    self.needs_cpu_seq_lens = False
 
-    known = read.engine_class.readings["max_context_len_known"]
-    assert known.origin is origin
-    assert len(read.declaration.conditions) == conditions
+        class Two(Base):
+            needs_cpu_seq_lens = True
+        """,
+    )
+
+    assert read.declaration.capabilities.needs_cpu_seq_lens is True
+    assert read.cases == [("x.reads()", True)]
 
 
 def test_draft_needs_no_longest_context(tmp_path: Path) -> None:

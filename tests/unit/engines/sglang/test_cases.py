@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.provenance import Origin
+from backend_caps.engines.sglang.cases import Said, settled, truths_of, values_of
+from backend_caps.engines.source.attributes import Stated, Statement
+from tests.unit.engines.sglang.building import FILES, ONE, index_of, read_class
+
+TWO = "class Two(AttentionBackend):\n    "
+IN_INIT = "class Two(AttentionBackend):\n    def __init__(self, runner, x):\n        "
+FLAG = "needs_cpu_seq_lens"
+
+
+def _stated(*statements: tuple[str, Sequence[str]]) -> Stated:
+    """Write what a class states, each value with its guards."""
+    module = index_of(FILES).parse(ONE)
+    assert module is not None
+    owner = module.classes[0]
+    return Stated(
+        tuple(
+            Statement(FLAG, owner, _expression(value), tuple(map(_expression, guards)), 1)
+            for value, guards in statements
+        )
+    )
+
+
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _written(said: Sequence[Said]) -> list[tuple[str, list[str]]]:
+    return [(ast.unparse(each.value), list(map(ast.unparse, each.guards))) for each in said]
+
+
+@pytest.mark.parametrize(
+    ("guards", "left"),
+    [
+        pytest.param(["True"], [("False", [])], id="true"),
+        pytest.param(["1", "not 0"], [("False", [])], id="truth of a number"),
+        pytest.param(["x", "True"], [("True", []), ("False", ["x"])], id="beside another"),
+        pytest.param(["x", "not 1"], [("True", [])], id="never"),
+        pytest.param(["x and False"], [("True", [])], id="never, in a conjunction"),
+    ],
+)
+def test_constants_are_taken_out_of_guards(
+    guards: list[str], left: list[tuple[str, list[str]]]
+) -> None:
+    """A statement under a constant always runs, and stands alone then, or it never runs."""
+    found = settled(_stated(("True", []), ("False", guards)))
+
+    assert found is not None
+    assert _written(values_of(found)) == left
+
+
+def test_nothing_is_left_of_what_never_runs() -> None:
+    """What has only statements that never run is not stated."""
+    assert settled(_stated(("True", ["False"]))) is None
+
+
+def test_case_that_never_holds_is_none() -> None:
+    """What a constant keeps from holding is not among the values, also of a choice."""
+    found = truths_of(_stated(("True", []), ("False", ["not 1"]), ("x if 0 else True", [])))
+
+    assert _written(found) == [("True", [])]
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        pytest.param(TWO + "if True:\n        needs_cpu_seq_lens = False", "none", id="true"),
+        pytest.param(TWO + "if 1:\n        needs_cpu_seq_lens = False", "none", id="one"),
+        pytest.param(
+            IN_INIT + "while True:\n            self.needs_cpu_seq_lens = False\n            break",
+            "none",
+            id="endless loop",
+        ),
+        pytest.param(
+            IN_INIT + "if not 0:\n            self.needs_cpu_seq_lens = False\n"
+            "        else:\n            self.needs_cpu_seq_lens = True",
+            "none",
+            id="other branch",
+        ),
+        pytest.param(
+            TWO + "needs_cpu_seq_lens = False\n    if False:\n        needs_cpu_seq_lens = True",
+            "none",
+            id="false",
+        ),
+        pytest.param(
+            TWO + "needs_cpu_seq_lens = False if True else True", "none", id="constant choice"
+        ),
+        pytest.param(
+            IN_INIT + "self.needs_cpu_seq_lens = False\n        self.needs_cpu_seq_lens |= True",
+            "exact",
+            id="or true",
+        ),
+        pytest.param(
+            IN_INIT + "self.needs_cpu_seq_lens = True\n        self.needs_cpu_seq_lens &= False",
+            "none",
+            id="and false",
+        ),
+        pytest.param(
+            TWO + "@property\n    def needs_cpu_seq_lens(self):\n"
+            "        while True:\n            return False",
+            "none",
+            id="property",
+        ),
+    ],
+)
+def test_constant_condition_is_no_condition(tmp_path: Path, body: str, value: str) -> None:
+    """What a constant lets run always runs, and what it keeps from running is not there."""
+    read = read_class(tmp_path, body)
+
+    assert (read.needs.origin, read.needs.value) == (Origin.DECLARED, value)
+    assert read.cases == []
+
+
+def test_default_of_the_root_stands_where_all_else_never_runs(tmp_path: Path) -> None:
+    """A class whose only statement never runs has said nothing."""
+    read = read_class(tmp_path, TWO + "if False:\n        needs_cpu_seq_lens = False")
+
+    assert read.needs.origin is Origin.UNDECLARED
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        pytest.param("return True", "returns True", id="a value"),
+        pytest.param("pass", "returns nothing", id="nothing"),
+        pytest.param(
+            "if a and b:\n            return True\n        if c:\n            return False\n"
+            "        return x",
+            "returns True where a and b; False where c; x",
+            id="in turn",
+        ),
+    ],
+)
+def test_words_of_a_method_are_what_it_returns(tmp_path: Path, body: str, words: str) -> None:
+    """A flag that is a method is told by its answers, each with what has not failed before it."""
+    read = read_class(tmp_path, TWO + f"def support_triton(self):\n        {body}")
+
+    assert read.engine_class.attributes["support_triton"].words == words
+
+
+def test_flag_that_something_is_added_to_has_no_value(tmp_path: Path) -> None:
+    """An operator that is not followed leaves the value open."""
+    read = read_class(tmp_path, IN_INIT + "self.draws_tails = 5\n        self.draws_tails += 1")
+
+    told = read.engine_class.attributes["draws_tails"]
+    assert (told.origin, told.value) == (Origin.CONDITIONAL, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "origin", "conditions"),
+    [
+        pytest.param("self.max_context_len = runner.context_len", Origin.DECLARED, 0, id="yes"),
+        pytest.param("self.max_context_len = 4096", Origin.DECLARED, 0, id="yes: a number"),
+        pytest.param(
+            "self.max_context_len = min(4096, int(runner.context_len) + 1)",
+            Origin.DECLARED,
+            0,
+            id="yes: computed",
+        ),
+        pytest.param(
+            "self.max_context_len = self.rows.shape[1]", Origin.DECLARED, 0, id="yes: a shape"
+        ),
+        pytest.param(
+            "self.max_context_len = getattr(runner, 'context_len', 0)",
+            Origin.DECLARED,
+            0,
+            id="yes: an attribute that may be missing, or a number",
+        ),
+        pytest.param(
+            "self.max_context_len = getattr(runner, 'context_len', None)",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: an attribute that may be missing",
+        ),
+        pytest.param(
+            "self.max_context_len = runner", Origin.CONDITIONAL, 1, id="maybe: what a caller gives"
+        ),
+        pytest.param(
+            "self.max_context_len = longest(runner)",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: what a function gives",
+        ),
+        pytest.param("self.max_context_len = True", Origin.CONDITIONAL, 1, id="maybe: a bool"),
+        pytest.param(
+            "self.max_context_len = runner.context_len if runner.is_long else None",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: a choice",
+        ),
+        pytest.param(
+            "if runner.is_long:\n            self.max_context_len = runner.context_len",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: under a condition",
+        ),
+        pytest.param(
+            "self.max_context_len = None\n        if runner.is_long:\n"
+            "            self.max_context_len = 4096",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: over None",
+        ),
+        pytest.param(
+            "self.runner = runner\n    def max_context_len(self):\n        return 4096",
+            Origin.UNDECLARED,
+            1,
+            id="no: a method that nobody calls",
+        ),
+        pytest.param(
+            "self.runner = runner\n    @property\n    def max_context_len(self):\n"
+            "        return 4096",
+            Origin.DECLARED,
+            0,
+            id="yes: a property",
+        ),
+        pytest.param("self.runner = runner", Origin.UNDECLARED, 1, id="no"),
+    ],
+)
+def test_longest_context_is_known_maybe_or_not(
+    tmp_path: Path, body: str, origin: Origin, conditions: int
+) -> None:
+    """It is declared where it is always set; otherwise a draft alone is taken to know it."""
+    read = read_class(tmp_path, IN_INIT.replace(", x", "") + body)
+
+    known = read.engine_class.readings["max_context_len_known"]
+    assert known.origin is origin
+    assert len(read.declaration.conditions) == conditions
