@@ -8,8 +8,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 _HEAD = re.compile(
-    rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]*\][ \t]*)?\(([^()#]{0,4096})([()#])"
+    rb"^[ \t\f]*class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]{0,400}\][ \t]*)?"
+    rb"\(([^()#]{0,4096})([()#])",
+    re.MULTILINE,
 )
+_NEXT = re.compile(rb"^[ \t\f]*class[ \t]", re.MULTILINE)
 _IN_BASES = re.compile(rb"#[^\n]*|[()]|[^()#]+")
 _WORD = re.compile(rb"[\w\x80-\xff]+")
 _DOTTED = re.compile(rb"[\w.]{1,400}")
@@ -127,13 +130,18 @@ def _heads_of(text: bytes) -> Iterator[Head]:
         name, bases, end = match.groups()
         if end != b")":
             bases += _rest_of_bases(text, match.start(3))
-        yield Head(name.decode(errors="replace"), _base_names(bases), match.start())
+        yield Head(name.decode(errors="replace"), _base_names(bases), match.start(1))
 
 
 def _rest_of_bases(text: bytes, start: int) -> bytes:
-    """Read on to where the bases end, comments aside; what a call among them takes are bases."""
+    """Read on to where the bases end, comments aside; what a call among them takes are bases.
+
+    No bases have a class statement in them, so that each text is read once.
+    """
+    following = _NEXT.search(text, start, start + _FARTHEST)
+    end = following.start() if following else start + _FARTHEST
     found, depth = [], 1
-    for token in _IN_BASES.findall(text, start, start + _FARTHEST):
+    for token in _IN_BASES.findall(text, start, end):
         depth += {b"(": 1, b")": -1}.get(token, 0)
         if not depth:
             break
