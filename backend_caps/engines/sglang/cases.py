@@ -16,6 +16,7 @@ from backend_caps.engines.source.attributes import (
 from backend_caps.engines.source.guards import Guards, condition, conditions, negated
 from backend_caps.engines.source.module import ClassDef, Function
 from backend_caps.engines.source.returns import returns
+from backend_caps.engines.source.truth import met
 
 _PROPERTIES = frozenset({"property", "cached_property"})
 _LENGTHS = frozenset({"context_len", "max_context_len"})
@@ -38,7 +39,7 @@ def settled(stated: Stated | None) -> Stated | None:
     """
     standing: list[Statement] = []
     for statement in stated.statements if stated is not None else ():
-        guards = _open(statement.guards)
+        guards = met(statement.guards)
         if guards is None:
             continue
         if not guards and statement.operator is None:
@@ -77,35 +78,13 @@ def _standing(said: Iterable[Said], stated: Stated) -> list[Said]:
     """List what may hold: of statements the last counts, of returns each is a way out."""
     found: list[Said] = []
     for each in said:
-        guards = _open(each.guards)
+        guards = met(each.guards)
         if guards is None:
             continue
         if not guards and not isinstance(stated.last.value, Function):
             found = []
         found.append(replace(each, guards=guards))
     return found
-
-
-def _open(guards: Guards) -> Guards | None:
-    """List the conditions that are no constants; None where one never holds."""
-    left = []
-    for guard in conditions(guards):
-        match _truth(guard):
-            case None:
-                left.append(guard)
-            case False:
-                return None
-    return tuple(left)
-
-
-def _truth(guard: ast.expr) -> bool | None:
-    """Tell whether a condition is a constant, and which; None where it is none."""
-    match guard:
-        case ast.UnaryOp(op=ast.Not(), operand=ast.Constant(value=value)):
-            return not value
-        case ast.Constant(value=value):
-            return bool(value)
-    return None
 
 
 def is_property(function: ast.expr | Function) -> bool:
