@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
@@ -26,6 +27,16 @@ _SWITCHES = frozenset(
 )
 _ALGORITHMS = {"is_dspark": "DSPARK", "is_ngram": "NGRAM"}
 """Methods of SGLang's `SpeculativeAlgorithm` that ask for one algorithm."""
+_MLA = "use_mla_backend"
+_ARGS = re.compile(
+    r"(?:self\.)?(?:\w*runner\.)?server_args|args|get_global_server_args\(\)"
+    r"|get_(?:exec|parallel|schedule|spec)\(\)(?:\.(?:graph|overlap))?"
+)
+"""What holds the server's flags; a word of theirs may mean anything elsewhere."""
+_RUNNERS = re.compile(
+    r"(?:self\.)?(?:draft_|model_|draft_model_)?runner|get_global_server_args\(\)"
+)
+"""What knows whether the model has MLA."""
 _Fields = Mapping[str, object]
 
 
@@ -48,15 +59,25 @@ def given_of(guards: Iterable[ast.expr]) -> Given | None:
 
 
 def can_hold(guards: Iterable[ast.expr]) -> bool:
-    """Tell whether guards do not contradict each other, as far as our vocabulary sees."""
+    """Tell whether guards do not contradict each other, as far as the platform decides.
+
+    It is one for the whole process. What else two guards ask may have changed between them.
+    """
     fields: dict[str, object] = {}
     for guard in conditions(guards):
-        asked = _fields(guard)
+        asked = _fields(guard) if _is_of_platform(guard) else None
         both = fields if asked is None else _together(fields, asked)
         if both is None:
             return False
         fields = both
     return True
+
+
+def _is_of_platform(guard: ast.expr) -> bool:
+    match guard:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _platform(operand) is not None
+    return _platform(guard) is not None
 
 
 def _together(fields: dict[str, object], asked: _Fields | None) -> dict[str, object] | None:
@@ -87,18 +108,18 @@ def _where(guard: ast.expr) -> Iterator[_Fields]:
     """Say what of ours must hold for a condition of SGLang's to hold."""
     match guard:
         case ast.Compare(
-            left=ast.Attribute(attr="speculative_algorithm"),
+            left=ast.Attribute(value=holder, attr="speculative_algorithm"),
             ops=[ast.Eq()],
             comparators=[ast.Constant(value=str(name))],
-        ):
+        ) if _ARGS.fullmatch(ast.unparse(holder)):
             yield {"speculative_algorithm": {name}}
         case ast.Compare(
-            left=ast.Attribute(attr="_kv_shard_pool"),
+            left=ast.Attribute(value=ast.Name(id="self"), attr="_kv_shard_pool"),
             ops=[ast.IsNot()],
             comparators=[ast.Constant(value=None)],
         ):
             yield {"enable_kv_cache_sharding": True}
-        case ast.Call(func=ast.Attribute(attr=name)) if name in _ALGORITHMS:
+        case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in _ALGORITHMS:
             yield {"speculative_algorithm": {_ALGORITHMS[name]}}
     yield from _of_word(guard)
 
@@ -107,7 +128,7 @@ def _of_word(guard: ast.expr) -> Iterator[_Fields]:
     word = _word(guard)
     if word in _SWITCHES:
         yield {word: True}
-    elif word == "use_mla_backend":
+    elif word == _MLA:
         yield {"attention_arch": {"mla"}}
     elif word == "is_hip":
         yield {"rocm": True}
@@ -121,7 +142,7 @@ def _where_not(guard: ast.expr) -> Iterator[_Fields]:
     word = _word(guard)
     if word in _SWITCHES:
         yield {word: False}
-    elif word == "use_mla_backend":
+    elif word == _MLA:
         yield {"attention_arch": _ARCHITECTURES - {"mla"}}
     elif word == "is_hip":
         yield {"rocm": False}
@@ -130,10 +151,22 @@ def _where_not(guard: ast.expr) -> Iterator[_Fields]:
 
 
 def _word(guard: ast.expr) -> str | None:
-    """Return the last word of a flag's name, however it is reached: `is_npu()`, `_is_npu`."""
+    """Return the flag that a condition asks for, of an object that is known to have it."""
+    match guard:
+        case ast.Attribute(value=holder, attr=name):
+            holders = _RUNNERS if name == _MLA else _ARGS
+            is_ours = name == _MLA or name in _SWITCHES
+            return name if is_ours and holders.fullmatch(ast.unparse(holder)) else None
+    return _platform(guard)
+
+
+def _platform(guard: ast.expr) -> str | None:
+    """Return what is asked of the platform: `is_npu()`, or a module's `_is_npu`."""
     match guard:
         case ast.Call(func=ast.Name(id=name), args=[], keywords=[]):
-            return name.lstrip("_")
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name.lstrip("_")
-    return None
+            word = name.lstrip("_")
+        case ast.Name(id=name) if name.startswith("_"):
+            word = name.lstrip("_")
+        case _:
+            return None
+    return word if word == "is_hip" or word in _ASKS_DEVICE else None

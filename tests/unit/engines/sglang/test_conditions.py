@@ -28,18 +28,47 @@ def _guards(*texts: str) -> list[ast.expr]:
         pytest.param("args.enable_mixed_chunk", "enable_mixed_chunk on", id="a flag"),
         pytest.param("not args.enable_mixed_chunk", "enable_mixed_chunk off", id="a flag off"),
         pytest.param(
-            "spec.speculative_algorithm == 'EAGLE'",
+            "get_spec().speculative_algorithm == 'EAGLE'",
             "speculative_algorithm = EAGLE",
             id="an algorithm",
         ),
         pytest.param(
-            "spec.speculative_algorithm == other",
-            "spec.speculative_algorithm == other",
+            "draft.speculative_algorithm == 'EAGLE'",
+            "draft.speculative_algorithm == 'EAGLE'",
+            id="an algorithm of something else",
+        ),
+        pytest.param(
+            "args.speculative_algorithm == other",
+            "args.speculative_algorithm == other",
             id="an algorithm that is computed",
         ),
         pytest.param("algorithm.is_ngram()", "speculative_algorithm = NGRAM", id="ngram"),
         pytest.param(
             "self._kv_shard_pool is not None", "enable_kv_cache_sharding on", id="a split cache"
+        ),
+        pytest.param(
+            "get_exec().overlap.enable_two_batch_overlap",
+            "enable_two_batch_overlap on",
+            id="a flag of the context",
+        ),
+        pytest.param(
+            "self.model_runner.server_args.disable_cuda_graph",
+            "disable_cuda_graph on",
+            id="a flag of a runner's arguments",
+        ),
+        pytest.param("self.enable_mixed_chunk", "self.enable_mixed_chunk", id="another's flag"),
+        pytest.param("enable_mixed_chunk", "enable_mixed_chunk", id="a variable"),
+        pytest.param("enable_mixed_chunk()", "enable_mixed_chunk()", id="a function"),
+        pytest.param("layer.use_mla_backend", "layer.use_mla_backend", id="MLA of another"),
+        pytest.param(
+            "self.draft_model_runner.use_mla_backend", "attention_arch = mla", id="MLA of a draft"
+        ),
+        pytest.param("runner.buf.is_cuda", "runner.buf.is_cuda", id="a tensor on a device"),
+        pytest.param("is_npu", "is_npu", id="a function that is not called"),
+        pytest.param(
+            "self.other._kv_shard_pool is not None",
+            "self.other._kv_shard_pool is not None",
+            id="another's split cache",
         ),
         pytest.param("runner.cpu", "runner.cpu", id="a word that only looks like a device"),
         pytest.param("is_npu(runner)", "is_npu(runner)", id="a question about something else"),
@@ -88,8 +117,14 @@ def test_contradiction_stays_open_in_words(first: str, second: str) -> None:
         pytest.param(["is_npu()", "not is_hip()"], True, id="two that may both hold"),
         pytest.param(["is_npu()", "not is_npu()"], False, id="both ways"),
         pytest.param(["is_hip()", "is_cuda()"], False, id="ROCm and CUDA"),
+        pytest.param(["is_npu()", "not _is_npu"], False, id="both ways, by two spellings"),
+        pytest.param(
+            ["args.enable_mixed_chunk", "not args.enable_mixed_chunk"],
+            True,
+            id="a flag, which may have changed",
+        ),
     ],
 )
 def test_guards_that_contradict_each_other_cannot_hold(guards: list[str], answer: bool) -> None:
-    """Only what our vocabulary sees as a contradiction is ruled out."""
+    """Only what the platform, which stays the same, contradicts is ruled out."""
     assert can_hold(_guards(*guards)) is answer
