@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from io import TextIOWrapper
 
 import click
 
@@ -119,5 +121,11 @@ def cli() -> None:
 
 
 def run(own: list[str], server_flags: list[str], loading: Loading | None) -> None:
-    """Run a command line that was divided at its first `--`, and exit with its status."""
+    """Run a command line that was divided at its first `--`, and exit with its status.
+
+    A character that the terminal's encoding lacks is written as its escape, never an error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     cli.main(own, obj=Invocation(server_flags=tuple(server_flags), loading=loading))

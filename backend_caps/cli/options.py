@@ -103,11 +103,12 @@ class Request:
         return discover(self.path or None)
 
     def plan(self, registry: Registry) -> PlanDocument:
-        """Resolve the flags against what is installed."""
+        """Resolve the flags against what is installed; what was not read is the plan's problem."""
+        unread = () if self.reading is None else self.reading.problems
         plan = resolve(
             registry.uses(self.flags),
             self.flags,
-            rules=registry.rules(self.rules),
+            rules=registry.rules(self.rules).with_problems(unread),
             facts=self.facts,
             policy=self.policy,
             unsafe_override=self.override,

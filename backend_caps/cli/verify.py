@@ -54,13 +54,14 @@ def verify(
 ) -> None:
     """Ask again what LOCKFILE was written for, and show what is another now.
 
-    Exit status 0 where nothing is, 1 where something is.
+    Exit status 0 where nothing is, 1 where something is, 2 where nothing could be compared.
     """
     locked = read_lock(lockfile)
     request = _again(locked.request, path=path, source=source, show=printer(Format(format_)))
     registry = request.registry(ctx.ensure_object(Invocation))
     found = in_order((*_differences(locked, request, registry),))
-    document = diff_document(str(lockfile), "what is installed", found)
+    now = "what is installed" if source is None else source.name
+    document = diff_document(str(lockfile), now, found)
     request.show(document, diff_view(document))
     if found:
         ctx.exit(DIFFERS)
@@ -70,7 +71,10 @@ def _again(
     asked: LockedRequest, *, path: tuple[Path, ...], source: Path | None, show: Show
 ) -> Request:
     """Repeat a lock's request; an engine's own rules are those it has now."""
-    reading = reading_of(asked.engine, source)
+    try:
+        reading = reading_of(asked.engine, source)
+    except BackendCapsError as error:
+        raise click.UsageError(f"nothing was compared: {error}") from error
     own = None if reading is None else reading.rules
     return Request(
         path=path,
@@ -87,7 +91,8 @@ def _again(
 def _differences(
     locked: LockDocument, request: Request, registry: Registry
 ) -> Iterator[Difference]:
-    plan, refused = (None, []) if locked.plan is None else _planned(request, registry)
+    is_planned = locked.plan is not None or bool(request.flags.given())
+    plan, refused = _planned(request, registry) if is_planned else (None, [])
     for fault in refused:
         yield Difference(
             kind=DifferenceKind.STRICTER,
@@ -97,7 +102,9 @@ def _differences(
             after=f"refused: {fault}",
         )
     now = lock_of(request, registry, plan)
-    yield from differences(Snapshot.of_lock(locked), Snapshot.of_lock(now))
+    for found in differences(Snapshot.of_lock(locked), Snapshot.of_lock(now)):
+        if not (refused and (found.subject, found.field) == ("plan", "")):  # told already
+            yield found
 
 
 def _planned(request: Request, registry: Registry) -> tuple[PlanDocument | None, list[str]]:

@@ -65,6 +65,9 @@ def _of_requests(before: Snapshot, after: Snapshot) -> Iterator[Difference]:
 
 def _of_plans(before: Snapshot, after: Snapshot) -> Iterator[Difference]:
     if before.plan is None or after.plan is None:
+        if before.request is not None and after.request is not None:
+            one, other = ("made" if each.plan is not None else None for each in (before, after))
+            yield from of_texts("plan", "", one, other)
         return
     for place, name in sorted(before.plan.keys() & after.plan.keys()):
         subject = "plan" if place == "server" else f"plan {place}"

@@ -51,10 +51,8 @@ def _name(kind: DifferenceKind) -> str:
 
 def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
     """Show differences of one kind, without the columns that none of them fills."""
-    rows = [
-        (_what(each), _text(each.before), _text(each.after), _place(each.where)) for each in found
-    ]
-    columns = ("what", "before", "after", "where")
+    rows = [(_what(each), _text(each.before), _text(each.after)) for each in found]
+    columns = ("what, where", "before", "after")
     kept = [
         at
         for at, column in enumerate(columns)
@@ -68,17 +66,18 @@ def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
 
 
 def _what(difference: DifferenceDocument) -> str:
-    """Name what differs in one column: a terminal has no room for two."""
-    return ": ".join(part for part in (difference.subject, difference.field) if part)
+    """Name what differs, and where, in one column: a terminal has no room for two."""
+    name = ": ".join(part for part in (difference.subject, difference.field) if part)
+    return "\n".join(filter(None, (name, _place(difference.where))))
 
 
 def _text(told: str | None) -> str:
     """Shorten an engine's own words, which may be a page long; the document has the whole."""
     text = told or ""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} ..."
 
 
 def _place(where: WhereDocument) -> str:
     """Tell where both sides say so, the file once where it is the same."""
     places = [file_of(place) for place in (where.before, where.after) if place]
-    return " → ".join(dict.fromkeys(places))
+    return " -> ".join(dict.fromkeys(places))

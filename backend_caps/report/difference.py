@@ -77,10 +77,10 @@ class Difference:
         )
 
     @property
-    def sort_key(self) -> tuple[int, str, str, str, str]:
-        """Order differences by importance, then by what they are about."""
+    def sort_key(self) -> tuple[int, bool, str, str, str, str]:
+        """Order differences by importance, a plan's first, then by what they are about."""
         told = (self.subject, self.field, self.before or "", self.after or "")
-        return (_ORDER[self.kind], *told)
+        return (_ORDER[self.kind], not self.subject.startswith("plan"), *told)
 
 
 def mirrored(found: Iterable[Difference]) -> tuple[Difference, ...]:

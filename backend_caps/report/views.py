@@ -18,6 +18,8 @@ from backend_caps.report.documents import (
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.words import decided_by, file_of, places_of, who, words_of
 
+_NOT_TRUSTED = frozenset({"inherited", "missing", "undecided"})
+"""Origins of which nobody knows that the value is really so."""
 _SIDE_BY_SIDE = 3
 """Backends in one table: as many as a terminal of 100 columns holds."""
 
@@ -130,7 +132,9 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
 def _headline(plan: PlanDocument) -> str:
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
-    return f"{engine}host_seq_lens is {words_of(mirror.value)} ({mirror.effect})"
+    is_known = {c.origin for c in mirror.causes if c.value == mirror.value} - _NOT_TRUSTED
+    verb = "is" if is_known or not engine else "counts as"
+    return f"{engine}host_seq_lens {verb} {words_of(mirror.value)} ({mirror.effect})"
 
 
 def _reasons(mirror: ValueDocument) -> Iterator[str]:

@@ -112,6 +112,8 @@ def _of_machine(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Prob
         unsaid = ANY if use.adds_only else UNDECLARED  # a composite's parts say it
         effective[name] = unsaid if is_unsaid else value
     for reason in unsupported_reasons(effective, plan.flags.with_facts(plan.facts)):
+        if reason.needed is None and use.readings:
+            continue  # an engine's class has no way to say it
         yield Problem(code=reason.code, message=reason.of(use.backend), remedy=reason.remedy)
 
 
@@ -147,6 +149,14 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
             remedy="Give it.",
         )
     elif isinstance(limit.value, int) and topk > limit.value:
+        if all(cause.origin is Origin.UNDECLARED for cause in _restricting(limit)):
+            yield Problem(
+                code="speculative-topk-not-declared",
+                message=f"--speculative-eagle-topk is {topk}, and nobody says whether "
+                f"{_names(limit)} takes more than {limit.value}.",
+                remedy="Ask the backend's author, or see the engine's own checks.",
+            )
+            return
         yield Problem(
             code="speculative-topk-unsupported",
             message=f"--speculative-eagle-topk is {topk}, and the backends take at most "

@@ -95,7 +95,7 @@ def test_plan_says_with_which_engine(acme: CommandLine, command: str) -> None:
     result = acme.run(f"{command} --path @ --engine sglang --format markdown -- {flags}")
 
     cost = "a D2H copy and a host wait in every overlapped speculative step"
-    answer = f"- with sglang 0.5.23, host\\_seq\\_lens is exact ({cost})"
+    answer = f"- with sglang 0.5.23, host\\_seq\\_lens counts as exact ({cost})"
     assert answer in result.stdout.splitlines()
     assert "- because backend TritonMultiStepDraftBackend: inherits " in result.stdout
 

@@ -261,10 +261,10 @@ def test_diff_of_two_locks(acme: CommandLine) -> None:
     assert result.exit_code == 1
     assert result.stdout.splitlines()[0] == "- 4 stricter"
     assert [line.split(" | ")[0] for line in result.stdout.splitlines()[7:]] == [
-        "| backend acme\\_lean: graph\\_replay",
         "| plan decode: graph\\_replay",
         "| plan prefill: graph\\_replay",
         "| plan verify: graph\\_replay",
+        "| backend acme\\_lean: graph\\_replay",
     ]
 
 

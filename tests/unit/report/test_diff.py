@@ -506,11 +506,22 @@ def test_plan_value_without_its_effect_differs() -> None:
     ]
 
 
-def test_plan_is_compared_only_with_a_plan() -> None:
-    """A side without a plan has no values to miss."""
+def test_plan_of_one_lock_alone_is_one_difference() -> None:
+    """A plan that is gone is told as such, and not value by value."""
     plan = scene.plan(scene.FREE)[1]
 
-    assert differences(installed_side(plan=plan), installed_side()) == ()
+    found = differences(installed_side(plan=plan), installed_side())
+
+    assert [(each.kind, each.subject, each.field) for each in found] == [(K.VANISHED, "plan", "")]
+
+
+def test_plan_is_compared_only_with_a_lock() -> None:
+    """An engine alone has no request, so it misses no plan."""
+    plan = scene.plan(scene.FREE)[1]
+
+    found = differences(installed_side(plan=plan), replace(installed_side(), request=None))
+
+    assert [each for each in found if each.subject.startswith("plan")] == []
 
 
 @pytest.mark.parametrize(
@@ -618,7 +629,7 @@ def test_long_text_is_cut_in_a_view() -> None:
 
     text = markdown(diff_view(document))
 
-    assert (document.differences[0].after, f"{'x' * 240} …" in text) == (words, True)
+    assert (document.differences[0].after, f"{'x' * 240} ..." in text) == (words, True)
 
 
 def test_condition_that_repeats_itself_is_told_once() -> None:

@@ -169,7 +169,7 @@ def test_plan_names_the_engine() -> None:
 
     cost = "a D2H copy and a host wait in every overlapped speculative step"
     assert isinstance(lines, Lines)
-    assert lines.lines[0] == f"with sglang 0.5.23, host_seq_lens is exact ({cost})"
+    assert lines.lines[0] == f"with sglang 0.5.23, host_seq_lens counts as exact ({cost})"
 
 
 def test_explanation_names_the_engine() -> None:
