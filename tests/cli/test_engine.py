@@ -101,6 +101,19 @@ def test_plan_says_with_which_engine(acme: CommandLine, command: str) -> None:
 
 
 @pytest.mark.usefixtures("reader")
+def test_plan_of_an_engine_says_what_was_not_read(acme: CommandLine) -> None:
+    """What the reader could not read may be what the answer rests on."""
+    unread = {problem.code for problem in engine_scene.SGLANG.problems}
+
+    result = acme.run(
+        "resolve --path @ --engine sglang --format json -- --attention-backend triton"
+    )
+
+    assert unread <= {problem["code"] for problem in json.loads(result.stdout)["problems"]}
+    assert unread
+
+
+@pytest.mark.usefixtures("reader")
 def test_explanation_names_the_engines_line(acme: CommandLine) -> None:
     """The cause of a value stands in the engine's own file."""
     result = acme.run(f"explain --path @ --engine sglang -- --attention-backend fa3 {SPECULATING}")

@@ -156,6 +156,32 @@ def test_verify_names_what_changed(acme: CommandLine) -> None:
     ]
 
 
+def test_verify_tells_of_a_plan_that_the_lock_lacks(acme: CommandLine) -> None:
+    """A lock with flags has a plan: one that was taken out is told, not passed over."""
+    file = _lock(acme, LEAN)
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "plan": None}))
+
+    result = acme.run(f"verify {file} --path @ --format json")
+
+    told = [(each["kind"], each["subject"]) for each in json.loads(result.stdout)["differences"]]
+    assert (result.exit_code, told) == (1, [("appeared", "plan")])
+
+
+def test_verify_that_can_compare_nothing_is_a_usage_error(
+    acme: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock of an engine that cannot be read is neither the same nor another."""
+    _install_engine(tmp_path / "engines", monkeypatch)
+    file = tmp_path / "engine.lock.json"
+    acme.run(f"lock --path @ --engine sglang --output {file}")
+
+    result = acme.run(f"verify {file} --path @ --source {tmp_path}")
+
+    assert result.exit_code == 2
+    assert "Error: nothing was compared: " in result.stderr
+
+
 def test_verify_tells_of_a_plan_that_is_refused_now(acme: CommandLine) -> None:
     """A backend in use that cannot be read any more is a difference, and no error."""
     file = _lock(acme, LEAN)

@@ -138,3 +138,13 @@ def test_version_is_the_distributions(tmp_path: Path) -> None:
     finished = _run(PROGRAM, "--version", cwd=tmp_path)
 
     assert finished.stdout == "backend-caps, version 0.1.0\n"
+
+
+@pytest.mark.parametrize("command", ["report", "resolve -- --attention-backend torch_native"])
+def test_output_fits_an_encoding_that_lacks_characters(tmp_path: Path, command: str) -> None:
+    """Into a file of another encoding, nothing is lost and nothing raises."""
+    words = [PROGRAM, *command.split()]
+
+    finished = _run(*words, cwd=tmp_path, environ={"PYTHONIOENCODING": "ascii", "COLUMNS": "100"})
+
+    assert (finished.returncode, finished.stderr) == (0, "")

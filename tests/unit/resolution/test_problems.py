@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from backend_caps.capability.backend import Problem
+from backend_caps.capability.backend import Problem, Reading
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sizes import Exact, MultipleOf
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import Use, uses_of
-from tests.unit.building import SPECULATING, flags, installed, missing_use, named, use
+from tests.unit.building import OPTS_OUT, SPECULATING, flags, installed, missing_use, named, use
 
 _WIDE = Capabilities(max_speculative_topk=8, two_batch_overlap=True)
 _NARROW = Capabilities(max_speculative_topk=4)
@@ -320,3 +323,29 @@ def test_composite_without_a_part_is_a_problem_of_the_plan() -> None:
     plan = resolve(uses_of(read, named(hybrid, installed("fa3"))), read)
 
     assert [found.code for found in plan.problems] == ["no-part"]
+
+
+def test_draft_tree_that_nobody_speaks_of_is_open() -> None:
+    """Where no backend says how wide a tree it takes, nobody knows that it is too wide."""
+    uses = [use("fa3", OPTS_OUT, phase=Phase.VERIFY)]
+
+    told = _problems(uses, f"{SPECULATING} --speculative-eagle-topk 4")
+
+    found = [problem for problem in told if "topk" in problem.code]
+    assert found == [
+        Problem(
+            code="speculative-topk-not-declared",
+            message="--speculative-eagle-topk is 4, and nobody says whether 'fa3' takes more "
+            "than 1.",
+            remedy="Ask the backend's author, or see the engine's own checks.",
+        )
+    ]
+    assert found[0].is_open
+
+
+def test_engines_class_is_not_asked_for_what_it_cannot_say() -> None:
+    """An engine's class has no words for its device, so that it is silent is no problem."""
+    silent = Reading(origin=Origin.UNDECLARED, words="nothing")
+    uses = [replace(use("fa3"), readings={"host_seq_lens": silent})]
+
+    assert _problems(uses, "--device cuda") == []
