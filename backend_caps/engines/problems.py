@@ -18,6 +18,8 @@ CODES: Mapping[str, str] = {
     "engine-file-unreadable": "a file cannot be opened or unpacked",
     "engine-import-circle": "modules import a name from one another in a circle",
     "engine-name-not-followed": "no class was found behind a name that the engine registers",
+    "engine-name-registered-twice": "more than one file registers a name",
+    "engine-name-unusable": "a registered name cannot be printed, or is none",
     "engine-path-unsafe": "a wheel holds a path that is none inside it",
     "engine-rule-unknown": "the engine forces something under a condition that no rule knows",
     "engine-star-import": "a name may come from a star import of what the source lacks",
@@ -169,6 +171,26 @@ def name_not_made(engine: str, name: str, where: str, condition: str = "") -> Pr
         message=f"what {engine} makes for the name {name!r}{when} ({where}) could not be followed "
         "to a class.",
         remedy=f"The name counts as undeclared{' there' if condition else ''}.",
+    )
+
+
+def registered_twice(engine: str, name: str, places: Iterable[str]) -> Problem:
+    """Tell of a name that more than one file registers."""
+    return Problem(
+        code="engine-name-registered-twice",
+        message=f"{engine} registers the name {name!r} in several files: {', '.join(places)}; "
+        "which one counts depends on what is imported last.",
+        remedy="All of them count.",
+    )
+
+
+def name_unusable(engine: str, name: str, where: str) -> Problem:
+    """Tell of a registered name that nobody can type, such as one with control characters."""
+    return Problem(
+        code="engine-name-unusable",
+        message=f"{engine} registers the name {name!a} ({where}); expected printable text "
+        "without spaces around it.",
+        remedy="It is left out: nothing that flags say can mean it.",
     )
 
 

@@ -7,6 +7,7 @@ be replayed, page sizes and dtypes stand in argument checks there, keyed by a ba
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,7 @@ LONGEST = "max_context_len"
 _DRAFTS = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
 _UNDERSTOOD = (None, ast.BitOr, ast.BitAnd)
 """The operators of a flag's statements that are followed: none, `|=` and `&=`."""
+_IMPORTABLE = re.compile(r"[\w.]+:[\w.]+")
 _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
 
 
@@ -78,7 +80,6 @@ class Backends:
         """Read one class."""
         parts = dict(self._parts(definition, registered_as, roles))
         stated = {key: value for part in parts.values() for key, value in part.capabilities.items()}
-        module = definition.module.name
         return Backend(
             name=name,
             status=Status.OK,
@@ -86,7 +87,7 @@ class Backends:
             declaration=Declaration(
                 capabilities=Capabilities.model_validate(stated),
                 conditions=tuple(when for part in parts.values() for when in part.conditions),
-                implementation=f"{module}:{definition.outer}{definition.name}",
+                implementation=_importable(definition),
             ),
             engine_class=EngineClass(
                 path=definition.path,
@@ -202,6 +203,12 @@ class Backends:
         asked = [f"{NEEDS} = {ast.unparse(value)}" for value in values if _asks_children(value)]
         rules = dict.fromkeys((*asked, *self._ends.delegated(definition, self._root)))
         return "; ".join(rules) or None
+
+
+def _importable(definition: ClassDef) -> str | None:
+    """Point at a class; None where no import can name its file, as one with a dash."""
+    path = f"{definition.module.name}:{definition.outer}{definition.name}"
+    return path if _IMPORTABLE.fullmatch(path) else None
 
 
 def _listed(words: Iterable[str]) -> str:

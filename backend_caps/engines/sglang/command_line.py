@@ -19,7 +19,8 @@ from backend_caps.engines.source.module import Assigned, Function, Module
 from backend_caps.engines.source.tree import open_tree
 from backend_caps.resolution.engine import Engine
 
-_SERVER_ARGS = "sglang/srt/server_args.py"
+ARGUMENTS = "sglang/srt/server_args.py"
+"""The file of the server's arguments."""
 _GROUPS = "sglang/srt/arg_groups/"
 _FIELDS = "sglang/srt/arg_groups/fields/"
 _CHOICES = "ATTENTION_BACKEND_CHOICES"
@@ -61,7 +62,7 @@ def read_engine_options(index: Index) -> Engine:
         (_CHOICES, read["attention_backends"]),
     ):
         if not found:
-            tell_missing(index, what, _SERVER_ARGS)
+            tell_missing(index, what, ARGUMENTS)
     return Engine(
         name=label_of(index),
         options={option: tuple(group) for group in read["options"] for option in group},
@@ -70,7 +71,7 @@ def read_engine_options(index: Index) -> Engine:
 
 
 def _is_read(path: str) -> bool:
-    return path in {_SERVER_ARGS, f"{_GROUPS}choices.py"} or path.startswith(_FIELDS)
+    return path in {ARGUMENTS, f"{_GROUPS}choices.py"} or path.startswith(_FIELDS)
 
 
 def _of_parser(index: Index, module: Module) -> Iterator[tuple[str, ...]]:
@@ -129,7 +130,7 @@ def read_aliases(index: Index) -> Mapping[str, str]:
     """Read the old names of backends that the server replaces, each with what replaces it."""
     aliases: dict[str, str] = {}
     for path in index.containing(b"speculative_draft_attention_backend"):
-        is_arguments = path == _SERVER_ARGS or path.startswith(_GROUPS)
+        is_arguments = path == ARGUMENTS or path.startswith(_GROUPS)
         if is_arguments and b"deprecated" in index.tree.files[path]:
             module = index.parse(path)
             for function in _functions(module) if module else ():

@@ -22,7 +22,15 @@ def labels(definitions: Sequence[ClassDef], *, taken: Collection[str]) -> Mappin
         for definition, label in zip(definitions, spelled, strict=True):
             if definition not in found and often[label] == 1:
                 found[definition] = label
-    return {each: found[each] for each in definitions}
+    return {each: found.get(each) or _free(each, taken) for each in definitions}
+
+
+def _free(definition: ClassDef, taken: Collection[str]) -> str:
+    """Name a class all whose names stand for something else."""
+    *_, label = _spellings(definition)
+    while label in taken:
+        label += " here"
+    return label
 
 
 def _spellings(definition: ClassDef) -> Iterator[str]:

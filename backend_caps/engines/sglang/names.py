@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,6 +11,11 @@ from backend_caps.engines import problems
 from backend_caps.engines.sglang.anchors import path_of, tell_missing
 from backend_caps.engines.sglang.conditions import can_hold
 from backend_caps.engines.sglang.lost import Lost, is_none
+from backend_caps.engines.sglang.registrations import (
+    Registration,
+    is_usable,
+    read_registrations,
+)
 from backend_caps.engines.source.attributes import branches
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Guards, condition, guarded
@@ -18,7 +23,6 @@ from backend_caps.engines.source.index import FunctionDef, Index
 from backend_caps.engines.source.module import ClassDef, Function, methods_of
 from backend_caps.engines.source.returns import Makers, returns
 
-_REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"
 _DRAFTS = "sglang.srt.speculative.draft_utils"
 _FACTORY = "DraftBackendFactory"
@@ -59,27 +63,27 @@ class Names:
 
     def __init__(self, index: Index, classes: Classes) -> None:
         self._index = index
-        self._registered = dict(self._registrations())
-        tables = {_TABLE: self._registered}
+        self._registered = read_registrations(index)
+        tables = {_TABLE: dict(_looked_up(self._registered))}
         self._makers = Makers(index, classes, tables=tables)
         self._lost = Lost(index, self._makers, tables)
 
     def read(self) -> Mapping[str, Name]:
         """List every name with the classes behind it."""
         names: dict[str, Name] = {}
-        for name, function in self._registered.items():
+        for name, registrations in self._registered.items():
             names[name] = own = Name(name)
-            own.made[Place.TARGET] = self._followed(own, function)
+            made = [each for one in registrations for each in self._registration(own, one)]
+            own.made[Place.TARGET] = _possible(made)
         self._read_drafts(names)
         return dict(sorted(names.items()))
 
-    def _registrations(self) -> Iterator[tuple[str, FunctionDef]]:
-        for path in self._index.containing(_REGISTER.encode()):
-            module = self._index.parse(path)
-            for statement in guarded(module.tree.body) if module else ():
-                if module is not None and isinstance(statement.node, Function):
-                    for name in _registered_names(statement.node):
-                        yield name, FunctionDef(module, statement.node)
+    def _registration(self, name: Name, one: Registration) -> list[Made]:
+        if one.is_replaced:
+            return [self._not_found(name, one.function, one.guards)]
+        return [
+            ((*one.guards, *guards), made) for guards, made in self._followed(name, one.function)
+        ]
 
     def _read_drafts(self, names: dict[str, Name]) -> None:
         module = self._index.module(_DRAFTS)
@@ -90,8 +94,10 @@ class Names:
         for method in methods_of(factory).values():
             if method.name in _MAPS:
                 for name, value in _entries(method):
-                    own = names.setdefault(name, Name(name))
-                    own.made[_MAPS[method.name]] = list(self._of_entry(own, value, factory, method))
+                    if is_usable(self._index, name, factory.module.at(value)):
+                        own = names.setdefault(name, Name(name))
+                        made = self._of_entry(own, value, factory, method)
+                        own.made.setdefault(_MAPS[method.name], []).extend(made)
 
     def _of_entry(
         self, name: Name, value: ast.expr, factory: ClassDef, around: Function
@@ -140,14 +146,14 @@ def _possible(made: list[Made]) -> list[Made]:
     return [(guards, each) for guards, each in made if can_hold(guards)]
 
 
-def _registered_names(function: Function) -> Iterator[str]:
-    for decorator in function.decorator_list:
-        match decorator:
-            case ast.Call(
-                func=ast.Name(id=called) | ast.Attribute(attr=called),
-                args=[ast.Constant(value=str(name))],
-            ) if called == _REGISTER:
-                yield name
+def _looked_up(
+    registered: Mapping[str, Sequence[Registration]],
+) -> Iterator[tuple[str, FunctionDef]]:
+    """List what code that looks a name up certainly finds."""
+    for name, own in registered.items():
+        match own:
+            case [Registration(function=function, is_replaced=False)]:
+                yield name, function
 
 
 def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
 from backend_caps.capability.declaration import Declaration, Part
@@ -13,10 +13,11 @@ from backend_caps.capability.provenance import Origin, Source
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.sglang.anchors import path_of, tell_missing
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
-from backend_caps.engines.sglang.command_line import read_aliases, read_engine_options
+from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.labels import labels
 from backend_caps.engines.sglang.names import Name, Names, Place
+from backend_caps.engines.sglang.registrations import is_usable
 from backend_caps.engines.sglang.rules import read_rules
 from backend_caps.engines.source.attributes import Attributes, Stated
 from backend_caps.engines.source.classes import Classes
@@ -53,12 +54,18 @@ def read_sglang(tree: Tree) -> EngineReading:
     index = Index(tree)
     classes = Classes(index)
     names = Names(index, classes).read()
-    backends = _backends(index, classes, names)
+    aliases = {
+        alias: target
+        for alias, target in read_aliases(index).items()
+        if target in names and alias not in names and is_usable(index, alias, ARGUMENTS)
+    }
+    unknown = _unknown(names, aliases)
+    backends = _backends(index, classes, names, {*names, *aliases, *unknown.values()})
     reading = EngineReading(
         engine="sglang",
         version=tree.version,
         source=tree.source,
-        backends=(*backends.values(), *_named(index, names, backends)),
+        backends=(*backends.values(), *_named(index, names, aliases, unknown, backends)),
         rules=read_rules(index),
         command_line=read_engine_options(index),
         problems=index.problems,
@@ -70,9 +77,9 @@ def read_sglang(tree: Tree) -> EngineReading:
 
 
 def _backends(
-    index: Index, classes: Classes, names: Mapping[str, Name]
+    index: Index, classes: Classes, names: Mapping[str, Name], taken: Collection[str]
 ) -> Mapping[ClassDef, Backend]:
-    """List a record for each class."""
+    """List a record for each class, called as nothing else is."""
     root = _root(index)
     if root is None:
         tell_missing(index, f"class {_ROOT}", path_of(_BASE))
@@ -90,7 +97,7 @@ def _backends(
             registered_as=sorted(placed.get(definition, ())),
             roles=_roles(placed.get(definition, {}).values()),
         )
-        for definition, label in labels(found, taken=names).items()
+        for definition, label in labels(found, taken=taken).items()
     }
 
 
@@ -174,22 +181,31 @@ def _decides(stated: Stated | None) -> bool:
 
 
 def _named(
-    index: Index, names: Mapping[str, Name], backends: Mapping[ClassDef, Backend]
+    index: Index,
+    names: Mapping[str, Name],
+    aliases: Mapping[str, str],
+    unknown: Mapping[str, str],
+    backends: Mapping[ClassDef, Backend],
 ) -> Iterator[Backend]:
     """List a record for each name, whose parts are the classes; one for each alias too."""
     for name in names.values():
-        yield _name(index, name.name, name, backends)
+        yield _name(index, name.name, name, unknown, backends)
         if name.lost is not None:
-            yield _lost(index, name, name.lost)
-    for alias, target in read_aliases(index).items():
-        if target in names and alias not in names:
-            yield _name(index, alias, names[target], backends)
+            yield _lost(index, name, unknown[name.name], name.lost)
+    for alias, target in aliases.items():
+        yield _name(index, alias, names[target], unknown, backends)
 
 
-def _name(index: Index, name: str, of: Name, backends: Mapping[ClassDef, Backend]) -> Backend:
+def _name(
+    index: Index,
+    name: str,
+    of: Name,
+    unknown: Mapping[str, str],
+    backends: Mapping[ClassDef, Backend],
+) -> Backend:
     parts = [
         Part(
-            _unknown(of) if made is None else backends[made].name,
+            unknown[of.name] if made is None else backends[made].name,
             phases=phases,
             roles={role},
             given=given_of(guards),
@@ -207,15 +223,23 @@ def _name(index: Index, name: str, of: Name, backends: Mapping[ClassDef, Backend
     )
 
 
-def _unknown(name: Name) -> str:
-    return f"{name.name}, not followed"
+def _unknown(names: Mapping[str, Name], aliases: Collection[str]) -> dict[str, str]:
+    """Call what names make and could not be followed, as nothing else is called."""
+    found: dict[str, str] = {}
+    for name in names.values():
+        if name.lost is not None:
+            label = f"{name.name}, not followed"
+            while label in {*names, *aliases, *found.values()}:
+                label += " here"
+            found[name.name] = label
+    return found
 
 
-def _lost(index: Index, name: Name, function: FunctionDef) -> Backend:
+def _lost(index: Index, name: Name, label: str, function: FunctionDef) -> Backend:
     """Stand for what a name makes and no class was found for: it is undeclared."""
     words = f"what {function.node.name}() makes could not be followed to a class"
     return Backend(
-        name=_unknown(name),
+        name=label,
         status=Status.OK,
         source=Source(distribution="sglang", version=index.tree.version, declared_at=function.at),
         declaration=Declaration(),

@@ -341,3 +341,13 @@ def test_class_in_a_function_has_a_pointer_through_it(tmp_path: Path) -> None:
     )
 
     assert read.declaration.implementation == "sglang.srt.layers.attention.two:make.Two"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("more-classes", id="a dash"), pytest.param("mo\x1bre", id="a control")]
+)
+def test_class_of_a_file_that_no_import_names_has_no_pointer(tmp_path: Path, name: str) -> None:
+    """It is read like any other, and its declaration points at nothing."""
+    reading = read(tmp_path, {f"{ATTENTION}/{name}.py": IMPORTS + TWO + "pass\n"})
+
+    assert class_of(reading, "Two").declaration.implementation is None

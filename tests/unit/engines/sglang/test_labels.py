@@ -70,6 +70,13 @@ def test_label_is_no_name_that_flags_use() -> None:
     assert _labels({"triton"}, one="class triton: pass") == ["one.triton"]
 
 
+def test_class_all_whose_names_are_taken_has_one_more() -> None:
+    """Whatever is registered, a class has a name."""
+    every = ["A", "one.A", "sglang.one.A", "sglang.one.A at sglang/one.py:1"]
+
+    assert _labels(every, one="class A: pass") == ["sglang.one.A at sglang/one.py:1 here"]
+
+
 def test_label_stays_when_another_class_comes() -> None:
     """A new class of another name, and lines before, change no label."""
     before = _labels(one=CHOSEN)
