@@ -25,10 +25,11 @@ from backend_caps.resolution.remedies import (
     reroute,
     swap,
     undo,
+    unpair,
     with_declared,
 )
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import Use, uses_of
+from backend_caps.resolution.uses import PAIR, Use, uses_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,9 @@ class _Search:
         if not uses:
             yield [undone]
             return
+        if any(use.via[:1] == (PAIR,) for use in uses):
+            yield [_unique((*undone, unpair(self._flags)))]
+            return
         avoided = [r for use in uses for r in avoid(use, capability, self._situation)]
         yield [_unique((*undone, *avoided))]
         yield [_unique((*undone, reroute(self._flags)))]
@@ -136,7 +140,7 @@ class _Search:
         blamed = {name for use in uses for name in (use.backend, *use.via)}
         for name in sorted(set(self._backends) - blamed):
             backend = self._backends[name]
-            if backend.declaration is None or backend.engine_class is not None:
+            if backend.declaration is None or backend.engine_class or name == PAIR:
                 continue
             if backend.declaration.parts:
                 yield name

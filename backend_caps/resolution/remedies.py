@@ -73,6 +73,15 @@ def reroute(flags: ServerFlags) -> Remedy | None:
     return Remedy(text=text, flags={"speculative_attention_mode": other})
 
 
+def unpair(flags: ServerFlags) -> Remedy | None:
+    """Have prefill run on what decode runs on, so that no wrapper stands before the two."""
+    decode = flags.decode_attention_backend or flags.attention_backend
+    if decode is None:
+        return None
+    text = f"Set --prefill-attention-backend {decode}."
+    return Remedy(text=text, flags={"prefill_attention_backend": decode})
+
+
 def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
     """Name another backend in every slot that these uses come from."""
     for slot in sorted({use.slot for use in uses}):

@@ -27,6 +27,9 @@ from backend_caps.resolution.flags import ServerFlags
 
 ENGINE_DEFAULT = "engine default"
 """The backend that an engine picks when no flag names one."""
+PAIR = "prefill/decode pair"
+"""What an engine wraps two backends in, where it says something that is not theirs: no flag names
+it."""
 _DRAFTS_ON_THE_HOST = frozenset({"NGRAM"})
 """Algorithms without a draft model."""
 
@@ -84,7 +87,7 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
     """
     uses: list[Use] = []
     faults: dict[str, BackendCapsError] = {}
-    for slot in _slots(flags):
+    for slot in (*_slots(flags), *_pair(flags, backends)):
         try:
             uses.extend(_expanded(slot, slot.backend, backends, ()))
         except BackendCapsError as fault:
@@ -145,6 +148,17 @@ def _slots(flags: ServerFlags) -> Iterator[_Slot]:
     if flags.speculative_num_steps != 1:  # with one step, draft-extend has drafted already
         yield _Slot(Role.DRAFT, Phase.DECODE, *(draft or decode))
     yield _Slot(Role.DRAFT_EXTEND, Phase.VERIFY, *(draft or verify))
+
+
+def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[_Slot]:
+    """List the wrapper of two backends, where there are two, and it has a record of its own."""
+    own = {
+        _named(flags, f"{phase}_attention_backend", "attention_backend")
+        for phase in ("prefill", "decode")
+    }
+    if PAIR in backends and len({backend for _, backend in own}) > 1:
+        slot = " and ".join(sorted(flag for flag, _ in own))
+        yield _Slot(Role.TARGET, Phase.DECODE, slot, PAIR)
 
 
 def _named(flags: ServerFlags, *names: str) -> tuple[str, str | None]:
@@ -228,7 +242,11 @@ def _declaration(backend: Backend, slot: _Slot) -> Declaration:
 
 def _named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
     """Leave out an engine's classes: flags name what the engine registers them under."""
-    return {name: each for name, each in backends.items() if each.engine_class is None}
+    return {
+        name: each
+        for name, each in backends.items()
+        if each.engine_class is None and name != PAIR
+    }
 
 
 def _missing(slot: _Slot, name: str, backends: Mapping[str, Backend], via: tuple[str, ...]) -> Use:

@@ -13,6 +13,7 @@ from backend_caps.capability.backend import Backend, Reading
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
+from backend_caps.resolution.uses import PAIR
 from tests.upstream.sglang_wheel import find_wheel
 from tests.upstream.tables import sglang_0_5_13, sglang_0_5_23
 from tests.upstream.tables.rows import Class, Needs, same_condition
@@ -135,7 +136,7 @@ def test_names_lead_to_the_classes_that_the_source_makes(version: str, row: Clas
 
 def _names(version: str) -> list[Backend]:
     table = _TABLES[version]
-    aliases = table.CHOICES - table.REGISTERED
+    aliases = (table.CHOICES - table.REGISTERED) | {PAIR}
     backends = _reading(version).backends
     return [b for b in backends if b.engine_class is None and b.name not in aliases]
 
@@ -178,7 +179,8 @@ def test_rules_of_the_version_are_found(version: str) -> None:
     rules = _reading(version).rules
 
     assert rules is not None
-    found = {rule.name for rule in rules.rules} - {"mixed-chunk-with-speculation"}
+    ours = {"mixed-chunk-with-speculation", "piecewise-cuda-graph-enforced"}
+    found = {rule.name for rule in rules.rules} - ours
     assert found == set(_TABLES[version].RULES)
 
 
@@ -190,7 +192,13 @@ def test_choices_and_registrations_are_the_sources(version: str) -> None:
 
     assert reading.command_line is not None
     assert reading.command_line.attention_backends == table.CHOICES
-    assert names - {"hybrid_linear_attn"} == table.REGISTERED | table.CHOICES
+    assert names - {"hybrid_linear_attn", PAIR} == table.REGISTERED | table.CHOICES
+
+
+@pytest.mark.parametrize(("version", "undeclared"), [("0.5.13", True), ("0.5.23", False)])
+def test_pair_is_a_backend_where_the_wrapper_has_no_rule(version: str, undeclared: bool) -> None:
+    """0.5.13's wrapper keeps the copy on whatever it wraps; 0.5.23's asks what it wraps."""
+    assert (PAIR in {backend.name for backend in _reading(version).backends}) is undeclared
 
 
 @pytest.mark.parametrize("version", _TABLES)

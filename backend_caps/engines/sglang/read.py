@@ -17,6 +17,7 @@ from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, re
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.labels import labels
 from backend_caps.engines.sglang.names import Name, Names, Place
+from backend_caps.engines.sglang.pairs import pair_of
 from backend_caps.engines.sglang.registrations import is_usable
 from backend_caps.engines.sglang.rules import read_rules
 from backend_caps.engines.source.attributes import Attributes, Stated
@@ -65,7 +66,11 @@ def read_sglang(tree: Tree) -> EngineReading:
         engine="sglang",
         version=tree.version,
         source=tree.source,
-        backends=(*backends.values(), *_named(index, names, aliases, unknown, backends)),
+        backends=(
+            *backends.values(),
+            *_named(index, names, aliases, unknown, backends),
+            *pair_of(backends.values()),
+        ),
         rules=read_rules(index),
         command_line=read_engine_options(index),
         problems=index.problems,

@@ -9,7 +9,8 @@ from backend_caps.resolution.rules import Rule, RuleSet
 from tests.unit.engines.sglang.building import DECIDES, DECISION, index_of
 
 MIXED = "mixed-chunk-with-speculation"
-OLD = ["two-batch-overlap", "piecewise-cuda-graph", MIXED]
+ENFORCED = "piecewise-cuda-graph-enforced"
+OLD = ["two-batch-overlap", "piecewise-cuda-graph", ENFORCED, MIXED]
 JOIN = "    return any(getattr(each, 'needs_cpu_seq_lens', True) for each in backends)\n"
 NEW = """
 def decide_needs_cpu_seq_lens(backends):
@@ -179,7 +180,7 @@ def test_vanished_rule_of_a_known_version_is_a_problem() -> None:
 
     rules = read_rules(index)
 
-    assert _names(rules) == ["two-batch-overlap", MIXED]
+    assert _names(rules) == ["two-batch-overlap", ENFORCED, MIXED]
     assert [problem.message for problem in index.problems] == [
         (
             f"sglang 0.5.13 has no rule 'piecewise-cuda-graph' in {DECIDES}, "
