@@ -198,6 +198,6 @@ def _place(part: PartDocument) -> str:
 
 def _forced(engine: EngineDocument) -> Iterator[Section]:
     if engine.rules:
-        yield Heading(f"What {_called(engine)} forces")
+        yield Heading(f"Rules under {_called(engine)}")
         rows = tuple((rule.name, rule.given, rule.reason) for rule in engine.rules)
         yield Table(("rule", "where", "why"), rows)

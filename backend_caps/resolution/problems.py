@@ -51,7 +51,13 @@ def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
 
 def problems_of(plan: Plan) -> tuple[Problem, ...]:
     """List what is wrong with a plan, each problem once."""
-    found = (*plan.rules.problems, *_of_facts(plan), *_of_uses(plan), *_of_values(plan))
+    found = (
+        *plan.rules.problems,
+        *_of_algorithm(plan),
+        *_of_facts(plan),
+        *_of_uses(plan),
+        *_of_values(plan),
+    )
     return in_order(set(found))
 
 
@@ -63,6 +69,17 @@ def _of_facts(plan: Plan) -> Iterator[Problem]:
             message=f"{option_of(name)} is {text_of(said)}, and the fact {name} is "
             f"{text_of(fact)}; conditions on it stay open.",
             remedy="Correct one of the two.",
+        )
+
+
+def _of_algorithm(plan: Plan) -> Iterator[Problem]:
+    algorithm, known = plan.flags.speculative_algorithm, plan.rules.algorithms
+    if algorithm is not None and known and algorithm not in known:
+        yield Problem(
+            code="algorithm-not-checked",
+            message=f"{plan.rules.name} has no speculative algorithm {algorithm!r} of its own; it "
+            f"has: {', '.join(sorted(known))}.",
+            remedy="Where a plugin brings it, its uses count as EAGLE's do.",
         )
 
 

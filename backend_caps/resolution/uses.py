@@ -180,7 +180,7 @@ def _expanded(
         raise CompositeCycleError(cycle=(*via[via.index(name) :], name))
     backend = backends.get(name)
     if backend is None or (backend.engine_class is not None and not via):
-        yield _missing(slot, name, _named_by_flags(backends), via)
+        yield _missing(slot, name, backends, via)
         return
     declaration = _declaration(backend, slot)
     use = _use(slot, name, via, declaration=declaration, source=backend.source)
@@ -243,24 +243,28 @@ def _declaration(backend: Backend, slot: _Slot) -> Declaration:
 def _named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
     """Leave out an engine's classes: flags name what the engine registers them under."""
     return {
-        name: each
-        for name, each in backends.items()
-        if each.engine_class is None and name != PAIR
+        name: each for name, each in backends.items() if each.engine_class is None and name != PAIR
     }
 
 
-def _missing(slot: _Slot, name: str, backends: Mapping[str, Backend], via: tuple[str, ...]) -> Use:
+def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[str, ...]) -> Use:
+    backends = _named_by_flags(known)
     meant = None if name in _engines_own() else nearest(name, list(backends))
     if meant is not None:
         declared = tuple(sorted(backends))
         raise UnknownBackendError(name=name, flag=slot.flag, declared=declared, meant=meant)
     problem = Problem(
         code="backend-missing",
-        message=f"no installed plugin declares backend {name!r} ({slot.flag}).",
+        message=f"{_who(known)} backend {name!r} ({slot.flag}).",
         remedy="Install the plugin that does, or name a backend that is declared: "
         f"{', '.join(sorted(backends)) or 'there is none'}.",
     )
     return replace(_use(slot, name, via, declaration=None), problem=problem)
+
+
+def _who(known: Mapping[str, Backend]) -> str:
+    of_engine = any(backend.engine_class is not None for backend in known.values())
+    return "neither the engine nor a plugin has" if of_engine else "no installed plugin declares"
 
 
 def _engines_own() -> frozenset[str]:

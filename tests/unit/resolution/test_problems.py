@@ -12,6 +12,7 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sizes import Exact, MultipleOf
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, uses_of
 from tests.unit.building import OPTS_OUT, SPECULATING, flags, installed, missing_use, named, use
 
@@ -349,3 +350,27 @@ def test_engines_class_is_not_asked_for_what_it_cannot_say() -> None:
     uses = [replace(use("fa3"), readings={"host_seq_lens": silent})]
 
     assert _problems(uses, "--device cuda") == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rules", "told"),
+    [
+        pytest.param("EAGLE", None, [], id="the engine's own"),
+        pytest.param("DSPARK", None, ["algorithm-not-checked"], id="of another version"),
+        pytest.param(
+            "DSPARK",
+            replace(RuleSet.builtin("sglang-0.5.13"), algorithms=frozenset()),
+            [],
+            id="of an engine whose algorithms are not known",
+        ),
+    ],
+)
+def test_algorithm_that_the_engine_lacks_is_told(
+    algorithm: str, rules: RuleSet | None, told: list[str]
+) -> None:
+    """What an engine would refuse, or a plugin brings, is not passed over."""
+    read = flags(f"--speculative-algorithm {algorithm}")
+
+    plan = resolve([use("fa3", OPTS_OUT)], read, rules=rules)
+
+    assert [problem.code for problem in plan.problems] == told

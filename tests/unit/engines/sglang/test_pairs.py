@@ -89,3 +89,13 @@ def test_pair_is_undone_by_one_backend_for_both(line: str, told: list[list[str]]
 
     mirror = [flip for flip in found if flip.capability == "host_seq_lens"]
     assert [[remedy.text for remedy in flip.remedies] for flip in mirror] == told
+
+
+def test_name_that_the_engine_lacks_is_told_of_both() -> None:
+    """Beside an engine, neither it nor a plugin has what is missing."""
+    use, *_ = uses_of(flags("--attention-backend quite_another"), named(_wrapper()))
+
+    assert use.problem is not None
+    assert use.problem.message == (
+        "neither the engine nor a plugin has backend 'quite_another' (--attention-backend)."
+    )
