@@ -16,6 +16,7 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.engines.sglang.live_code import setter_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.uses import Use
 
@@ -195,9 +196,11 @@ def _read(slot: _Slot, backend: object, name: str) -> Reading | Problem:
 
 
 def _stater(backend: object, name: str) -> type | None:
-    """Find the class that states an attribute, the object's own for what is set on the object.
+    """Find the class that states an attribute, the object's own for what is set from outside.
 
-    No code of the object's runs. None is an attribute that `__getattr__` takes from elsewhere.
+    What is set on the object is stated by the class whose code sets it, which may be a base's
+    constructor. No code of the object's runs. None is an attribute that `__getattr__` takes from
+    elsewhere.
     """
     kind = type(backend)
     try:
@@ -205,10 +208,10 @@ def _stater(backend: object, name: str) -> type | None:
     except AttributeError:
         own = None
     if isinstance(own, dict) and name in own:
-        return kind
+        return setter_of(kind, name) or kind
     stater = next((each for each in kind.__mro__ if name in vars(each)), None)
     is_set_on_object = stater and isinstance(vars(stater)[name], MemberDescriptorType)
-    return kind if is_set_on_object else stater
+    return setter_of(kind, name) or kind if is_set_on_object else stater
 
 
 def _inherited_words(kind: type, stater: type | None, name: str, value: object) -> str:

@@ -82,8 +82,18 @@ class _Slotted:
         self.max_context_len = 8192
 
 
+class _OwnConstructor(_Base):
+    def __init__(self) -> None:
+        self.needs_cpu_seq_lens = False
+        self.max_context_len = 8192
+
+
 class _InheritsSlots(_Slotted):
     __slots__ = ()
+
+
+class _InheritsSetter(_OwnConstructor):
+    """Says nothing; its base's constructor does."""
 
 
 class _Wraps:
@@ -112,6 +122,11 @@ def _set(value: object) -> _OptsOut:
     backend = _OptsOut()
     vars(backend)["needs_cpu_seq_lens"] = value
     return backend
+
+
+def _handed() -> SimpleNamespace:
+    """Make an object that somebody else gives its opt-out."""
+    return SimpleNamespace(needs_cpu_seq_lens=False, max_context_len=8192)
 
 
 def _published(**flags: object) -> SimpleNamespace:
@@ -146,10 +161,11 @@ def _exact(plan: Plan) -> list[Cause]:
     "backend",
     [
         pytest.param(_OptsOut(), id="by its class"),
+        pytest.param(_OwnConstructor(), id="by its constructor"),
         pytest.param(_set(value=False), id="on the object, over its class"),
         pytest.param(_OwnProperty(), id="by a property"),
         pytest.param(_Slotted(), id="in a slot"),
-        pytest.param(_InheritsSlots(), id="in a slot of its base"),
+        pytest.param(_handed(), id="on the object, from outside"),
     ],
 )
 def test_stated_opt_out_counts(backend: object) -> None:
@@ -157,6 +173,23 @@ def test_stated_opt_out_counts(backend: object) -> None:
     needs = decide_needs_cpu_seq_lens(_args(), (backend, backend, backend))
 
     assert needs is False
+
+
+@pytest.mark.parametrize(
+    ("backend", "base"),
+    [
+        pytest.param(_InheritsSetter(), "_OwnConstructor", id="on the object"),
+        pytest.param(_InheritsSlots(), "_Slotted", id="in a slot"),
+    ],
+)
+def test_opt_out_that_a_bases_constructor_sets_is_inherited(backend: object, base: str) -> None:
+    """A subclass that says nothing has not stated what its base's code gives its objects."""
+    plan = explain_needs_cpu_seq_lens(_args(), (backend,))
+
+    (problem,) = plan.problems
+    assert plan.needs_cpu_seq_lens is True
+    assert problem.code == "live-opt-out-inherited"
+    assert f" of {base};" in problem.message
 
 
 _TREE_MASK = "the tree mask is sized by it where there is no mirror, so the opt-out does not count."
