@@ -7,12 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-_HEAD = re.compile(
-    rb"^[ \t\f]*class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]{0,400}\][ \t]*)?"
-    rb"\(([^()#]{0,4096})([()#])",
-    re.MULTILINE,
-)
-_NEXT = re.compile(rb"^[ \t\f]*class[ \t]", re.MULTILINE)
+_HEAD = re.compile(rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]{0,400}\][ \t]*)?\(")
+_BASES = re.compile(rb"([^()#]{0,4096})([()#])")
+_NEXT = re.compile(rb"\n[ \t\f]*class[ \t]")
 _IN_BASES = re.compile(rb"#[^\n]*|[()]|[^()#]+")
 _WORD = re.compile(rb"[\w\x80-\xff]+")
 _DOTTED = re.compile(rb"[\w.]{1,400}")
@@ -127,10 +124,17 @@ def _places(text: bytes, sought: bytes, until: int, *, past: bool = False) -> It
 
 def _heads_of(text: bytes) -> Iterator[Head]:
     for match in _HEAD.finditer(text):
-        name, bases, end = match.groups()
-        if end != b")":
-            bases += _rest_of_bases(text, match.start(3))
-        yield Head(name.decode(errors="replace"), _base_names(bases), match.start(1))
+        read = _BASES.match(text, match.end())
+        if read and _begins_line(text, match.start()):
+            bases, end = read.groups()
+            if end != b")":
+                bases += _rest_of_bases(text, read.start(2))
+            yield Head(match[1].decode(errors="replace"), _base_names(bases), match.start())
+
+
+def _begins_line(text: bytes, at: int) -> bool:
+    before = text[text.rfind(b"\n", max(at - _FARTHEST, 0), at) + 1 : at]
+    return not before or before.isspace()
 
 
 def _rest_of_bases(text: bytes, start: int) -> bytes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from backend_caps.engines.source.guards import Guards, guarded
+from backend_caps.engines.source.guards import Guarded, Guards, guarded
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Alternatives = Sequence[tuple[Guards, Function]]
+"""The methods that a class may have under a name, and when."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,9 +44,23 @@ class ClassDef:
 
 
 def methods_of(definition: ClassDef) -> Mapping[str, Function]:
-    """List the methods that a class's own body defines; of one of a name, the last."""
-    nodes = (statement.node for statement in guarded(definition.node.body))
-    return {n.name: n for n in nodes if isinstance(n, Function) and not is_setter(n)}
+    """List the methods that a class's own body defines; of several of a name, the last."""
+    return {name: found[-1][1] for name, found in alternatives_of(definition).items()}
+
+
+def alternatives_of(definition: ClassDef) -> Mapping[str, Alternatives]:
+    """List the methods of each name: the last that always is, and those after it."""
+    known = definition.module.alternatives
+    if definition.node not in known:
+        found: dict[str, list[tuple[Guards, Function]]] = {}
+        for statement in definition.module.body_of(definition.node):
+            node = statement.node
+            if isinstance(node, Function) and not is_setter(node):
+                if not statement.guards:
+                    found[node.name] = []
+                found.setdefault(node.name, []).append((statement.guards, node))
+        known[definition.node] = found
+    return known[definition.node]
 
 
 def is_setter(function: Function) -> bool:
@@ -149,18 +165,33 @@ class Module:
     """The lines on which the text has the word `class` with an indent before it."""
     classes: list[ClassDef] = field(default_factory=list)
     """Every class statement of the file, inner ones too."""
+    alternatives: dict[ast.ClassDef, Mapping[str, Alternatives]] = field(default_factory=dict)
+    """The methods of the classes that were asked for theirs."""
     _own: dict[ast.ClassDef, ClassDef] = field(default_factory=dict)
+    _bodies: dict[ast.ClassDef, Sequence[Guarded]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.classes = list(self._classes(self.tree.body, (), ""))
+        self.classes = list(self._classes(guarded(self.tree.body), (), ""))
         self._own = {each.node: each for each in self.classes}
 
     def close(self) -> None:
         """Let go of the classes, which hold the module."""
         self.classes.clear()
         self._own.clear()
+        self._bodies.clear()
+        self.alternatives.clear()
         for name in ("bound", "by_path", "scope"):
             self.__dict__.pop(name, None)
+
+    def body_of(self, node: ast.ClassDef) -> Sequence[Guarded]:
+        """List the statements of a class's body, each with its guards."""
+        if node not in self._bodies:
+            self._bodies[node] = list(guarded(node.body))
+        return self._bodies[node]
+
+    def definition_of(self, node: ast.ClassDef) -> ClassDef | None:
+        """Find the class of a statement; None of one that never runs."""
+        return self._own.get(node)
 
     def at(self, node: ast.stmt | ast.expr) -> str:
         """Say where a node stands, as `file:line`."""
@@ -255,23 +286,26 @@ class Module:
 
     def _classes(
         self,
-        body: Sequence[ast.stmt],
-        guards: Guards,
+        body: Iterable[Guarded],
+        around: Guards,
         outer: str,
         functions: tuple[Function, ...] = (),
     ) -> Iterator[ClassDef]:
         """List class statements, also in functions and classes."""
-        for statement in guarded(body, guards):
+        for statement in body:
+            guards = around + statement.guards
             match statement.node:
-                case ast.ClassDef(name=name, body=inner) as node:
-                    yield ClassDef(self, node, statement.guards, outer, functions)
-                    yield from self._classes(inner, statement.guards, f"{outer}{name}.", functions)
+                case ast.ClassDef(name=name) as node:
+                    yield ClassDef(self, node, guards, outer, functions)
+                    inside = self.body_of(node)
+                    yield from self._classes(inside, guards, f"{outer}{name}.", functions)
                 case (
                     ast.FunctionDef(name=name, body=inner)
                     | ast.AsyncFunctionDef(name=name, body=inner)
                 ) as node if self._has_class(node):
-                    around = (node, *functions)
-                    yield from self._classes(inner, statement.guards, f"{outer}{name}.", around)
+                    within = (node, *functions)
+                    own = guarded(inner)
+                    yield from self._classes(own, guards, f"{outer}{name}.", within)
 
     def _has_class(self, node: ast.stmt) -> bool:
         end = node.end_lineno or node.lineno

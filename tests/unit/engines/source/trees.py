@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
 
+from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import ClassDef, Function, Module
 from backend_caps.engines.source.tree import Tree
@@ -85,3 +87,10 @@ def function_of(index: Index, name: str, module: str = "m") -> Function:
 def codes_of(index: Index) -> list[str]:
     """List the codes of the problems that an index was told."""
     return [problem.code for problem in index.problems]
+
+
+def stated_of(text: str, **others: str) -> str:
+    """Write what the class A of a module holds under `x`, in the source's words."""
+    index = index_of(m=text, **others)
+    stated = Attributes(index, Classes(index), ["x", "y"]).stated(class_of(index, "A"), "x")
+    return stated.words if stated else ""

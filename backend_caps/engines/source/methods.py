@@ -1,0 +1,120 @@
+"""What the methods of classes do to some names, each method read once."""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
+
+from backend_caps.engines.source.guards import Guards, guarded
+from backend_caps.engines.source.index import External, Index
+from backend_caps.engines.source.module import ClassDef, Function, Module
+from backend_caps.engines.source.statements import Statement, bound, of_self
+
+Step = tuple[Guards, Statement | ast.Call]
+"""What a method does, and when: it gives a name its value, or calls what may."""
+
+
+class Methods:
+    """Reads methods, where the text says that one of the names is in them."""
+
+    def __init__(self, index: Index, names: Collection[str]) -> None:
+        self._index = index
+        self.names = frozenset(names)
+        self._steps: dict[Function, list[Step]] = {}
+        self._lines: dict[tuple[str, frozenset[str]], list[int]] = {}
+
+    def steps(self, owner: ClassDef, function: Function) -> list[Step]:
+        """List what a method does that may give one of the names a value, in its order."""
+        if function not in self._steps:
+            self._steps[function] = list(self._read(owner, function))
+        return self._steps[function]
+
+    def _read(self, owner: ClassDef, function: Function) -> Iterator[Step]:
+        has_names = self.mentions(owner, function)
+        for statement in guarded(function.body):
+            node, guards = statement.node, statement.guards
+            match node:
+                case (
+                    ast.Expr(value=ast.Call() as call)
+                    | ast.Assign(value=ast.Call() as call)
+                    | ast.AnnAssign(value=ast.Call() as call)
+                    | ast.Return(value=ast.Call() as call)
+                ):
+                    yield guards, call
+            for name, value, operator in bound(node, of_self) if has_names else ():
+                if name in self.names:
+                    yield guards, Statement(name, owner, value, guards, node.lineno, operator)
+
+    def statements(self, owner: ClassDef, function: Function) -> Iterator[Statement]:
+        """List the statements of a method alone."""
+        if self.mentions(owner, function):
+            for _, step in self.steps(owner, function):
+                if isinstance(step, Statement):
+                    yield step
+
+    def mentions(self, definition: ClassDef, node: ast.stmt) -> bool:
+        """Tell whether the text of a class or function has one of the names in it."""
+        lines = self.lines(definition.module, self.names)
+        at = bisect_left(lines, node.lineno)
+        return at < len(lines) and lines[at] <= (node.end_lineno or node.lineno)
+
+    def lines(self, module: Module, words: Collection[str]) -> Sequence[int]:
+        """List the lines of a file that have one of some words, in their order."""
+        key = module.path, frozenset(words)
+        if key not in self._lines:
+            text = self._index.tree.files[module.path]
+            self._lines[key] = sorted({n for word in words for n in _lines(text, word.encode())})
+        return self._lines[key]
+
+    def base(self, node: ast.expr, owner: ClassDef, function: Function) -> ClassDef | None:
+        """Find the one class that an expression in a method names; None where it is outside.
+
+        Raises:
+            LookupError: it names no class that can be followed.
+        """
+        module = owner.module
+        found = self._index.resolve(node, module, (module.scope_in(function),))
+        targets = [target for _, target in found]
+        if len(targets) != 1 or not isinstance(targets[0], ClassDef | External):
+            raise LookupError
+        return targets[0] if isinstance(targets[0], ClassDef) else None
+
+
+def _lines(text: bytes, word: bytes) -> Iterator[int]:
+    line, past, at = 1, 0, text.find(word)
+    while at >= 0:
+        line += text.count(b"\n", past, at)
+        past = at
+        yield line
+        at = text.find(word, at + 1)
+
+
+def pieces(
+    node: ast.AST, lines: Sequence[int], around: tuple[ast.stmt, ...] = ()
+) -> Iterator[tuple[ast.AST, tuple[ast.stmt, ...]]]:
+    """List the smallest statements, and heads of larger ones, that stand on some lines.
+
+    Each comes with the functions and classes around it, outermost first.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            past = child.end_lineno or child.lineno
+            first = min([child.lineno, *(each.lineno for each in _decorators(child))])
+            if bisect_left(lines, first) == bisect_right(lines, past):
+                continue
+            if isinstance(child, ast.ClassDef | Function):
+                yield from ((each, around) for each in child.decorator_list)
+                yield from pieces(child, lines, (*around, child))
+            elif hasattr(child, "body") or isinstance(child, ast.Match):
+                yield from pieces(child, lines, around)
+            else:
+                yield child, around
+        elif isinstance(child, ast.ExceptHandler | ast.match_case):
+            yield from pieces(child, lines, around)
+        elif not isinstance(node, ast.Module):
+            yield child, around
+
+
+def _decorators(node: ast.stmt) -> list[ast.expr]:
+    return node.decorator_list if isinstance(node, ast.ClassDef | Function) else []

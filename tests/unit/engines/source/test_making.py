@@ -1,0 +1,125 @@
+"""What making an instance runs, and what its methods may do later."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.engines.source.trees import stated_of
+
+BASE = """
+class B:
+    x = 1
+    def __init__(self):
+        self.x = 2
+    def set(self):
+        self.x = 3
+"""
+OPEN = "x = 1; x = 2 where once __init__() has run; x = 3 where once set() has run"
+RUN = "x = 2; x = 3 where once set() has run"
+
+
+@pytest.mark.parametrize(
+    ("init", "words"),
+    [
+        pytest.param("pass", "x = 1; x = 3 where once set() has run", id="no call"),
+        pytest.param("_B.__init__(self)", RUN, id="another name of the base"),
+        pytest.param("super(__class__, self).__init__()", RUN, id="super of the class"),
+        pytest.param("super(type(self), self).__init__()", RUN, id="super of its type"),
+        pytest.param("super(self.__class__, self).__init__()", RUN, id="super of its class"),
+        pytest.param("parent = super()\n        parent.__init__()", OPEN, id="a variable"),
+        pytest.param("go and super().__init__()", OPEN, id="within an expression"),
+        pytest.param("for b in (B, C): b.__init__(self)", OPEN, id="a loop over bases"),
+        pytest.param("(B if a else C).__init__(self)", OPEN, id="one of two"),
+        pytest.param("A.__base__.__init__(self)", OPEN, id="what cannot be followed"),
+        pytest.param("_C.__init__(self)", OPEN, id="no base"),
+        pytest.param("Far.__init__(self)", "x = 1; x = 3 where once set() has run", id="outside"),
+    ],
+)
+def test_constructor_of_a_base_runs_where_it_is_called(init: str, words: str) -> None:
+    """However a base is called, its constructor counts; where nobody knows, it may run."""
+    text = f"{BASE}_B = B\nclass C: pass\n_C = C\nfrom far import Far\n"
+    text += f"class A(B):\n    def __init__(self):\n        {init}\n"
+
+    assert stated_of(text) == words
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        pytest.param(
+            "def set(self): super().set()",
+            "x = 2; x = 3 where once set() has run",
+            id="an override that calls it",
+        ),
+        pytest.param(
+            "def set(self): return f(super().set())",
+            "x = 2; x = 3 where once set() has run",
+            id="an override that calls it within an expression",
+        ),
+        pytest.param("def set(self): self.y = 1", "x = 2", id="an override that does not"),
+        pytest.param(
+            "def __init__(self):\n        self.set()\n        self.x = 4",
+            "x = 4; x = 3 where once set() has run",
+            id="run before a statement",
+        ),
+        pytest.param(
+            "def __init__(self):\n        self.x = 4\n        self.set()", "x = 3", id="run last"
+        ),
+        pytest.param(
+            "def __init__(self):\n        self.set()\n        if a: self.x = 4",
+            "x = 3; x = 4 where a; x = 3 where once set() has run",
+            id="run before a condition",
+        ),
+    ],
+)
+def test_methods_may_run_later(body: str, words: str) -> None:
+    """A method that nothing certain follows may run once the instance is made."""
+    assert stated_of(f"{BASE}class A(B):\n    {body}\n") == words
+
+
+def test_methods_of_each_condition_count() -> None:
+    """Of methods that a condition chooses from each may run; else the one of a base does."""
+    text = f"""{BASE}
+class A(B):
+    if a:
+        def __init__(self):
+            self.x = 4
+    elif b:
+        def __init__(self):
+            pass
+"""
+    words = stated_of(text)
+
+    assert words == (
+        "x = 1; x = 4 where a; x = 2 where not a and (not (not a and b)); "
+        "x = 3 where once set() has run"
+    )
+
+
+def test_only_the_last_of_certain_methods_counts() -> None:
+    """A method that is always defined again is not there."""
+    text = "class A:\n    def __init__(self): self.x = 1\n    def __init__(self): self.x = 2\n"
+
+    assert stated_of(text) == "x = 2"
+
+
+def test_method_that_only_a_dead_method_calls_is_dead() -> None:
+    """What is called by a method that itself is hidden and never called is not run."""
+    text = f"{BASE}class C(B):\n    def set(self): super().set()\n"
+    text += "class A(C):\n    def set(self): pass\n    def other(self): super().other()\n"
+
+    assert stated_of(text) == "x = 2"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("(\n            self.z,\n            self.x\n        ) = 1, 2", id="brackets"),
+        pytest.param("(self.z,\n         self.x,  # why\n        ) = 1, 2", id="a comment"),
+        pytest.param("self.x \\\n            = 2", id="a line that goes on"),
+        pytest.param("self . x = 2", id="spaces"),
+    ],
+)
+def test_layout_hides_no_statement(target: str) -> None:
+    """However a statement is laid out, it is read."""
+    assert stated_of(f"class A:\n    def __init__(self):\n        {target}\n") == "x = 2"
