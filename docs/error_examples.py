@@ -8,6 +8,11 @@ from backend_caps.discovery.errors import (
     RepeatedBackendError,
     StringInsteadOfListError,
 )
+from backend_caps.engines.errors import (
+    EngineNotInstalledError,
+    EngineSourceError,
+    UnknownEngineError,
+)
 from backend_caps.engines.sglang.drop_in import AttnBackendsError
 from backend_caps.engines.sglang.live_flags import RuntimeContextError
 from backend_caps.errors import BackendCapsError
@@ -120,6 +125,11 @@ DEBUG = (
     PageableStagingError(device="cuda"),
     BoundBelowTruthError(rows=(3,), bounds=(12,), seq_lens=(13,)),
 )
+ENGINES = (
+    UnknownEngineError(name="sgl", known=("sglang", "vllm")),
+    EngineNotInstalledError(engine="sglang"),
+    EngineSourceError(engine="sglang", source="checkouts/sglang", problem="has no sglang/ in it"),
+)
 LIVE = (
     AttnBackendsError(kind="ServerArgs"),
     RuntimeContextError(cause="config namespace 'exec' not published"),
@@ -135,6 +145,11 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
         DISCOVERY,
     ),
     ("Locks", "Raised where `backend-caps verify` and `backend-caps diff` read a file.", LOCKS),
+    (
+        "Engines",
+        "Raised where an engine's source is named and cannot be read, as by `--engine`.",
+        ENGINES,
+    ),
     (
         "SGLang's live backends",
         "Raised by `backend_caps.engines.sglang.decide_needs_cpu_seq_lens`.",

@@ -8,7 +8,7 @@ A page asks for its part between cog's markers; `make docs` tells which pages ar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from types import NoneType, UnionType
@@ -26,6 +26,7 @@ from backend_caps.capability.sizes import Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, SPELLINGS, Capabilities
 from backend_caps.cli.main import cli
 from backend_caps.discovery.problems import CODES
+from backend_caps.engines.problems import CODES as ENGINE_CODES
 from backend_caps.resolution.command_line import ENVIRONMENT_PREFIX
 from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, engine, option_of
 from backend_caps.resolution.flags import ServerFlags
@@ -344,17 +345,26 @@ def _error(example: backend_caps.BackendCapsError) -> str:
 
 def discovery_problems() -> str:
     """Give each fault of a plugin."""
+    return _problems(CODES)
+
+
+def engine_problems() -> str:
+    """Give each thing that can be wrong with an engine's source."""
+    return _problems(ENGINE_CODES)
+
+
+def _problems(codes: Mapping[str, str]) -> str:
     remedies = {text.code: text.remedies for text in problem_texts()}
     rows = [
         (f"`{code}`", f"{meaning[0].upper()}{meaning[1:]}.", " Or: ".join(remedies[code]))
-        for code, meaning in CODES.items()
+        for code, meaning in codes.items()
     ]
     return table(("code", "meaning", "what to do"), rows)
 
 
 def plan_problems() -> str:
     """Give each problem of a plan."""
-    texts = [text for text in problem_texts() if text.code not in CODES]
+    texts = [text for text in problem_texts() if text.code not in {*CODES, *ENGINE_CODES}]
     rows = [(f"`{t.code}`", t.message, " Or: ".join(t.remedies)) for t in texts]
     for fact in CHECKED_AGAINST.values():
         code = fact.replace("_", "-")
