@@ -121,6 +121,12 @@ def _where(guard: ast.expr) -> Iterator[_Fields]:
             yield {"enable_kv_cache_sharding": True}
         case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in _ALGORITHMS:
             yield {"speculative_algorithm": {_ALGORITHMS[name]}}
+        case ast.Compare(
+            left=ast.Name(id="decode_backend"),
+            ops=[ast.Eq()],
+            comparators=[ast.Constant(value=str(name))],
+        ):
+            yield {"decode_attention_backend": {name}}
     yield from _of_word(guard)
 
 
