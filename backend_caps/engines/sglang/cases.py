@@ -6,16 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from backend_caps.engines.source.attributes import (
-    Case,
-    Stated,
-    Statement,
-    cases_of,
-    truth_cases,
-)
+from backend_caps.engines.source.attributes import Case, Stated, cases_of, truth_cases
 from backend_caps.engines.source.guards import Guards, condition, conditions, negated
 from backend_caps.engines.source.module import ClassDef, Function
 from backend_caps.engines.source.returns import returns
+from backend_caps.engines.source.statements import Statement, standing
 from backend_caps.engines.source.truth import met
 
 _PROPERTIES = frozenset({"property", "cached_property"})
@@ -37,15 +32,12 @@ def settled(stated: Stated | None) -> Stated | None:
 
     A condition that is a constant, as that of `while True:`, is none.
     """
-    standing: list[Statement] = []
-    for statement in stated.statements if stated is not None else ():
-        guards = met(statement.guards)
-        if guards is None:
-            continue
-        if not guards and statement.operator is None:
-            standing = []
-        standing.append(replace(statement, guards=guards))
-    return Stated(tuple(standing)) if standing else None
+    kept = [
+        replace(each, guards=guards)
+        for each in (stated.statements if stated is not None else ())
+        if (guards := met(tuple(conditions(each.guards)))) is not None
+    ]
+    return Stated(tuple(standing(kept))) if kept else None
 
 
 def values_of(stated: Stated) -> list[Said]:
@@ -78,7 +70,7 @@ def _standing(said: Iterable[Said], stated: Stated) -> list[Said]:
     """List what may hold: of statements the last counts, of returns each is a way out."""
     found: list[Said] = []
     for each in said:
-        guards = met(each.guards)
+        guards = met(tuple(conditions(each.guards)))
         if guards is None:
             continue
         if not guards and not isinstance(stated.last.value, Function):

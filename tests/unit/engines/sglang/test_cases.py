@@ -8,7 +8,8 @@ import pytest
 
 from backend_caps.capability.provenance import Origin
 from backend_caps.engines.sglang.cases import Said, settled, truths_of, values_of
-from backend_caps.engines.source.attributes import Stated, Statement
+from backend_caps.engines.source.attributes import Stated
+from backend_caps.engines.source.statements import Statement
 from tests.unit.engines.sglang.building import FILES, ONE, index_of, read_class
 
 TWO = "class Two(AttentionBackend):\n    "
