@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from backend_caps.engines.errors import UnknownEngineError
+from backend_caps.engines.errors import EngineSourceError, UnknownEngineError
 from backend_caps.engines.reading import EngineReading
-from backend_caps.engines.source.tree import open_tree
+from backend_caps.engines.source.tree import INSTALLED, open_tree
 
 ENGINES = ("sglang", "vllm")
 """The engines that there are readers for."""
@@ -25,21 +25,30 @@ def read_engine(engine: str, source: Path | None = None) -> EngineReading:
     Raises:
         UnknownEngineError: there is no reader for it.
         EngineNotInstalledError: no source is named, and it is not installed.
-        EngineSourceError: the source holds no such engine, or cannot be opened.
+        EngineSourceError: the source holds no such engine, cannot be opened, or is nested too deep.
     """
     if engine not in ENGINES:
         raise UnknownEngineError(name=engine, known=ENGINES)
     with _no_collection():
-        if engine == "sglang":
-            from backend_caps.engines.sglang.read import (  # noqa: PLC0415 - one of the two
-                is_wanted,
-                read_sglang,
-            )
+        try:
+            return _read(engine, source)
+        except RecursionError as error:
+            where = INSTALLED if source is None else str(source)
+            problem = "is nested deeper than can be read"
+            raise EngineSourceError(engine=engine, source=where, problem=problem) from error
 
-            return read_sglang(open_tree(engine, source, within=is_wanted))
-        from backend_caps.engines.vllm.read import WITHIN, read_vllm  # noqa: PLC0415 - the other
 
-        return read_vllm(open_tree(engine, source, within=WITHIN))
+def _read(engine: str, source: Path | None) -> EngineReading:
+    if engine == "sglang":
+        from backend_caps.engines.sglang.read import (  # noqa: PLC0415 - one of the two
+            is_wanted,
+            read_sglang,
+        )
+
+        return read_sglang(open_tree(engine, source, within=is_wanted))
+    from backend_caps.engines.vllm.read import WITHIN, read_vllm  # noqa: PLC0415 - the other
+
+    return read_vllm(open_tree(engine, source, within=WITHIN))
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import sys
 from pathlib import Path
 
 import pytest
@@ -240,6 +242,27 @@ def test_missing_base_class_leaves_every_name_undeclared(tmp_path: Path, text: s
     assert messages == [
         f"sglang 0.5.13 has no class AttentionBackend in {BASE}, where known versions have it."
     ]
+
+
+def test_source_that_is_deeper_than_the_stack_is_refused(tmp_path: Path) -> None:
+    """What recurses too deep is the source's fault, and is told as such."""
+    nested = "".join(f"{'    ' * depth}if x{depth}:\n" for depth in range(1, 30))
+    text = (
+        f"{IMPORTS}class Two(AttentionBackend):\n{nested}{'    ' * 30}needs_cpu_seq_lens = False\n"
+    )
+    read(tmp_path, {TWO: text})
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 35)
+
+    try:
+        told = error_of(lambda: read_engine("sglang", tmp_path))
+    finally:
+        sys.setrecursionlimit(limit)
+
+    assert told == (
+        f"{tmp_path} is nested deeper than can be read; expected a wheel of "
+        "sglang, or a folder with sglang/ in it. Name another with --source."
+    )
 
 
 def test_labels_are_unique_over_files(tmp_path: Path) -> None:
