@@ -24,6 +24,7 @@ from backend_caps.engines.source.module import ClassDef, Function, methods_of
 from backend_caps.engines.source.returns import Makers, returns
 
 _TABLE = "ATTENTION_BACKENDS"
+_REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _DRAFTS = "sglang.srt.speculative.draft_utils"
 _FACTORY = "DraftBackendFactory"
 
@@ -71,6 +72,8 @@ class Names:
     def read(self) -> Mapping[str, Name]:
         """List every name with the classes behind it."""
         names: dict[str, Name] = {}
+        if not self._registered:
+            tell_missing(self._index, "use of register_attention_backend()", path_of(_REGISTRY))
         for name, registrations in self._registered.items():
             names[name] = own = Name(name)
             made = [each for one in registrations for each in self._registration(own, one)]
@@ -91,7 +94,11 @@ class Names:
         if factory is None:
             tell_missing(self._index, f"class {_FACTORY}", path_of(_DRAFTS))
             return
-        for method in methods_of(factory).values():
+        methods = methods_of(factory)
+        for method_name in _MAPS:
+            if method_name not in methods:
+                tell_missing(self._index, f"{_FACTORY}.{method_name}()", path_of(_DRAFTS))
+        for method in methods.values():
             if method.name in _MAPS:
                 for name, value in _entries(method):
                     if is_usable(self._index, name, factory.module.at(value)):

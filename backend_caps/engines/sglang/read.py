@@ -91,6 +91,8 @@ def _backends(
         return {}
     flags = _flags(root)
     attributes = Attributes(index, classes, {NEEDS, LONGEST, *flags})
+    if attributes.stated(root, NEEDS) is None:
+        tell_missing(index, f"{NEEDS} in class {_ROOT}", path_of(_BASE))
     records = Backends(attributes, root, flags, index.tell)
     placed = _placed(names)
     found = list(_definitions(index, classes, attributes, root, placed))

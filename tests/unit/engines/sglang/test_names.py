@@ -6,11 +6,13 @@ import pytest
 
 from tests.unit.engines.sglang.building import (
     ATTENTION,
+    BASE,
     DRAFTS,
     DRAFTS_OF_ONE,
     IMPORTS,
     REGISTERED_ONE,
     REGISTRY,
+    ROOT,
     class_of,
     codes,
     drafts,
@@ -401,3 +403,46 @@ def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) 
 
     assert codes(reading) == ["engine-file-not-parsed"]
     assert [*reading.registry] == ["One", "OneSteps", "one"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "what"),
+    [
+        pytest.param(
+            REGISTRY,
+            "register_attention_backend",
+            "use of register_attention_backend()",
+            id="registrations",
+        ),
+        pytest.param(
+            DRAFTS,
+            "create_decode_backend",
+            "DraftBackendFactory.create_decode_backend()",
+            id="the draft's steps",
+        ),
+        pytest.param(
+            DRAFTS,
+            "create_draft_extend_backend",
+            "DraftBackendFactory.create_draft_extend_backend()",
+            id="draft-extend",
+        ),
+        pytest.param(
+            BASE,
+            "needs_cpu_seq_lens",
+            "needs_cpu_seq_lens in class AttentionBackend",
+            id="the base's need",
+        ),
+    ],
+)
+def test_what_goes_by_another_name_is_told(tmp_path: Path, file: str, old: str, what: str) -> None:
+    """What every known version has is missed by its name, and never passed over."""
+    files = {
+        REGISTRY: registry(REGISTERED_ONE),
+        DRAFTS: DRAFTS_OF_ONE,
+        BASE: ROOT,
+    }
+
+    reading = read(tmp_path, {file: files[file].replace(old, "quite_another")})
+
+    messages = [each.message for each in reading.problems if each.code == "engine-anchor-missing"]
+    assert messages == [f"sglang 0.5.13 has no {what} in {file}, where known versions have it."]
