@@ -107,10 +107,8 @@ class Attributes:
         """List what instances are given, by name, in the order in which it runs."""
         if definition not in self._instances:
             found: dict[str, list[Statement]] = {}
-            order = self._classes.ancestors(definition)
-            if any(self._methods.mentions(base, base.node) for base in order):
-                for statement in Making(self._methods, self._classes, definition).statements():
-                    found.setdefault(statement.name, []).append(statement)
+            for statement in Making(self._methods, self._classes, definition).statements():
+                found.setdefault(statement.name, []).append(statement)
             self._instances[definition] = found
         return self._instances[definition]
 

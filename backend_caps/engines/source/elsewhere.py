@@ -19,6 +19,7 @@ from backend_caps.engines.source.truth import words
 
 _SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__setitem__", "update"})
 """Calls that set what a string, or a keyword, names."""
+_SETTERS = (ast.Attribute, ast.Name, ast.Subscript, ast.Call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,11 @@ class Elsewhere:
             read = _read(piece, owner, around)
             in_class = bool(around) and isinstance(around[-1], ast.ClassDef)
             for node in ast.walk(piece):
-                for name, of in self._written(node, in_class=in_class):
-                    if node not in read:
-                        yield _Write(name, _line(node), owner, of)
+                if isinstance(node, _SETTERS) and node not in read:
+                    for name, of in self._written(node, in_class=in_class):
+                        yield _Write(name, node.lineno, owner, of)
 
-    def _written(self, node: ast.AST, *, in_class: bool) -> Iterator[tuple[str, str | None]]:
+    def _written(self, node: ast.expr, *, in_class: bool) -> Iterator[tuple[str, str | None]]:
         """List the names that a node sets, each with the name of what it is set of."""
         match node:
             case ast.Attribute(attr=name, value=of, ctx=ast.Store() | ast.Del()):
@@ -100,11 +101,6 @@ def _object(node: ast.expr) -> str | None:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
-
-
-def _line(node: ast.AST) -> int:
-    assert isinstance(node, ast.expr), node
-    return node.lineno
 
 
 def _read(

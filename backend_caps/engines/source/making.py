@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Guards, in_method, negated
 from backend_caps.engines.source.methods import Methods, pieces
-from backend_caps.engines.source.module import Alternatives, ClassDef, Function, alternatives_of
+from backend_caps.engines.source.module import ClassDef, Function, alternatives_of
 from backend_caps.engines.source.statements import Statement, standing
 from backend_caps.engines.source.truth import all_of
 
@@ -26,54 +26,53 @@ class Making:
         self._methods = methods
         self._classes = classes
         self._order = classes.ancestors(definition)
-        self._seen: set[ast.stmt] = set()
+        giving = (method for base in self._order for _, method, _ in methods.giving(base))
+        self._names = {method.name for method in giving}
+        self._seen: set[Function] = set()
         self._running: list[Function] = []
         self._placed: set[ast.expr] = set()
         """What calls call that were followed, as `super().__init__`."""
-        self._hidden: dict[ast.stmt, tuple[str, int]] = {}
-        """Methods that a class before theirs has too: their names and places."""
-        self._alive: dict[ast.stmt, bool] = {}
+        self._alive: dict[Function, bool] = {}
         self._num_calls = 0
 
     def statements(self) -> list[Statement]:
         """List what making an instance runs, and then what its methods may do later."""
+        if not self._names:
+            return []
         made = list(self._called("__init__", self._from(0), ()))
         return [*made, *self._late(made)]
 
     def _late(self, made: list[Statement]) -> Iterator[Statement]:
         """List what methods do that may run once the instance is made."""
-        reached: set[str] = set()
         for at, owner in enumerate(self._order):
-            methods = alternatives_of(owner)
-            for name, guards, method in _each(methods):
-                if name in reached:
-                    self._hidden[method] = name, at
-                own = list(self._methods.statements(owner, method))
-                if not own or not self._may_run(method):
+            for guards, method, own in self._methods.giving(owner):
+                if not self._may_run(method, at):
                     continue
                 is_made = method in self._seen
                 for each in own:
-                    if not is_made or (name != "__init__" and _is_over(each, own, made)):
-                        yield replace(each, guards=(in_method(name), *guards, *each.guards))
-            reached.update(name for name, guards, _ in _each(methods) if not guards)
+                    if not is_made or (method.name != "__init__" and _is_over(each, own, made)):
+                        when = (in_method(method.name), *guards, *each.guards)
+                        yield replace(each, guards=when)
 
-    def _may_run(self, method: ast.stmt) -> bool:
+    def _may_run(self, method: Function, at: int) -> bool:
         """Tell whether a method is not hidden, or is called by a class that hides it."""
-        if method in self._seen or method not in self._hidden:
+        if method in self._seen:
             return True
         if method not in self._alive:
-            self._alive[method] = self._is_called(*self._hidden[method])
+            hides = (alternatives_of(each).get(method.name, ()) for each in self._order[:at])
+            is_hidden = any(not guards for own in hides for guards, _ in own)
+            self._alive[method] = not is_hidden or self._is_called(method.name, at)
         return self._alive[method]
 
-    def _is_called(self, name: str, at: int) -> bool:
+    def _is_called(self, name: str, until: int) -> bool:
         """Tell whether the classes before a place have a call that was not followed."""
         return any(
             isinstance(node, ast.Attribute)
             and node.attr == name
             and node not in self._placed
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
-            and all(map(self._may_run, around))
-            for owner in self._order[:at]
+            and all(self._may_run(each, at) for each in around[:1] if isinstance(each, Function))
+            for at, owner in enumerate(self._order[:until])
             for piece, around in pieces(owner.node, self._methods.lines(owner.module, {name}))
             for node in ast.walk(piece)
         )
@@ -86,6 +85,8 @@ class Making:
 
         Where a condition chooses it, what comes after runs where that does not hold.
         """
+        if self._names == {"__init__"} and name != "__init__":
+            return
         found: list[tuple[int, Guards, Function]] = []
         others: Guards = ()
         for at in places:
@@ -159,13 +160,7 @@ class Making:
             yield from (self._order.index(each) for each in self._classes.ancestors(base))
 
 
-def _each(methods: Mapping[str, Alternatives]) -> Iterator[tuple[str, Guards, Function]]:
-    for name, alternatives in methods.items():
-        for guards, method in alternatives:
-            yield name, guards, method
-
-
-def _is_over(statement: Statement, own: list[Statement], made: list[Statement]) -> bool:
+def _is_over(statement: Statement, own: Sequence[Statement], made: list[Statement]) -> bool:
     """Tell whether something else than its method decides what a statement gave."""
     left = standing(each for each in made if each.name == statement.name)
     lines = {(each.owner, each.line) for each in own}

@@ -8,11 +8,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 from backend_caps.engines.source.guards import Guards, guarded
 from backend_caps.engines.source.index import External, Index
-from backend_caps.engines.source.module import ClassDef, Function, Module
+from backend_caps.engines.source.module import ClassDef, Function, Module, alternatives_of
 from backend_caps.engines.source.statements import Statement, bound, of_self
 
 Step = tuple[Guards, Statement | ast.Call]
 """What a method does, and when: it gives a name its value, or calls what may."""
+
+Giving = tuple[Guards, Function, Sequence[Statement]]
+"""A method that gives names their values, and when the class has it."""
 
 
 class Methods:
@@ -22,6 +25,7 @@ class Methods:
         self._index = index
         self.names = frozenset(names)
         self._steps: dict[Function, list[Step]] = {}
+        self._giving: dict[ClassDef, list[Giving]] = {}
         self._lines: dict[tuple[str, frozenset[str]], list[int]] = {}
 
     def steps(self, owner: ClassDef, function: Function) -> list[Step]:
@@ -46,12 +50,21 @@ class Methods:
                 if name in self.names:
                     yield guards, Statement(name, owner, value, guards, node.lineno, operator)
 
-    def statements(self, owner: ClassDef, function: Function) -> Iterator[Statement]:
-        """List the statements of a method alone."""
-        if self.mentions(owner, function):
-            for _, step in self.steps(owner, function):
-                if isinstance(step, Statement):
-                    yield step
+    def giving(self, owner: ClassDef) -> Sequence[Giving]:
+        """List the methods of a class that themselves give one of the names a value."""
+        if owner not in self._giving:
+            self._giving[owner] = list(self._all_giving(owner))
+        return self._giving[owner]
+
+    def _all_giving(self, owner: ClassDef) -> Iterator[Giving]:
+        if not self.mentions(owner, owner.node):
+            return
+        for alternatives in alternatives_of(owner).values():
+            for guards, method in alternatives:
+                steps = self.steps(owner, method) if self.mentions(owner, method) else ()
+                own = [step for _, step in steps if isinstance(step, Statement)]
+                if own:
+                    yield guards, method, own
 
     def mentions(self, definition: ClassDef, node: ast.stmt) -> bool:
         """Tell whether the text of a class or function has one of the names in it."""
@@ -99,9 +112,7 @@ def pieces(
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            past = child.end_lineno or child.lineno
-            first = min([child.lineno, *(each.lineno for each in _decorators(child))])
-            if bisect_left(lines, first) == bisect_right(lines, past):
+            if not _is_on(child, lines):
                 continue
             if isinstance(child, ast.ClassDef | Function):
                 yield from ((each, around) for each in child.decorator_list)
@@ -112,9 +123,15 @@ def pieces(
                 yield child, around
         elif isinstance(child, ast.ExceptHandler | ast.match_case):
             yield from pieces(child, lines, around)
-        elif not isinstance(node, ast.Module):
+        elif not isinstance(node, ast.Module) and _is_on(child, lines):
             yield child, around
 
 
-def _decorators(node: ast.stmt) -> list[ast.expr]:
-    return node.decorator_list if isinstance(node, ast.ClassDef | Function) else []
+def _is_on(node: ast.AST, lines: Sequence[int]) -> bool:
+    """Tell whether a node stands on one of some lines; what has no place of its own may."""
+    if not isinstance(node, ast.stmt | ast.expr):
+        return True
+    first = node.lineno
+    if isinstance(node, ast.ClassDef | Function) and node.decorator_list:
+        first = node.decorator_list[0].lineno
+    return bisect_left(lines, first) < bisect_right(lines, node.end_lineno or first)
