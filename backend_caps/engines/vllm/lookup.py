@@ -10,7 +10,7 @@ from functools import cached_property
 from backend_caps.engines.source.attributes import Case, branches
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Guarded, condition, guarded, negated
-from backend_caps.engines.source.module import ClassDef, Function, Scope
+from backend_caps.engines.source.module import ClassDef, Function, Module, Scope
 from backend_caps.engines.source.returns import returns
 
 
@@ -91,6 +91,7 @@ class Lookup:
         self.roots = frozenset(roots)
         self._classes = classes
         self._bodies: dict[ClassDef, dict[str, list[Guarded]]] = {}
+        self._modules: dict[Module, dict[str, list[tuple[str, Guarded]]]] = {}
         self._below_roots: dict[ClassDef, list[ClassDef]] = {}
         self._answers: dict[tuple[ClassDef, str], Answer] = {}
 
@@ -133,8 +134,21 @@ class Lookup:
             for statement in guarded(definition.node.body):
                 for name in _bound(statement.node):
                     found.setdefault(name, []).append(statement)
+            for name, statement in self._patches(definition.module).get(definition.path, ()):
+                found.setdefault(name, []).append(statement)
             self._bodies[definition] = found
         return self._bodies[definition]
+
+    def _patches(self, module: Module) -> dict[str, list[tuple[str, Guarded]]]:
+        """List what a module gives its classes after their bodies, by the path of the class."""
+        if module not in self._modules:
+            found: dict[str, list[tuple[str, Guarded]]] = {}
+            for statement in guarded(module.tree.body):
+                for owner, name in _patched(statement.node):
+                    path = f"{module.name}.{owner}"
+                    found.setdefault(path, []).append((name, statement))
+            self._modules[module] = found
+        return self._modules[module]
 
 
 def _bound(node: ast.stmt) -> list[str]:
@@ -145,6 +159,18 @@ def _bound(node: ast.stmt) -> list[str]:
             return [name]
         case ast.FunctionDef(name=name):
             return [name]
+    return []
+
+
+def _patched(node: ast.stmt) -> list[tuple[str, str]]:
+    match node:
+        case ast.Assign(targets=targets):
+            return [
+                (owner, name)
+                for target in targets
+                for owner, _, name in [ast.unparse(target).rpartition(".")]
+                if isinstance(target, ast.Attribute)
+            ]
     return []
 
 

@@ -59,6 +59,53 @@ class Builder(AttentionMetadataBuilder):
     )
 
 
+@pytest.mark.parametrize(
+    ("builder", "batches"),
+    [
+        pytest.param(
+            "    _cudagraph_support = AttentionCGSupport.NEVER\n"
+            "Builder._cudagraph_support = AttentionCGSupport.ALWAYS\nOTHERS[0] = None\n",
+            ALWAYS,
+            id="set after the class",
+        ),
+        pytest.param(
+            "    if True:\n        _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH\n",
+            UNIFORM,
+            id="under a constant",
+        ),
+        pytest.param(
+            "    _cudagraph_support = AttentionCGSupport.ALWAYS\n"
+            "    if False:\n        _cudagraph_support = AttentionCGSupport.NEVER\n",
+            ALWAYS,
+            id="where nothing runs",
+        ),
+    ],
+)
+def test_level_is_what_stands_once_the_module_has_run(
+    tmp_path: Path, builder: str, batches: set[BatchKind]
+) -> None:
+    """The last statement that runs counts, also where it stands outside the class."""
+    backend = _read(tmp_path, "class Builder(AttentionMetadataBuilder):\n" + builder)
+
+    assert declared(backend).capabilities.graph_replay == batches
+    assert declared(backend).conditions == ()
+
+
+def test_level_that_may_be_set_after_the_class_is_conditional(tmp_path: Path) -> None:
+    """What a condition sets outside the class is one of its values."""
+    builder = """
+class Builder(AttentionMetadataBuilder):
+    _cudagraph_support = AttentionCGSupport.ALWAYS
+
+if HOT:
+    Builder._cudagraph_support = AttentionCGSupport.NEVER
+"""
+
+    backend = _read(tmp_path, builder)
+
+    assert said(backend, "graph_replay").origin is Origin.CONDITIONAL
+
+
 def test_inherited_level_is_undeclared(tmp_path: Path) -> None:
     """What a builder has from its parent and does not state again is shown, not declared."""
     builders = """
