@@ -124,6 +124,10 @@ class Backends:
             self._tell(problems.not_bool(at, stated.words))
             words = f"{stated.words}, which is neither True nor False"
             return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {})
+        taken = self._attributes.method(definition, NEEDS)
+        if taken and is_property(taken[1]) and taken[1] is not stated.last.value:
+            words = f"{stated.words}, and {taken[0].name} has a property of that name"
+            return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {})
         cases = truths_of(stated)
         base = max((each for each in cases if not each.guards), key=_value, default=None)
         rest = [each for each in cases if each.guards]

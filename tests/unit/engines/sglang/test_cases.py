@@ -120,6 +120,31 @@ def test_constant_condition_is_no_condition(tmp_path: Path, body: str, value: st
     assert read.cases == []
 
 
+def test_value_that_a_property_takes_is_undeclared(tmp_path: Path) -> None:
+    """What a property of a base is given is not what it answers."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            @property
+            def needs_cpu_seq_lens(self):
+                return self.reads
+
+            @needs_cpu_seq_lens.setter
+            def needs_cpu_seq_lens(self, value):
+                self.reads = True
+
+        class Two(Base):
+            def __init__(self):
+                self.needs_cpu_seq_lens = False
+        """,
+    )
+
+    assert read.needs.origin is Origin.UNDECLARED
+    assert read.needs.words == ("needs_cpu_seq_lens = False, and Base has a property of that name")
+    assert read.declaration.capabilities.stated() == {}
+
+
 def test_default_of_the_root_stands_where_all_else_never_runs(tmp_path: Path) -> None:
     """A class whose only statement never runs has said nothing."""
     read = read_class(tmp_path, TWO + "if False:\n        needs_cpu_seq_lens = False")
