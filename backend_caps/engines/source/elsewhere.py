@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from backend_caps.engines.source.methods import Methods, pieces
 from backend_caps.engines.source.module import (
@@ -22,16 +21,8 @@ _SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__setite
 _SETTERS = (ast.Attribute, ast.Name, ast.Subscript, ast.Call)
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """A place that sets one of the names."""
-
-    name: str
-    line: int
-    owner: ClassDef | None
-    """The class that it stands in."""
-    of: str | None
-    """The name of what is given it, where that is a name."""
+_Whose = ClassDef | str | None
+"""The class that a place stands in; else the name of the class that is given it; or anybody's."""
 
 
 class Elsewhere:
@@ -39,24 +30,33 @@ class Elsewhere:
 
     def __init__(self, methods: Methods) -> None:
         self._methods = methods
-        self._writes: dict[str, list[_Write]] = {}
+        self._places: dict[str, dict[tuple[str, _Whose], int]] = {}
 
     def statements(self, order: tuple[ClassDef, ...], name: str) -> Iterator[Statement]:
         """List what may be set so of a class, by the classes of its order: that it is true."""
-        for module in dict.fromkeys(base.module for base in order):
-            for write in self._of(module):
-                owner = write.name == name and _owner(write, module, order)
-                if owner:
-                    when = words(f"it is set elsewhere ({module.path}:{write.line})")
-                    yield Statement(name, owner, ast.Constant(value=True), (when,), write.line)
+        firsts = {base.module: base for base in reversed(order)}
+        for module, first in reversed(firsts.items()):
+            places = self._of(module)
+            for base in order if places else ():
+                asked: tuple[_Whose, ...] = (base, base.name)
+                for whose in (*asked, None) if base is first else asked:
+                    line = places.get((name, whose))
+                    if line is not None:
+                        when = words(f"it is set elsewhere ({module.path}:{line})")
+                        yield Statement(name, base, ast.Constant(value=True), (when,), line)
 
-    def _of(self, module: Module) -> list[_Write]:
-        if module.path not in self._writes:
-            self._writes[module.path] = list(self._found(module))
-        return self._writes[module.path]
+    def _of(self, module: Module) -> Mapping[tuple[str, _Whose], int]:
+        """List the first line of each that sets a name."""
+        if module.path not in self._places:
+            found: dict[tuple[str, _Whose], int] = {}
+            for name, whose, line in self._found(module):
+                found.setdefault((name, whose), line)
+            self._places[module.path] = found
+        return self._places[module.path]
 
-    def _found(self, module: Module) -> Iterator[_Write]:
+    def _found(self, module: Module) -> Iterator[tuple[str, _Whose, int]]:
         lines = self._methods.lines(module, self._methods.names)
+        classes = {each.name for each in module.classes}
         for piece, around in pieces(module.tree, lines):
             inner = next(
                 (each for each in reversed(around) if isinstance(each, ast.ClassDef)), None
@@ -69,7 +69,7 @@ class Elsewhere:
             for node in ast.walk(piece):
                 if isinstance(node, _SETTERS) and node not in read:
                     for name, of in self._written(node, in_class=in_class):
-                        yield _Write(name, node.lineno, owner, of)
+                        yield name, owner or (of if of in classes else None), node.lineno
 
     def _written(self, node: ast.expr, *, in_class: bool) -> Iterator[tuple[str, str | None]]:
         """List the names that a node sets, each with the name of what it is set of."""
@@ -137,12 +137,3 @@ def _is_of_self(target: ast.expr) -> bool:
         case ast.Attribute(value=ast.Name(id="self")):
             return True
     return False
-
-
-def _owner(write: _Write, module: Module, order: tuple[ClassDef, ...]) -> ClassDef | None:
-    """Find the class of an order that a place sets something of; None where it is of others."""
-    if write.owner is not None:
-        return write.owner if write.owner in order else None
-    if any(each.name == write.of for each in module.classes):
-        return next((each for each in order if each.name == write.of), None)
-    return next(each for each in order if each.module is module)

@@ -239,10 +239,10 @@ class Index:
                     yield (), Value(module, value)
                 else:
                     yield from self._resolved(value, module, local, trail)
-            case Import(module=source, attribute=None):
-                yield (), self.module(source) or External(source)
             case Import(module=source, attribute=str(attribute)):
                 yield from self._imported(source, attribute, trail)
+            case _:
+                yield (), self.module(meaning.module) or External(meaning.module)
 
     def _imported(
         self, source: str, attribute: str, trail: tuple[str, ...]

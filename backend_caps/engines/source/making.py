@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from backend_caps.engines.source.classes import Classes
@@ -44,13 +44,16 @@ class Making:
 
     def _late(self, made: list[Statement]) -> Iterator[Statement]:
         """List what methods do that may run once the instance is made."""
+        left = _left(made)
         for at, owner in enumerate(self._order):
             for guards, method, own in self._methods.giving(owner):
                 if not self._may_run(method, at):
                     continue
+                lines = {(each.owner, each.line) for each in own}
                 is_made = method in self._seen
                 for each in own:
-                    if not is_made or (method.name != "__init__" and _is_over(each, own, made)):
+                    is_over = method.name != "__init__" and not left.get(each.name, lines) <= lines
+                    if not is_made or is_over:
                         when = (in_method(method.name), *guards, *each.guards)
                         yield replace(each, guards=when)
 
@@ -160,8 +163,9 @@ class Making:
             yield from (self._order.index(each) for each in self._classes.ancestors(base))
 
 
-def _is_over(statement: Statement, own: Sequence[Statement], made: list[Statement]) -> bool:
-    """Tell whether something else than its method decides what a statement gave."""
-    left = standing(each for each in made if each.name == statement.name)
-    lines = {(each.owner, each.line) for each in own}
-    return any((each.owner, each.line) not in lines for each in left)
+def _left(made: list[Statement]) -> dict[str, set[tuple[ClassDef, int]]]:
+    """List, by name, the places of the statements that are left standing."""
+    return {
+        name: {(s.owner, s.line) for s in standing(each for each in made if each.name == name)}
+        for name in {each.name for each in made}
+    }

@@ -128,6 +128,7 @@ def test_instances_hold_what_python_gives_them(text: str) -> None:
         pytest.param("class A:\n    x: int", "", id="an annotation alone"),
         pytest.param("class A:\n    x, y = 1, 2", "x = 1", id="unpacked"),
         pytest.param("class A:\n    x = 1\n    x |= 2", "x = 1; x |= 2", id="in place"),
+        pytest.param("class A:\n    x = 1\n    x[0] += 2", "x = 1", id="an item of it in place"),
         pytest.param("class A:\n    x = 1\n    x += 2", "x = 1; x ?= 2", id="another sign"),
         pytest.param("class A:\n    def x(self): pass", "def x", id="a method"),
         pytest.param(

@@ -83,12 +83,22 @@ def test_what_sets_a_base_elsewhere_counts_below_it() -> None:
     assert words == "x = 1; x = True where it is set elsewhere (engine/n.py:4)"
 
 
+def test_each_file_says_once_that_it_sets_a_class() -> None:
+    """Of several places that set the same of a class the first is told."""
+    words = stated_of(f"{CLASS}a.x = 2\nb.x = 2\nA.x = 2\nA.x = 3\n")
+
+    assert words == (
+        "x = 1; x = True where it is set elsewhere (engine/m.py:5); "
+        "x = True where it is set elsewhere (engine/m.py:3)"
+    )
+
+
 @pytest.mark.parametrize("row", ["self.x;", "self.x\n        ", "self.x = 1;", "a.x = 1;"])
 def test_no_text_makes_statements_slow(row: str) -> None:
     """A text that has the name everywhere is read once."""
-    body = row * (20_000 // len(row))
+    body = row * (SIZE // len(row))
     start = process_time()
 
     words = stated_of(f"{CLASS}    def __init__(self):\n        {body}\n")
 
-    assert (process_time() - start < 2, words[:5]) == (True, "x = 1")
+    assert (process_time() - start < 5, words[:5]) == (True, "x = 1")

@@ -357,6 +357,15 @@ def _read_all(index: Index) -> None:
                     makers.made(FunctionDef(module, meaning))
 
 
+def test_brackets_of_some_depth_are_read() -> None:
+    """A file whose brackets stand deep in one another is looked into, and read."""
+    index = index_of(m="x = " + "[" * 50 + "]" * 50)
+
+    names = list(module_of(index).scope)
+
+    assert names == ["x"]
+
+
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_damaged_file_is_read_or_a_problem(data: st.DataObject) -> None:
