@@ -46,9 +46,7 @@ def _guards(*texts: str) -> list[ast.expr]:
         pytest.param(
             "self._kv_shard_pool is not None", "enable_kv_cache_sharding on", id="a split cache"
         ),
-        pytest.param(
-            "decode_backend == 'fa3'", "decode_attention_backend = fa3", id="who decodes"
-        ),
+        pytest.param("decode_backend == 'fa3'", "decode_attention_backend = fa3", id="who decodes"),
         pytest.param(
             "get_exec().overlap.enable_two_batch_overlap",
             "enable_two_batch_overlap on",
