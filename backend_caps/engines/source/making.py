@@ -26,8 +26,7 @@ class Making:
         self._methods = methods
         self._classes = classes
         self._order = classes.ancestors(definition)
-        giving = (method for base in self._order for _, method, _ in methods.giving(base))
-        self._names = {method.name for method in giving}
+        self._names = methods.leading(self._order)
         self._seen: set[Function] = set()
         self._running: list[Function] = []
         self._placed: set[ast.expr] = set()
@@ -88,7 +87,7 @@ class Making:
 
         Where a condition chooses it, what comes after runs where that does not hold.
         """
-        if self._names == {"__init__"} and name != "__init__":
+        if name not in self._names:
             return
         found: list[tuple[int, Guards, Function]] = []
         others: Guards = ()

@@ -25,6 +25,7 @@ class Methods:
         self._index = index
         self.names = frozenset(names)
         self._steps: dict[Function, list[Step]] = {}
+        self._callers: dict[tuple[ClassDef, str], list[str]] = {}
         self._giving: dict[ClassDef, list[Giving]] = {}
         self._lines: dict[tuple[str, frozenset[str]], list[int]] = {}
 
@@ -65,6 +66,31 @@ class Methods:
                 own = [step for _, step in steps if isinstance(step, Statement)]
                 if own:
                     yield guards, method, own
+
+    def leading(self, order: Sequence[ClassDef]) -> set[str]:
+        """List the names of methods that give one of the names a value, or may call one that does.
+
+        It is by their text: what is not among them need not be followed.
+        """
+        names = {method.name for base in order for _, method, _ in self.giving(base)}
+        fresh = set(names)
+        while fresh:
+            callers = {each for name in fresh for base in order for each in self._with(base, name)}
+            fresh = callers - names
+            names |= fresh
+        return names
+
+    def _with(self, owner: ClassDef, word: str) -> Sequence[str]:
+        """List the names of the methods whose text has a word in it."""
+        key = owner, word
+        if key not in self._callers:
+            lines = self.lines(owner.module, {word})
+            self._callers[key] = [
+                name
+                for name, own in (alternatives_of(owner).items() if lines else ())
+                if any(_is_on(method, lines) for _, method in own)
+            ]
+        return self._callers[key]
 
     def mentions(self, definition: ClassDef, node: ast.stmt) -> bool:
         """Tell whether the text of a class or function has one of the names in it."""

@@ -53,11 +53,16 @@ def decided(test: ast.expr) -> bool | None:
 
 def met(guards: Guards) -> Guards | None:
     """Leave out the conditions that always hold; None where one never does."""
-    told = [(guard, decided(guard)) for guard in guards]
-    if any(holds is False for _, holds in told):
-        return None
-    left = tuple(guard for guard, holds in told if holds is None)
-    return left if len(left) <= _MOST else (words("many conditions hold"),)
+    if not guards:
+        return guards
+    left: list[ast.expr] = []
+    for guard in guards:
+        holds = decided(guard)
+        if holds is False:
+            return None
+        if holds is None:
+            left.append(guard)
+    return tuple(left) if len(left) <= _MOST else (words("many conditions hold"),)
 
 
 def any_of(tests: Sequence[ast.expr]) -> ast.expr:
