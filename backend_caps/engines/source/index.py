@@ -129,8 +129,8 @@ class Index:
 
     def containing(self, *texts: bytes) -> list[str]:
         """List the files whose text has one of these."""
-        found = (p for p, text in self.tree.files.items() if any(each in text for each in texts))
-        return sorted(found)
+        files = self.tree.files.items()
+        return sorted({path for each in texts for path, text in files if each in text})
 
     def files_of_descendants(self, roots: Collection[str]) -> list[str]:
         """List the files whose text has a class below one of these names, at any distance."""

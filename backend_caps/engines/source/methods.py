@@ -62,10 +62,21 @@ class Methods:
             return
         for alternatives in alternatives_of(owner).values():
             for guards, method in alternatives:
-                steps = self.steps(owner, method) if self.mentions(owner, method) else ()
+                is_read = self.mentions(owner, method) and self._may_give(owner, method)
+                steps = self.steps(owner, method) if is_read else ()
                 own = [step for _, step in steps if isinstance(step, Statement)]
                 if own:
                     yield guards, method, own
+
+    def _may_give(self, owner: ClassDef, method: Function) -> bool:
+        """Tell whether an assignment in a method has one of the names to its left."""
+        lines = self.lines(owner.module, self.names)
+        return any(
+            isinstance(node, ast.Attribute) and node.attr in self.names
+            for piece, _ in pieces(method, lines)
+            for target in _targets(piece)
+            for node in ast.walk(target)
+        )
 
     def leading(self, order: Sequence[ClassDef]) -> set[str]:
         """List the names of methods that give one of the names a value, or may call one that does.
@@ -127,6 +138,15 @@ def _lines(text: bytes, word: bytes) -> Iterator[int]:
         past = at
         yield line
         at = text.find(word, at + 1)
+
+
+def _targets(node: ast.AST) -> Sequence[ast.expr]:
+    match node:
+        case ast.Assign(targets=targets):
+            return targets
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+            return [target]
+    return ()
 
 
 def pieces(

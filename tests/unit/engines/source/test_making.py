@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.engines.source.trees import stated_of
+from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.classes import Classes
+from tests.unit.engines.source.trees import class_of, index_of, stated_of
 
 BASE = """
 class B:
@@ -94,6 +96,16 @@ class A(B):
         "x = 1; x = 4 where a; x = 2 where not a and (not (not a and b)); "
         "x = 3 where once set() has run"
     )
+
+
+def test_classes_of_one_base_are_each_read() -> None:
+    """What was read of a base for one class holds for the next one."""
+    index = index_of(m=f"{BASE}class A(B): pass\nclass C(B): pass\n")
+    attributes = Attributes(index, Classes(index), ["x"])
+
+    stated = [attributes.stated(class_of(index, name), "x") for name in ("A", "C")]
+
+    assert [each.words for each in stated if each] == [RUN, RUN]
 
 
 def test_only_the_last_of_certain_methods_counts() -> None:
