@@ -21,7 +21,7 @@ from backend_caps.engines.read import read_engine
 from backend_caps.engines.sglang.read import is_wanted
 
 VERSIONS = ("0.5.13", "0.5.23")
-NUM_ROUNDS = 9
+NUM_ROUNDS = 7
 WHEELS = Path(__file__).resolve().parents[1] / ".cache" / "wheels"
 
 

@@ -76,7 +76,7 @@ def _ran(body: str) -> Iterator[tuple[dict[str, object], list[int]]]:
         marks.clear()
         with suppress(_Left):
             names["run"](*values)
-            yield dict(zip("abck", values, strict=True)), list(marks)
+            yield dict(zip(["a", "b", "c", "k"], values, strict=True)), list(marks)
 
 
 @settings(max_examples=200, deadline=None)
