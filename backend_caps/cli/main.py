@@ -125,7 +125,7 @@ def run(own: list[str], server_flags: list[str], loading: Loading | None) -> Non
 
     A character that the terminal's encoding lacks is written as its escape, never an error.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    streams = [each for each in (sys.stdout, sys.stderr) if isinstance(each, TextIOWrapper)]
+    for stream in streams:
+        stream.reconfigure(errors="backslashreplace")
     cli.main(own, obj=Invocation(server_flags=tuple(server_flags), loading=loading))
