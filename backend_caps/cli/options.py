@@ -104,7 +104,7 @@ class Request:
 
     def plan(self, registry: Registry) -> PlanDocument:
         """Resolve the flags against what is installed; what was not read is the plan's problem."""
-        unread = () if self.reading is None else self.reading.problems
+        unread = () if self.reading is None else self.reading.unread(self.facts)
         plan = resolve(
             registry.uses(self.flags),
             self.flags,

@@ -25,6 +25,7 @@ CODES: Mapping[str, str] = {
     "engine-star-import": "a name may come from a star import of what the source lacks",
     "engine-value-not-bool": "a class gives a flag a value that is neither True nor False",
     "engine-version-unknown": "nobody has compared this version of the engine with the reader",
+    "engine-wrapper-not-checked": "the engine wraps its backends in what no flag names",
 }
 """Each stable code with its meaning."""
 _REST = "The rest of the engine is read."
@@ -200,4 +201,14 @@ def not_bool(where: str, words: str) -> Problem:
         code="engine-value-not-bool",
         message=f"{where}: {words}, which is neither True nor False; the engine takes its truth.",
         remedy="It counts as undeclared.",
+    )
+
+
+def wrapper_unknown(engine: str, wrapper: str, fact: str) -> Problem:
+    """Tell of a wrapper that the engine picks by the model, and that no plan knows."""
+    return Problem(
+        code="engine-wrapper-not-checked",
+        message=f"where {fact}, {engine} runs its backends in a {wrapper}, whose own word is not "
+        "in this plan.",
+        remedy="See what the report says of it; where it is undeclared, the copy stays on.",
     )

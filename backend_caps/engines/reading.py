@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from backend_caps.capability.backend import Backend
+from backend_caps.capability.facts import Facts
 from backend_caps.capability.status import Problem
+from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.discovery.registry import Registry
+from backend_caps.engines.problems import wrapper_unknown
 from backend_caps.resolution.engine import Engine
 from backend_caps.resolution.rules import RuleSet
 
@@ -33,6 +36,13 @@ class EngineReading:
     """Python files of the engine."""
     num_parsed: int
     """Those of them that had to be parsed."""
+
+    def unread(self, facts: Facts) -> tuple[Problem, ...]:
+        """List what a plan for these facts rests on, and what was not read of it."""
+        if self.engine != "sglang" or facts.attention_arch is not AttentionArch.SSM:
+            return self.problems
+        told = wrapper_unknown(self.engine, "HybridLinearAttnBackend", "attention_arch is ssm")
+        return (*self.problems, told)
 
     @property
     def registry(self) -> Registry:

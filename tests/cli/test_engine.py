@@ -114,6 +114,18 @@ def test_plan_of_an_engine_says_what_was_not_read(acme: CommandLine) -> None:
 
 
 @pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(("arch", "told"), [("ssm", True), ("mha", False)])
+def test_wrapper_that_the_model_brings_is_told(acme: CommandLine, arch: str, told: bool) -> None:
+    """Linear attention runs in a wrapper that no flag names, so the plan may lack its word."""
+    line = f"resolve --path @ --engine sglang --fact attention_arch={arch} --format json -- --tp 2"
+
+    result = acme.run(line)
+
+    codes = {problem["code"] for problem in json.loads(result.stdout)["problems"]}
+    assert ("engine-wrapper-not-checked" in codes) is told
+
+
+@pytest.mark.usefixtures("reader")
 def test_explanation_names_the_engines_line(acme: CommandLine) -> None:
     """The cause of a value stands in the engine's own file."""
     result = acme.run(f"explain --path @ --engine sglang -- --attention-backend fa3 {SPECULATING}")

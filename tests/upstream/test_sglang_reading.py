@@ -1,4 +1,4 @@
-"""What the reader finds in SGLang's wheels, against tables that people wrote by reading them."""
+"""What the reader finds in SGLang's wheels, against tables that were written by reading them."""
 
 from __future__ import annotations
 

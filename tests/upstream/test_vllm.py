@@ -1,4 +1,4 @@
-"""What is read from vLLM's wheel, against a table that a person wrote from the same source."""
+"""What is read from vLLM's wheel, against a table that was written from the same source."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a reader of an engine's source finds: the rows of the tables that the reader is held to.
 
-The tables were written by people reading the source, never by running the reader.
+The tables were written by reading the source, never by running the reader.
 """
 
 from __future__ import annotations
