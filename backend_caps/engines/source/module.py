@@ -225,7 +225,7 @@ class Module:
         """What the module's own names mean once it has run."""
         return {name: _standing(name, meanings) for name, meanings in self.bound.items()}
 
-    def scope_of(self, body: Sequence[ast.stmt], _: object = None) -> Scope:
+    def scope_of(self, body: Sequence[ast.stmt]) -> Scope:
         """Say what the names mean that a body binds."""
         return {name: _standing(name, meanings) for name, meanings in self._bindings(body).items()}
 

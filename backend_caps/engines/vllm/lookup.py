@@ -70,8 +70,7 @@ class Answer:
     def scopes(self) -> tuple[Scope, ...]:
         """What the functions around the values bind, innermost first."""
         module = self.owner.module
-        own = {id(each.node): each for each in module.classes}
-        return tuple(module.scope_of(function.body, own) for function in self._around)
+        return tuple(module.scope_of(function.body) for function in self._around)
 
     @property
     def local_names(self) -> frozenset[str]:

@@ -88,8 +88,7 @@ def _returned(index: Index, call: ast.Call, module: Module) -> Iterator[ClassDef
     """List the classes that a function defines and returns."""
     for _, function in index.resolve(call.func, module):
         if isinstance(function, FunctionDef):
-            own = {id(each.node): each for each in function.module.classes}
-            scope = function.module.scope_of(function.node.body, own)
+            scope = function.module.scope_of(function.node.body)
             for case in returns(function.node):
                 for _, target in index.resolve(case.value, function.module, (scope,)):
                     if isinstance(target, ClassDef):
