@@ -19,7 +19,7 @@ from backend_caps.relay.errors import (
 )
 from backend_caps.relay.future_map import FutureMap
 from backend_caps.relay.layout import DraftShape, RelayField, RelayLayout, RelayPayload
-from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTraits
+from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTraits, StepStreams
 
 __all__ = [
     "DEVICE_TRAITS",
@@ -44,6 +44,7 @@ __all__ = [
     "RowsOutOfRangeError",
     "SpecInfo",
     "StaleRowsError",
+    "StepStreams",
     "StreamPoolError",
     "UndeclaredDeviceError",
     "require_input_ids",

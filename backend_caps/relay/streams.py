@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol, cast
+from typing import Protocol, Self, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,12 @@ class EventLike(Protocol):
     def wait(self, stream: StreamLike, /) -> None:
         """Make a stream wait for the point."""
 
+    def synchronize(self) -> None:
+        """Make the host wait for the point."""
+
+    def query(self) -> bool:
+        """Tell, without waiting, whether the point has been reached."""
+
 
 class StreamLike(Protocol):
     """A queue of device work."""
@@ -41,11 +47,29 @@ class StreamLike(Protocol):
         """Make the host wait for this stream."""
 
 
-class StreamModule(Protocol):
-    """The part of `torch.get_device_module(device)` that the relay uses."""
+class GraphLike(Protocol):
+    """Captured device work, which a replay repeats without its host code."""
 
-    def Event(self) -> EventLike:  # noqa: N802 - torch's name
+    def replay(self) -> None:
+        """Enqueue the captured work on the current stream."""
+
+
+class StreamModule(Protocol):
+    """The part of `torch.get_device_module(device)` that relay and runtime use."""
+
+    def Event(self, *, external: bool = ...) -> EventLike:  # noqa: N802 - torch's name
         """Create an event."""
+
+    def CUDAGraph(self) -> GraphLike:  # noqa: N802 - torch's name
+        """Create a graph; only where the device's traits say that it has any."""
+
+    def graph(
+        self, graph: GraphLike, /, *, pool: tuple[int, int] | None, stream: StreamLike
+    ) -> AbstractContextManager[object]:
+        """Capture into a graph, on a stream, what a `with` block does."""
+
+    def graph_pool_handle(self) -> tuple[int, int]:
+        """Name a memory pool that several graphs share."""
 
     def Stream(self, device: torch.device, /) -> StreamLike:  # noqa: N802 - torch's name
         """Create a stream, or hand one out of a pool."""
@@ -68,6 +92,10 @@ class DeviceTraits:
     """Work runs beside the host, in streams that events order."""
     has_pinned_memory: bool
     """Copies from and to pinned host memory do not block the host."""
+    has_graphs: bool = False
+    """Work can be captured once and replayed without its host code."""
+    has_external_events: bool = False
+    """An event that is recorded within a capture is recorded by every replay."""
     copy_word: torch.dtype | None = None
     """The unit that rows are copied in, whatever their dtype; None copies in their own."""
 
@@ -77,7 +105,9 @@ class DeviceTraits:
 DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
     {
         "cpu": DeviceTraits(has_streams=False, has_pinned_memory=False, copy_word=torch.complex128),
-        "cuda": DeviceTraits(has_streams=True, has_pinned_memory=True),
+        "cuda": DeviceTraits(
+            has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
+        ),
         "mps": DeviceTraits(has_streams=False, has_pinned_memory=False),
         "mtia": DeviceTraits(has_streams=True, has_pinned_memory=True),
         "npu": DeviceTraits(has_streams=True, has_pinned_memory=True),
@@ -126,6 +156,24 @@ class DeviceStreams:
         """Create an event; waiting for it before it is recorded is no wait."""
         return self._module.Event()
 
+    def external_event(self) -> EventLike:
+        """Create an event that the replays of a graph record, where the device has such."""
+        return self._module.Event(external=True)
+
+    def graph(self) -> GraphLike:
+        """Create a graph, on a device that has them."""
+        return self._module.CUDAGraph()
+
+    def graph_pool(self) -> tuple[int, int]:
+        """Name a memory pool for graphs to share."""
+        return self._module.graph_pool_handle()
+
+    def capturing(
+        self, graph: GraphLike, pool: tuple[int, int], stream: StreamLike
+    ) -> AbstractContextManager[object]:
+        """Capture into `graph` what is sent to `stream` within a `with` block."""
+        return self._module.graph(graph, pool=pool, stream=stream)
+
     def current_stream(self) -> StreamLike:
         """Return the stream that work goes to now."""
         return self._module.current_stream(self.device)
@@ -137,6 +185,8 @@ class DeviceStreams:
     def private_stream(self) -> StreamLike:
         """Create a stream whose handle is none of the taken ones, nor the current stream's.
 
+        From then on it is taken itself.
+
         Raises:
             StreamPoolError: every stream that the pool hands out is taken.
         """
@@ -144,6 +194,7 @@ class DeviceStreams:
         for _ in range(_DRAWS):
             stream = self._module.Stream(self.device)
             if stream not in taken:
+                self._taken = (*self._taken, stream)
                 return stream
         raise StreamPoolError(device=str(self.device), drawn=_DRAWS)
 
@@ -165,6 +216,27 @@ class DeviceStreams:
     def is_pinned(self, tensor: Tensor) -> bool:
         """Tell whether a host tensor lies in pinned memory."""
         return tensor.is_pinned()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStreams:
+    """The streams of an overlapped step: three handles, or none of the orderings below holds."""
+
+    schedule: StreamLike
+    """Batches are built here, behind the running forward's last read of what they are built in."""
+    forward: StreamLike
+    """Models run here, one step after the other."""
+    host_copy: StreamLike
+    """Results cross to the host here, so that the host waits for them and not for a forward."""
+
+    @classmethod
+    def drawn_from(cls, streams: DeviceStreams) -> Self:
+        """Draw three streams of their own from a device's pool."""
+        return cls(
+            schedule=streams.private_stream(),
+            forward=streams.private_stream(),
+            host_copy=streams.private_stream(),
+        )
 
 
 def with_index(device: torch.device) -> torch.device:
