@@ -22,10 +22,10 @@ Stated = tuple[object, Origin, str]
 def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | None:
     """Say what a use contributes; nothing where a composite leaves it to its parts."""
     kind = CAPABILITIES[capability]
+    own = {**situation, "role": use.role, "phase": use.phase}
     if use.declaration is None:
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
-        return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), situation)
-    own = {**situation, "role": use.role, "phase": use.phase}
+        return _cause(use, (kind.worst, Origin.MISSING, use.problem.message), own)
     if use.adds_only:
         added = _added(use.declaration, capability, own)
         return _cause(use, _joined(kind, added), own) if added else None
@@ -129,9 +129,10 @@ def _unless_required(
 
 def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
     value, origin, reason = stated
-    unknown = [given for given in use.given if given.truth(situation) is Truth.UNKNOWN]
+    conditions = [given for given in use.given if given is not None]
+    unknown = [str(each) for each in conditions if each.truth(situation) is Truth.UNKNOWN]
     if unknown:
-        reason = f"{reason} (used where {' and '.join(map(str, unknown))}: not known yet)"
+        reason = f"{reason} (used where {' and '.join(unknown)}: not known yet)"
     return Cause(
         kind=CauseKind.BACKEND,
         name=use.backend,

@@ -7,6 +7,7 @@ backend of its own is filled with the backend that really runs there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from backend_caps.capability.backend import Backend, Problem, Reading, Status
@@ -33,6 +34,9 @@ it."""
 _DRAFTS_ON_THE_HOST = frozenset({"NGRAM"})
 """Algorithms without a draft model."""
 
+_Composite = tuple[str, Role, Phase, tuple[str, ...]]
+"""A composite for one slot, role and phase: the names on the way to it, its own last."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
@@ -51,21 +55,25 @@ class Use:
     adds_only: bool = False
     """A composite's own capabilities: what it leaves out is its parts' to say."""
     problem: Problem | None = None
-    given: tuple[Given, ...] = ()
-    """The conditions under which its composites hand it the use; all must hold."""
+    given: tuple[Given | None, ...] = ()
+    """For each composite in `via`, the condition under which it hands the use on; None: always.
+    All must hold. Where there are fewer, they are those of the innermost."""
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
     """By capability, what an engine's source says, where the backend was read from one."""
 
-    def is_made(self, situation: Situation) -> bool:
-        """Tell whether the use may happen: no condition on the way to it is known to fail."""
+    def failing(self, situation: Situation) -> int | None:
+        """Return the place in `given` of the first condition known to fail; None: none is."""
         own = {**situation, "role": self.role, "phase": self.phase}
-        return all(given.truth(own) is not Truth.FALSE for given in self.given)
+        for place, given in enumerate(self.given):
+            if given is not None and given.truth(own) is Truth.FALSE:
+                return place
+        return None
 
     @property
     def sort_key(self) -> tuple[str, ...]:
         """Order uses by role, phase and backend."""
         place = (self.role.value, self.phase.value)
-        conditions = map(str, self.given)
+        conditions = ("" if given is None else str(given) for given in self.given)
         return (*place, self.backend, str(self.source), self.slot, *self.via, *conditions)
 
 
@@ -99,36 +107,74 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
 def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
     """Leave out the uses whose conditions are known to fail.
 
-    A composite of whose parts none is left for a role and phase has no part for it.
+    A composite, also one inside another, of whose parts none is left for a role and phase has no
+    part for it.
     """
-    uses = tuple(uses)
-    made = [use for use in uses if use.is_made(situation)]
-    yield from made
-    served = {_place(use) for use in made if not use.adds_only}
-    failing = [use for use in uses if not use.is_made(situation)]
-    for use in failing:
-        if _place(use) not in served:
-            served.add(_place(use))
-            same = [other for other in failing if _place(other) == _place(use)]
-            failed = " nor ".join(sorted({str(given) for other in same for given in other.given}))
-            yield _without_part(use, use.via[0] if use.via else use.backend, f": neither {failed}")
+    stopped: list[tuple[Use, int]] = []
+    handing: set[_Composite] = set()
+    for use in uses:
+        failing = use.failing(situation)
+        if failing is None:
+            yield use
+        else:
+            stopped.append((use, failing))
+        if not use.adds_only:
+            handing.update(_composites(use)[: _num_handing(use, failing)])
+    yield from _left_without_part(stopped, handing)
 
 
-def _place(use: Use) -> tuple[object, ...]:
-    """Say where a use comes from: its slot, and the backend that the slot names."""
-    return use.slot, use.role, use.phase, use.via[0] if use.via else use.backend
+def _left_without_part(
+    stopped: Iterable[tuple[Use, int]], handing: AbstractSet[_Composite]
+) -> Iterator[Use]:
+    """List the composites that stop uses and hand none on, each with its failing conditions."""
+    failed: dict[Use, set[str]] = {}
+    for use, failing in stopped:
+        composite = _composites(use)[_num_handing(use, failing)]
+        if composite not in handing:
+            failed.setdefault(_whole(use, composite, failing), set()).add(str(use.given[failing]))
+    for whole, conditions in failed.items():
+        word = "not" if len(conditions) == 1 else "neither"
+        yield _without_part(whole, f": {word} {' nor '.join(sorted(conditions))}")
 
 
-def _without_part(whole: Use, name: str, why: str = "") -> Use:
+def _composites(use: Use) -> tuple[_Composite, ...]:
+    """List the composites on the way to a use, outermost first, for its place in the server."""
+    way = use.via or (use.backend,)  # by hand, a use may have conditions and no composite
+    return tuple((use.slot, use.role, use.phase, way[:end]) for end in range(1, len(way) + 1))
+
+
+def _num_handing(use: Use, failing: int | None) -> int:
+    """Count the composites that hand a use on, before the one whose condition fails."""
+    num_composites = len(_composites(use))
+    if failing is None:
+        return num_composites
+    return max(0, num_composites - len(use.given) + failing)
+
+
+def _whole(use: Use, composite: _Composite, failing: int) -> Use:
+    """Put the composite in the place of the use; its own source is not known here."""
+    *_, (*via, name) = composite
+    return Use(
+        backend=name,
+        role=use.role,
+        phase=use.phase,
+        declaration=None,
+        slot=use.slot,
+        via=tuple(via),
+        given=use.given[:failing],
+    )
+
+
+def _without_part(whole: Use, why: str = "") -> Use:
     problem = Problem(
         code="no-part",
         message=(
-            f"composite backend {name!r} has no part for "
+            f"composite backend {whole.backend!r} has no part for "
             f"{whole.role.value} {whole.phase.value} ({whole.slot}){why}."
         ),
         remedy="Name another backend, or a part that takes it in the composite's declaration.",
     )
-    return replace(whole, backend=name, via=(), given=(), declaration=None, problem=problem)
+    return replace(whole, declaration=None, problem=problem)
 
 
 def _slots(flags: ServerFlags) -> Iterator[_Slot]:
@@ -200,11 +246,10 @@ def _of_parts(
     via = (*whole.via, whole.backend)
     taken = [part for part in parts if part.takes(slot.role, slot.phase)]
     for part in taken:
-        given = () if part.given is None else (part.given,)
         for use in _expanded(slot, part.backend, backends, via):
-            yield replace(use, given=given + use.given)
+            yield replace(use, given=(part.given, *use.given))
     if not taken:
-        yield replace(_without_part(whole, whole.backend), via=whole.via)
+        yield _without_part(whole)
 
 
 def _use(

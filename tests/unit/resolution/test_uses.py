@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import permutations, product
 
 import pytest
 
@@ -9,11 +11,14 @@ from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.resolution.plan import Cause
+from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import ENGINE_DEFAULT, Use, made_of, uses_of
 from tests.unit.building import (
     OPTS_OUT,
     READS,
+    SPECULATING,
     broken,
     error_of,
     errors_of,
@@ -21,6 +26,7 @@ from tests.unit.building import (
     installed,
     named,
     shipped,
+    use,
 )
 
 _FA3, _MLA, _TRITON = installed("fa3", OPTS_OUT), installed("mla", READS), installed("triton")
@@ -390,6 +396,315 @@ def test_composite_whose_every_part_is_ruled_out_is_missing(backend: Backend) ->
         "neither device = cuda nor device = npu.",
         remedy="Name another backend, or a part that takes it in the composite's declaration.",
     )
+
+
+_YES, _NO, _OPEN = Given(device={"cuda"}), Given(device={"npu"}), Given(head_size={64})
+_CUDA = {"device": "cuda"}
+_Tree = Mapping[str, Sequence[Part]]
+
+
+def _tree(parts: _Tree) -> Mapping[str, Backend]:
+    """Install these composites, and every part that is none; `safe` alone reads no lengths."""
+    leaves = {part.backend for own in parts.values() for part in own} - set(parts)
+    backends = [installed(name, OPTS_OUT if name == "safe" else READS) for name in leaves]
+    return named(*backends, *(installed(name, parts=own) for name, own in parts.items()))
+
+
+def _ways(uses: Iterable[Use]) -> list[str]:
+    """Write each way to a decode; a composite that has no part ends in a dash."""
+    ways = [
+        "/".join((*use.via, use.backend, *([] if use.declaration else ["-"])))
+        for use in uses
+        if use.phase is Phase.DECODE and not use.adds_only
+    ]
+    return sorted(ways)
+
+
+def _made(backends: Mapping[str, Backend]) -> Iterator[Use]:
+    return made_of(uses_of(flags("--attention-backend outer"), backends), _CUDA)
+
+
+@pytest.mark.parametrize(
+    ("parts", "ways"),
+    [
+        pytest.param(
+            {"outer": [Part("inner"), Part("safe")], "inner": [Part("needy", given=_NO)]},
+            ["outer/inner/-", "outer/safe"],
+            id="the outer has another part",
+        ),
+        pytest.param(
+            {"outer": [Part("inner")], "inner": [Part("needy", given=_NO)]},
+            ["outer/inner/-"],
+            id="the outer has no other part",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("inner"), Part("safe", given=_NO)],
+                "inner": [Part("needy", given=_NO)],
+            },
+            ["outer/inner/-"],
+            id="the outer's other part is ruled out",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("inner"), Part("other")],
+                "inner": [Part("needy", given=_NO)],
+                "other": [Part("needy", given=_NO), Part("safe", given=_NO)],
+            },
+            ["outer/inner/-", "outer/other/-"],
+            id="both parts are left without one",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("inner", given=_NO), Part("inner", given=_YES), Part("safe")],
+                "inner": [Part("needy", given=_NO)],
+            },
+            ["outer/inner/-", "outer/safe"],
+            id="one of two ways to the inner holds",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("middle"), Part("safe")],
+                "middle": [Part("inner"), Part("safe")],
+                "inner": [Part("needy", given=_NO)],
+            },
+            ["outer/middle/inner/-", "outer/middle/safe", "outer/safe"],
+            id="the third level",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("middle"), Part("safe")],
+                "middle": [Part("inner", given=_NO)],
+                "inner": [Part("needy", given=_NO), Part("safe")],
+            },
+            ["outer/middle/-", "outer/safe"],
+            id="the second level of three",
+        ),
+    ],
+)
+def test_inner_composite_whose_every_part_is_ruled_out_is_missing(
+    parts: _Tree, ways: list[str]
+) -> None:
+    """A composite inside another has no part where none is left, whatever the outer has."""
+    made = _made(_tree(parts))
+
+    assert _ways(made) == ways
+
+
+@pytest.mark.parametrize(
+    ("parts", "ways"),
+    [
+        pytest.param(
+            {
+                "outer": [Part("inner"), Part("safe")],
+                "inner": [Part("needy", given=_NO), Part("other", given=_YES)],
+            },
+            ["outer/inner/other", "outer/safe"],
+            id="one of two parts holds",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("inner"), Part("safe")],
+                "inner": [Part("needy", given=_NO), Part("other", given=_OPEN)],
+            },
+            ["outer/inner/other", "outer/safe"],
+            id="one of two parts is open",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("inner", given=_NO), Part("safe")],
+                "inner": [Part("needy", given=_NO)],
+            },
+            ["outer/safe"],
+            id="the outer does not use it",
+        ),
+        pytest.param(
+            {"outer": [Part("inner", given=_NO)], "inner": [Part("needy", given=_NO)]},
+            ["outer/-"],
+            id="the outer is left without one",
+        ),
+        pytest.param(
+            {
+                "outer": [Part("middle"), Part("safe")],
+                "middle": [Part("inner")],
+                "inner": [Part("needy", given=_NO), Part("other")],
+            },
+            ["outer/middle/inner/other", "outer/safe"],
+            id="a part is left on the third level",
+        ),
+        pytest.param(
+            {"outer": [Part("needy", given=Given(phase={Phase.PREFILL})), Part("safe")]},
+            ["outer/safe"],
+            id="the use's own phase rules a part out",
+        ),
+    ],
+)
+def test_inner_composite_that_has_a_part_or_is_not_used_is_not_missing(
+    parts: _Tree, ways: list[str]
+) -> None:
+    """Only a composite that gets a use, and has no part left for it, is missing."""
+    made = _made(_tree(parts))
+
+    assert _ways(made) == ways
+
+
+_CONDITIONS = (None, _YES, _NO, _OPEN)
+
+
+def _expected(name: str, parts: _Tree, via: tuple[str, ...] = ()) -> Iterator[str]:
+    """Walk the tree from its root, as the engine does."""
+    way = (*via, name)
+    if name not in parts:
+        yield "/".join(way)
+        return
+    left = [part for part in parts[name] if part.given is not _NO]
+    for part in left:
+        yield from _expected(part.backend, parts, way)
+    if not left:
+        yield "/".join((*way, "-"))
+
+
+def test_made_uses_are_those_of_a_walk_from_the_root() -> None:
+    """For any conditions on three levels, the uses are what the engine's own walk reaches."""
+    trees = [
+        {
+            "outer": [Part("middle", given=a), Part("safe", given=b)],
+            "middle": [Part("inner", given=c), Part("other", given=d)],
+            "inner": [Part("needy", given=e)],
+        }
+        for a, b, c, d, e in product(_CONDITIONS, repeat=5)
+    ]
+
+    found = [_ways(_made(_tree(parts))) for parts in trees]
+
+    assert found == [sorted(_expected("outer", parts)) for parts in trees]
+
+
+def _host_lens(parts: _Tree, line: str = "--device cuda") -> tuple[HostSeqLens, list[Cause]]:
+    read = flags(f"--attention-backend outer {SPECULATING} {line}")
+    resolved = resolve(uses_of(read, _tree(parts)), read)["host_seq_lens"]
+    assert isinstance(resolved.value, HostSeqLens)
+    return resolved.value, [cause for cause in resolved.causes if cause.phase is Phase.DECODE]
+
+
+_HOLE: _Tree = {"outer": [Part("inner"), Part("safe")], "inner": [Part("needy", given=_NO)]}
+
+
+def test_inner_composite_without_a_part_counts_as_the_worst() -> None:
+    """What nobody is left to say is no opt-out: the host's lengths stay exact."""
+    value, _ = _host_lens(_HOLE)
+
+    assert value is HostSeqLens.EXACT
+
+
+def test_inner_composite_without_a_part_is_named_by_the_cause() -> None:
+    """The cause names the inner composite, the way to it and the condition that failed."""
+    _, causes = _host_lens(_HOLE)
+
+    words = "composite backend 'inner' has no part for {} decode (--attention-backend): {}."
+    found = [(cause.name, cause.via, cause.reason) for cause in causes if cause.name != "safe"]
+    assert found == [
+        ("inner", ("outer",), words.format(role, "not device = npu"))
+        for role in ("draft", "target")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param(_OPEN, " (used where head_size = 64: not known yet)", id="open"),
+        pytest.param(Given(role=set(Role), phase={Phase.DECODE}), "", id="decided by the use"),
+    ],
+)
+def test_missing_use_keeps_the_conditions_on_the_way_to_it(given: Given, words: str) -> None:
+    """A composite without a part that is reached under an open condition says so."""
+    parts = {**_HOLE, "outer": [Part("inner", given=given), Part("safe")]}
+
+    _, causes = _host_lens(parts)
+
+    reasons = {cause.reason.partition("npu.")[2] for cause in causes if cause.name == "inner"}
+    assert reasons == {words}
+
+
+def test_missing_use_names_the_conditions_of_its_own_parts_alone() -> None:
+    """What failed or is open further out is no cause of a composite that has no part."""
+    middle = [Part("inner"), Part("needy", given=Given(device={"musa"}))]
+    inner = [Part("needy", given=_NO), Part("other", given=Given(device={"xpu"}))]
+
+    made = _made(_tree({"outer": [Part("middle")], "middle": middle, "inner": inner}))
+
+    assert {use.problem.message.partition(": ")[2] for use in made if use.problem} == {
+        "neither device = npu nor device = xpu."
+    }
+
+
+def test_missing_use_is_of_the_composite_and_not_of_its_part() -> None:
+    """A part's source, words and place say nothing of a composite that has lost it."""
+    inner = installed("inner", READS, parts=[Part("needy", given=_NO)])
+    outer = installed("outer", parts=[Part("inner", given=_OPEN), Part("safe")])
+
+    made = _made(named(inner, outer, installed("needy", READS), installed("safe", OPTS_OUT)))
+
+    missing = [use for use in made if use.declaration is None]
+    assert {(use.backend, use.source, use.via, use.given, use.adds_only) for use in missing} == {
+        ("inner", BY_HAND, ("outer",), (_OPEN,), False)
+    }
+
+
+def test_uses_hold_one_condition_for_each_composite() -> None:
+    """A composite that hands a use on under no condition has its place all the same."""
+    middle, inner = [Part("inner", given=_YES)], [Part("safe")]
+    backends = _tree({"outer": [Part("middle")], "middle": middle, "inner": inner})
+
+    uses = uses_of(flags("--attention-backend outer"), backends)
+
+    assert {(use.via, use.given) for use in uses} == {
+        (("outer", "middle", "inner"), (None, _YES, None))
+    }
+
+
+@pytest.mark.parametrize(
+    ("via", "given", "ways"),
+    [
+        pytest.param((), (_NO,), ["a/-"], id="no composite"),
+        pytest.param((), (None, _NO), ["a/-"], id="no composite and two conditions"),
+        pytest.param(("outer",), (_YES, _NO), ["outer/-"], id="more conditions"),
+        pytest.param(
+            ("outer", "inner"), (_NO, None, None), ["outer/-"], id="more, and the first fails"
+        ),
+        pytest.param(("outer", "inner"), (_NO,), ["outer/inner/-"], id="fewer conditions"),
+        pytest.param(("outer",), (), ["outer/a"], id="no condition"),
+    ],
+)
+def test_use_by_hand_never_vanishes(
+    via: tuple[str, ...], given: tuple[Given | None, ...], ways: list[str]
+) -> None:
+    """However many conditions a use by hand has for its composites, a failing one is told."""
+    by_hand = replace(use("a"), via=via, given=given)
+
+    made = made_of([by_hand], _CUDA)
+
+    assert _ways(made) == ways
+
+
+def test_use_by_hand_with_fewer_conditions_takes_them_for_the_innermost() -> None:
+    """Too few conditions are read for the worse: the outer's other part is no help."""
+    by_hand = replace(use("a"), via=("outer", "inner"), given=(_NO,))
+    other = replace(use("b"), via=("outer",))
+
+    made = made_of([by_hand, other], _CUDA)
+
+    assert _ways(made) == ["outer/b", "outer/inner/-"]
+
+
+def test_uses_with_one_condition_on_different_levels_have_one_order() -> None:
+    """Where a condition stands counts for the order, as its words do."""
+    levels = [(_OPEN, None), (None, _OPEN), (None, None)]
+    uses = [replace(use("a"), via=("outer", "inner"), given=given) for given in levels]
+
+    orders = [sorted(each, key=lambda use: use.sort_key) for each in permutations(uses)]
+
+    assert orders == [[uses[2], uses[1], uses[0]]] * 6
 
 
 def test_composite_with_a_part_that_is_not_installed_has_a_missing_use() -> None:
