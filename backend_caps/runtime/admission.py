@@ -1,0 +1,157 @@
+"""Who runs next: admission of prompts, in chunks, and retraction when the KV cache is full.
+
+All of it is host work on host numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from backend_caps.runtime.memory import RequestMemory, num_pages_of
+from backend_caps.runtime.request import FinishReason, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a prompt, to run in the next step."""
+
+    request: Request
+    num_tokens: int
+
+
+class WaitingLine:
+    """Requests that have no row, or not all of their prompt in the KV cache.
+
+    At most one request is cut in the middle of its prompt, the one that is first in line.
+
+    Args:
+        memory: rows and pages.
+        max_prefill_tokens: the most prompt tokens of a step.
+        chunked_prefill_size: the most prompt tokens of a step where prompts may be cut; None
+            runs every prompt whole.
+    """
+
+    def __init__(
+        self, memory: RequestMemory, *, max_prefill_tokens: int, chunked_prefill_size: int | None
+    ) -> None:
+        self._memory = memory
+        self._line: deque[Request] = deque()
+        self._cut: Request | None = None
+        self._is_cutting = chunked_prefill_size is not None
+        self._budget = chunked_prefill_size or max_prefill_tokens
+
+    def __len__(self) -> int:
+        """Count the requests that wait."""
+        return len(self._line) + (self._cut is not None)
+
+    def __iter__(self) -> Iterable[Request]:
+        """List the requests that wait, the first in line first."""
+        return iter((*(() if self._cut is None else (self._cut,)), *self._line))
+
+    def add(self, request: Request) -> None:
+        """Put a request at the end of the line, or where it stood before it was retracted."""
+        behind = [own for own in self._line if own.number > request.number]
+        self._line.insert(len(self._line) - len(behind), request)
+
+    def admit(self, num_running: int) -> list[Stretch]:
+        """Choose the stretches of the next step, and give their requests rows.
+
+        Room is left for one page of every request that runs, so that an admission is not paid for
+        by a retraction in the same step.
+        """
+        budget = self._budget
+        free = self._memory.pages.num_free - num_running
+        stretches: list[Stretch] = []
+        while budget > 0 and (request := self._first()) is not None:
+            count = request.num_left_to_prefill if request is self._cut else _length(request)
+            count = min(count, budget) if self._is_cutting else count
+            if stretches and count > budget:
+                break
+            pages = self._pages_for(request, count)
+            if pages > free or not self._enter(request):
+                break
+            free, budget = free - pages - 1, budget - count
+            stretches.append(Stretch(request, count))
+            self._cut = request if count < request.num_left_to_prefill else None
+            if self._cut is not None:
+                break
+        return stretches
+
+    def give_up_cut(self) -> Request | None:
+        """Take the half-run prompt out of the KV cache, back to the line, where there is one."""
+        request, self._cut = self._cut, None
+        if request is not None:
+            self._retract(request)
+        return request
+
+    def retract(self, request: Request) -> None:
+        """Take a running request out of the KV cache, back to the line."""
+        self._retract(request)
+
+    def drop_aborted(self) -> list[Request]:
+        """Take out of the line whom its caller gave up."""
+        dropped = [own for own in (*self._line, self._cut) if own is not None and own.is_finished]
+        self._line = deque(own for own in self._line if not own.is_finished)
+        if self._cut is not None and self._cut.is_finished:
+            self._memory.release(self._cut.row)
+            self._cut.leave()
+            self._cut = None
+        return dropped
+
+    def _first(self) -> Request | None:
+        return self._cut if self._cut is not None else (self._line[0] if self._line else None)
+
+    def _enter(self, request: Request) -> bool:
+        if request is self._cut:
+            return True
+        if not self._memory.rows.num_free:
+            return False
+        request.enter(*self._memory.rows.alloc())
+        self._line.popleft()
+        return True
+
+    def _pages_for(self, request: Request, num_tokens: int) -> int:
+        if request is self._cut:
+            return self._memory.num_pages_missing(request.row, request.num_prefilled + num_tokens)
+        return num_pages_of(num_tokens, self._memory.page_size)
+
+    def _retract(self, request: Request) -> None:
+        self._memory.release(request.row)
+        request.leave()
+        request.num_retractions += 1
+        self.add(request)
+
+
+def _length(request: Request) -> int:
+    """Count the tokens that a stay would prefill."""
+    return len(request.prompt) + len(request.output)
+
+
+def choose_retractions(
+    running: Sequence[Request], num_pages_missing: Sequence[int], memory: RequestMemory
+) -> list[Request]:
+    """Choose whom to retract until the rest fits: the latest arrivals, and never the last one.
+
+    Args:
+        running: the requests that decode next.
+        num_pages_missing: pages that each lacks for its next token.
+        memory: rows and pages.
+    """
+    by_arrival = sorted(zip(running, num_pages_missing, strict=True), key=lambda own: own[0].number)
+    free = memory.pages.num_free
+    missing = sum(num_pages_missing)
+    chosen: list[Request] = []
+    while missing > free and len(by_arrival) > 1:
+        request, own_missing = by_arrival.pop()
+        missing -= own_missing
+        free += memory.num_pages(request.row)
+        chosen.append(request)
+    return chosen
+
+
+def abort(request: Request) -> None:
+    """Mark a request as given up; the scheduler takes it out before its next step."""
+    if not request.is_finished:
+        request.finish_reason = FinishReason.ABORT

@@ -1,0 +1,162 @@
+"""What the runtime asks of an attention backend: the methods that SGLang's contract has.
+
+Shapes: B requests and T tokens in a batch, Hq query heads, Hk key and value heads, D and Dv their
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.resolution.uses import Use
+from backend_caps.runtime.errors import ImplementationError, SharedUseError, UnservedPhaseError
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+
+
+class AttentionBackend(Protocol):
+    """Attention over a paged KV cache.
+
+    An eager forward calls `init_forward_metadata`, then `forward` once a layer. A captured one
+    calls `init_cuda_graph_state` once, the two parts of the metadata at the capture, and before
+    each replay the out-of-graph part alone: the other was captured with the layers.
+    """
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Prepare an eager forward of `batch`."""
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Make the buffers whose addresses captures keep, for batches of up to this size."""
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Do the host's share of a batch's metadata, before a capture and before each replay."""
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """Do the device's share, which a capture records and a replay repeats."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: AttentionLayer,
+        batch: ForwardBatch,
+        *,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """Attend from this forward's tokens to their requests' contexts, for one layer.
+
+        q        [T, Hq * D], device
+        k        [T, Hk * D], device
+        v        [T, Hk * Dv], device
+        returns  [T, Hq * Dv], device
+
+        Stream: the current one. Sync: none.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardContext:
+    """What one forward hands down to every layer of a model."""
+
+    backend: AttentionBackend
+    batch: ForwardBatch
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend in one layer: [T, Hq * D], [T, Hk * D], [T, Hk * Dv] to [T, Hq * Dv]."""
+        return self.backend.forward(q, k, v, layer, self.batch)
+
+
+class BackendSite(Protocol):
+    """What a backend is built from: the pools that it reads, by SGLang's names."""
+
+    @property
+    def req_to_token_pool(self) -> ReqToTokenPool:
+        """The page table's pool."""
+
+    @property
+    def token_to_kv_pool(self) -> TokenToKVPool:
+        """The KV cache's pool."""
+
+
+class _Implementation(Protocol):
+    def __call__(self, site: BackendSite, /) -> AttentionBackend: ...
+
+
+class PhaseBackends:
+    """The backends of one role, by phase: a pair where the flags name one for each.
+
+    A backend that serves several phases is built once.
+
+    Args:
+        uses: a plan's.
+        role: whose uses of them.
+        site: what each backend is built from.
+
+    Raises:
+        SharedUseError: a composite's parts share one phase; who serves which layer is the model's
+            to say, and this runtime has no such model.
+        ImplementationError: a backend names no implementation, or none that can be imported.
+    """
+
+    def __init__(self, uses: Iterable[Use], role: Role, site: BackendSite) -> None:
+        self.names = _by_phase(uses, role)
+        made = {
+            name: load_implementation(use)(site)
+            for name, use in {use.backend: use for use in self.names.values()}.items()
+        }
+        self._backends = {phase: made[use.backend] for phase, use in self.names.items()}
+        self.made: Mapping[str, AttentionBackend] = made
+
+    def of(self, phase: Phase) -> AttentionBackend:
+        """Return the backend of a phase.
+
+        Raises:
+            UnservedPhaseError: the plan has no use of this role and phase.
+        """
+        backend = self._backends.get(phase)
+        if backend is None:
+            served = tuple(own.value for own in self._backends)
+            raise UnservedPhaseError(phase=phase.value, served=served)
+        return backend
+
+
+def _by_phase(uses: Iterable[Use], role: Role) -> Mapping[Phase, Use]:
+    found: dict[Phase, Use] = {}
+    for use in uses:
+        if use.role is not role or use.adds_only:
+            continue
+        other = found.setdefault(use.phase, use)
+        if other.backend != use.backend:
+            names = tuple(sorted((other.backend, use.backend)))
+            raise SharedUseError(phase=use.phase.value, backends=names)
+    return found
+
+
+def load_implementation(use: Use) -> _Implementation:
+    """Import the class that a backend's declaration names.
+
+    Raises:
+        ImplementationError: it names none, or it cannot be imported.
+    """
+    declaration = use.declaration
+    if declaration is None or declaration.implementation is None:
+        problem = "was not read" if declaration is None else "names no implementation"
+        raise ImplementationError(backend=use.backend, implementation=None, problem=problem)
+    module, _, name = declaration.implementation.partition(":")
+    try:
+        implementation: object = import_module(module)
+        for part in name.split("."):
+            implementation = getattr(implementation, part)
+    except (ImportError, AttributeError) as error:
+        raise ImplementationError(
+            backend=use.backend, implementation=declaration.implementation, problem=str(error)
+        ) from error
+    return cast("_Implementation", implementation)

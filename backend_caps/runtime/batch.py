@@ -1,0 +1,250 @@
+"""The scheduler's batch: what the next step is made of.
+
+Its lengths stand twice, on the device and in the mirror on the host, and the two are equal
+whenever a method of it has returned. No tensor of it is ever written to: a step that runs may
+still read the old one, so every change makes a new one. No list is either. A forward therefore
+gets a copy, and keeps what it got.
+
+Shapes: B requests in the batch, T prompt tokens, R decode rows mixed in after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase
+from backend_caps.relay import SpecInfo
+from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.request import Request
+from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.tokens import token_positions
+
+
+class ForwardMode(Enum):
+    """What kind of step a batch is."""
+
+    EXTEND = "extend"
+    """Each request brings a stretch of its prompt."""
+    DECODE = "decode"
+    """Each request brings its last token."""
+    MIXED = "mixed"
+    """Stretches of prompts, then the last tokens of others."""
+    IDLE = "idle"
+    """No request: other ranks have some."""
+
+    @property
+    def phase(self) -> Phase:
+        """Whose backend runs it: decode rows of a mixed batch are stretches of one token."""
+        return Phase.DECODE if self is ForwardMode.DECODE else Phase.PREFILL
+
+
+@dataclass(slots=True, kw_only=True)
+class ScheduleBatch:
+    """One step's requests. All its methods run on the schedule stream, and none makes it wait."""
+
+    memory: RequestMemory
+    staging: Staging
+    mode: ForwardMode
+    requests: tuple[Request, ...] = ()
+    generations: tuple[int, ...] = ()
+    """The stay of each request that the step is of; a result of an earlier stay is dropped."""
+    req_pool_indices: Tensor
+    """[B] int64, device: their rows."""
+    req_pool_indices_cpu: Tensor
+    """[B] int64, host: the same."""
+    seq_lens: Tensor
+    """[B] int64, device: each context's length, this step's tokens included."""
+    seq_lens_cpu: Tensor | None
+    """[B] int64, host: the mirror; None where nobody keeps one."""
+    seq_lens_sum: int | None = None
+    """The mirror's sum, where somebody has it; `ForwardBatch.init_new` computes it otherwise."""
+    seq_lens_cpu_upper_bound: Tensor | None = None
+    """[B] int64, host: never below `seq_lens`; None where nobody needs it."""
+    input_ids: Tensor | None = None
+    """[B] int64, device: tokens, or sentinels while `input_ids_pending`."""
+    input_ids_pending: bool = False
+    prefill_input_ids_cpu: Tensor | None = None
+    """[T] int64, pinned host: prompt tokens, which cross at forward entry."""
+    mix_running_indices: Tensor | None = None
+    """[R] int64, device: rows of the decode tokens that follow the prompts'."""
+    out_cache_loc: Tensor | None = None
+    """[T + R] or [B] int64, device: where this step's keys and values go."""
+    extend_seq_lens: tuple[int, ...] | Tensor | None = None
+    """[B] this step's tokens of each request, on the host, or int64 on the device."""
+    extend_prefix_lens: tuple[int, ...] | Tensor | None = None
+    """[B] tokens of each request before this step's; on the same side."""
+    samples: tuple[bool, ...] = ()
+    """Which requests this step makes a token of: all but those with more prompt to come."""
+    spec_info: SpecInfo | None = None
+    """The draft worker's state; None outside speculative decode."""
+
+    @classmethod
+    def empty(cls, memory: RequestMemory, staging: Staging) -> Self:
+        """Make a batch without requests: one to merge others into, or an idle step."""
+        nobody = torch.zeros(0, dtype=torch.int64, device=staging.streams.device)
+        nobody_cpu = torch.zeros(0, dtype=torch.int64)
+        return cls(
+            memory=memory,
+            staging=staging,
+            mode=ForwardMode.IDLE,
+            req_pool_indices=nobody,
+            req_pool_indices_cpu=nobody_cpu,
+            seq_lens=nobody,
+            seq_lens_cpu=nobody_cpu,
+            seq_lens_sum=0,
+            input_ids=nobody,
+            out_cache_loc=nobody,
+        )
+
+    @classmethod
+    def prepare_for_extend(
+        cls,
+        requests: Sequence[Request],
+        num_tokens: Sequence[int],
+        memory: RequestMemory,
+        staging: Staging,
+    ) -> Self:
+        """Make a batch of the next stretch of each request's prompt.
+
+        Token ids stay on the host, pinned, until the forward takes them (`resolve_future`).
+
+        Args:
+            requests: each has a row.
+            num_tokens: how many tokens of each.
+            memory: gives them their pages.
+            staging: carries lengths and tokens to the device.
+
+        Raises:
+            OutOfPagesError: the KV cache is too full; nothing has changed.
+        """
+        prefixes = tuple(request.num_prefilled for request in requests)
+        ends = [start + count for start, count in zip(prefixes, num_tokens, strict=True)]
+        rows = [request.row for request in requests]
+        memory.grow(rows, ends)
+        stretches = zip(requests, prefixes, ends, strict=True)
+        ids = [token for own, start, end in stretches for token in own.prefill[start:end]]
+        numbers = staging.upload((rows, ends, prefixes, num_tokens))
+        req_pool_indices, seq_lens, device_prefixes, device_lens = numbers.unbind()
+        owners, positions = token_positions(device_prefixes, device_lens, len(ids))
+        for request, end in zip(requests, ends, strict=True):
+            request.num_prefilled = end
+        return cls(
+            memory=memory,
+            staging=staging,
+            mode=ForwardMode.EXTEND,
+            requests=tuple(requests),
+            generations=tuple(request.generation for request in requests),
+            req_pool_indices=req_pool_indices,
+            req_pool_indices_cpu=torch.tensor(rows),
+            seq_lens=seq_lens,
+            seq_lens_cpu=torch.tensor(ends),
+            seq_lens_sum=sum(ends),
+            prefill_input_ids_cpu=staging.stage(ids),
+            out_cache_loc=memory.slots_of(req_pool_indices[owners], positions),
+            extend_seq_lens=tuple(num_tokens),
+            extend_prefix_lens=prefixes,
+            samples=tuple(not request.num_left_to_prefill for request in requests),
+        )
+
+    def prepare_for_decode(self) -> None:
+        """Make this batch's next step: one more token of each request.
+
+        Slots come from the lengths before the token is added, out of place: a step that runs may
+        still read the old lengths.
+
+        Raises:
+            OutOfPagesError: the KV cache is too full; nothing has changed.
+        """
+        mirror = self.mirror
+        lengths = mirror.tolist()
+        rows = [request.row for request in self.requests]
+        self.memory.grow(rows, [length + 1 for length in lengths])
+        self.out_cache_loc = self.memory.slots_of(self.req_pool_indices, self.seq_lens)
+        self.seq_lens = self.seq_lens + 1
+        self.seq_lens_cpu = mirror + 1
+        self.seq_lens_sum = None
+        self.mode = ForwardMode.DECODE
+        self.extend_seq_lens = self.extend_prefix_lens = None
+        self.samples = (True,) * len(self.requests)
+        self.input_ids = self.prefill_input_ids_cpu = self.mix_running_indices = None
+
+    def mix_with_running(self, running: ScheduleBatch) -> None:
+        """Append decode rows to this batch of prompts; `running` is prepared for decode.
+
+        Their tokens are read from the relay at forward entry, by `mix_running_indices`.
+        """
+        assert isinstance(self.extend_seq_lens, tuple), "prompts are cut on the host"
+        assert isinstance(self.extend_prefix_lens, tuple), "prompts are cut on the host"
+        assert self.out_cache_loc is not None, "a prepared batch has slots"
+        assert running.out_cache_loc is not None, "a prepared batch has slots"
+        prefixes = [length - 1 for length in running.mirror.tolist()]
+        slots = torch.cat((self.out_cache_loc, running.out_cache_loc))
+        staged, lens = self.prefill_input_ids_cpu, self.extend_seq_lens
+        before = self.extend_prefix_lens
+        self.merge(running)
+        self.mode = ForwardMode.MIXED
+        self.prefill_input_ids_cpu = staged
+        self.mix_running_indices = running.req_pool_indices
+        self.out_cache_loc = slots
+        self.extend_seq_lens = (*lens, *(1 for _ in prefixes))
+        self.extend_prefix_lens = (*before, *prefixes)
+
+    def filter(self, keep: Sequence[int]) -> None:
+        """Keep only these requests, by their places in the batch."""
+        if len(keep) == len(self.requests):
+            return
+        kept = self.staging.upload((keep,))[0]
+        kept_cpu = torch.tensor(keep, dtype=torch.int64)
+        self.requests = tuple(self.requests[place] for place in keep)
+        self.generations = tuple(self.generations[place] for place in keep)
+        self.samples = tuple(self.samples[place] for place in keep)
+        self.req_pool_indices = self.req_pool_indices[kept]
+        self.req_pool_indices_cpu = self.req_pool_indices_cpu[kept_cpu]
+        self.seq_lens = self.seq_lens[kept]
+        self.seq_lens_cpu = None if self.seq_lens_cpu is None else self.seq_lens_cpu[kept_cpu]
+        bound = self.seq_lens_cpu_upper_bound
+        self.seq_lens_cpu_upper_bound = None if bound is None else bound[kept_cpu]
+        self._forget_the_step()
+
+    def merge(self, other: ScheduleBatch) -> None:
+        """Append another batch's requests; where either has no mirror, neither has the result."""
+        self.requests = (*self.requests, *other.requests)
+        self.generations = (*self.generations, *other.generations)
+        self.samples = (*self.samples, *other.samples)
+        self.req_pool_indices = torch.cat((self.req_pool_indices, other.req_pool_indices))
+        self.req_pool_indices_cpu = torch.cat(
+            (self.req_pool_indices_cpu, other.req_pool_indices_cpu)
+        )
+        self.seq_lens = torch.cat((self.seq_lens, other.seq_lens))
+        self.seq_lens_cpu = _both(self.seq_lens_cpu, other.seq_lens_cpu)
+        self.seq_lens_cpu_upper_bound = _both(
+            self.seq_lens_cpu_upper_bound, other.seq_lens_cpu_upper_bound
+        )
+        self._forget_the_step()
+
+    def copy(self) -> ScheduleBatch:
+        """Return what a step keeps of this batch, whatever becomes of it."""
+        return replace(self)
+
+    @property
+    def mirror(self) -> Tensor:
+        """[B] int64, host: the lengths, where the scheduler needs them and always has them."""
+        assert self.seq_lens_cpu is not None, "outside speculative decode the mirror is kept"
+        return self.seq_lens_cpu
+
+    def _forget_the_step(self) -> None:
+        """Drop what was of the last step alone."""
+        self.seq_lens_sum = None
+        self.input_ids = self.prefill_input_ids_cpu = self.mix_running_indices = None
+        self.input_ids_pending = False
+        self.out_cache_loc = self.extend_seq_lens = self.extend_prefix_lens = None
+
+
+def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return None if one is None or other is None else torch.cat((one, other))

@@ -1,0 +1,138 @@
+"""What a caller can get wrong about the runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend_caps.errors import BackendCapsError
+
+
+@dataclass(eq=False, kw_only=True)
+class SamplingError(BackendCapsError):
+    """A value of a request's sampling is out of its range."""
+
+    field: str
+    value: object
+    expected: str
+
+    @property
+    def message(self) -> str:
+        """The value, and its range."""
+        return (
+            f"sampling has {self.field}={self.value!r}; {self.expected} was expected. "
+            f"Give Sampling(..., {self.field}=...) such a value."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class PoolShapeError(BackendCapsError):
+    """A pool was asked for without room for anything."""
+
+    field: str
+    value: int
+
+    @property
+    def message(self) -> str:
+        """The size, and the least one."""
+        return f"{self.field} is {self.value}; at least 1 was expected. Make the pool larger."
+
+
+@dataclass(eq=False, kw_only=True)
+class OutOfPagesError(BackendCapsError):
+    """More pages of the KV cache were asked for than are free."""
+
+    wanted: int
+    free: int
+    pages: int
+
+    @property
+    def message(self) -> str:
+        """What was asked for, what there is, and what to do."""
+        return (
+            f"{self.wanted} pages of the KV cache were asked for, and {self.free} of {self.pages} "
+            f"are free. Retract requests first, or make the cache larger."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class RequestTooLongError(BackendCapsError):
+    """A request can never run: it is longer than the context or than the whole KV cache."""
+
+    num_prompt_tokens: int
+    max_new_tokens: int
+    limit: int
+    limited_by: str
+
+    @property
+    def message(self) -> str:
+        """Its length, the limit, and what sets it."""
+        return (
+            f"a prompt of {self.num_prompt_tokens} tokens with max_new_tokens="
+            f"{self.max_new_tokens} needs {self.num_prompt_tokens + self.max_new_tokens} tokens; "
+            f"{self.limited_by} has {self.limit}. Shorten one of them, or enlarge that."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class PromptError(BackendCapsError):
+    """A prompt holds no token, or one that the model does not have."""
+
+    problem: str
+    expected: str
+
+    @property
+    def message(self) -> str:
+        """What it holds, and what it may hold."""
+        return f"a prompt {self.problem}; {self.expected}. Check the tokenizer that made it."
+
+
+@dataclass(eq=False, kw_only=True)
+class UnservedPhaseError(BackendCapsError):
+    """A forward needs a backend that the plan does not have."""
+
+    phase: str
+    served: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """The phase, and the phases that have one."""
+        served = ", ".join(sorted(self.served)) or "none"
+        return (
+            f"the plan has no use of phase {self.phase!r}; it has: {served}. "
+            f"Resolve the plan from the uses of the server's flags: registry.uses(flags)."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class SharedUseError(BackendCapsError):
+    """Two parts of a composite serve one phase, layer by layer."""
+
+    phase: str
+    backends: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """The phase, the backends, and what this runtime can run."""
+        return (
+            f"phase {self.phase!r} is shared by {', '.join(map(repr, self.backends))}; one backend "
+            f"a phase was expected. Name one of them in --attention-backend."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ImplementationError(BackendCapsError):
+    """A backend's code cannot be had."""
+
+    backend: str
+    implementation: str | None
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """The backend, where its code was looked for, and what happened."""
+        where = "" if self.implementation is None else f" ({self.implementation})"
+        return (
+            f"backend {self.backend!r}{where} cannot be built: {self.problem}; a declaration "
+            f"with implementation='package.module:Class' was expected. Install what it needs, or "
+            f"name another backend."
+        )

@@ -1,0 +1,123 @@
+"""One forward's batch: the scheduler's batch made into tensors.
+
+`ForwardBatch.init_new` is the one place where that happens, and the owner of the sum of the
+lengths. What a forward changes it changes here: the scheduler's batch is only read.
+
+Shapes: B requests in the batch, T tokens in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from backend_caps.relay import require_input_ids
+from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.runtime.choice import sampling_of
+from backend_caps.runtime.model.sampling import SamplingBatch
+from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.tokens import token_positions
+
+
+@dataclass(slots=True, kw_only=True)
+class ForwardBatch:
+    """What model and attention read. With extend lengths, each request brings its own number of
+    tokens; without them, all bring T / B.
+    """
+
+    mode: ForwardMode
+    input_ids: Tensor
+    """[T] int64, device."""
+    positions: Tensor
+    """[T] int64, device: each token's place in its context."""
+    req_pool_indices: Tensor
+    """[B] int64, device: rows of the page table; 0 for a padded request."""
+    seq_lens: Tensor
+    """[B] int64, device: each context's length, this forward's tokens included."""
+    out_cache_loc: Tensor
+    """[T] int64, device: where the tokens' keys and values go."""
+    seq_lens_cpu: Tensor | None
+    """[B] int64, host: the mirror, or None where nobody keeps one."""
+    seq_lens_sum: int | None
+    """The mirror's sum; None where there is no mirror."""
+    seq_lens_cpu_upper_bound: Tensor | None = None
+    """[B] int64, host: never below `seq_lens`; None where nobody needs it."""
+    extend_seq_lens: Tensor | None = None
+    """[B] int64, device: tokens of each request; None where all bring the same."""
+    extend_prefix_lens: Tensor | None = None
+    """[B] int64, device: tokens before them; None where `extend_seq_lens` is."""
+    extend_seq_lens_cpu: tuple[int, ...] | None = None
+    """The same on the host, where the scheduler cut the tokens there."""
+    extend_prefix_lens_cpu: tuple[int, ...] | None = None
+    last_token_indices: Tensor | None = None
+    """[B] int64, device: each request's last token, of which logits are made; None: every token."""
+    sampling: SamplingBatch | None = None
+    """How tokens are chosen; None where every request is greedy."""
+
+    @property
+    def batch_size(self) -> int:
+        """B."""
+        return self.req_pool_indices.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return self.input_ids.shape[0]
+
+    @classmethod
+    def init_new(cls, batch: ScheduleBatch, staging: Staging) -> Self:
+        """Make a step's tensors, once its tokens are there (`FutureMap.resolve_future`).
+
+        Extend lengths come as host numbers or as device tensors, both of one kind. Host numbers
+        are uploaded and kept beside; tensors are used as they are, and the host has none.
+
+        Stream: the current one, which must be the forward stream.
+        Sync: none. Keeps: the batch's tensors.
+
+        Raises:
+            PendingInputIdsError: the tokens are not there.
+        """
+        input_ids = require_input_ids(batch)
+        assert batch.out_cache_loc is not None, "a prepared batch has slots"
+        made = cls(
+            mode=batch.mode,
+            input_ids=input_ids,
+            positions=batch.seq_lens,  # set below
+            req_pool_indices=batch.req_pool_indices,
+            seq_lens=batch.seq_lens,
+            out_cache_loc=batch.out_cache_loc,
+            seq_lens_cpu=batch.seq_lens_cpu,
+            seq_lens_sum=_total(batch),
+            seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound,
+            sampling=sampling_of(batch, staging),
+        )
+        if batch.extend_seq_lens is None:
+            made.positions = batch.seq_lens - 1
+        else:
+            made._place_extends(batch, staging)  # noqa: SLF001 - its own
+        return made
+
+    def _place_extends(self, batch: ScheduleBatch, staging: Staging) -> None:
+        lens, prefixes = batch.extend_seq_lens, batch.extend_prefix_lens
+        if isinstance(lens, Tensor):
+            assert isinstance(prefixes, Tensor), "both are on the device, or both on the host"
+            self.extend_seq_lens, self.extend_prefix_lens = lens, prefixes
+        else:
+            assert isinstance(lens, tuple), "both are on the device, or both on the host"
+            assert isinstance(prefixes, tuple), "both are on the device, or both on the host"
+            self.extend_seq_lens, self.extend_prefix_lens = staging.upload((lens, prefixes)).unbind()
+            self.extend_seq_lens_cpu, self.extend_prefix_lens_cpu = lens, prefixes
+        _, self.positions = token_positions(
+            self.extend_prefix_lens, self.extend_seq_lens, self.num_tokens
+        )
+        self.last_token_indices = self.extend_seq_lens.cumsum(0) - 1
+
+
+def _total(batch: ScheduleBatch) -> int | None:
+    """Sum the mirror where nobody did; without a mirror there is no sum."""
+    if batch.seq_lens_sum is not None or batch.seq_lens_cpu is None:
+        return batch.seq_lens_sum
+    return sum(batch.seq_lens_cpu.tolist())

@@ -1,0 +1,258 @@
+"""Where requests stand: rows of the page table, pages of the KV cache.
+
+Who has which page is known on the host, which alone hands pages out; the device has the table that
+attention reads. Page 0 and row 0 are padding: no request gets them, so a padded row of a batch
+reads and writes what is nobody's.
+
+Shapes: P rows in the request pool, W entries in a row, S slots in the KV cache, N pages in an
+upload, T tokens in a batch, Hk key and value heads, D and Dv their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend_caps.runtime.errors import OutOfPagesError, PoolShapeError
+from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.staging import Staging
+
+
+class ReqToTokenPool:
+    """The page table: for every row, the slot of each of its tokens.
+
+    Args:
+        max_requests: the rows that requests can have; row 0 comes on top.
+        max_context_len: the tokens of the longest request.
+        page_size: tokens a page; rows are as wide as whole pages.
+        device: where the table is.
+    """
+
+    def __init__(
+        self, *, max_requests: int, max_context_len: int, page_size: int, device: torch.device
+    ) -> None:
+        for name, value in (
+            ("max_requests", max_requests),
+            ("max_context_len", max_context_len),
+            ("page_size", page_size),
+        ):
+            if value < 1:
+                raise PoolShapeError(field=name, value=value)
+        self.max_context_len = max_context_len
+        self.page_size = page_size
+        width = num_pages_of(max_context_len, page_size) * page_size
+        self.req_to_token = torch.zeros(max_requests + 1, width, dtype=torch.int32, device=device)
+        self._free = list(range(max_requests, 0, -1))
+        self._generations = [0] * (max_requests + 1)
+
+    @property
+    def pool_size(self) -> int:
+        """P: every row, row 0 included."""
+        return self.req_to_token.shape[0]
+
+    @property
+    def num_free(self) -> int:
+        """Rows that no request has."""
+        return len(self._free)
+
+    def alloc(self) -> tuple[int, int]:
+        """Take a row, and number the stay in it: (row, generation)."""
+        assert self._free, "rows are taken only where `num_free` says that there are any"
+        row = self._free.pop()
+        self._generations[row] += 1
+        return row, self._generations[row]
+
+    def free(self, row: int) -> None:
+        """Give a row back."""
+        assert row not in self._free, f"row {row} is free already"
+        assert 0 < row < self.pool_size, f"row {row} is no request's"
+        self._free.append(row)
+
+
+class TokenToKVPool:
+    """The KV cache: keys and values of every slot, layer by layer.
+
+    Args:
+        num_slots: S, the padding page included.
+        num_layers: layers of the model.
+        num_heads: Hk.
+        head_dim: D.
+        v_head_dim: Dv.
+        dtype: of keys and values.
+        device: where they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_slots: int,
+        num_layers: int,
+        num_heads: int,
+        head_dim: int,
+        v_head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def buffers(size: int) -> list[Tensor]:
+            shape = (num_slots, num_heads, size)
+            return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+
+        self.num_slots = num_slots
+        self._keys = buffers(head_dim)
+        self._values = buffers(v_head_dim)
+
+    def get_key_buffer(self, layer_id: int) -> Tensor:
+        """Return a layer's keys [S, Hk, D], device."""
+        return self._keys[layer_id]
+
+    def get_value_buffer(self, layer_id: int) -> Tensor:
+        """Return a layer's values [S, Hk, Dv], device."""
+        return self._values[layer_id]
+
+    def set_kv_buffer(self, layer: AttentionLayer, loc: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store keys and values of a forward's tokens.
+
+        loc  [T] int64, device  their slots; slot 0 may repeat
+        k    [T, Hk, D], device  converted to the cache's dtype
+        v    [T, Hk, Dv], device  converted to the cache's dtype
+
+        Stream: the current one. Sync: none. Keeps: nothing; both are copied from. Capture: yes.
+        """
+        keys, values = self._keys[layer.layer_id], self._values[layer.layer_id]
+        keys.index_put_((loc,), k.to(keys.dtype))
+        values.index_put_((loc,), v.to(values.dtype))
+
+
+class PagePool:
+    """The pages of the KV cache that no request has. On the host; page 0 is none of them.
+
+    The last one that came back is the first one that goes out, so that a page that is used again
+    too soon is used again at once.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self._free = list(range(num_pages, 0, -1))
+        self._is_free = [False] + [True] * num_pages
+
+    @property
+    def num_free(self) -> int:
+        """Pages that no request has."""
+        return len(self._free)
+
+    def alloc(self, count: int) -> list[int]:
+        """Take pages.
+
+        Raises:
+            OutOfPagesError: there are not that many; none is taken.
+        """
+        if count > len(self._free):
+            raise OutOfPagesError(wanted=count, free=len(self._free), pages=self.num_pages)
+        taken = [self._free.pop() for _ in range(count)]
+        for page in taken:
+            self._is_free[page] = False
+        return taken
+
+    def free(self, pages: Sequence[int]) -> None:
+        """Give pages back."""
+        for page in pages:
+            assert 0 < page <= self.num_pages, f"page {page} is no request's"
+            assert not self._is_free[page], f"page {page} is free already"
+            self._is_free[page] = True
+        self._free.extend(reversed(pages))
+
+
+@dataclass(frozen=True, slots=True)
+class _NewPages:
+    rows: list[int]
+    starts: list[int]
+    """The first position of each page in its row."""
+    slots: list[int]
+    """The first slot of each page."""
+
+
+class RequestMemory:
+    """Rows and pages of every request, and the one writer of the page table.
+
+    Args:
+        rows: the request pool.
+        pages: the KV cache's free pages.
+        staging: carries new entries of the table to the device.
+    """
+
+    def __init__(self, rows: ReqToTokenPool, pages: PagePool, staging: Staging) -> None:
+        self.rows = rows
+        self.pages = pages
+        self.page_size = rows.page_size
+        self._staging = staging
+        self._of_row: list[list[int]] = [[] for _ in range(rows.pool_size)]
+        table = rows.req_to_token
+        self._within_page = torch.arange(self.page_size, device=table.device)
+
+    def num_pages(self, row: int) -> int:
+        """Count the pages that a row has."""
+        return len(self._of_row[row])
+
+    def num_pages_missing(self, row: int, length: int) -> int:
+        """Count the pages that a row lacks for so many tokens."""
+        return max(0, num_pages_of(length, self.page_size) - len(self._of_row[row]))
+
+    def grow(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        """Give each row the pages that it lacks for its length, and enter them in the table.
+
+        Stream: enqueued on the current stream, which must be the schedule stream: the running
+        forward may read the table, and the schedule stream is behind its last read.
+        Sync: none. Allocates: the upload of three numbers a page.
+
+        Raises:
+            OutOfPagesError: there are too few pages; no row gets any.
+        """
+        missing = [self.num_pages_missing(*each) for each in zip(rows, lengths, strict=True)]
+        taken = self.pages.alloc(sum(missing))
+        new = _NewPages([], [], [])
+        for row, count in zip(rows, missing, strict=True):
+            own = self._of_row[row]
+            for page in taken[:count]:
+                new.rows.append(row)
+                new.starts.append(len(own) * self.page_size)
+                new.slots.append(page * self.page_size)
+                own.append(page)
+            del taken[:count]
+        if new.rows:
+            self._enter(new)
+
+    def release(self, row: int) -> None:
+        """Give a row and its pages back.
+
+        Steps that read them may be under way: whoever gets them writes to the table behind the
+        barrier of the schedule stream, and to the KV cache behind them on the forward stream.
+        """
+        pages = self._of_row[row]
+        self._of_row[row] = []
+        self.pages.free(pages)
+        self.rows.free(row)
+
+    def slots_of(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Look up where tokens stand.
+
+        rows       [T] int64, device
+        positions  [T] int64, device
+        returns    [T] int64, device
+
+        Stream: the current one, which must be the schedule stream. Sync: none.
+        """
+        return self.rows.req_to_token[rows, positions].to(torch.int64)
+
+    def _enter(self, new: _NewPages) -> None:
+        packed = self._staging.upload((new.rows, new.starts, new.slots))
+        rows, starts, slots = packed[:, :, None].unbind()
+        table = self.rows.req_to_token
+        table[rows, starts + self._within_page] = (slots + self._within_page).to(table.dtype)
+
+
+def num_pages_of(num_tokens: int, page_size: int) -> int:
+    """Count the pages that hold so many tokens."""
+    return -(-num_tokens // page_size)

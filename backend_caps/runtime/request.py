@@ -1,0 +1,115 @@
+"""One request: what was asked, what came of it, and where it stands in the pools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from backend_caps.runtime.errors import SamplingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a request's tokens are chosen, and when they end.
+
+    Raises:
+        SamplingError: a value is out of its range.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_k: int | None = None
+    """Choose among so many of the likeliest tokens; None among all."""
+    top_p: float = 1.0
+    """Choose among the likeliest tokens whose probabilities sum up to this."""
+    seed: int = 0
+    """Of the noise; the same request with the same seed gets the same tokens, in any batch."""
+    stop_token_ids: frozenset[int] = frozenset()
+    """Tokens that end the output; they are part of it."""
+
+    def __post_init__(self) -> None:
+        limits = (
+            ("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
+            ("temperature", self.temperature, self.temperature >= 0, "0 or more"),
+            ("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "at least 1, or None"),
+            ("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("seed", self.seed, 0 <= self.seed < 2**63, "0 or more and below 2**63"),
+        )
+        for name, value, holds, expected in limits:
+            if not holds:
+                raise SamplingError(field=name, value=value, expected=expected)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always chosen."""
+        return self.temperature == 0 or self.top_k == 1
+
+
+class FinishReason(Enum):
+    """Why a request's output ended."""
+
+    STOP = "stop"
+    """A stop token came."""
+    LENGTH = "length"
+    """`max_new_tokens` were made."""
+    ABORT = "abort"
+    """The caller gave it up."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt on its way to its output. The scheduler writes to it, and nobody else."""
+
+    number: int
+    """Its place in the order of arrival, which it keeps when it is retracted."""
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    output: list[int] = field(default_factory=list)
+    """The tokens that the host has seen."""
+    finish_reason: FinishReason | None = None
+    row: int = 0
+    """Its row in the request pool; 0, the padding row, while it has none."""
+    generation: int = 0
+    """The number of its stay in that row."""
+    num_prefilled: int = 0
+    """Tokens of this stay whose prefill was launched."""
+    prefill: tuple[int, ...] = ()
+    """What this stay prefills: the prompt, and whatever was made of the output before it."""
+    num_launched: int = 0
+    """Tokens of this stay's output that were launched; the host may not have seen all."""
+    num_retractions: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its output has ended."""
+        return self.finish_reason is not None
+
+    @property
+    def num_left_to_prefill(self) -> int:
+        """Tokens that this stay has yet to prefill."""
+        return len(self.prefill) - self.num_prefilled
+
+    @property
+    def is_launched_out(self) -> bool:
+        """Whether every token that it may make is made or under way."""
+        num_before = len(self.prefill) - len(self.prompt)
+        return num_before + self.num_launched >= self.sampling.max_new_tokens
+
+    def enter(self, row: int, generation: int) -> None:
+        """Begin a stay in a row."""
+        self.row, self.generation = row, generation
+        self.prefill = (*self.prompt, *self.output)
+        self.num_prefilled = self.num_launched = 0
+
+    def leave(self) -> None:
+        """End the stay; whatever of it is under way is nobody's."""
+        self.row = self.generation = 0
+
+    def take(self, token: int) -> None:
+        """Append a token, and end the output where it is the last one."""
+        self.output.append(token)
+        if token in self.sampling.stop_token_ids:
+            self.finish_reason = FinishReason.STOP
+        elif len(self.output) >= self.sampling.max_new_tokens:
+            self.finish_reason = FinishReason.LENGTH

@@ -1,0 +1,108 @@
+"""What a step did, and how long the host took for it.
+
+Times are of the host's clock, in seconds. On a device with streams a launch returns before the
+work is done; on one without, the model's time is the forward's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+
+
+@dataclass(slots=True)
+class StepClock:
+    """When the host passed the stations of one step; the scheduler sets them as it goes."""
+
+    began_s: float
+    """It began to choose the batch."""
+    lengths_s: float = 0.0
+    """It had the lengths that the plan asks for."""
+    model_s: float = 0.0
+    """It entered the model."""
+    model_done_s: float = 0.0
+    """It came back from the model."""
+    launched_s: float = 0.0
+    """All of the step was enqueued."""
+    result_s: float = 0.0
+    """It began to wait for the step's tokens."""
+    tokens_s: float = 0.0
+    """It had the tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """One processed step."""
+
+    mode: ForwardMode
+    num_requests: int
+    num_tokens: int
+    """Tokens that the forward computed."""
+    num_made: int
+    """Tokens that requests got."""
+    num_running: int
+    """Requests that decode next."""
+    num_waiting: int
+    """Requests whose prompt has not run, or not all of it."""
+    num_retractions: int
+    """Requests that were taken out of the KV cache since the step before."""
+    total_seq_lens: int
+    """Tokens of all contexts."""
+    host_waits: int
+    """Times the host waited for the device: for the tokens, and for the lengths under EXACT."""
+    bytes_to_host: int
+    bytes_to_device: int
+    replayed: bool
+    """Whether a captured graph ran it."""
+    clock: StepClock
+
+    @property
+    def host_s(self) -> float:
+        """The host's time outside the model, waiting aside: building, launching and processing."""
+        clock = self.clock
+        launch_s = clock.launched_s - clock.began_s
+        return launch_s - (clock.model_done_s - clock.model_s)
+
+    @property
+    def wait_s(self) -> float:
+        """The host's time waiting for the tokens."""
+        return self.clock.tokens_s - self.clock.result_s
+
+    @property
+    def overlap_ratio(self) -> float:
+        """The share of the time from launch to tokens in which the host did other things."""
+        span_s = self.clock.tokens_s - self.clock.launched_s
+        return 1.0 - self.wait_s / span_s if span_s > 0 else 0.0
+
+
+class StepObserver(Protocol):
+    """Who wants to know of every step."""
+
+    def observe(self, stats: StepStats) -> None:
+        """Take in a step whose result was processed."""
+
+
+class NoObserver:
+    """Nobody wants to know."""
+
+    def observe(self, stats: StepStats) -> None:
+        """Let it pass."""
+
+
+def now_s() -> float:
+    """Read the host's clock."""
+    return perf_counter()
+
+
+def total_seq_lens(batch: ScheduleBatch) -> int:
+    """Sum the lengths of a batch's contexts, by the mirror or, without one, by its requests.
+
+    The mirror has the lengths that the step started from; a request has what the host has seen,
+    which is behind by the steps under way.
+    """
+    if batch.seq_lens_cpu is not None:
+        return sum(batch.seq_lens_cpu.tolist())
+    return sum(len(request.prompt) + len(request.output) for request in batch.requests)

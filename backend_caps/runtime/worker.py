@@ -1,0 +1,69 @@
+"""The worker: one role's model, its backends and its graphs, from a forward's batch to tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase
+from backend_caps.relay.streams import EventLike
+from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.choice import choose
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.model import LlamaModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """What a step leaves on the device."""
+
+    tokens: Tensor
+    """[B] int64, device: a token of each request."""
+    reads_done: EventLike | None = None
+    """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
+
+
+class Worker:
+    """Run forwards of a model.
+
+    Args:
+        model: the model.
+        backends: its attention, by phase.
+        graphs: what was captured, by phase.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        backends: PhaseBackends,
+        graphs: Mapping[Phase, GraphRunner],
+    ) -> None:
+        self._model = model
+        self._backends = backends
+        self._graphs = graphs
+
+    def forward(self, batch: ForwardBatch) -> StepOutput:
+        """Run a step's forward, and choose its tokens.
+
+        Stream: the current one, which must be the forward stream. Sync: none, where the backend
+        declares `sync_free_prepare`.
+        """
+        if batch.mode is ForwardMode.IDLE:
+            return StepOutput(tokens=batch.input_ids)
+        phase = batch.mode.phase
+        graphs = self._graphs.get(phase)
+        if graphs is not None and graphs.holds(batch):
+            replayed = graphs.replay(batch)
+            tokens = choose(replayed.logits, batch.sampling)
+            return StepOutput(tokens=tokens, reads_done=replayed.reads_done)
+        return StepOutput(tokens=choose(self._eager(batch, phase), batch.sampling))
+
+    def _eager(self, batch: ForwardBatch, phase: Phase) -> Tensor:
+        backend = self._backends.of(phase)
+        backend.init_forward_metadata(batch)
+        context = ForwardContext(backend, batch)
+        return self._model(batch.input_ids, batch.positions, context, batch.last_token_indices)
