@@ -1,0 +1,39 @@
+"""A Llama-architecture decoder loaded from a Hugging Face folder, and the choice of tokens.
+
+It knows neither backends nor batches: attention is what the forward's context makes of it.
+"""
+
+from backend_caps.runtime.model.config import DefaultRope, Llama3Rope, LlamaConfig
+from backend_caps.runtime.model.errors import (
+    ModelConfigError,
+    ModelFileMissingError,
+    ModelFileUnreadableError,
+    ModelWeightsError,
+    UnsupportedDtypeError,
+    UnsupportedModelError,
+)
+from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer
+from backend_caps.runtime.model.linear import Embedding, LMHead
+from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.loading import load_llama
+from backend_caps.runtime.model.sampling import SamplingBatch, sample_tokens
+
+__all__ = [
+    "AttentionContext",
+    "DecoderLayer",
+    "DefaultRope",
+    "Embedding",
+    "LMHead",
+    "Llama3Rope",
+    "LlamaConfig",
+    "LlamaModel",
+    "ModelConfigError",
+    "ModelFileMissingError",
+    "ModelFileUnreadableError",
+    "ModelWeightsError",
+    "SamplingBatch",
+    "UnsupportedDtypeError",
+    "UnsupportedModelError",
+    "load_llama",
+    "sample_tokens",
+]

@@ -1,0 +1,202 @@
+"""The shape of a Llama-architecture decoder, as its config.json says it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PositiveFloat,
+    PositiveInt,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails
+
+from backend_caps.resolution.errors import raise_all
+from backend_caps.runtime.model.errors import (
+    ModelConfigError,
+    ModelFileMissingError,
+    ModelFileUnreadableError,
+)
+from backend_caps.runtime.model.supported import unsupported
+
+_PARSED = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class DefaultRope(BaseModel):
+    """Turn positions into angles as RoPE was first described."""
+
+    model_config = _PARSED
+
+    rope_type: Literal["default"] = "default"
+    """Plain RoPE."""
+    rope_theta: PositiveFloat = 10000.0
+    """The base of the wavelengths."""
+
+
+class Llama3Rope(BaseModel):
+    """Turn positions into angles as Llama 3.1 does: long wavelengths are stretched."""
+
+    model_config = _PARSED
+
+    rope_type: Literal["llama3"] = "llama3"
+    """RoPE by the frequency's band."""
+    rope_theta: PositiveFloat = 10000.0
+    """The base of the wavelengths."""
+    factor: PositiveFloat
+    """How far the longest wavelengths are stretched."""
+    low_freq_factor: PositiveFloat
+    """What turns less often than this in the original context is stretched whole."""
+    high_freq_factor: PositiveFloat
+    """What turns more often than this in the original context is left alone."""
+    original_max_position_embeddings: PositiveInt
+    """The context that the model was trained with before."""
+
+    @field_validator("high_freq_factor")
+    @classmethod
+    def _check_bands(cls, high: float, info: ValidationInfo) -> float:
+        low: float = info.data.get("low_freq_factor", 0.0)
+        if high <= low:
+            raise ValueError(f"more than low_freq_factor {low}")
+        return high
+
+
+def _token_ids(value: object) -> object:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+class LlamaConfig(BaseModel):
+    """What a Llama-architecture decoder is made of; other keys of its config.json are ignored.
+
+    A key that is not there has the value that `transformers` gives it for a Llama.
+    """
+
+    model_config = _PARSED
+
+    vocab_size: PositiveInt
+    """Tokens that the model knows."""
+    hidden_size: PositiveInt
+    """Features of a token between the layers."""
+    intermediate_size: PositiveInt
+    """Features of a token inside an MLP."""
+    num_hidden_layers: PositiveInt
+    """Decoder layers."""
+    num_attention_heads: PositiveInt
+    """Query heads."""
+    num_key_value_heads: PositiveInt
+    """Key and value heads; they divide the query heads."""
+    head_dim: Annotated[int, Field(gt=0, multiple_of=2)]
+    """Features of a head."""
+    max_position_embeddings: PositiveInt = 2048
+    """Positions that the model was made for."""
+    rms_norm_eps: PositiveFloat = 1e-6
+    """What keeps a norm from dividing by zero."""
+    rope: Annotated[DefaultRope | Llama3Rope, Field(discriminator="rope_type")] = DefaultRope()
+    """How positions turn into angles."""
+    tie_word_embeddings: StrictBool = False
+    """The LM head's weight is the embedding's."""
+    attention_bias: StrictBool = False
+    """The attention's projections have biases."""
+    mlp_bias: StrictBool = False
+    """The MLP's projections have biases."""
+    dtype: str | None = None
+    """What the weights were saved in, by torch's name without `torch.`; None where nobody said."""
+    eos_token_ids: Annotated[tuple[int, ...], BeforeValidator(_token_ids)] = ()
+    """The tokens that end a text; empty where nobody said."""
+
+    @field_validator("num_key_value_heads")
+    @classmethod
+    def _check_heads(cls, num_heads: int, info: ValidationInfo) -> int:
+        num_queries: int = info.data.get("num_attention_heads", num_heads)
+        if num_queries % num_heads:
+            raise ValueError(f"a divisor of num_attention_heads {num_queries}")
+        return num_heads
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Self:
+        """Read the config.json in a Hugging Face folder.
+
+        Raises:
+            ModelFileMissingError: the folder has none.
+            ModelFileUnreadableError: it is not a JSON object.
+            UnsupportedModelError: it describes what this decoder does not compute.
+            ModelConfigError: a value is none that its key can have.
+            ExceptionGroup: it has several of the last two.
+        """
+        path = Path(folder) / "config.json"
+        raw = _read(path)
+        raise_all(f"config {str(path)!r}", list(unsupported(str(path), raw)))
+        try:
+            return cls.model_validate(_normalised(raw))
+        except ValidationError as error:
+            raise_all(f"config {str(path)!r}", _faults(str(path), error))
+            raise
+
+
+def _read(path: Path) -> Mapping[str, JsonValue]:
+    if not path.is_file():
+        raise ModelFileMissingError.from_folder(path.parent, path.name)
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileUnreadableError(
+            path=str(path), expected="JSON in UTF-8", reason=str(error)
+        ) from error
+    if not isinstance(raw, dict):
+        raise ModelFileUnreadableError(
+            path=str(path), expected="a JSON object", reason=f"it holds {type(raw).__name__}"
+        )
+    return raw
+
+
+def _normalised(raw: Mapping[str, JsonValue]) -> Mapping[str, object]:
+    """Say in one way what versions of transformers say in several."""
+    # A null stands for a key that is left out, in every version.
+    config: dict[str, object] = {key: value for key, value in raw.items() if value is not None}
+    heads, size = config.get("num_attention_heads"), config.get("hidden_size")
+    if heads is not None:
+        config.setdefault("num_key_value_heads", heads)
+    if isinstance(heads, int) and isinstance(size, int) and heads > 0:
+        config.setdefault("head_dim", size // heads)
+    config["rope"] = _rope(config)
+    config["dtype"] = config.get("dtype", config.get("torch_dtype"))
+    config["eos_token_ids"] = config.get("eos_token_id")
+    return config
+
+
+def _rope(config: Mapping[str, object]) -> object:
+    given = config.get("rope_parameters", config.get("rope_scaling", {}))
+    if not isinstance(given, dict):
+        return given
+    rope = {key: value for key, value in given.items() if value is not None}
+    if "rope_theta" in config:
+        rope.setdefault("rope_theta", config["rope_theta"])
+    rope.setdefault("rope_type", rope.get("type", "default"))
+    return rope
+
+
+def _faults(path: str, error: ValidationError) -> list[ModelConfigError]:
+    return [_fault(path, details) for details in error.errors(include_url=False)]
+
+
+def _fault(path: str, details: ErrorDetails) -> ModelConfigError:
+    is_missing = details["type"] == "missing"
+    said = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    return ModelConfigError(
+        path=path,
+        key=str(details["loc"][-1]),
+        value=None if is_missing else details["input"],
+        expected="a value" if is_missing else said,
+    )

@@ -1,0 +1,100 @@
+"""A Llama-architecture decoder: embedding, layers, norm and LM head.
+
+Shapes: B requests and T tokens in the batch, H features of a token, V tokens in the vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer
+from backend_caps.runtime.model.linear import Embedding, LMHead, NamedWeights, RMSNorm, named
+from backend_caps.runtime.model.rotary import RotaryTable
+
+
+class LlamaModel:
+    """A decoder with the weights that `load_llama` gives it; it has arbitrary ones before.
+
+    Args:
+        config: its shape.
+        device: where it is.
+        dtype: what it computes in.
+        num_positions: the positions that it can tell apart; by default those of the config.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        num_positions: int | None = None,
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self.num_positions = num_positions or config.max_position_embeddings
+        """A position at or above it cannot be computed."""
+        size = config.hidden_size
+        self.embedding = Embedding(config.vocab_size, size, device, dtype)
+        self.rotary = RotaryTable(config.rope, config.head_dim, self.num_positions, device, dtype)
+        self.layers = tuple(
+            DecoderLayer(config, layer_id, device, dtype)
+            for layer_id in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(size, config.rms_norm_eps, device, dtype)
+        self.lm_head = LMHead(
+            self.embedding.weight
+            if config.tie_word_embeddings
+            else torch.empty(config.vocab_size, size, device=device, dtype=dtype)
+        )
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        context: AttentionContext,
+        last_token_indices: Tensor | None = None,
+    ) -> Tensor:
+        """Score what may come after each request's last token, or after every token.
+
+        input_ids           [T] int64, device  0 <= id < V
+        positions           [T] int64, device  0 <= position < num_positions
+        last_token_indices  [B] int64, device  places among the T; None: all of them, B = T
+        returns             [B, V] float32, device
+
+        Stream: the current one. Sync: the backend's. Allocates: the result and what lies between.
+        Keeps: nothing, but keys and values in the KV cache. Capture: the backend's.
+        """
+        hidden = self.hidden_states(input_ids, positions, context)
+        if last_token_indices is not None:
+            hidden = hidden.index_select(0, last_token_indices)
+        return self.lm_head(hidden)
+
+    def hidden_states(
+        self, input_ids: Tensor, positions: Tensor, context: AttentionContext
+    ) -> Tensor:
+        """Compute all but the LM head: what it scores, and what a draft head continues from.
+
+        input_ids  [T] int64, device  0 <= id < V
+        positions  [T] int64, device  0 <= position < num_positions
+        returns    [T, H] device
+
+        Stream: the current one. Sync: the backend's. Allocates: the result and what lies between.
+        Keeps: nothing, but keys and values in the KV cache. Capture: the backend's.
+        """
+        rotation = self.rotary.look_up(positions)
+        hidden = self.embedding(input_ids)
+        for layer in self.layers:
+            hidden = layer(hidden, rotation, context)
+        return self.norm(hidden)
+
+    def named_weights(self) -> NamedWeights:
+        """List the weights by their names in a checkpoint; a tied LM head has none there."""
+        yield from named("model.embed_tokens", self.embedding)
+        for number, layer in enumerate(self.layers):
+            yield from named(f"model.layers.{number}", layer)
+        yield from named("model.norm", self.norm)
+        if not self.config.tie_word_embeddings:
+            yield from named("lm_head", self.lm_head)
