@@ -6,7 +6,7 @@ All of it is host work on host numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
@@ -46,7 +46,7 @@ class WaitingLine:
         """Count the requests that wait."""
         return len(self._line) + (self._cut is not None)
 
-    def __iter__(self) -> Iterable[Request]:
+    def __iter__(self) -> Iterator[Request]:
         """List the requests that wait, the first in line first."""
         return iter((*(() if self._cut is None else (self._cut,)), *self._line))
 

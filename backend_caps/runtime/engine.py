@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
+from pathlib import Path
 
 import torch
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.sizes import Conflict, Exact
-from backend_caps.capability.vocabulary import BatchKind, SharedReadsEnd
+from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine, abort
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.errors import PromptError, RequestTooLongError
+from backend_caps.runtime.errors import PageSizeError, PromptError, RequestTooLongError
 from backend_caps.runtime.graphs import GraphRunner
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
-from backend_caps.runtime.model import Llama, load_llama
+from backend_caps.runtime.model import load_llama
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.scheduler import NewToken, Scheduler
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
+from backend_caps.runtime.step import StepLauncher
 from backend_caps.runtime.worker import Worker
 
 
@@ -73,7 +73,7 @@ class Engine:
 
     def __init__(
         self,
-        model_path: str | PathLike[str],
+        model_path: str | Path,
         plan: Plan,
         device: torch.device | str,
         *,
@@ -82,35 +82,19 @@ class Engine:
         streams: DeviceStreams | None = None,
     ) -> None:
         self.plan = plan
-        self.options = options = options or EngineOptions()
+        self.options = options or EngineOptions()
         self.streams = DeviceStreams(device) if streams is None else streams
         self.device = self.streams.device
         self.step_streams = StepStreams.drawn_from(self.streams)
-        self.model = load_llama(model_path, device=self.device, dtype=options.dtype)
+        self.staging = Staging(self.streams)
+        self.model = load_llama(model_path, self.device, dtype=self.options.dtype)
         self.memory, site = self._make_memory()
         self.backends = PhaseBackends(plan.uses, Role.TARGET, site)
         self.relay = FutureMap.from_plan(
-            plan,
-            pool_size=self.memory.rows.pool_size,
-            device=self.device,
-            streams=self.streams,
+            plan, pool_size=self.memory.rows.pool_size, device=self.device, streams=self.streams
         )
-        self.graphs = self._capture()
-        self.waiting = WaitingLine(
-            self.memory,
-            max_prefill_tokens=options.max_prefill_tokens,
-            chunked_prefill_size=options.chunked_prefill_size,
-        )
-        self.scheduler = Scheduler(
-            worker=Worker(self.model, self.backends, self.graphs),
-            memory=self.memory,
-            relay=self.relay,
-            staging=self._staging,
-            step_streams=self.step_streams,
-            waiting=self.waiting,
-            mixed=plan.flags.enable_mixed_chunk,
-            observer=observer or NoObserver(),
-        )
+        worker = Worker(self.model, self.backends, self._capture())
+        self.scheduler = self._make_scheduler(worker, observer or NoObserver())
         self._num_requests = 0
         self.streams.synchronize()
 
@@ -128,7 +112,8 @@ class Engine:
             max_new_tokens: the most tokens of each output, where `sampling` is not given.
             sampling: how tokens are chosen, and when they end; greedy by default.
         """
-        requests = [self.submit(prompt, self._sampling(sampling, max_new_tokens)) for prompt in token_ids]
+        sampling = sampling or Sampling(max_new_tokens=max_new_tokens)
+        requests = [self.submit(prompt, sampling) for prompt in token_ids]
         while any(not request.is_finished for request in requests):
             self.step()
         return [request.output for request in requests]
@@ -141,7 +126,8 @@ class Engine:
         sampling: Sampling | None = None,
     ) -> Iterator[tuple[int, int]]:
         """Yield (place of the prompt, token), as soon as the host has each token."""
-        requests = [self.submit(prompt, self._sampling(sampling, max_new_tokens)) for prompt in token_ids]
+        sampling = sampling or Sampling(max_new_tokens=max_new_tokens)
+        requests = [self.submit(prompt, sampling) for prompt in token_ids]
         places = {id(request): place for place, request in enumerate(requests)}
         try:
             while any(not request.is_finished for request in requests):
@@ -161,7 +147,13 @@ class Engine:
         """
         self._check(prompt, sampling)
         self._num_requests += 1
-        request = Request(number=self._num_requests, prompt=tuple(prompt), sampling=sampling)
+        stops = sampling.stop_token_ids
+        request = Request(
+            number=self._num_requests,
+            prompt=tuple(prompt),
+            sampling=sampling,
+            stop_token_ids=frozenset(self.model.config.eos_token_ids) if stops is None else stops,
+        )
         self.scheduler.add(request)
         return request
 
@@ -180,3 +172,93 @@ class Engine:
         while self.scheduler.has_work:
             self.step()
         self.streams.synchronize()
+
+    def _make_memory(self) -> tuple[RequestMemory, _Site]:
+        """Make the pools: as many slots as the options say, in whole pages."""
+        config, options = self.model.config, self.options
+        context = self.plan.flags.context_length or config.max_position_embeddings
+        page_size = _page_size(self.plan)
+        num_tokens = options.max_total_tokens or _FULL_CONTEXTS * context
+        num_pages = num_tokens // page_size
+        rows = ReqToTokenPool(
+            max_requests=options.max_running_requests,
+            max_context_len=context,
+            page_size=page_size,
+            device=self.device,
+        )
+        cache = TokenToKVPool(
+            num_slots=(num_pages + 1) * page_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            v_head_dim=config.head_dim,
+            dtype=self.model.dtype,
+            device=self.device,
+        )
+        return RequestMemory(rows, PagePool(num_pages), self.staging), _Site(rows, cache)
+
+    def _make_scheduler(self, worker: Worker, observer: StepObserver) -> Scheduler:
+        launcher = StepLauncher(
+            worker=worker,
+            relay=self.relay,
+            staging=self.staging,
+            step_streams=self.step_streams,
+        )
+        self.waiting = WaitingLine(
+            self.memory,
+            max_prefill_tokens=self.options.max_prefill_tokens,
+            chunked_prefill_size=self.options.chunked_prefill_size,
+        )
+        return Scheduler(
+            launcher=launcher,
+            memory=self.memory,
+            staging=self.staging,
+            step_streams=self.step_streams,
+            waiting=self.waiting,
+            mixed=self.plan.flags.enable_mixed_chunk,
+            observer=observer,
+        )
+
+    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        vocab_size = self.model.config.vocab_size
+        if not prompt:
+            raise PromptError(problem="holds no token", expected="at least one was expected")
+        strays = sorted({token for token in prompt if not 0 <= token < vocab_size})
+        if strays:
+            expected = f"the model's are 0 to {vocab_size - 1}"
+            raise PromptError(problem=f"holds token {strays[0]}", expected=expected)
+        memory = self.memory
+        limits = {
+            "the context": memory.rows.max_context_len,
+            "the KV cache": memory.pages.num_pages * memory.page_size,
+        }
+        for name, limit in limits.items():
+            if len(prompt) + sampling.max_new_tokens > limit:
+                raise RequestTooLongError(
+                    num_prompt_tokens=len(prompt),
+                    max_new_tokens=sampling.max_new_tokens,
+                    limit=limit,
+                    limited_by=name,
+                )
+
+    def _capture(self) -> Mapping[Phase, GraphRunner]:
+        return {}
+
+
+def _page_size(plan: Plan) -> int:
+    """Return the flags' page size, or the smallest that every backend takes.
+
+    Raises:
+        PageSizeError: there is none.
+    """
+    if plan.flags.page_size is not None:
+        return plan.flags.page_size
+    match plan["page_sizes"].value:
+        case Exact(size) | MultipleOf(size):
+            return size
+        case OneOf(sizes):
+            return min(sizes)
+        case Conflict() as conflict:
+            raise PageSizeError(conflict=str(conflict))
+        case _:  # any, or nobody said
+            return 1

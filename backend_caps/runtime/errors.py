@@ -55,6 +55,21 @@ class OutOfPagesError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class PageSizeError(BackendCapsError):
+    """No page size suits every backend of the plan."""
+
+    conflict: str
+
+    @property
+    def message(self) -> str:
+        """Who wants what, and what to do."""
+        return (
+            f"no page size suits every backend: {self.conflict}; one that they share was expected. "
+            f"Name other backends, or give --page-size where one of them says too little."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class RequestTooLongError(BackendCapsError):
     """A request can never run: it is longer than the context or than the whole KV cache."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from backend_caps.relay import require_input_ids
@@ -24,8 +23,9 @@ from backend_caps.runtime.tokens import token_positions
 
 @dataclass(slots=True, kw_only=True)
 class ForwardBatch:
-    """What model and attention read. With extend lengths, each request brings its own number of
-    tokens; without them, all bring T / B.
+    """What model and attention read.
+
+    With extend lengths, each request brings its own number of tokens; without them all bring T / B.
     """
 
     mode: ForwardMode
@@ -97,7 +97,7 @@ class ForwardBatch:
         if batch.extend_seq_lens is None:
             made.positions = batch.seq_lens - 1
         else:
-            made._place_extends(batch, staging)  # noqa: SLF001 - its own
+            made._place_extends(batch, staging)
         return made
 
     def _place_extends(self, batch: ScheduleBatch, staging: Staging) -> None:
@@ -108,7 +108,9 @@ class ForwardBatch:
         else:
             assert isinstance(lens, tuple), "both are on the device, or both on the host"
             assert isinstance(prefixes, tuple), "both are on the device, or both on the host"
-            self.extend_seq_lens, self.extend_prefix_lens = staging.upload((lens, prefixes)).unbind()
+            self.extend_seq_lens, self.extend_prefix_lens = staging.upload(
+                (lens, prefixes)
+            ).unbind()
             self.extend_seq_lens_cpu, self.extend_prefix_lens_cpu = lens, prefixes
         _, self.positions = token_positions(
             self.extend_prefix_lens, self.extend_seq_lens, self.num_tokens
@@ -120,4 +122,5 @@ def _total(batch: ScheduleBatch) -> int | None:
     """Sum the mirror where nobody did; without a mirror there is no sum."""
     if batch.seq_lens_sum is not None or batch.seq_lens_cpu is None:
         return batch.seq_lens_sum
-    return sum(batch.seq_lens_cpu.tolist())
+    lengths: list[int] = batch.seq_lens_cpu.tolist()
+    return sum(lengths)

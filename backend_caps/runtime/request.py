@@ -25,8 +25,8 @@ class Sampling:
     """Choose among the likeliest tokens whose probabilities sum up to this."""
     seed: int = 0
     """Of the noise; the same request with the same seed gets the same tokens, in any batch."""
-    stop_token_ids: frozenset[int] = frozenset()
-    """Tokens that end the output; they are part of it."""
+    stop_token_ids: frozenset[int] | None = None
+    """Tokens that end the output, of which they are the last; None is the model's own."""
 
     def __post_init__(self) -> None:
         limits = (
@@ -65,6 +65,8 @@ class Request:
     """Its place in the order of arrival, which it keeps when it is retracted."""
     prompt: tuple[int, ...]
     sampling: Sampling
+    stop_token_ids: frozenset[int]
+    """Tokens that end the output."""
     output: list[int] = field(default_factory=list)
     """The tokens that the host has seen."""
     finish_reason: FinishReason | None = None
@@ -109,7 +111,7 @@ class Request:
     def take(self, token: int) -> None:
         """Append a token, and end the output where it is the last one."""
         self.output.append(token)
-        if token in self.sampling.stop_token_ids:
+        if token in self.stop_token_ids:
             self.finish_reason = FinishReason.STOP
         elif len(self.output) >= self.sampling.max_new_tokens:
             self.finish_reason = FinishReason.LENGTH

@@ -5,35 +5,25 @@ result before it builds the next batch. The overlapped one builds batch n+1 and 
 step n runs, so the host learns of step n's tokens one step late: a request that has ended may run
 one more step, whose token is dropped.
 
-What step n reads and the scheduler writes is the page table. The barrier right after the launch
-puts the schedule stream behind step n's last read of it, and so dominates everything that the host
-then does: processing the result before, whose pages the next batch may get, and building that.
+The barrier stands right after the launch. It dominates everything that the host then does:
+processing the result before, whose pages the next batch may get, and building that batch.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from backend_caps.relay import FutureMap, RelayPayload
-from backend_caps.relay.streams import EventLike, StepStreams
+from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
-from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.staging import Staging
-from backend_caps.runtime.stats import StepClock, StepObserver, StepStats, total_seq_lens
-from backend_caps.runtime.worker import Worker
-
-# A step's tensors are dropped when the second step after it is launched: by then the host has
-# processed its result, so the device is done with them.
-_STEPS_ALIVE = 2
-_DECODES = frozenset({ForwardMode.DECODE, ForwardMode.MIXED})
+from backend_caps.runtime.stats import StepClock, StepObserver, StepStats, now_s, total_seq_lens
+from backend_caps.runtime.step import Step, StepLauncher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,31 +34,14 @@ class NewToken:
     token: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Step:
-    """A step under way, and what has to live until its result is processed."""
-
-    batch: ScheduleBatch
-    forward: ForwardBatch
-    tokens: Tensor
-    """[B] int64, device: the host copy's source."""
-    tokens_cpu: Tensor
-    """[B] int64, pinned host: nothing until `copied`."""
-    copied: EventLike
-    reads_done: EventLike | None
-    """Behind the step's last read of shared buffers; None where nobody marked it."""
-    clock: StepClock
-
-
 class Scheduler:
     """Run requests in steps.
 
     Args:
-        worker: runs a step's forward.
+        launcher: runs steps.
         memory: rows and pages of the requests.
-        relay: carries each step's tokens to the next.
         staging: carries host numbers to the device.
-        step_streams: the three that steps run on; the same that `relay` avoids.
+        step_streams: the streams of `launcher`.
         waiting: the requests that are not running yet.
         mixed: whether decode rows join steps of prompts.
         observer: is told of every processed step.
@@ -77,38 +50,31 @@ class Scheduler:
     def __init__(
         self,
         *,
-        worker: Worker,
+        launcher: StepLauncher,
         memory: RequestMemory,
-        relay: FutureMap,
         staging: Staging,
         step_streams: StepStreams,
         waiting: WaitingLine,
         mixed: bool,
         observer: StepObserver,
     ) -> None:
-        self._worker = worker
+        self._launcher = launcher
         self._memory = memory
-        self._relay = relay
         self._staging = staging
         self._streams = staging.streams
-        self._on = step_streams
+        self._schedule_stream = step_streams.schedule
         self._waiting = waiting
         self._mixed = mixed
         self._observer = observer
         self._running = ScheduleBatch.empty(memory, staging)
         self._last: ScheduleBatch | None = None
         self._in_flight: Step | None = None
-        self._alive: deque[Step] = deque(maxlen=_STEPS_ALIVE)
+        self._num_retracted = 0
 
     @property
     def has_work(self) -> bool:
         """Whether a request waits or runs, or a result is to be processed."""
-        return bool(
-            len(self._waiting)
-            or self._running.requests
-            or self._last is not None
-            or self._in_flight is not None
-        )
+        return bool(len(self._waiting) or self._running.requests or self._last or self._in_flight)
 
     def add(self, request: Request) -> None:
         """Take a request in."""
@@ -117,26 +83,33 @@ class Scheduler:
     @torch.inference_mode()
     def step_overlapped(self) -> Sequence[NewToken]:
         """Launch the next step, then process the result of the one before."""
-        with self._streams.using(self._on.schedule):
+        with self._streams.using(self._schedule_stream):
+            clock = StepClock(now_s())
             batch = self._next_batch()
-            step = None if batch is None else self._launch(batch)
-            self._barrier(step)
+            step = None if batch is None else self._launcher.launch(batch, clock)
+            if step is not None:
+                self._launcher.barrier(step)
             done, self._in_flight = self._in_flight, step
             return () if done is None else self._process(done)
 
     @torch.inference_mode()
     def step_plain(self) -> Sequence[NewToken]:
         """Launch the next step, and process its result."""
-        with self._streams.using(self._on.schedule):
+        with self._streams.using(self._schedule_stream):
+            clock = StepClock(now_s())
             batch = self._next_batch()
-            return () if batch is None else self._process(self._launch(batch))
+            step = None if batch is None else self._launcher.launch(batch, clock)
+            if step is not None:
+                self._launcher.barrier(step)
+            return () if step is None else self._process(step)
 
     @torch.inference_mode()
     def step_idle(self) -> None:
         """Run a step without requests, as a rank does whose peers have some."""
-        with self._streams.using(self._on.schedule):
-            step = self._launch(ScheduleBatch.empty(self._memory, self._staging))
-            self._barrier(step)
+        with self._streams.using(self._schedule_stream):
+            batch = ScheduleBatch.empty(self._memory, self._staging)
+            step = self._launcher.launch(batch, StepClock(now_s()))
+            self._launcher.barrier(step)
             self._process(step)
 
     def _next_batch(self) -> ScheduleBatch | None:
@@ -159,21 +132,22 @@ class Scheduler:
             batch.mix_with_running(self._running)
             self._running = ScheduleBatch.empty(self._memory, self._staging)
         self._last = batch
+        _count_launched(batch)
         return batch
 
     def _decode_batch(self) -> ScheduleBatch | None:
         if not self._make_room():
             return None
         self._running.prepare_for_decode()
+        _count_launched(self._running)
         return self._running
 
     def _join_running(self) -> None:
         """Let those decode whose prompt has run; a prompt that was cut comes back in line."""
         batch, self._last = self._last, None
-        if batch is None:
-            return
-        batch.filter([place for place, samples in enumerate(batch.samples) if samples])
-        self._running.merge(batch)
+        if batch is not None:
+            batch.filter([place for place, samples in enumerate(batch.samples) if samples])
+            self._running.merge(batch)
 
     def _drop_done(self) -> None:
         """Drop those for whom nothing more is to be launched; who was given up goes at once."""
@@ -194,78 +168,23 @@ class Scheduler:
         requests, memory = self._running.requests, self._memory
         lengths = self._running.mirror.tolist()
         missing = [
-            memory.num_pages_missing(own.row, length + 1)
-            for own, length in zip(requests, lengths, strict=True)
+            memory.num_pages_missing(request.row, length + 1)
+            for request, length in zip(requests, lengths, strict=True)
         ]
         if sum(missing) > memory.pages.num_free:
             self._waiting.give_up_cut()
-        retracted = choose_retractions(requests, missing, memory)
-        for request in retracted:
+        for request in choose_retractions(requests, missing, memory):
             self._waiting.retract(request)
-        keep = [place for place, own in enumerate(requests) if own.row]
+            self._num_retracted += 1
+        keep = [place for place, request in enumerate(requests) if request.row]
         self._running.filter(keep)
-        return 0 < len(keep) and sum(missing[place] for place in keep) <= memory.pages.num_free
-
-    def _launch(self, batch: ScheduleBatch) -> Step:
-        """Enqueue a step: its forward, the relay of its results, and their way to the host."""
-        clock = StepClock.start(batch)
-        self._relay.resolve_seq_lens_cpu(batch)
-        own = batch.copy()
-        if own.mode in _DECODES:
-            self._relay.set_input_ids_sentinel(own)
-        self._on.forward.wait_stream(self._on.schedule)
-        with self._streams.using(self._on.forward):
-            self._relay.resolve_future(own)
-            forward = ForwardBatch.init_new(own, self._staging)
-            clock.before_model()
-            output = self._worker.forward(forward)
-            clock.after_model()
-            self._relay.stash(own.req_pool_indices, RelayPayload(output.tokens))
-        tokens_cpu, copied = self._to_host(output.tokens)
-        for request, samples in zip(own.requests, own.samples, strict=True):
-            request.num_launched += samples
-        step = Step(
-            batch=own,
-            forward=forward,
-            tokens=output.tokens,
-            tokens_cpu=tokens_cpu,
-            copied=copied,
-            reads_done=output.reads_done,
-            clock=clock,
-        )
-        self._alive.append(step)
-        clock.launched()
-        return step
-
-    def _to_host(self, tokens: Tensor) -> tuple[Tensor, EventLike]:
-        """Copy a step's tokens to the host on a stream of its own, behind the forward."""
-        copied = self._streams.event()
-        if not self._streams.traits.has_pinned_memory:
-            return tokens, copied
-        tokens_cpu = self._streams.empty_pinned(tokens.shape[0])
-        self._on.host_copy.wait_stream(self._on.forward)
-        with self._streams.using(self._on.host_copy):
-            tokens_cpu.copy_(tokens, non_blocking=True)
-            copied.record(self._on.host_copy)
-        return tokens_cpu, copied
-
-    def _barrier(self, step: Step | None) -> None:
-        """Put the schedule stream behind a step's last read of what the scheduler writes."""
-        if step is None:
-            return
-        if step.reads_done is None:
-            self._on.schedule.wait_stream(self._on.forward)
-        else:
-            self._on.schedule.wait_event(step.reads_done)
+        return len(keep) > 0 and sum(missing[place] for place in keep) <= memory.pages.num_free
 
     def _process(self, step: Step) -> Sequence[NewToken]:
         """Take in a step's tokens, and let go of the requests that they end."""
-        step.clock.before_wait()
-        step.copied.synchronize()
-        step.clock.after_wait()
-        tokens: list[int] = step.tokens_cpu.tolist()
         batch = step.batch
         made: list[NewToken] = []
+        tokens = self._launcher.tokens(step)
         results = zip(batch.requests, batch.generations, batch.samples, tokens, strict=True)
         for request, generation, samples, token in results:
             if not samples or request.generation != generation:
@@ -286,13 +205,25 @@ class Scheduler:
 
     def _stats(self, step: Step, num_made: int) -> StepStats:
         batch = step.batch
+        num_retracted, self._num_retracted = self._num_retracted, 0
         return StepStats(
             mode=batch.mode,
-            num_running=len(self._running.requests),
-            num_waiting=len(self._waiting),
             num_requests=len(batch.requests),
             num_tokens=step.forward.num_tokens,
             num_made=num_made,
+            num_running=len(self._running.requests),
+            num_waiting=len(self._waiting),
+            num_retracted=num_retracted,
             total_seq_lens=total_seq_lens(batch),
+            waits_for_lengths=batch.spec_info is not None and batch.seq_lens_cpu is not None,
+            bytes_to_host=step.bytes_to_host,
+            bytes_to_device=step.bytes_to_device,
+            replayed=step.output.replayed,
             clock=step.clock,
         )
+
+
+def _count_launched(batch: ScheduleBatch) -> None:
+    """Count the token that a step makes for each request which it makes one for."""
+    for request, samples in zip(batch.requests, batch.samples, strict=True):
+        request.num_launched += samples

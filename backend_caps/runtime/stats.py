@@ -47,12 +47,12 @@ class StepStats:
     """Requests that decode next."""
     num_waiting: int
     """Requests whose prompt has not run, or not all of it."""
-    num_retractions: int
+    num_retracted: int
     """Requests that were taken out of the KV cache since the step before."""
     total_seq_lens: int
     """Tokens of all contexts."""
-    host_waits: int
-    """Times the host waited for the device: for the tokens, and for the lengths under EXACT."""
+    waits_for_lengths: bool
+    """Whether the host waited for lengths before the launch."""
     bytes_to_host: int
     bytes_to_device: int
     replayed: bool
@@ -60,8 +60,13 @@ class StepStats:
     clock: StepClock
 
     @property
+    def host_waits(self) -> int:
+        """Times the host waited for the device: for the tokens, and for lengths where it did."""
+        return 1 + self.waits_for_lengths
+
+    @property
     def host_s(self) -> float:
-        """The host's time outside the model, waiting aside: building, launching and processing."""
+        """The host's time outside the model: building and launching; processing is not counted."""
         clock = self.clock
         launch_s = clock.launched_s - clock.began_s
         return launch_s - (clock.model_done_s - clock.model_s)

@@ -11,10 +11,9 @@ from backend_caps.capability.kind import Phase
 from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.choice import choose
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs import GraphRunner
-from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.model import LlamaModel, sample_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +24,8 @@ class StepOutput:
     """[B] int64, device: a token of each request."""
     reads_done: EventLike | None = None
     """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
+    replayed: bool = False
+    """Whether a captured graph ran it."""
 
 
 class Worker:
@@ -58,9 +59,9 @@ class Worker:
         graphs = self._graphs.get(phase)
         if graphs is not None and graphs.holds(batch):
             replayed = graphs.replay(batch)
-            tokens = choose(replayed.logits, batch.sampling)
-            return StepOutput(tokens=tokens, reads_done=replayed.reads_done)
-        return StepOutput(tokens=choose(self._eager(batch, phase), batch.sampling))
+            tokens = sample_tokens(replayed.logits, batch.sampling)
+            return StepOutput(tokens=tokens, reads_done=replayed.reads_done, replayed=True)
+        return StepOutput(tokens=sample_tokens(self._eager(batch, phase), batch.sampling))
 
     def _eager(self, batch: ForwardBatch, phase: Phase) -> Tensor:
         backend = self._backends.of(phase)

@@ -1,0 +1,1 @@
+"""A compact overlapped engine on which backends really run. Imports torch."""

@@ -1,0 +1,146 @@
+"""A step: from the scheduler's batch onto the device, and its tokens back to the host.
+
+Three streams take part. The forward stream waits for the schedule stream, where the batch was
+built; the host-copy stream waits for the forward; the schedule stream then waits for the forward's
+last read of what the scheduler writes next. The host waits for the tokens alone.
+
+Shapes: B requests in the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from backend_caps.relay import FutureMap, RelayPayload
+from backend_caps.relay.streams import EventLike, StepStreams
+from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.stats import StepClock, now_s
+from backend_caps.runtime.worker import StepOutput, Worker
+
+# The result of a step is processed before the second step after it is launched: by then the
+# device is done with what it read.
+_STEPS_ALIVE = 2
+_DECODES = frozenset({ForwardMode.DECODE, ForwardMode.MIXED})
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """A step under way, and what has to live until its result is processed."""
+
+    batch: ScheduleBatch
+    """As it was launched; the scheduler's own may be another by now."""
+    forward: ForwardBatch
+    output: StepOutput
+    tokens_cpu: Tensor
+    """[B] int64, pinned host: nothing until `copied`."""
+    copied: EventLike
+    clock: StepClock
+    bytes_to_host: int
+    bytes_to_device: int
+
+
+class StepLauncher:
+    """Enqueue steps, and wait for their tokens.
+
+    Args:
+        worker: runs a step's forward.
+        relay: carries each step's tokens to the next.
+        staging: carries host numbers to the device.
+        step_streams: the three that steps run on.
+    """
+
+    def __init__(
+        self, *, worker: Worker, relay: FutureMap, staging: Staging, step_streams: StepStreams
+    ) -> None:
+        self._worker = worker
+        self._relay = relay
+        self._staging = staging
+        self._streams = staging.streams
+        self._on = step_streams
+        self._alive: deque[Step] = deque(maxlen=_STEPS_ALIVE)
+        self._bytes_staged = 0
+
+    def launch(self, batch: ScheduleBatch, clock: StepClock) -> Step:
+        """Enqueue a step: its forward, the relay of its tokens, and their way to the host.
+
+        Stream: the current one must be the schedule stream. Sync: the relay's, which waits for
+        lengths where the plan says so. Keeps: the step, until the second one after it.
+        """
+        self._relay.resolve_seq_lens_cpu(batch)
+        clock.lengths_s = now_s()
+        own = batch.copy()
+        if own.mode in _DECODES:
+            self._relay.set_input_ids_sentinel(own)
+        self._on.forward.wait_stream(self._on.schedule)
+        with self._streams.using(self._on.forward):
+            self._relay.resolve_future(own)
+            forward = ForwardBatch.init_new(own, self._staging)
+            clock.model_s = now_s()
+            output = self._worker.forward(forward)
+            clock.model_done_s = now_s()
+            self._relay.stash(own.req_pool_indices, RelayPayload(output.tokens))
+        tokens_cpu, copied = self._to_host(output.tokens)
+        step = Step(
+            batch=own,
+            forward=forward,
+            output=output,
+            tokens_cpu=tokens_cpu,
+            copied=copied,
+            clock=clock,
+            bytes_to_host=self._count_to_host(own),
+            bytes_to_device=self._count_staged(),
+        )
+        self._alive.append(step)
+        clock.launched_s = now_s()
+        return step
+
+    def barrier(self, step: Step) -> None:
+        """Put the schedule stream behind a step's last read of what the scheduler writes.
+
+        The scheduler writes the page table. Where no event marks the last read, it is behind all
+        that the forward stream has.
+        """
+        reads_done = step.output.reads_done
+        if reads_done is None:
+            self._on.schedule.wait_stream(self._on.forward)
+        else:
+            self._on.schedule.wait_event(reads_done)
+
+    def tokens(self, step: Step) -> list[int]:
+        """Return a step's tokens, one a request.
+
+        Sync: the step's copy to the host, and so its forward.
+        """
+        step.clock.result_s = now_s()
+        step.copied.synchronize()
+        step.clock.tokens_s = now_s()
+        numbers: list[int] = step.tokens_cpu.tolist()
+        return numbers
+
+    def _to_host(self, tokens: Tensor) -> tuple[Tensor, EventLike]:
+        """Copy a step's tokens on a stream of its own, behind the forward."""
+        copied = self._streams.event()
+        if not self._streams.traits.has_pinned_memory:
+            return tokens, copied
+        tokens_cpu = self._streams.empty_pinned(tokens.shape[0])
+        self._on.host_copy.wait_stream(self._on.forward)
+        with self._streams.using(self._on.host_copy):
+            tokens_cpu.copy_(tokens, non_blocking=True)
+            copied.record(self._on.host_copy)
+        return tokens_cpu, copied
+
+    def _count_to_host(self, batch: ScheduleBatch) -> int:
+        num_requests = len(batch.requests)
+        tokens = num_requests * batch.req_pool_indices_cpu.itemsize
+        if batch.spec_info is None:
+            return tokens
+        return tokens + self._relay.bytes_to_host(num_requests)
+
+    def _count_staged(self) -> int:
+        before, self._bytes_staged = self._bytes_staged, self._staging.num_bytes
+        return self._bytes_staged - before
