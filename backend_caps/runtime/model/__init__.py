@@ -16,6 +16,7 @@ from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer
 from backend_caps.runtime.model.linear import Embedding, LMHead
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.loading import load_llama
+from backend_caps.runtime.model.random_llama import random_llama
 from backend_caps.runtime.model.sampling import SamplingBatch, sample_tokens
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "UnsupportedDtypeError",
     "UnsupportedModelError",
     "load_llama",
+    "random_llama",
     "sample_tokens",
 ]

@@ -14,7 +14,6 @@ from pydantic import (
     Field,
     JsonValue,
     PositiveFloat,
-    PositiveInt,
     StrictBool,
     ValidationError,
     ValidationInfo,
@@ -29,6 +28,11 @@ from backend_caps.runtime.model.errors import (
     ModelFileUnreadableError,
 )
 from backend_caps.runtime.model.supported import unsupported
+
+# Far above any model: what a mistaken or hostile number would make is no reason to run out of
+# memory before the weights are compared. float32 tells 2**24 positions apart.
+_Width = Annotated[int, Field(gt=0, le=2**18)]
+_Length = Annotated[int, Field(gt=0, le=2**24)]
 
 _PARSED = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
@@ -59,7 +63,7 @@ class Llama3Rope(BaseModel):
     """What turns less often than this in the original context is stretched whole."""
     high_freq_factor: PositiveFloat
     """What turns more often than this in the original context is left alone."""
-    original_max_position_embeddings: PositiveInt
+    original_max_position_embeddings: _Length
     """The context that the model was trained with before."""
 
     @field_validator("high_freq_factor")
@@ -85,21 +89,21 @@ class LlamaConfig(BaseModel):
 
     model_config = _PARSED
 
-    vocab_size: PositiveInt
+    vocab_size: _Length
     """Tokens that the model knows."""
-    hidden_size: PositiveInt
+    hidden_size: _Width
     """Features of a token between the layers."""
-    intermediate_size: PositiveInt
+    intermediate_size: _Width
     """Features of a token inside an MLP."""
-    num_hidden_layers: PositiveInt
+    num_hidden_layers: Annotated[int, Field(gt=0, le=2**12)]
     """Decoder layers."""
-    num_attention_heads: PositiveInt
+    num_attention_heads: _Width
     """Query heads."""
-    num_key_value_heads: PositiveInt
+    num_key_value_heads: _Width
     """Key and value heads; they divide the query heads."""
-    head_dim: Annotated[int, Field(gt=0, multiple_of=2)]
+    head_dim: Annotated[int, Field(gt=0, le=2**18, multiple_of=2)]
     """Features of a head."""
-    max_position_embeddings: PositiveInt = 2048
+    max_position_embeddings: _Length = 2048
     """Positions that the model was made for."""
     rms_norm_eps: PositiveFloat = 1e-6
     """What keeps a norm from dividing by zero."""

@@ -38,12 +38,14 @@ def save(
 ) -> LlamaForCausalLM:
     """Save a small random Llama, biases and norms random too, and return it."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig.from_dict({**SMALL, **changes})).eval()
+    model = LlamaForCausalLM(LlamaConfig.from_dict({**SMALL, **changes}))
+    model.train(mode=False)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
                 parameter.uniform_(0.5, 1.5)
-    model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
+    torch.nn.Module.to(model, dtype)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
     return model
 
 

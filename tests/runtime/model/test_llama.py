@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model import load_llama
 from tests.runtime.model.folders import LLAMA3_ROPE, save
-from tests.runtime.model.reference import Cache, Reference, Stretch, run
+from tests.runtime.model.reference import Cache, run
 
 PROMPTS = ([3, 14, 15, 92, 65, 35, 89, 79, 32, 38], [46], [26, 43, 38, 32, 79, 50] * 6)
 
