@@ -209,7 +209,7 @@ class Scheduler:
         return StepStats(
             mode=batch.mode,
             num_requests=len(batch.requests),
-            num_tokens=step.forward.num_tokens,
+            num_tokens=step.num_tokens,
             num_made=num_made,
             num_running=len(self._running.requests),
             num_waiting=len(self._waiting),
@@ -218,7 +218,7 @@ class Scheduler:
             waits_for_lengths=batch.spec_info is not None and batch.seq_lens_cpu is not None,
             bytes_to_host=step.bytes_to_host,
             bytes_to_device=step.bytes_to_device,
-            replayed=step.output.replayed,
+            replayed=step.replayed,
             clock=step.clock,
         )
 

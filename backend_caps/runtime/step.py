@@ -9,7 +9,6 @@ Shapes: B requests in the batch.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,25 +19,33 @@ from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
-from backend_caps.runtime.worker import StepOutput, Worker
+from backend_caps.runtime.worker import Worker
 
-# The result of a step is processed before the second step after it is launched: by then the
-# device is done with what it read.
-_STEPS_ALIVE = 2
 _DECODES = frozenset({ForwardMode.DECODE, ForwardMode.MIXED})
 
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """A step under way, and what has to live until its result is processed."""
+    """A step under way.
+
+    Who processes its result lets go of it then, and not before: its batch's tensors were made on
+    the schedule stream, and its tokens on the forward stream, and other streams read them. With
+    one step under way while the next is launched, two are alive.
+    """
 
     batch: ScheduleBatch
     """As it was launched; the scheduler's own may be another by now."""
-    forward: ForwardBatch
-    output: StepOutput
+    tokens: Tensor
+    """[B] int64, device: a token of each request."""
     tokens_cpu: Tensor
     """[B] int64, pinned host: nothing until `copied`."""
     copied: EventLike
+    reads_done: EventLike | None
+    """Behind the last read of what the scheduler writes; None where nobody marked it."""
+    num_tokens: int
+    """Tokens that the forward computed."""
+    replayed: bool
+    """Whether a captured graph ran it."""
     clock: StepClock
     bytes_to_host: int
     bytes_to_device: int
@@ -62,14 +69,13 @@ class StepLauncher:
         self._staging = staging
         self._streams = staging.streams
         self._on = step_streams
-        self._alive: deque[Step] = deque(maxlen=_STEPS_ALIVE)
         self._bytes_staged = 0
 
     def launch(self, batch: ScheduleBatch, clock: StepClock) -> Step:
         """Enqueue a step: its forward, the relay of its tokens, and their way to the host.
 
         Stream: the current one must be the schedule stream. Sync: the relay's, which waits for
-        lengths where the plan says so. Keeps: the step, until the second one after it.
+        lengths where the plan says so. Keeps: nothing; the caller keeps the step.
         """
         self._relay.resolve_seq_lens_cpu(batch)
         clock.lengths_s = now_s()
@@ -85,19 +91,19 @@ class StepLauncher:
             clock.model_done_s = now_s()
             self._relay.stash(own.req_pool_indices, RelayPayload(output.tokens))
         tokens_cpu, copied = self._to_host(output.tokens)
-        step = Step(
+        clock.launched_s = now_s()
+        return Step(
             batch=own,
-            forward=forward,
-            output=output,
+            tokens=output.tokens,
             tokens_cpu=tokens_cpu,
             copied=copied,
+            reads_done=output.reads_done,
+            num_tokens=forward.num_tokens,
+            replayed=output.replayed,
             clock=clock,
             bytes_to_host=self._count_to_host(own),
             bytes_to_device=self._count_staged(),
         )
-        self._alive.append(step)
-        clock.launched_s = now_s()
-        return step
 
     def barrier(self, step: Step) -> None:
         """Put the schedule stream behind a step's last read of what the scheduler writes.
@@ -105,11 +111,10 @@ class StepLauncher:
         The scheduler writes the page table. Where no event marks the last read, it is behind all
         that the forward stream has.
         """
-        reads_done = step.output.reads_done
-        if reads_done is None:
+        if step.reads_done is None:
             self._on.schedule.wait_stream(self._on.forward)
         else:
-            self._on.schedule.wait_event(reads_done)
+            self._on.schedule.wait_event(step.reads_done)
 
     def tokens(self, step: Step) -> list[int]:
         """Return a step's tokens, one a request.
