@@ -194,6 +194,7 @@ class Scheduler:
                 made.append(NewToken(request=request, token=token))
             if request.is_finished:
                 self._let_go(request)
+        step.clock.done_s = now_s()
         self._observer.observe(self._stats(step, len(made)))
         return made
 

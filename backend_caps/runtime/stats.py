@@ -31,6 +31,8 @@ class StepClock:
     """It began to wait for the step's tokens."""
     tokens_s: float = 0.0
     """It had the tokens."""
+    done_s: float = 0.0
+    """It had handed them to their requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +68,10 @@ class StepStats:
 
     @property
     def host_s(self) -> float:
-        """The host's time outside the model: building and launching; processing is not counted."""
+        """The host's time outside the model, waiting aside: building, launching, processing."""
         clock = self.clock
         launch_s = clock.launched_s - clock.began_s
-        return launch_s - (clock.model_done_s - clock.model_s)
+        return launch_s - (clock.model_done_s - clock.model_s) + (clock.done_s - clock.tokens_s)
 
     @property
     def wait_s(self) -> float:
