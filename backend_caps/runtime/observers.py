@@ -1,0 +1,63 @@
+"""Observers of steps: several at once, and one that remembers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.stats import StepObserver, StepStats
+
+
+@dataclass(frozen=True, slots=True)
+class EveryObserver:
+    """Tell several observers of every step, in their order."""
+
+    observers: tuple[StepObserver, ...]
+
+    def observe(self, stats: StepStats) -> None:
+        """Take in a step whose result was processed."""
+        for observer in self.observers:
+            observer.observe(stats)
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """Remember the first steps, and the sums over all of them."""
+
+    num_first: int
+    """How many steps to keep whole; a long run has more than anybody reads."""
+    first: list[StepStats] = field(default_factory=list)
+    num_steps: Counter[ForwardMode] = field(default_factory=Counter)
+    num_replayed: int = 0
+    num_made: int = 0
+    num_retracted: int = 0
+    host_waits: int = 0
+    bytes_to_host: int = 0
+    bytes_to_device: int = 0
+    host_s: float = 0.0
+    """The host's time outside the model."""
+    wait_s: float = 0.0
+    """The host's time waiting for tokens."""
+    in_flight_s: float = 0.0
+    """From each step's launch to the host having its tokens."""
+
+    def observe(self, stats: StepStats) -> None:
+        """Take in a step whose result was processed."""
+        if len(self.first) < self.num_first:
+            self.first.append(stats)
+        self.num_steps[stats.mode] += 1
+        self.num_replayed += stats.replayed
+        self.num_made += stats.num_made
+        self.num_retracted += stats.num_retracted
+        self.host_waits += stats.host_waits
+        self.bytes_to_host += stats.bytes_to_host
+        self.bytes_to_device += stats.bytes_to_device
+        self.host_s += stats.host_s
+        self.wait_s += stats.wait_s
+        self.in_flight_s += stats.clock.tokens_s - stats.clock.launched_s
+
+    @property
+    def overlap_ratio(self) -> float:
+        """The share of the time in flight in which the host did not wait."""
+        return 1.0 - self.wait_s / self.in_flight_s if self.in_flight_s > 0 else 0.0

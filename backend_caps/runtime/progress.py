@@ -1,0 +1,83 @@
+"""A line on the terminal that tells how far a run of many prompts has come."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from backend_caps.runtime.stats import StepStats
+
+_REFRESHES_A_SECOND = 5
+
+
+class GenerateProgress:
+    """Draw requests done, tokens made and their rate, within a `with` block.
+
+    It is an observer: `Engine(..., observer=progress)`. Where standard error is no terminal, it
+    draws nothing; where it is, the line is gone after the block.
+
+    Args:
+        num_requests: how many there are.
+        console: where to draw; by default standard error.
+    """
+
+    def __init__(self, num_requests: int, console: Console | None = None) -> None:
+        console = Console(stderr=True) if console is None else console
+        self._progress = Progress(
+            TextColumn("generate"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[tokens]} tokens"),
+            TextColumn("{task.fields[rate]:.0f}/s"),
+            TextColumn("{task.fields[running]} running"),
+            TextColumn("{task.fields[queued]} queued"),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=_REFRESHES_A_SECOND,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(
+            "generate",
+            start=False,
+            total=num_requests,
+            tokens=0,
+            rate=0.0,
+            running=0,
+            queued=num_requests,
+        )
+        self._num_made = 0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        self._progress.start_task(self._task)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def observe(self, stats: StepStats) -> None:
+        """Take in a step whose result was processed."""
+        if self._progress.disable:
+            return
+        self._num_made += stats.num_made
+        elapsed_s = self._progress.tasks[0].elapsed or 0.0
+        self._progress.update(
+            self._task,
+            tokens=self._num_made,
+            rate=self._num_made / elapsed_s if elapsed_s > 0 else 0.0,
+            running=stats.num_running,
+            queued=stats.num_waiting,
+        )
+
+    def count_done(self, num_requests: int) -> None:
+        """Take in that so many more requests have ended."""
+        self._progress.advance(self._task, num_requests)

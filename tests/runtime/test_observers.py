@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.observers import EveryObserver, StepTotals
+from tests.runtime.made_steps import step
+
+EXTEND, DECODE = ForwardMode.EXTEND, ForwardMode.DECODE
+
+
+def test_every_observer_is_told() -> None:
+    """Each observer gets each step."""
+    one, other = StepTotals(num_first=1), StepTotals(num_first=1)
+
+    EveryObserver((one, other)).observe(step(num_made=3))
+
+    assert (one.num_made, other.num_made) == (3, 3)
+
+
+def test_totals_keep_the_first_steps() -> None:
+    """So many steps are kept as were asked for, and in their order."""
+    totals = StepTotals(num_first=2)
+    steps = [step(EXTEND), step(DECODE), step(DECODE, num_made=1)]
+
+    for each in steps:
+        totals.observe(each)
+
+    assert totals.first == steps[:2]
+
+
+def test_totals_count_every_step() -> None:
+    """Steps that are not kept are counted, each as its kind."""
+    totals = StepTotals(num_first=0)
+
+    for mode in (EXTEND, DECODE, DECODE):
+        totals.observe(step(mode, replayed=mode is DECODE))
+
+    assert totals.num_steps == {EXTEND: 1, DECODE: 2}
+    assert totals.num_replayed == 2
+
+
+def test_totals_sum_what_steps_told() -> None:
+    """Tokens, retractions, waits, bytes and seconds are sums."""
+    totals = StepTotals(num_first=0)
+
+    totals.observe(step(num_made=2, num_retracted=1, waits_for_lengths=True))
+    totals.observe(step(num_made=3))
+
+    assert (totals.num_made, totals.num_retracted, totals.host_waits) == (5, 1, 3)
+    assert (totals.bytes_to_host, totals.bytes_to_device) == (32, 96)
+    assert (totals.host_s, totals.wait_s, totals.in_flight_s) == (8.0, 1.0, 4.0)
+
+
+def test_overlap_of_a_run_is_weighted_by_time() -> None:
+    """The share is that of all the time in flight; without any there is none."""
+    totals = StepTotals(num_first=0)
+
+    before = totals.overlap_ratio
+    totals.observe(step())
+
+    assert (before, totals.overlap_ratio) == (0.0, 0.75)

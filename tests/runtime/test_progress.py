@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from backend_caps.runtime.progress import GenerateProgress
+from tests.runtime.made_steps import step
+
+
+def _console(*, terminal: bool) -> Console:
+    return Console(file=StringIO(), force_terminal=terminal, width=120, color_system=None)
+
+
+def _drawn(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def _last_drawn(console: Console) -> str:
+    """Return the line as it was before it was erased."""
+    return [line for line in _drawn(console).splitlines() if "tokens" in line][-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("2/5", id="requests done"),
+        pytest.param("7 tokens", id="tokens made"),
+        pytest.param("4 running", id="running, of the last step"),
+        pytest.param("1 queued", id="queued, of the last step"),
+    ],
+)
+def test_progress_draws_what_steps_told(words: str) -> None:
+    """On a terminal the last line has what came of the steps."""
+    console = _console(terminal=True)
+
+    with GenerateProgress(5, console) as progress:
+        progress.observe(step(num_made=3, num_running=2, num_waiting=3))
+        progress.observe(step(num_made=4, num_running=4, num_waiting=1))
+        progress.count_done(2)
+
+    assert words in _last_drawn(console)
+
+
+def test_progress_draws_a_rate() -> None:
+    """Tokens a second are above none once a token is made."""
+    console = _console(terminal=True)
+
+    with GenerateProgress(5, console) as progress:
+        progress.observe(step(num_made=1000))
+
+    (rate,) = (word for word in _last_drawn(console).split() if word.endswith("/s"))
+    assert int(rate.removesuffix("/s")) > 0
+
+
+def test_progress_begins_with_everything_queued() -> None:
+    """Before the first step no request has ended, and all are queued."""
+    console = _console(terminal=True)
+
+    with GenerateProgress(5, console):
+        pass
+
+    assert "0/5 0 tokens 0/s 0 running 5 queued" in _drawn(console)
+
+
+def test_progress_is_gone_after_its_block() -> None:
+    """What follows on the terminal starts where the line was: it is erased."""
+    console = _console(terminal=True)
+
+    with GenerateProgress(5, console) as progress:
+        progress.observe(step())
+
+    assert _drawn(console).endswith("\x1b[2K")
+
+
+def test_progress_draws_nothing_where_there_is_no_terminal() -> None:
+    """In a file or a pipe there is no trace of it."""
+    console = _console(terminal=False)
+
+    with GenerateProgress(5, console) as progress:
+        progress.observe(step())
+        progress.count_done(1)
+
+    assert _drawn(console) == ""
+
+
+def test_progress_is_on_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output is the document's."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    with GenerateProgress(1):
+        pass
+
+    captured = capsys.readouterr()
+    assert ("generate" in captured.err, captured.out) == (True, "")
