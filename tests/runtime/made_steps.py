@@ -7,7 +7,7 @@ from backend_caps.runtime.stats import StepClock, StepStats
 
 
 def clock(began_s: float = 0.0) -> StepClock:
-    """Tell of a step of 10 s: 4 s of the model, 2 s in flight, 0.5 s of them waited."""
+    """Tell of a step of 11 s: 4 s of the model, 2 s in flight, 0.5 s of them waited."""
     return StepClock(
         began_s=began_s,
         lengths_s=began_s + 1.0,
@@ -16,6 +16,7 @@ def clock(began_s: float = 0.0) -> StepClock:
         launched_s=began_s + 8.0,
         result_s=began_s + 9.5,
         tokens_s=began_s + 10.0,
+        done_s=began_s + 11.0,
     )
 
 
