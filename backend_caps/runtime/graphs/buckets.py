@@ -1,0 +1,109 @@
+"""The sizes that graphs are captured for, and which of them a batch fits into.
+
+Shapes: B requests in the batch, T tokens in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs.errors import GraphBucketError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One graph's size: a batch that is smaller is padded to it.
+
+    Raises:
+        GraphBucketError: its kind has no batch of this size.
+    """
+
+    kind: BatchKind
+    batch_size: int
+    num_tokens: int
+    """Of all requests together."""
+
+    def __post_init__(self) -> None:
+        expected = _expected(self)
+        if expected is not None:
+            raise GraphBucketError(
+                kind=self.kind.value,
+                batch_size=self.batch_size,
+                num_tokens=self.num_tokens,
+                expected=expected,
+            )
+
+    @property
+    def tokens_each(self) -> int | None:
+        """The tokens of every request; None where each brings its own number."""
+        if self.kind is BatchKind.MIXED_BATCH:
+            return None
+        return self.num_tokens // self.batch_size
+
+    def holds(self, batch: ForwardBatch) -> bool:
+        """Tell whether a batch can be padded to this size. Sync: none; no length is read."""
+        if not 0 < batch.batch_size <= self.batch_size or batch.num_tokens > self.num_tokens:
+            return False
+        if self.kind is BatchKind.MIXED_BATCH:
+            return batch.extend_seq_lens is not None and batch.last_token_indices is not None
+        return tokens_each(batch) == self.tokens_each
+
+
+def uniform_buckets(batch_sizes: Iterable[int], tokens_each: int = 1) -> tuple[Bucket, ...]:
+    """Make a bucket for each batch size, where every request brings the same number of tokens.
+
+    Raises:
+        GraphBucketError: a number is below 1.
+    """
+    is_single = tokens_each == 1
+    kind = BatchKind.SINGLE_TOKEN_DECODE if is_single else BatchKind.UNIFORM_BATCH
+    return tuple(
+        Bucket(kind=kind, batch_size=size, num_tokens=size * tokens_each)
+        for size in sorted(set(batch_sizes))
+    )
+
+
+def mixed_buckets(batch_size: int, token_counts: Iterable[int]) -> tuple[Bucket, ...]:
+    """Make a bucket for each number of tokens, all for up to the same number of requests.
+
+    Raises:
+        GraphBucketError: a number is below 1.
+    """
+    kind = BatchKind.MIXED_BATCH
+    return tuple(
+        Bucket(kind=kind, batch_size=batch_size, num_tokens=count)
+        for count in sorted(set(token_counts))
+    )
+
+
+def smallest_first(buckets: Iterable[Bucket]) -> Sequence[Bucket]:
+    """Sort buckets by what they cost: the first one that holds a batch is the best one."""
+    return sorted(buckets, key=lambda own: (own.num_tokens, own.batch_size))
+
+
+def tokens_each(batch: ForwardBatch) -> int | None:
+    """Tell how many tokens every request brings, where the host knows that all bring the same."""
+    if batch.extend_seq_lens is None:
+        return batch.num_tokens // batch.batch_size
+    lens = batch.extend_seq_lens_cpu
+    if lens is None or len(set(lens)) != 1:
+        return None
+    return lens[0]
+
+
+def _expected(bucket: Bucket) -> str | None:
+    """Say what the bucket's kind asks for, where the bucket does not have it."""
+    if bucket.batch_size < 1 or bucket.num_tokens < 1:
+        return "at least 1 of each"
+    match bucket.kind:
+        case BatchKind.SINGLE_TOKEN_DECODE if bucket.num_tokens != bucket.batch_size:
+            return "one token a request"
+        case BatchKind.UNIFORM_BATCH if (
+            bucket.num_tokens % bucket.batch_size or bucket.num_tokens == bucket.batch_size
+        ):
+            return "the same number of tokens, above 1, for each request"
+        case _:
+            return None

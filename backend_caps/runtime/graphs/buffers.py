@@ -1,0 +1,155 @@
+"""The tensors that captured forwards read: one set for all graphs, as large as the largest.
+
+A graph has the addresses of its capture, so each batch is copied to them before a replay. Padding
+is written anew each time: what a larger batch left there would be somebody's row and slot, and the
+replay would write to them.
+
+Shapes: B requests and T tokens in the batch, Bg and Tg in the graph (B <= Bg, T <= Tg).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs.buckets import Bucket
+
+# What a backend is told that it runs, at the capture and at every replay alike.
+_MODES = {
+    BatchKind.SINGLE_TOKEN_DECODE: ForwardMode.DECODE,
+    BatchKind.UNIFORM_BATCH: ForwardMode.EXTEND,
+    BatchKind.MIXED_BATCH: ForwardMode.MIXED,
+}
+# Entries in 128 bytes: every buffer starts where kernels load widest.
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticBatch:
+    """One bucket's share of the buffers."""
+
+    bucket: Bucket
+    forward: ForwardBatch
+    """Views of the buffers; host lengths are those of padding alone."""
+    of_requests: Tensor
+    """[5, Bg] int64, device: every tensor that has an entry a request."""
+    of_tokens: Tensor
+    """[3, Tg] int64, device: every tensor that has an entry a token."""
+
+    def load(self, batch: ForwardBatch) -> ForwardBatch:
+        """Copy a batch to where the graph reads it, and return it padded.
+
+        The host's lengths are padded copies of the batch's, and absent where the batch has none.
+
+        Stream: the current one, which must be the one that the graph is replayed on.
+        Sync: none. Allocates: padded host lengths. Keeps: nothing.
+        """
+        size, padded = batch.batch_size, self.bucket.batch_size
+        self.of_requests[:, size:].zero_()
+        self.of_tokens[:, batch.num_tokens :].zero_()
+        for own, new in _pairs(self.forward, batch):
+            own[: new.shape[0]].copy_(new)
+        is_mixed = self.forward.extend_seq_lens is not None
+        return replace(
+            self.forward,
+            seq_lens_cpu=_padded(batch.seq_lens_cpu, padded),
+            seq_lens_sum=batch.seq_lens_sum,
+            seq_lens_cpu_upper_bound=_padded(batch.seq_lens_cpu_upper_bound, padded),
+            extend_seq_lens_cpu=_filled(batch.extend_seq_lens_cpu, padded) if is_mixed else None,
+            extend_prefix_lens_cpu=(
+                _filled(batch.extend_prefix_lens_cpu, padded) if is_mixed else None
+            ),
+        )
+
+
+class GraphBuffers:
+    """Memory of every graph's batch. The graphs of one stream share it: only one runs at a time.
+
+    Args:
+        buckets: what it has to hold.
+        device: where it is.
+    """
+
+    def __init__(self, buckets: Iterable[Bucket], device: torch.device) -> None:
+        sizes = [(own.batch_size, own.num_tokens) for own in buckets]
+        self.max_batch_size, self.max_num_tokens = (
+            max(column) for column in zip(*sizes, strict=True)
+        )
+        self._of_requests = _zeros(5, self.max_batch_size, device)
+        self._of_tokens = _zeros(3, self.max_num_tokens, device)
+
+    def share_of(self, bucket: Bucket, host_seq_lens: HostSeqLens) -> StaticBatch:
+        """Return the part that one bucket's graph reads: a batch of padding, until one is loaded.
+
+        The host's lengths are there for a capture as far as `host_seq_lens` promises them.
+
+        Sync: none. Keeps: nothing; the result is made of views.
+        """
+        of_requests = self._of_requests[:, : bucket.batch_size]
+        of_tokens = self._of_tokens[:, : bucket.num_tokens]
+        rows, seq_lens, extends, prefixes, last = of_requests.unbind()
+        input_ids, positions, out_cache_loc = of_tokens.unbind()
+        is_mixed = bucket.kind is BatchKind.MIXED_BATCH
+        nothing = torch.zeros(bucket.batch_size, dtype=torch.int64)
+        has_mirror = host_seq_lens is HostSeqLens.EXACT
+        no_tokens = (0,) * bucket.batch_size if is_mixed and has_mirror else None
+        forward = ForwardBatch(
+            mode=_MODES[bucket.kind],
+            input_ids=input_ids,
+            positions=positions,
+            req_pool_indices=rows,
+            seq_lens=seq_lens,
+            out_cache_loc=out_cache_loc,
+            seq_lens_cpu=nothing if has_mirror else None,
+            seq_lens_sum=0 if has_mirror else None,
+            seq_lens_cpu_upper_bound=None if host_seq_lens is HostSeqLens.NONE else nothing,
+            extend_seq_lens=extends if is_mixed else None,
+            extend_prefix_lens=prefixes if is_mixed else None,
+            extend_seq_lens_cpu=no_tokens,
+            extend_prefix_lens_cpu=no_tokens,
+            last_token_indices=last if is_mixed else None,
+        )
+        return StaticBatch(
+            bucket=bucket, forward=forward, of_requests=of_requests, of_tokens=of_tokens
+        )
+
+
+def _zeros(count: int, size: int, device: torch.device) -> Tensor:
+    width = -(-size // _ALIGNMENT) * _ALIGNMENT
+    return torch.zeros(count, width, dtype=torch.int64, device=device)
+
+
+def _pairs(static: ForwardBatch, batch: ForwardBatch) -> Iterable[tuple[Tensor, Tensor]]:
+    """Match what a graph reads with what a batch has."""
+    yield static.input_ids, batch.input_ids
+    yield static.positions, batch.positions
+    yield static.out_cache_loc, batch.out_cache_loc
+    yield static.req_pool_indices, batch.req_pool_indices
+    yield static.seq_lens, batch.seq_lens
+    for own, new in (
+        (static.extend_seq_lens, batch.extend_seq_lens),
+        (static.extend_prefix_lens, batch.extend_prefix_lens),
+        (static.last_token_indices, batch.last_token_indices),
+    ):
+        if own is not None:
+            assert new is not None, "a mixed batch has its extend lengths on the device"
+            yield own, new
+
+
+def _padded(lengths_cpu: Tensor | None, size: int) -> Tensor | None:
+    """Append zeros, in memory of its own; what is absent stays absent."""
+    if lengths_cpu is None:
+        return None
+    padded = torch.zeros(size, dtype=lengths_cpu.dtype)
+    padded[: lengths_cpu.shape[0]] = lengths_cpu
+    return padded
+
+
+def _filled(lengths: tuple[int, ...] | None, size: int) -> tuple[int, ...] | None:
+    return None if lengths is None else lengths + (0,) * (size - len(lengths))
