@@ -111,6 +111,7 @@ DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
         "mps": DeviceTraits(has_streams=False, has_pinned_memory=False),
         "mtia": DeviceTraits(has_streams=True, has_pinned_memory=True),
         "npu": DeviceTraits(has_streams=True, has_pinned_memory=True),
+        "sim": DeviceTraits(has_streams=True, has_pinned_memory=True),
         "xpu": DeviceTraits(has_streams=True, has_pinned_memory=True),
     }
 )

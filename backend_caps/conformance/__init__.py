@@ -1,0 +1,1 @@
+"""What a declaration and a runtime are tried on. Imports torch."""

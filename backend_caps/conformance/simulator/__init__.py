@@ -1,0 +1,43 @@
+"""A simulated accelerator: a torch device on which a missing wait is a wrong value, or a race.
+
+Device work is deferred, and runs in any order that streams, events and the host's waits allow. It
+is one device without collectives and without backward. Imports torch.
+"""
+
+from backend_caps.conformance.simulator.device import DEVICE_NAME, register
+from backend_caps.conformance.simulator.errors import (
+    CaptureError,
+    DirtyRunError,
+    NestedSimulationError,
+    ScheduleError,
+    SimDeviceError,
+    UnsupportedOperatorError,
+)
+from backend_caps.conformance.simulator.policies import Policy, Schedule, systematic_schedules
+from backend_caps.conformance.simulator.races import HOST, Access, Race
+from backend_caps.conformance.simulator.run import simulate
+from backend_caps.conformance.simulator.simulation import HostSync, Simulation
+from backend_caps.conformance.simulator.sites import Site
+from backend_caps.conformance.simulator.tensor import SimTensor
+
+__all__ = [
+    "DEVICE_NAME",
+    "HOST",
+    "Access",
+    "CaptureError",
+    "DirtyRunError",
+    "HostSync",
+    "NestedSimulationError",
+    "Policy",
+    "Race",
+    "Schedule",
+    "ScheduleError",
+    "SimDeviceError",
+    "SimTensor",
+    "Simulation",
+    "Site",
+    "UnsupportedOperatorError",
+    "register",
+    "simulate",
+    "systematic_schedules",
+]

@@ -1,0 +1,101 @@
+"""The device `sim`, as torch knows it: a name, a device module, and a few operators.
+
+torch's way to a Python device is experimental: only this file uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch._ops import OpOverload
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from backend_caps.conformance.simulator import copies, streams
+from backend_caps.conformance.simulator.ops import WHOLE, AnyOperator
+from backend_caps.conformance.simulator.tensor import SPECIAL, dispatch
+
+DEVICE_NAME = "sim"
+
+
+class SimModule(ModuleType):
+    """What `torch.get_device_module("sim")` returns: the part of `torch.cuda` that engines use."""
+
+    Stream = streams.Stream
+    Event = streams.Event
+    stream = staticmethod(streams.stream)
+    current_stream = staticmethod(streams.current_stream)
+    default_stream = staticmethod(streams.default_stream)
+    set_stream = staticmethod(streams.set_stream)
+    synchronize = staticmethod(streams.synchronize)
+
+    @staticmethod
+    def is_available() -> bool:
+        """Tell that the device is there."""
+        return True
+
+    @staticmethod
+    def is_initialized() -> bool:
+        """Tell that the device can be used."""
+        return True
+
+    @staticmethod
+    def device_count() -> int:
+        """Return 1: there is one device."""
+        return 1
+
+    @staticmethod
+    def current_device() -> int:
+        """Return 0: there is one device."""
+        return 0
+
+    @staticmethod
+    def set_device(device: streams.DeviceLike) -> None:
+        """Choose the only device there is."""
+        assert device in {0, DEVICE_NAME, torch.device(DEVICE_NAME), torch.device(DEVICE_NAME, 0)}
+
+    @staticmethod
+    def manual_seed_all(seed: int) -> None:
+        """Do nothing: random numbers come from the host's generator."""
+
+    @staticmethod
+    def _is_in_bad_fork() -> bool:
+        return False
+
+
+@cache
+def register() -> torch.device:
+    """Make torch know the device `sim`, once in a process, and return it.
+
+    Raises:
+        RuntimeError: torch's, where another device has the name of PrivateUse1 already.
+    """
+    _setup_privateuseone_for_python_backend(DEVICE_NAME, SimModule(f"torch.{DEVICE_NAME}"))
+    SPECIAL.update(copies.HANDLERS)
+    for name, implementation in _FACTORIES.items():
+        torch.library.impl(f"aten::{name}", "PrivateUse1", implementation, lib=_LIBRARY)
+    for func in WHOLE:
+        torch.library.impl(func.name(), "AutogradPrivateUse1", _whole(func), lib=_LIBRARY)
+    return torch.device(DEVICE_NAME, 0)
+
+
+def _whole(func: AnyOperator) -> Callable[..., object]:
+    """Keep an operator from being taken apart by autograd."""
+
+    def run(*args: object, **kwargs: object) -> object:
+        return dispatch(func, args, kwargs)
+
+    return run
+
+
+_LIBRARY = torch.library.Library("aten", "IMPL")
+_FACTORIES: dict[str, Callable[..., object]] = {
+    "_copy_from": copies.copy_from,
+    "arange": lambda end, **options: copies.arange(0, end, **options),
+    "arange.start": copies.arange,
+    "arange.start_step": copies.arange,
+    "empty.memory_format": copies.empty,
+    "empty_strided": copies.empty_strided,
+}

@@ -1,0 +1,107 @@
+"""What can go wrong on the simulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend_caps.errors import BackendCapsError
+
+
+@dataclass(eq=False, kw_only=True)
+class SimDeviceError(BackendCapsError):
+    """Deferred work failed when it ran, which is later than it was launched."""
+
+    operator: str
+    site: str
+    reason: str
+
+    @property
+    def message(self) -> str:
+        """The operator, where it was launched, and torch's own words."""
+        return (
+            f"operator {self.operator!r}, launched at {self.site}, failed when it ran: "
+            f"{self.reason}. Values that no missing wait or early free had poisoned were expected; "
+            f"replay the schedule with check_races=True to find which."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ScheduleError(BackendCapsError):
+    """A word that is no schedule."""
+
+    text: str
+
+    @property
+    def message(self) -> str:
+        """The word, and those that are schedules."""
+        return (
+            f"{self.text!r} is no schedule; expected eager, lazy, starve:<stream> or "
+            f"random:<seed>. Copy the word that the failing run printed."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class CaptureError(BackendCapsError):
+    """The host asked for something that a capture cannot record."""
+
+    action: str
+    site: str
+    expected: str
+
+    @property
+    def message(self) -> str:
+        """What was asked for and where, and what a capture records."""
+        return (
+            f"{self.action} at {self.site} while a graph is captured; {self.expected}. "
+            f"Do it before the capture, or on the device."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnsupportedOperatorError(BackendCapsError):
+    """An operator that the simulated device cannot run."""
+
+    operator: str
+    site: str
+    reason: str
+
+    @property
+    def message(self) -> str:
+        """The operator, where it was called, and why it is refused."""
+        return (
+            f"operator {self.operator!r}, called at {self.site}, cannot run on the simulated "
+            f"device: {self.reason}."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class NestedSimulationError(BackendCapsError):
+    """A simulation was started while another one runs."""
+
+    running: str
+    asked: str
+
+    @property
+    def message(self) -> str:
+        """Both schedules, and the way out."""
+        return (
+            f"simulate({self.asked}) was entered while simulate({self.running}) runs; one at a "
+            f"time was expected, there being one device. Leave the first one before."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class DirtyRunError(BackendCapsError):
+    """A run that was to be clean has findings."""
+
+    schedule: str
+    findings: Sequence[str]
+
+    @property
+    def message(self) -> str:
+        """The schedule that replays it, and what was found."""
+        return (
+            f"schedule {self.schedule} found {len(self.findings)} faults, none was expected: "
+            f"{'; '.join(self.findings)}. Replay it by Schedule.parse({self.schedule!r})."
+        )

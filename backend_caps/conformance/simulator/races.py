@@ -1,0 +1,149 @@
+"""Races, found by torch's own stream sanitizer, which is fed by hand.
+
+`torch.cuda._sanitizer` is private, and written for CUDA: only this file knows it. Memory is named
+by the serial number of its block, so disjoint parts of one block do conflict. The host takes part
+as a stream of its own: what it reads and writes is pinned memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch.cuda._sanitizer import Access as UpstreamAccess
+from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
+
+from backend_caps.conformance.simulator.queues import Blocks
+from backend_caps.conformance.simulator.sites import Site
+
+HOST = -1
+"""The host's stream handle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """One side of a race."""
+
+    operator: str
+    """What was launched, or what the host did."""
+    stream: int
+    """The handle of the stream; `HOST` is the host."""
+    site: Site
+    """Where it was launched."""
+    is_write: bool
+    """Whether it writes the block."""
+
+    def __str__(self) -> str:
+        kind = "write" if self.is_write else "read"
+        where = "the host" if self.stream == HOST else f"stream {self.stream}"
+        return f"{kind} by {self.operator} on {where} at {self.site}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """Two accesses to one block that nothing orders."""
+
+    block: int
+    """The block's serial number."""
+    first: Access
+    """The access that was launched first."""
+    second: Access
+    """The access that was launched next."""
+
+    def __str__(self) -> str:
+        return f"race on block {self.block}: {self.first}, then {self.second}"
+
+
+class RaceDetector:
+    """Follow what orders what, and report each pair of accesses that nothing does."""
+
+    def __init__(self) -> None:
+        self.races: list[Race] = []
+        self._handler = EventHandler()
+        self._launches: dict[int, tuple[str, Site]] = {}
+        self._streams: set[int] = set()
+        self._events: set[int] = set()
+        self._fresh_events = itertools.count(-1, -1)
+        self._know(HOST)
+
+    def launch(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
+        """Take in a launch; one that shares memory with the host comes after the host's past."""
+        self._know(stream)
+        errors = self._handler._handle_kernel_launch(  # noqa: SLF001
+            stream,
+            set(reads - writes),
+            set(writes),
+            set(),
+            name,
+            {block: [] for block in reads | writes},
+        )
+        self._launches[self._handler.seq_num] = (name, site)
+        for error in errors:
+            self._report(error)
+
+    def host_access(self, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
+        """Take in what the host does to pinned memory."""
+        self.launch(HOST, name, site, reads, writes)
+
+    def after_host(self, stream: int) -> None:
+        """Order what a stream does next after what the host did before: a launch does that."""
+        self.wait_for_stream(stream, HOST)
+
+    def record(self, event: int, stream: int) -> None:
+        """Take in that an event was recorded."""
+        self._know(stream)
+        if event not in self._events:
+            self._events.add(event)
+            self._handler._handle_event_creation(event)  # noqa: SLF001
+        self._handler._handle_event_record(event, stream)  # noqa: SLF001
+
+    def wait(self, stream: int, event: int) -> None:
+        """Take in that a stream waits for what an event was last recorded at."""
+        if event in self._events:
+            self._know(stream)
+            self._handler._handle_event_wait(event, stream)  # noqa: SLF001
+
+    def wait_for_stream(self, stream: int, other: int) -> None:
+        """Take in that a stream waits for another."""
+        event = next(self._fresh_events)
+        self.record(event, other)
+        self.wait(stream, event)
+        self.forget(event)
+
+    def forget(self, event: int) -> None:
+        """Take in that an event is gone."""
+        if event in self._events:
+            self._events.remove(event)
+            self._handler._handle_event_deletion(event)  # noqa: SLF001
+
+    def synchronize_stream(self, stream: int) -> None:
+        """Take in that the host waits for a stream."""
+        self._know(stream)
+        self._handler._handle_stream_synchronization(stream)  # noqa: SLF001
+
+    def synchronize_event(self, event: int) -> None:
+        """Take in that the host waits for an event."""
+        if event in self._events:
+            self._handler._handle_event_synchronization(event)  # noqa: SLF001
+
+    def synchronize_device(self, streams: Iterable[int]) -> None:
+        """Take in that the host waits for everything."""
+        for stream in streams:
+            self._know(stream)
+        self._handler._handle_device_synchronization()  # noqa: SLF001
+
+    def _know(self, stream: int) -> None:
+        if stream not in self._streams:
+            self._streams.add(stream)
+            self._handler._handle_stream_creation(stream)  # noqa: SLF001
+
+    def _report(self, error: UnsynchronizedAccessError) -> None:
+        first, second = error.previous_access, error.current_access
+        race = Race(block=error.data_ptr, first=self._access(first), second=self._access(second))
+        self.races.append(race)
+
+    def _access(self, access: UpstreamAccess) -> Access:
+        operator, site = self._launches[access.seq_num]
+        is_write = access.type is access.type.WRITE
+        return Access(operator=operator, stream=access.stream, site=site, is_write=is_write)

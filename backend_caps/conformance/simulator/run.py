@@ -1,0 +1,48 @@
+"""Runs of the simulated device, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backend_caps.conformance.simulator.device import register
+from backend_caps.conformance.simulator.errors import NestedSimulationError
+from backend_caps.conformance.simulator.host import watched_host
+from backend_caps.conformance.simulator.policies import Schedule
+from backend_caps.conformance.simulator.simulation import DEVICE, Simulation
+
+
+@contextmanager
+def simulate(
+    schedule: Schedule | str = "eager", *, check_races: bool = False
+) -> Iterator[Simulation]:
+    """Run device work in the order of a schedule, and collect what is found.
+
+    Tensors of before keep their values. At the end everything that was launched runs. An exception
+    gets a note that names the schedule, so that the run can be repeated.
+
+    Args:
+        schedule: the order, or the word that it prints as.
+        check_races: feed torch's stream sanitizer; freed memory is then not handed out again.
+
+    Raises:
+        NestedSimulationError: another simulation runs.
+        SimDeviceError: work failed when it ran at the end.
+    """
+    register()
+    asked = Schedule.parse(schedule) if isinstance(schedule, str) else schedule
+    if DEVICE.simulation is not DEVICE.default:
+        running = str(DEVICE.simulation.schedule)
+        raise NestedSimulationError(running=running, asked=str(asked))
+    DEVICE.default.drain()
+    simulation = DEVICE.simulation = Simulation(asked, check_races=check_races)
+    try:
+        with watched_host(simulation):
+            yield simulation
+            simulation.drain()
+    except BaseException as error:
+        error.add_note(f"schedule {asked}: replay by simulate({str(asked)!r})")
+        raise
+    finally:
+        simulation.close()
+        DEVICE.simulation = DEVICE.default

@@ -1,0 +1,208 @@
+"""One run of the simulated device: its queues, its memory, and what was found.
+
+There is one device, so there is one simulation at a time. Outside of any `simulate` block it is an
+eager one that nobody looks at, in which models are built and weights are loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend_caps.conformance.simulator.allocator import Allocator, Block, Lease
+from backend_caps.conformance.simulator.errors import CaptureError, DirtyRunError
+from backend_caps.conformance.simulator.pinned import PinnedMemory
+from backend_caps.conformance.simulator.policies import Schedule, adversary_of
+from backend_caps.conformance.simulator.queues import NO_BLOCKS, Engine, Marker, Op, Wait
+from backend_caps.conformance.simulator.races import Race, RaceDetector
+from backend_caps.conformance.simulator.recording import Capture
+from backend_caps.conformance.simulator.sites import Site, call_site
+
+# As many as torch's own pools have.
+_POOL_STREAMS = 32
+_NOWHERE = Site("<freed>", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSync:
+    """A place where the host waited for the device."""
+
+    cause: str
+    """The operator or the method that waited."""
+    site: Site
+    """The line that called it."""
+
+    def __str__(self) -> str:
+        return f"{self.cause} at {self.site}"
+
+
+class Simulation:
+    """The device in one run, and what was found in it.
+
+    Args:
+        schedule: the order that work runs in.
+        check_races: feed torch's stream sanitizer. Blocks are then kept until the run ends, and
+            none is handed out twice, because a reused address looks like a race.
+    """
+
+    num_ops: int
+    """Operators launched."""
+    bytes_to_host: int
+    """Bytes copied from the device to the host."""
+    bytes_to_device: int
+    """Bytes copied from the host to the device."""
+    hidden_syncs: list[HostSync]
+    """Operators that made the host wait: item, nonzero, a copy that blocks."""
+    host_waits: list[HostSync]
+    """Calls of synchronize, of streams, events and the device."""
+
+    def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
+        self.schedule = schedule
+        self.engine = Engine()
+        self.pinned = PinnedMemory()
+        self.detector = RaceDetector() if check_races else None
+        self.capture: Capture | None = None
+        self.current_stream = 0
+        self.num_ops = self.bytes_to_host = self.bytes_to_device = 0
+        self.hidden_syncs, self.host_waits = [], []
+        self._adversary = adversary_of(schedule)
+        self._allocator = Allocator(self._free_block, self.mark, keeps_blocks=check_races)
+        self._num_drawn = 0
+        self.engine.queue(0)
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """Pairs of accesses that nothing orders; empty where nobody looks for them."""
+        return () if self.detector is None else tuple(self.detector.races)
+
+    @property
+    def num_live_blocks(self) -> int:
+        """Blocks that tensors refer to; after a run, what it leaked."""
+        return self._allocator.num_live
+
+    def require_clean(self) -> None:
+        """Raise where races were found.
+
+        Raises:
+            DirtyRunError: with the schedule that replays them.
+        """
+        if self.races:
+            findings = tuple(str(race) for race in self.races)
+            raise DirtyRunError(schedule=str(self.schedule), findings=findings)
+
+    def draw_stream(self) -> int:
+        """Return the next stream of the pool, which comes round again as torch's does."""
+        handle = self._num_drawn % _POOL_STREAMS + 1
+        self._num_drawn += 1
+        self.engine.queue(handle)
+        return handle
+
+    def launch(self, op: Op) -> None:
+        """Put work on the current stream, or into the graph that it is captured in."""
+        capture = self.capture
+        if capture is not None and self.current_stream in capture.streams:
+            capture.steps.append(op)
+        else:
+            self.enqueue(self.current_stream, op)
+
+    def enqueue(self, handle: int, op: Op) -> None:
+        """Put work on a stream, and let run what the schedule lets run."""
+        self.num_ops += 1
+        if self.detector is not None:
+            self.detector.after_host(handle)
+            self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
+        self.engine.append(handle, op)
+        self._adversary.after_launch(self.engine)
+
+    def allocate(self, num_bytes: int) -> Lease:
+        """Allocate memory of the current stream, or of the graph that it is captured in."""
+        capture = self.capture_of(self.current_stream)
+        pool = self._allocator.pool if capture is None else capture.pool
+        return self._allocator.allocate(num_bytes, self.current_stream, pool)
+
+    def capture_of(self, handle: int) -> Capture | None:
+        """Return the capture that a stream's work goes into."""
+        capture = self.capture
+        return capture if capture is not None and handle in capture.streams else None
+
+    def mark(self, handle: int) -> Marker:
+        """Put a marker at the end of a stream's work."""
+        return self.engine.mark(handle)
+
+    def wait(self, handle: int, marker: Marker) -> None:
+        """Make a stream wait for a marker."""
+        if not marker.is_done:
+            self.engine.append(handle, Wait(marker))
+
+    def synchronize_stream(self, handle: int, cause: str, found: list[HostSync]) -> None:
+        """Make the host wait for all that a stream has."""
+        self._note_sync(cause, found)
+        if self.detector is not None:
+            self.detector.synchronize_stream(handle)
+        self._adversary.wait_for(self.engine, self.mark(handle))
+
+    def synchronize_marker(self, marker: Marker, event: int, cause: str) -> None:
+        """Make the host wait for what an event is bound to."""
+        self._note_sync(cause, self.host_waits)
+        if self.detector is not None:
+            self.detector.synchronize_event(event)
+        self._adversary.wait_for(self.engine, marker)
+
+    def synchronize_device(self, cause: str) -> None:
+        """Make the host wait for everything."""
+        self._note_sync(cause, self.host_waits)
+        self.drain()
+
+    def drain(self) -> None:
+        """Run everything that was launched."""
+        if self.detector is not None:
+            self.detector.synchronize_device(self.engine.queues)
+        for handle in tuple(self.engine.queues):
+            self._adversary.wait_for(self.engine, self.mark(handle))
+
+    def close(self) -> None:
+        """Let tensors that outlive the run die without a trace."""
+        self._allocator.is_closed = True
+
+    def refuse_in_capture(self, action: str) -> None:
+        """Raise where a graph is captured.
+
+        Raises:
+            CaptureError: as CUDA does for what a graph cannot hold.
+        """
+        if self.capture is not None:
+            expected = "only device work was expected, which a replay repeats without the host"
+            raise CaptureError(action=action, site=str(call_site()), expected=expected)
+
+    def _note_sync(self, cause: str, found: list[HostSync]) -> None:
+        self.refuse_in_capture(cause)
+        found.append(HostSync(cause=cause, site=call_site()))
+
+    def _free_block(self, block: Block) -> None:
+        """Put the poisoning of a block at the end of its stream's work, and run nothing."""
+        poisoning = Op("free", _NOWHERE, block.poison)
+        if self.detector is not None:
+            poisoning.site, poisoning.writes = call_site(), frozenset((block.serial,))
+        if block.free_lists is self._allocator.pool.free_lists:
+            if self.detector is not None:
+                self.detector.launch(
+                    block.stream, "free", poisoning.site, NO_BLOCKS, poisoning.writes
+                )
+            self.engine.append(block.stream, poisoning)
+        elif self.capture is not None and block.free_lists is self.capture.pool.free_lists:
+            self.capture.steps.append(poisoning)
+
+
+class _Device:
+    """The device of this process, which torch's device module has to find from anywhere."""
+
+    def __init__(self) -> None:
+        self.default = Simulation(Schedule())
+        self.simulation = self.default
+
+
+DEVICE = _Device()
+
+
+def current() -> Simulation:
+    """Return the simulation that runs."""
+    return DEVICE.simulation

@@ -1,0 +1,212 @@
+"""Streams and events of the simulated device, shaped as `torch.cuda`'s."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from backend_caps.conformance.simulator.errors import CaptureError
+from backend_caps.conformance.simulator.queues import Marker
+from backend_caps.conformance.simulator.recording import Capture
+from backend_caps.conformance.simulator.simulation import current
+from backend_caps.conformance.simulator.sites import call_site
+
+_serials = itertools.count(1)
+
+DeviceLike = torch.device | str | int | None
+
+
+class Stream:
+    """A stream of the pool, which hands out 32 handles in turns, as torch's pools do.
+
+    Args:
+        device: the device; there is one.
+        priority: taken as torch takes it; work has no priority here.
+        handle: the stream of this handle, instead of the pool's next.
+    """
+
+    def __init__(
+        self,
+        device: DeviceLike = None,  # noqa: ARG002
+        priority: int = 0,  # noqa: ARG002
+        *,
+        handle: int | None = None,
+    ) -> None:
+        self.handle = current().draw_stream() if handle is None else handle
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it is a stream of."""
+        return torch.device("sim", 0)
+
+    def wait_event(self, event: Event) -> None:
+        """Make this stream wait for what an event was last recorded at."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Make this stream wait for all work that another has now."""
+        event = Event()
+        event.record(stream)
+        event.wait(self)
+        event.forget()
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, or a new one, at the end of this stream's work."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """Make the host wait for all work of this stream."""
+        simulation = current()
+        simulation.synchronize_stream(self.handle, "Stream.synchronize", simulation.host_waits)
+
+    def query(self) -> bool:
+        """Tell whether all work of this stream has run."""
+        return current().mark(self.handle).is_done
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.handle == self.handle
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<sim stream {self.handle}>"
+
+
+class Event:
+    """A point in a stream's work; a wait binds to the version that was recorded last.
+
+    Args:
+        enable_timing: taken as torch takes it; the simulated clock always runs.
+        blocking: taken as torch takes it.
+        interprocess: taken as torch takes it; there is one process.
+        external: recorded in a capture, it is recorded again at every replay.
+    """
+
+    def __init__(
+        self,
+        enable_timing: bool = False,  # noqa: ARG002
+        blocking: bool = False,  # noqa: ARG002
+        interprocess: bool = False,  # noqa: ARG002
+        external: bool = False,
+    ) -> None:
+        self._serial = next(_serials)
+        self._is_external = external
+        self._marker: Marker | None = None
+        self._capture: Capture | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Move the point to the end of a stream's work, by default the current one's."""
+        handle = current().current_stream if stream is None else stream.handle
+        capture = current().capture_of(handle)
+        if capture is None:
+            self._record_on(handle)
+        elif self._is_external:
+            capture.steps.append(self._record_on)
+        else:
+            self._capture = capture
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Make a stream wait for the point; before the first record it is no wait.
+
+        Raises:
+            CaptureError: a capture and what is outside of it would wait for each other.
+        """
+        simulation = current()
+        handle = simulation.current_stream if stream is None else stream.handle
+        capture = simulation.capture_of(handle)
+        if self._capture is not None and self._capture is simulation.capture:
+            simulation.capture.streams.add(handle)
+        elif self._capture is not None:
+            self._refuse("its event is in a capture that has ended")
+        elif capture is None:
+            self._wait_on(handle)
+        elif self._is_external:
+            capture.steps.append(self._wait_on)
+        elif self._marker is not None:
+            self._refuse("its event is outside of the capture")
+
+    def synchronize(self) -> None:
+        """Make the host wait for the point."""
+        simulation = current()
+        simulation.refuse_in_capture("Event.synchronize")
+        if self._marker is not None:
+            simulation.synchronize_marker(self._marker, self._serial, "Event.synchronize")
+
+    def query(self) -> bool:
+        """Tell whether the point was passed; before the first record it is."""
+        return self._marker is None or self._marker.is_done
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the operators that ran between two events: the simulated clock has no other tick.
+
+        Raises:
+            RuntimeError: as torch does, where one of them was not passed.
+        """
+        start, end = self._marker, end_event._marker  # noqa: SLF001 - of its own class
+        if start is None or end is None or not (start.is_done and end.is_done):
+            raise RuntimeError("elapsed_time() needs two events that were recorded and passed")
+        return float(end.tick - start.tick)
+
+    def forget(self) -> None:
+        """Tell that nobody will wait for it any more."""
+        detector = current().detector
+        if detector is not None:
+            detector.forget(self._serial)
+
+    def _record_on(self, handle: int) -> None:
+        simulation = current()
+        self._capture = None
+        self._marker = simulation.mark(handle)
+        if simulation.detector is not None:
+            simulation.detector.record(self._serial, handle)
+
+    def _wait_on(self, handle: int) -> None:
+        if self._marker is not None:
+            simulation = current()
+            simulation.wait(handle, self._marker)
+            if simulation.detector is not None:
+                simulation.detector.wait(handle, self._serial)
+
+    def _refuse(self, reason: str) -> None:
+        action = f"a wait for an event ({reason})"
+        expected = "an event of the capture, or an external one, was expected"
+        raise CaptureError(action=action, site=str(call_site()), expected=expected)
+
+
+def current_stream(device: DeviceLike = None) -> Stream:  # noqa: ARG001
+    """Return the stream that work goes to."""
+    return Stream(handle=current().current_stream)
+
+
+def default_stream(device: DeviceLike = None) -> Stream:  # noqa: ARG001
+    """Return the stream that work goes to where nobody said."""
+    return Stream(handle=0)
+
+
+def set_stream(stream: Stream) -> None:
+    """Send work to a stream."""
+    current().current_stream = stream.handle
+
+
+@contextmanager
+def stream(stream: Stream | None) -> Iterator[None]:  # noqa: PT028 - torch's name
+    """Send work to a stream within a `with` block."""
+    simulation = current()
+    before = simulation.current_stream
+    if stream is not None:
+        simulation.current_stream = stream.handle
+    try:
+        yield
+    finally:
+        simulation.current_stream = before
+
+
+def synchronize(device: DeviceLike = None) -> None:  # noqa: ARG001
+    """Make the host wait for everything."""
+    current().synchronize_device("synchronize")
