@@ -114,7 +114,8 @@ class WaitingLine:
 
     def _pages_for(self, request: Request, num_tokens: int) -> int:
         if request is self._cut:
-            return self._memory.num_pages_missing(request.row, request.num_prefilled + num_tokens)
+            end = request.num_prefilled + num_tokens
+            return self._memory.pages_missing((request.row,), (end,))[0]
         return num_pages_of(num_tokens, self._memory.page_size)
 
     def _retract(self, request: Request) -> None:

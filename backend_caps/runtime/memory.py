@@ -11,7 +11,6 @@ upload, T tokens in a batch, Hk key and value heads, D and Dv their sizes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -149,9 +148,11 @@ class PagePool:
         Raises:
             OutOfPagesError: there are not that many; none is taken.
         """
-        if count > len(self._free):
+        left = len(self._free) - count
+        if left < 0:
             raise OutOfPagesError(wanted=count, free=len(self._free), pages=self.num_pages)
-        taken = [self._free.pop() for _ in range(count)]
+        taken = self._free[left:][::-1]
+        del self._free[left:]
         for page in taken:
             self._is_free[page] = False
         return taken
@@ -163,15 +164,6 @@ class PagePool:
             assert not self._is_free[page], f"page {page} is free already"
             self._is_free[page] = True
         self._free.extend(reversed(pages))
-
-
-@dataclass(frozen=True, slots=True)
-class _NewPages:
-    rows: list[int]
-    starts: list[int]
-    """The first position of each page in its row."""
-    slots: list[int]
-    """The first slot of each page."""
 
 
 class RequestMemory:
@@ -196,9 +188,13 @@ class RequestMemory:
         """Count the pages that a row has."""
         return len(self._of_row[row])
 
-    def num_pages_missing(self, row: int, length: int) -> int:
-        """Count the pages that a row lacks for so many tokens."""
-        return max(0, num_pages_of(length, self.page_size) - len(self._of_row[row]))
+    def pages_missing(self, rows: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """Count the pages that each row lacks for so many tokens."""
+        of_row, size = self._of_row, self.page_size
+        return [
+            max(0, -(-length // size) - len(of_row[row]))
+            for row, length in zip(rows, lengths, strict=True)
+        ]
 
     def grow(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
         """Give each row the pages that it lacks for its length, and enter them in the table.
@@ -210,19 +206,17 @@ class RequestMemory:
         Raises:
             OutOfPagesError: there are too few pages; no row gets any.
         """
-        missing = [self.num_pages_missing(*each) for each in zip(rows, lengths, strict=True)]
-        taken = self.pages.alloc(sum(missing))
-        new = _NewPages([], [], [])
-        for row, count in zip(rows, missing, strict=True):
+        missing = self.pages_missing(rows, lengths)
+        growing = [row for row, count in zip(rows, missing, strict=True) for _ in range(count)]
+        if not growing:
+            return
+        size, pages = self.page_size, self.pages.alloc(len(growing))
+        starts: list[int] = []
+        for row, page in zip(growing, pages, strict=True):
             own = self._of_row[row]
-            for page in taken[:count]:
-                new.rows.append(row)
-                new.starts.append(len(own) * self.page_size)
-                new.slots.append(page * self.page_size)
-                own.append(page)
-            del taken[:count]
-        if new.rows:
-            self._enter(new)
+            starts.append(len(own) * size)
+            own.append(page)
+        self._enter(growing, starts, [page * size for page in pages])
 
     def release(self, row: int) -> None:
         """Give a row and its pages back.
@@ -246,8 +240,9 @@ class RequestMemory:
         """
         return self.rows.req_to_token[rows, positions].to(torch.int64)
 
-    def _enter(self, new: _NewPages) -> None:
-        packed = self._staging.upload((new.rows, new.starts, new.slots))
+    def _enter(self, rows_cpu: list[int], starts_cpu: list[int], slots_cpu: list[int]) -> None:
+        """Write pages to the table, each by its row, its first position and its first slot."""
+        packed = self._staging.upload((rows_cpu, starts_cpu, slots_cpu))
         rows, starts, slots = packed[:, :, None].unbind()
         table = self.rows.req_to_token
         table[rows, starts + self._within_page] = (slots + self._within_page).to(table.dtype)

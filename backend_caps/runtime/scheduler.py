@@ -12,7 +12,7 @@ processing the result before, whose pages the next batch may get, and building t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -26,8 +26,7 @@ from backend_caps.runtime.stats import StepClock, StepObserver, StepStats, now_s
 from backend_caps.runtime.step import Step, StepLauncher
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken:
+class NewToken(NamedTuple):
     """A token of a request, as soon as the host has it."""
 
     request: Request
@@ -167,18 +166,17 @@ class Scheduler:
         """
         requests, memory = self._running.requests, self._memory
         lengths = self._running.mirror.tolist()
-        missing = [
-            memory.num_pages_missing(request.row, length + 1)
-            for request, length in zip(requests, lengths, strict=True)
-        ]
-        if sum(missing) > memory.pages.num_free:
-            self._waiting.give_up_cut()
+        rows = [request.row for request in requests]
+        missing = memory.pages_missing(rows, [length + 1 for length in lengths])
+        if sum(missing) <= memory.pages.num_free:
+            return bool(requests)
+        self._waiting.give_up_cut()
         for request in choose_retractions(requests, missing, memory):
             self._waiting.retract(request)
             self._num_retracted += 1
         keep = [place for place, request in enumerate(requests) if request.row]
         self._running.filter(keep)
-        return len(keep) > 0 and sum(missing[place] for place in keep) <= memory.pages.num_free
+        return sum(missing[place] for place in keep) <= memory.pages.num_free
 
     def _process(self, step: Step) -> Sequence[NewToken]:
         """Take in a step's tokens, and let go of the requests that they end."""
@@ -191,7 +189,7 @@ class Scheduler:
                 continue  # its prompt goes on, or it has left since
             if not request.is_finished:
                 request.take(token)
-                made.append(NewToken(request=request, token=token))
+                made.append(NewToken(request, token))
             if request.is_finished:
                 self._let_go(request)
         step.clock.done_s = now_s()

@@ -183,7 +183,7 @@ def _detach(operator: Operator, args: Args, kwargs: Kwargs) -> object:  # noqa: 
 
 HANDLERS: Mapping[AnyOperator, Handler] = {
     **dict.fromkeys(_LIKE, _make_like),
-    aten._index_put_impl_.default: _index_put,  # noqa: SLF001
+    aten._index_put_impl_.default: _index_put,
     aten._to_copy.default: _to_copy,  # noqa: SLF001
     aten.copy_.default: _copy,
     aten.detach_.default: _detach,
@@ -227,6 +227,6 @@ def arange(start: float, end: float, step: float = 1, **options: object) -> Tens
     return tensor
 
 
-def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: FBT001, FBT002
+def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
     """Copy between the host and the device, where torch does so by itself."""
     return copy_between(dst, src, non_blocking=non_blocking)

@@ -10,11 +10,10 @@ from functools import cache
 from types import ModuleType
 
 import torch
-from torch._ops import OpOverload
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from backend_caps.conformance.simulator import copies, streams
-from backend_caps.conformance.simulator.ops import WHOLE, AnyOperator
+from backend_caps.conformance.simulator import copies, graphs, streams
+from backend_caps.conformance.simulator.ops import OPERATORS, WHOLE, AnyOperator
 from backend_caps.conformance.simulator.tensor import SPECIAL, dispatch
 
 DEVICE_NAME = "sim"
@@ -30,6 +29,10 @@ class SimModule(ModuleType):
     default_stream = staticmethod(streams.default_stream)
     set_stream = staticmethod(streams.set_stream)
     synchronize = staticmethod(streams.synchronize)
+    CUDAGraph = graphs.CUDAGraph
+    graph = staticmethod(graphs.graph)
+    graph_pool_handle = staticmethod(graphs.graph_pool_handle)
+    is_current_stream_capturing = staticmethod(graphs.is_current_stream_capturing)
 
     @staticmethod
     def is_available() -> bool:
@@ -77,7 +80,7 @@ def register() -> torch.device:
     for name, implementation in _FACTORIES.items():
         torch.library.impl(f"aten::{name}", "PrivateUse1", implementation, lib=_LIBRARY)
     for func in WHOLE:
-        torch.library.impl(func.name(), "AutogradPrivateUse1", _whole(func), lib=_LIBRARY)
+        torch.library.impl(OPERATORS[func].name, "AutogradPrivateUse1", _whole(func), lib=_LIBRARY)
     return torch.device(DEVICE_NAME, 0)
 
 
@@ -90,7 +93,7 @@ def _whole(func: AnyOperator) -> Callable[..., object]:
     return run
 
 
-_LIBRARY = torch.library.Library("aten", "IMPL")
+_LIBRARY = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 _FACTORIES: dict[str, Callable[..., object]] = {
     "_copy_from": copies.copy_from,
     "arange": lambda end, **options: copies.arange(0, end, **options),

@@ -105,3 +105,20 @@ class DirtyRunError(BackendCapsError):
             f"schedule {self.schedule} found {len(self.findings)} faults, none was expected: "
             f"{'; '.join(self.findings)}. Replay it by Schedule.parse({self.schedule!r})."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class GraphStateError(BackendCapsError):
+    """A graph is asked for what it cannot do in its state."""
+
+    action: str
+    held: str
+
+    @property
+    def message(self) -> str:
+        """What was asked for, what the graph holds, and the order of calls."""
+        return (
+            f"{self.action} was called on a graph that holds {self.held}; capture_begin, "
+            f"capture_end and then replay were expected. Capture into a fresh CUDAGraph, one at "
+            f"a time."
+        )

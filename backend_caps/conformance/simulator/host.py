@@ -57,7 +57,7 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operator = OPERATORS[func]
         if operator.effect is Effect.COMPOSITE:
             with self:
-                return func.decompose(*args, **kwargs)  # type: ignore[no-untyped-call]
+                return func.decompose(*args, **kwargs)
         if self._simulation.detector is not None and operator.effect is not Effect.VIEW:
             self._note(operator, args, kwargs)
         return func(*args, **kwargs)
@@ -97,9 +97,9 @@ def watched_host(simulation: Simulation) -> Iterator[None]:
     make_tensor = torch.tensor
     for name, original in originals.items():
         setattr(torch.Tensor, name, _reader(simulation, name, original))
-    torch.tensor = _tensor_maker(simulation, make_tensor)
+    torch.tensor = cast("TensorMaker", _tensor_maker(simulation, make_tensor))
     try:
-        with HostMode(simulation):  # type: ignore[no-untyped-call]
+        with HostMode(simulation):
             yield
     finally:
         torch.tensor = make_tensor

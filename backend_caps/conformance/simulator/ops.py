@@ -74,7 +74,7 @@ class _Operators(dict[AnyOperator, Operator]):
         written = [arg for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
         operator = self[func] = Operator(
             func=func,
-            name=func.name(),
+            name=f"{schema.name}.{schema.overload_name}".removesuffix("."),
             effect=_effect(func),
             written=tuple(arg.name for arg in written),
             positions={arg.name: place for place, arg in enumerate(schema.arguments)},
@@ -166,9 +166,17 @@ class ResultCache:
 def _on_meta(func: AnyOperator, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Run an operator on tensors without data, or where it cannot, on zeros."""
     try:
-        return func(*_moved(args, "meta"), **{k: _moved(v, "meta") for k, v in kwargs.items()})
+        return func(*_all_moved(args, "meta"), **_named_moved(kwargs, "meta"))
     except NotImplementedError:
-        return func(*_moved(args, "cpu"), **{k: _moved(v, "cpu") for k, v in kwargs.items()})
+        return func(*_all_moved(args, "cpu"), **_named_moved(kwargs, "cpu"))
+
+
+def _all_moved(values: Sequence[object], device: str) -> list[object]:
+    return [_moved(value, device) for value in values]
+
+
+def _named_moved(values: Mapping[str, object], device: str) -> dict[str, object]:
+    return {name: _moved(value, device) for name, value in values.items()}
 
 
 def _moved(value: object, device: str) -> object:
@@ -176,7 +184,7 @@ def _moved(value: object, device: str) -> object:
         size, stride = value.shape, value.stride()
         return torch.empty_strided(size, stride, dtype=value.dtype, device=device).zero_()
     if isinstance(value, list | tuple):
-        return [_moved(entry, device) for entry in value]
+        return _all_moved(value, device)
     return value
 
 

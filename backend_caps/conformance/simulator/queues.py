@@ -108,7 +108,7 @@ class Engine:
         if not items:
             return True
         first = items[0]
-        return first.__class__ is Wait and not first.marker.is_done  # type: ignore[union-attr]
+        return first.__class__ is Wait and not first.marker.is_done
 
     def run_next(self, queue: Queue) -> None:
         """Run the first item of a queue that is not blocked.

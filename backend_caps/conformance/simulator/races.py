@@ -19,6 +19,8 @@ from backend_caps.conformance.simulator.sites import Site
 
 HOST = -1
 """The host's stream handle."""
+# Weights are read forever and never written.
+_MOST_READS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,10 @@ class RaceDetector:
         )
         self._launches[self._handler.seq_num] = (name, site)
         for error in errors:
+            assert isinstance(error, UnsynchronizedAccessError), f"the sanitizer found {error!r}"
             self._report(error)
+        for block in reads:
+            self._forget_early_reads(block)
 
     def host_access(self, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
         """Take in what the host does to pinned memory."""
@@ -137,6 +142,12 @@ class RaceDetector:
         if stream not in self._streams:
             self._streams.add(stream)
             self._handler._handle_stream_creation(stream)  # noqa: SLF001
+
+    def _forget_early_reads(self, block: int) -> None:
+        """Keep each stream's last read: what comes after it comes after its earlier ones."""
+        info = self._handler.tensors_accessed.accesses[block]
+        if len(info.reads) > _MOST_READS:
+            info.reads = list({read.stream: read for read in info.reads}.values())
 
     def _report(self, error: UnsynchronizedAccessError) -> None:
         first, second = error.previous_access, error.current_access

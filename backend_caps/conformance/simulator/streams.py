@@ -148,7 +148,7 @@ class Event:
         Raises:
             RuntimeError: as torch does, where one of them was not passed.
         """
-        start, end = self._marker, end_event._marker  # noqa: SLF001 - of its own class
+        start, end = self._marker, end_event._marker
         if start is None or end is None or not (start.is_done and end.is_done):
             raise RuntimeError("elapsed_time() needs two events that were recorded and passed")
         return float(end.tick - start.tick)
@@ -195,7 +195,7 @@ def set_stream(stream: Stream) -> None:
 
 
 @contextmanager
-def stream(stream: Stream | None) -> Iterator[None]:  # noqa: PT028 - torch's name
+def stream(stream: Stream | None) -> Iterator[None]:
     """Send work to a stream within a `with` block."""
     simulation = current()
     before = simulation.current_stream

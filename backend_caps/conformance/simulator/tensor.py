@@ -63,7 +63,7 @@ class SimTensor(torch.Tensor):
     def __torch_dispatch__(
         cls,
         func: AnyOperator,
-        types: Sequence[type],  # noqa: ARG003
+        types: Sequence[type],
         args: Args = (),
         kwargs: Kwargs | None = None,
     ) -> object:
@@ -133,7 +133,7 @@ def dispatch(func: AnyOperator, args: Args, kwargs: Kwargs) -> object:
         case Effect.READ:
             return run_read(operator, args, kwargs)
         case Effect.COMPOSITE:
-            return func.decompose(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return func.decompose(*args, **kwargs)
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ def _lower(operator: Operator, values: Args, key: list[Hashable]) -> list[object
 _INDEXED: tuple[AnyOperator, ...] = (
     aten.index.Tensor,
     aten.index_put_.default,
-    aten._index_put_impl_.default,  # noqa: SLF001
+    aten._index_put_impl_.default,
 )
 
 

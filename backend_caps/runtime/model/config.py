@@ -99,9 +99,20 @@ class LlamaConfig(BaseModel):
     """Decoder layers."""
     num_attention_heads: _Width
     """Query heads."""
-    num_key_value_heads: _Width
+    num_key_value_heads: Annotated[
+        _Width, Field(default_factory=lambda data: data["num_attention_heads"])
+    ]
     """Key and value heads; they divide the query heads."""
-    head_dim: Annotated[int, Field(gt=0, le=2**18, multiple_of=2)]
+    head_dim: Annotated[
+        int,
+        Field(
+            gt=0,
+            le=2**18,
+            multiple_of=2,
+            validate_default=True,
+            default_factory=lambda data: data["hidden_size"] // data["num_attention_heads"],
+        ),
+    ]
     """Features of a head."""
     max_position_embeddings: _Length = 2048
     """Positions that the model was made for."""
@@ -169,11 +180,6 @@ def _normalised(raw: Mapping[str, JsonValue]) -> Mapping[str, object]:
     """Say in one way what versions of transformers say in several."""
     # A null stands for a key that is left out, in every version.
     config: dict[str, object] = {key: value for key, value in raw.items() if value is not None}
-    heads, size = config.get("num_attention_heads"), config.get("hidden_size")
-    if heads is not None:
-        config.setdefault("num_key_value_heads", heads)
-    if isinstance(heads, int) and isinstance(size, int) and heads > 0:
-        config.setdefault("head_dim", size // heads)
     config["rope"] = _rope(config)
     config["dtype"] = config.get("dtype", config.get("torch_dtype"))
     config["eos_token_ids"] = config.get("eos_token_id")
@@ -192,7 +198,8 @@ def _rope(config: Mapping[str, object]) -> object:
 
 
 def _faults(path: str, error: ValidationError) -> list[ModelConfigError]:
-    return [_fault(path, details) for details in error.errors(include_url=False)]
+    details = error.errors(include_url=False)
+    return [_fault(path, each) for each in details if each["type"] != "default_factory_not_called"]
 
 
 def _fault(path: str, details: ErrorDetails) -> ModelConfigError:

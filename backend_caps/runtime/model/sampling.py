@@ -57,14 +57,19 @@ def sample_tokens(logits: Tensor, sampling: SamplingBatch | None) -> Tensor:
     scores = (logits - logits.amax(dim=-1, keepdim=True)) / divisors
     noisy = scores + gumbel(sampling.seeds, sampling.positions, logits.shape[1])
     if sampling.top_k is not None or sampling.top_p is not None:
-        noisy = noisy.masked_fill(~_allowed(scores, sampling), -torch.inf)
+        noisy = noisy.masked_fill(~allowed_tokens(scores, sampling), -torch.inf)
     return torch.where(is_greedy, likeliest, noisy.argmax(dim=-1))
 
 
-def _allowed(scores: Tensor, sampling: SamplingBatch) -> Tensor:
-    """Tell which tokens are among the `top_k`, and of those in `top_p`: [B, V] bool.
+def allowed_tokens(scores: Tensor, sampling: SamplingBatch) -> Tensor:
+    """Tell which tokens are among the `top_k`, and of those in `top_p`.
 
-    Of equal scores the first token is the likelier one. The likeliest token is always allowed.
+    scores   [B, V] float32, device  0 for the likeliest token
+    returns  [B, V] bool, device
+
+    Stream: the current one. Sync: none. Allocates: some times the scores. Keeps: nothing.
+    Capture: yes. Exact: of equal scores the first token is the likelier one; the likeliest one is
+    always allowed.
     """
     ordered, tokens = scores.sort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(scores.shape[1], device=scores.device)

@@ -49,6 +49,9 @@ class TorchNative(PagedAttention):
 
     _requests: Sequence[_Request]
 
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Do nothing: this backend is never captured."""
+
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
         """Slice the page table by `batch.seq_lens_cpu`.
 

@@ -36,6 +36,9 @@ class TorchPadded(PagedAttention):
 
     _metadata: _Metadata
 
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Do nothing: a graph makes the metadata itself, in memory of its own."""
+
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
         """Do nothing: the host has no share."""
 

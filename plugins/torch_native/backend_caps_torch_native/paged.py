@@ -25,12 +25,9 @@ class PagedAttention(ABC):
         self.init_forward_metadata_out_graph(batch)
         self.init_forward_metadata_in_graph(batch)
 
+    @abstractmethod
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
-        """Make nothing: no metadata outlives its forward.
-
-        What `TorchPadded` makes of a batch, the captured graph makes itself, in the graph's own
-        memory; `TorchNative` is never captured.
-        """
+        """Make the buffers whose addresses captures keep."""
 
     @abstractmethod
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:

@@ -52,7 +52,7 @@ class Reference:
         """Store keys and values, then attend, one request after the other."""
         counts = [stretch.count for stretch in self.stretches]
         parts = zip(self.stretches, *(torch.split(each, counts) for each in (q, k, v)), strict=True)
-        return torch.cat([self._one(layer, *part) for part in parts])
+        return torch.cat([q[:0], *(self._one(layer, *part) for part in parts)])
 
     def _one(self, layer: AttentionLayer, own: Stretch, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self.cache.keys[layer.layer_id], self.cache.values[layer.layer_id]
@@ -70,13 +70,17 @@ class Reference:
 
 
 def run(
-    model: LlamaModel, cache: Cache, tokens: Sequence[Sequence[int]], starts: Sequence[int]
+    model: LlamaModel,
+    cache: Cache,
+    tokens: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    last_token_indices: Tensor | None = None,
 ) -> Tensor:
-    """Forward a stretch of each request, from a position on: logits of every token."""
+    """Forward a stretch of each request, from a position on."""
     stretches = [
         Stretch(cache.grow(request, len(own)), len(own)) for request, own in enumerate(tokens)
     ]
     ids = torch.tensor([token for own in tokens for token in own], device=model.device)
     places = [start + i for own, start in zip(tokens, starts, strict=True) for i in range(len(own))]
     positions = torch.tensor(places, device=model.device)
-    return model(ids, positions, Reference(cache, stretches))
+    return model(ids, positions, Reference(cache, stretches), last_token_indices)

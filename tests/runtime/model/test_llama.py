@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model import load_llama
 from tests.runtime.model.folders import LLAMA3_ROPE, save
-from tests.runtime.model.reference import Cache, run
+from tests.runtime.model.reference import Cache, Reference, run
 
 PROMPTS = ([3, 14, 15, 92, 65, 35, 89, 79, 32, 38], [46], [26, 43, 38, 32, 79, 50] * 6)
 
@@ -45,3 +45,79 @@ def test_logits_equal_those_of_transformers(tmp_path: Path, changes: dict[str, o
     logits = run(model, Cache(model), PROMPTS, (0, 0, 0))
 
     torch.testing.assert_close(logits, _logits(oracle), atol=1e-4, rtol=0)
+
+
+def test_decode_continues_what_prefill_began(tmp_path: Path) -> None:
+    """Prompts that come in two stretches, then token by token, have the logits of the whole."""
+    oracle = save(tmp_path)
+    model = load_llama(tmp_path, "cpu")
+    cache = Cache(model)
+
+    parts = [run(model, cache, [PROMPTS[0][:5]], (0,)), run(model, cache, [PROMPTS[0][5:7]], (5,))]
+    parts += [run(model, cache, [PROMPTS[0][i : i + 1]], (i,)) for i in range(7, 10)]
+
+    torch.testing.assert_close(torch.cat(parts), _logits(oracle)[:10], atol=1e-4, rtol=0)
+
+
+def test_bfloat16_is_as_exact_as_that_of_transformers(tmp_path: Path) -> None:
+    """In bfloat16 the error against float32 is at most twice that of transformers."""
+    oracle = save(tmp_path, dtype=torch.bfloat16)
+    rounded = _logits(oracle)
+    exact = _logits(torch.nn.Module.to(oracle, torch.float32))
+
+    model = load_llama(tmp_path, "cpu")
+    logits = run(model, Cache(model), PROMPTS, (0, 0, 0))
+
+    assert model.dtype is torch.bfloat16
+    assert (logits - exact).norm() <= 2 * (rounded - exact).norm()
+
+
+def test_logits_are_float32_in_bfloat16(tmp_path: Path) -> None:
+    """Sampling gets float32, whatever the model computes in."""
+    save(tmp_path, dtype=torch.bfloat16)
+    model = load_llama(tmp_path, "cpu")
+
+    logits = run(model, Cache(model), PROMPTS, (0, 0, 0))
+
+    assert logits.dtype is torch.float32
+
+
+def test_last_tokens_alone_are_scored(tmp_path: Path) -> None:
+    """With `last_token_indices` a request has one row of logits, the one of its last token."""
+    oracle = save(tmp_path)
+    model = load_llama(tmp_path, "cpu")
+    lasts = torch.tensor([9, 10, 46])
+
+    logits = run(model, Cache(model), PROMPTS, (0, 0, 0), lasts)
+
+    torch.testing.assert_close(logits, _logits(oracle)[lasts], atol=1e-4, rtol=0)
+
+
+def test_batch_of_no_token_is_computed(tmp_path: Path) -> None:
+    """A batch without requests has no logits, and is no error."""
+    save(tmp_path)
+    model = load_llama(tmp_path, "cpu")
+    context = Reference(Cache(model), ())
+    nothing = torch.zeros(0, dtype=torch.int64)
+
+    logits = model(nothing, nothing, context)
+
+    assert logits.shape == (0, 97)
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        pytest.param({}, 2, id="a head of its own"),
+        pytest.param({"tie_word_embeddings": True}, 1, id="tied"),
+    ],
+)
+def test_lm_head_shares_memory_where_it_is_tied(
+    tmp_path: Path, changes: dict[str, object], numbers: int
+) -> None:
+    """A tied LM head is the embedding, and takes no memory."""
+    save(tmp_path, **changes)  # type: ignore[arg-type] # a table of any of its arguments
+
+    model = load_llama(tmp_path, "cpu")
+
+    assert len({model.embedding.weight.data_ptr(), model.lm_head.weight.data_ptr()}) == numbers
