@@ -1,0 +1,11 @@
+import pytest
+import torch
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Run a test on the CPU, and on a CUDA device where there is one."""
+    device = torch.device(request.param)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device: its kernels round and order in their own way")
+    return device

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from backend_caps.runtime.model import (
+    ModelFileMissingError,
+    ModelFileUnreadableError,
+    ModelWeightsError,
+    UnsupportedDtypeError,
+    load_llama,
+    random_llama,
+)
+
+NORM, QUERIES = "model.norm.weight", "model.layers.1.self_attn.q_proj.weight"
+INDEX = "model.safetensors.index.json"
+Weights = dict[str, Tensor]
+
+
+def _rewrite(folder: Path, change: Callable[[Weights], object]) -> None:
+    """Change what a folder's one file holds."""
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+def _shard(folder: Path, index: object) -> None:
+    """Move a folder's one file under an index."""
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    (folder / INDEX).write_text(json.dumps(index), "utf-8")
+
+
+def test_faults_of_weights_come_together(tmp_path: Path) -> None:
+    """Missing, unexpected and misshapen weights are told in one error, by their names."""
+    random_llama(tmp_path)
+    _rewrite(tmp_path, lambda weights: weights.update(extra=weights.pop(NORM)))
+    _rewrite(tmp_path, lambda weights: weights.update({QUERIES: torch.zeros(3, 5)}))
+
+    with pytest.raises(ModelWeightsError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert raised.value.message == (
+        f"the weights in {str(tmp_path)!r} do not fit its config.json: missing: {NORM}; "
+        f"unexpected: extra; unfit: {QUERIES} of shape (3, 5) instead of (64, 64). "
+        f"Exactly the weights of that config were expected. Take both from the same model."
+    )
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_floating_point_weight_is_converted(tmp_path: Path, stored: torch.dtype) -> None:
+    """A weight of any dtype that holds the numbers themselves becomes one of the model's."""
+    random_llama(tmp_path)
+    _rewrite(tmp_path, lambda weights: weights.update({NORM: weights[NORM].to(stored)}))
+
+    model = load_llama(tmp_path, "cpu", dtype=torch.bfloat16)
+
+    torch.testing.assert_close(model.norm.weight, torch.full((64,), 4.0, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+def test_quantized_weight_is_refused(tmp_path: Path, stored: torch.dtype) -> None:
+    """A weight whose numbers need a scale is no weight that could be converted."""
+    random_llama(tmp_path)
+    _rewrite(tmp_path, lambda weights: weights.update({NORM: weights[NORM].to(stored)}))
+
+    with pytest.raises(ModelWeightsError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert "instead of F32 or BF16 or F16 or F64" in raised.value.unfit[0]
+
+
+def test_default_dtype_is_the_config_s(tmp_path: Path) -> None:
+    """A model computes in what its config says that it was saved in."""
+    random_llama(tmp_path, dtype=torch.bfloat16)
+
+    model = load_llama(tmp_path, "cpu")
+
+    assert {weight.dtype for _, weight in model.named_weights()} == {torch.bfloat16}
+
+
+def test_dtype_that_is_not_computed_is_refused(tmp_path: Path) -> None:
+    """A model is asked for in float32 or bfloat16, or not at all."""
+    random_llama(tmp_path)
+
+    with pytest.raises(UnsupportedDtypeError) as raised:
+        load_llama(tmp_path, "cpu", dtype=torch.float16)
+
+    assert raised.value.message == (
+        "dtype is torch.float16; torch.float32 or torch.bfloat16 was expected. "
+        "Pass dtype=torch.float32 to load_llama: other weights are converted."
+    )
+
+
+def test_tables_of_old_checkpoints_are_passed(tmp_path: Path) -> None:
+    """A stored table of frequencies says what the config says, and is left out."""
+    random_llama(tmp_path)
+    table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)}
+    _rewrite(tmp_path, lambda weights: weights.update(table))
+
+    model = load_llama(tmp_path, "cpu")
+
+    assert model.device.type == "cpu"
+
+
+def _store_lm_head(folder: Path, difference: float) -> None:
+    def change(weights: Weights) -> None:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"] + difference
+
+    _rewrite(folder, change)
+
+
+def test_stored_copy_of_a_tied_weight_is_passed(tmp_path: Path) -> None:
+    """An LM head that is tied, and stored all the same, is the embedding."""
+    random_llama(tmp_path, tie=True)
+    _store_lm_head(tmp_path, 0.0)
+
+    model = load_llama(tmp_path, "cpu")
+
+    assert model.lm_head.weight is model.embedding.weight
+
+
+def test_stored_weight_that_contradicts_the_tie_is_refused(tmp_path: Path) -> None:
+    """An LM head of its own in a model that ties it is no copy, and is not dropped silently."""
+    random_llama(tmp_path, tie=True)
+    _store_lm_head(tmp_path, 1.0)
+
+    with pytest.raises(ModelWeightsError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert raised.value.unexpected == ("lm_head.weight",)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(lambda whole: whole[:-100], id="cut off"),
+        pytest.param(lambda whole: whole[:6], id="shorter than a header"),
+        pytest.param(lambda _: b"", id="empty"),
+        pytest.param(lambda whole: b"\xff" * 8 + whole[8:], id="a header without end"),
+        pytest.param(lambda _: b"version https://git-lfs.github.com/spec/v1\n", id="a pointer"),
+    ],
+)
+def test_file_that_is_no_safetensors_is_refused(
+    tmp_path: Path, cut: Callable[[bytes], bytes]
+) -> None:
+    """A file of weights that is cut off or another's is named."""
+    random_llama(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(cut(path.read_bytes()))
+
+    with pytest.raises(ModelFileUnreadableError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert raised.value.path == str(path)
+
+
+def test_index_leads_to_the_weights(tmp_path: Path) -> None:
+    """Where there is no whole file, the weights are in those that the index names."""
+    random_llama(tmp_path)
+    whole = load_file(tmp_path / "model.safetensors")
+    _shard(tmp_path, {"weight_map": dict.fromkeys(whole, "a.safetensors")})
+
+    model = load_llama(tmp_path, "cpu")
+
+    assert all(torch.equal(weight, whole[name]) for name, weight in model.named_weights())
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        pytest.param([], "it has no weight_map", id="a list"),
+        pytest.param({}, "it has no weight_map", id="no map"),
+        pytest.param({"weight_map": {NORM: 3}}, "names 3", id="a number"),
+        pytest.param({"weight_map": {NORM: "../a"}}, "names '../a'", id="outside of the folder"),
+    ],
+)
+def test_index_that_is_none_is_refused(tmp_path: Path, index: object, reason: str) -> None:
+    """An index that leads nowhere, or out of the folder, is named with its fault."""
+    random_llama(tmp_path)
+    _shard(tmp_path, index)
+
+    with pytest.raises(ModelFileUnreadableError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert reason in raised.value.reason
+
+
+def test_index_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    """An index that cannot be parsed is named."""
+    random_llama(tmp_path)
+    _shard(tmp_path, {})
+    (tmp_path / INDEX).write_bytes(b"{")
+
+    with pytest.raises(ModelFileUnreadableError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert raised.value.path == str(tmp_path / INDEX)
+
+
+def test_missing_shard_is_refused(tmp_path: Path) -> None:
+    """A file that the index names and the folder lacks is named."""
+    random_llama(tmp_path)
+    _shard(tmp_path, {"weight_map": {NORM: "b.safetensors"}})
+
+    with pytest.raises(ModelFileMissingError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert raised.value.expected == f"b.safetensors, which {INDEX} names,"
+
+
+def test_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
+    """A folder with weights in another format is refused, and what it has is listed."""
+    random_llama(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+
+    with pytest.raises(ModelFileMissingError) as raised:
+        load_llama(tmp_path, "cpu")
+
+    assert raised.value.present == ("config.json", "pytorch_model.bin")
+
+
+def test_long_list_of_weights_is_cut() -> None:
+    """An error names the first weights and counts the others; its fields have all."""
+    names = tuple(f"w{number}" for number in range(20))
+
+    error = ModelWeightsError(folder="m", missing=names)
+
+    assert "missing: w0, w1, w2, w3, w4, w5, w6, w7 and 12 more." in error.message

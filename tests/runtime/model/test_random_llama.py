@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from backend_caps.runtime.model import LlamaModel, ModelConfigError, load_llama, random_llama
+from tests.runtime.model.reference import Cache, run
+
+PROMPT = [5, 6, 7]
+
+
+def _greedy(model: LlamaModel, num_tokens: int) -> tuple[list[int], Tensor]:
+    """Continue the prompt, and return the tokens and the scores that each was chosen by."""
+    cache, tokens, scores = Cache(model), [], []
+    fed, start = PROMPT, 0
+    for _ in range(num_tokens):
+        scores.append(run(model, cache, [fed], (start,))[-1])
+        tokens.append(int(scores[-1].argmax()))
+        start, fed = start + len(fed), tokens[-1:]
+    return tokens, torch.stack(scores)
+
+
+@pytest.mark.parametrize("tie", [pytest.param(False, id="untied"), pytest.param(True, id="tied")])
+def test_random_llama_is_one_of_transformers(tmp_path: Path, *, tie: bool) -> None:
+    """The folder loads in transformers, which continues a prompt with the same tokens."""
+    random_llama(tmp_path, tie=tie)
+    oracle = LlamaForCausalLM.from_pretrained(tmp_path)
+    prompt = torch.tensor([PROMPT])
+    # transformers' own annotation of `self` does not fit its models
+    expected = oracle.generate(prompt, max_new_tokens=20, do_sample=False)  # type: ignore[misc]
+
+    tokens, _ = _greedy(load_llama(tmp_path, "cpu"), 20)
+
+    assert tokens == expected[0, len(PROMPT) :].tolist()
+
+
+@pytest.mark.parametrize("tie", [pytest.param(False, id="untied"), pytest.param(True, id="tied")])
+def test_greedy_output_varies(tmp_path: Path, *, tie: bool) -> None:
+    """Half of the tokens of an output differ from all others: a wrong one is seen."""
+    random_llama(tmp_path, tie=tie)
+
+    tokens, _ = _greedy(load_llama(tmp_path, "cpu"), 60)
+
+    assert len(set(tokens)) >= 30
+
+
+def test_likeliest_token_stands_out(tmp_path: Path) -> None:
+    """No two scores are so close that rounding would choose between them."""
+    random_llama(tmp_path)
+
+    _, scores = _greedy(load_llama(tmp_path, "cpu"), 60)
+
+    first, second = scores.topk(2).values.unbind(1)
+    assert (first - second).min() > 1e-3
+
+
+def test_random_llama_is_a_function_of_its_arguments(tmp_path: Path) -> None:
+    """The same arguments write the same bytes, and another seed others."""
+    for name, seed in (("one", 3), ("same", 3), ("other", 4)):
+        random_llama(tmp_path / name, seed=seed)
+
+    one, same, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "same", "other")
+    )
+    assert one == same
+    assert one != other
+
+
+def test_random_llama_says_what_it_was_asked_for(tmp_path: Path) -> None:
+    """The config that comes back is the one that stands in the folder."""
+    config = random_llama(tmp_path, vocab_size=50, num_heads=8, num_kv_heads=2, num_layers=3)
+
+    model = load_llama(tmp_path, "cpu")
+
+    assert model.config == config
+    assert (config.vocab_size, config.num_hidden_layers, config.head_dim) == (50, 3, 8)
+
+
+def test_sizes_that_no_model_has_are_refused(tmp_path: Path) -> None:
+    """Sizes are checked as those of any folder are."""
+    with pytest.raises(ModelConfigError, match="num_key_value_heads is 3"):
+        random_llama(tmp_path, num_heads=4, num_kv_heads=3)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.runtime.model import SamplingBatch, sample_tokens
+from backend_caps.runtime.model.sampling import allowed_tokens
+
+NUM_DRAWS, NUM_TOKENS = 20_000, 8
+SCORES = torch.tensor([1.0, 3.0, 2.0, 0.0, -1.0, 2.5, 0.5, -3.0])
+"""From the likeliest on: tokens 1, 5, 2, 0, 6, 3, 4, 7."""
+# The chi-square distribution with n degrees of freedom is above this once in a thousand times.
+CHI_SQUARE_999 = {1: 10.83, 2: 13.82, 7: 24.32}
+
+
+def _draws(num: int, temperature: float = 1.0, **limits: float) -> SamplingBatch:
+    """Ask for one token at each of so many positions of one request."""
+    return SamplingBatch(
+        temperature=torch.full((num,), temperature),
+        seeds=torch.full((num,), 42),
+        positions=torch.arange(num),
+        top_k=torch.full((num,), int(limits["top_k"])) if "top_k" in limits else None,
+        top_p=torch.full((num,), limits["top_p"]) if "top_p" in limits else None,
+    )
+
+
+def _counts(sampling: SamplingBatch) -> Tensor:
+    tokens = sample_tokens(SCORES.expand(NUM_DRAWS, -1), sampling)
+    return tokens.bincount(minlength=NUM_TOKENS)
+
+
+def _chi_square(counts: Tensor, probabilities: Tensor) -> float:
+    expected = probabilities * NUM_DRAWS
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def _only(allowed: Sequence[int], temperature: float = 1.0) -> Tensor:
+    """Compute the probabilities where only some tokens are allowed."""
+    masked = torch.full_like(SCORES, -torch.inf)
+    masked[list(allowed)] = SCORES[list(allowed)]
+    return torch.softmax(masked / temperature, dim=0)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_sampling_draws_from_the_softmax(temperature: float) -> None:
+    """Tokens come as often as the softmax of the scores over the temperature says."""
+    counts = _counts(_draws(NUM_DRAWS, temperature))
+
+    assert _chi_square(counts, _only(range(NUM_TOKENS), temperature)) < CHI_SQUARE_999[7]
+
+
+@pytest.mark.parametrize(
+    ("limits", "allowed"),
+    [
+        pytest.param({"top_k": 3}, (1, 5, 2), id="top_k"),
+        # 0.487, 0.295, 0.179 are the probabilities of the first three, of these three alone.
+        pytest.param({"top_p": 0.4}, (1,), id="top_p below the likeliest"),
+        pytest.param({"top_p": 0.6}, (1, 5), id="top_p"),
+        pytest.param({"top_k": 4, "top_p": 0.9}, (1, 5, 2), id="both"),
+        pytest.param({"top_k": 2, "top_p": 0.65}, (1, 5), id="top_p of what top_k leaves"),
+        pytest.param({"top_k": 1}, (1,), id="one token"),
+        pytest.param({"top_k": 0}, (1,), id="no token is the likeliest"),
+        pytest.param({"top_p": 0.0}, (1,), id="no probability is the likeliest"),
+        pytest.param({"top_k": 100}, range(8), id="top_k above the vocabulary"),
+        pytest.param({"top_p": 1.0}, range(8), id="all the probability"),
+    ],
+)
+def test_sampling_draws_among_what_is_allowed(
+    limits: dict[str, float], allowed: Sequence[int]
+) -> None:
+    """No other token comes, and each of these comes."""
+    counts = _counts(_draws(NUM_DRAWS, **limits))
+
+    assert set(counts.nonzero().flatten().tolist()) == set(allowed)
+
+
+@pytest.mark.parametrize(
+    ("limits", "allowed"),
+    [
+        pytest.param({"top_k": 3}, (1, 5, 2), id="top_k"),
+        pytest.param({"top_p": 0.6}, (1, 5), id="top_p"),
+    ],
+)
+def test_allowed_tokens_keep_their_odds(limits: dict[str, float], allowed: Sequence[int]) -> None:
+    """Among what is allowed, tokens come as often as the softmax over these says."""
+    counts = _counts(_draws(NUM_DRAWS, **limits))
+
+    probabilities = _only(allowed)[list(allowed)]
+    assert _chi_square(counts[list(allowed)], probabilities) < CHI_SQUARE_999[len(allowed) - 1]
+
+
+def test_token_too_unlikely_to_weigh_is_allowed_with_all() -> None:
+    """Where the whole probability is allowed, so is a token that no sum notices."""
+    scores = torch.tensor([[0.0, -40.0]])
+
+    everything = allowed_tokens(scores, _draws(1, top_p=1.0))
+    nearly = allowed_tokens(scores, _draws(1, top_p=0.999))
+
+    assert everything.tolist() == [[True, True]]
+    assert nearly.tolist() == [[True, False]]
+
+
+def test_equal_scores_are_allowed_from_the_first_on() -> None:
+    """Of equal scores the limits leave the first tokens."""
+    scores = torch.zeros(2, 100)
+
+    allowed = allowed_tokens(scores, _draws(2, top_k=50, top_p=0.5))
+
+    assert allowed.nonzero()[:, 1].tolist() == [*range(25), *range(25)]
+
+
+def test_zero_temperature_is_the_argmax() -> None:
+    """A request at temperature 0 gets the likeliest token, whatever else it asks for."""
+    logits = torch.randn(50, 33, generator=torch.Generator().manual_seed(0))
+    sampling = _draws(50, 0.0, top_k=5, top_p=0.5)
+
+    tokens = sample_tokens(logits, sampling)
+
+    assert torch.equal(tokens, logits.argmax(dim=-1))
+
+
+def test_no_sampling_is_the_argmax() -> None:
+    """Where every request is greedy nothing but the argmax is computed."""
+    logits = torch.randn(50, 33, generator=torch.Generator().manual_seed(0))
+
+    tokens = sample_tokens(logits, None)
+
+    assert torch.equal(tokens, logits.argmax(dim=-1))
+
+
+def test_equal_scores_are_settled_as_by_argmax() -> None:
+    """At temperature 0 equal scores give the token that argmax gives."""
+    logits = torch.zeros(3, 100)
+
+    tokens = sample_tokens(logits, _draws(3, 0.0))
+
+    assert torch.equal(tokens, logits.argmax(dim=-1))
+
+
+def test_next_to_no_temperature_is_no_nan() -> None:
+    """Scores over the least temperature there is are huge, and still give the likeliest token."""
+    tokens = sample_tokens(SCORES.expand(100, -1) * 1e4, _draws(100, 1e-45))
+
+    assert set(tokens.tolist()) == {1}
+
+
+def test_masked_token_never_comes() -> None:
+    """A token whose score is minus infinity is not chosen, by the noise neither."""
+    scores = SCORES.clone()
+    scores[1] = -torch.inf
+
+    tokens = sample_tokens(scores.expand(1000, -1), _draws(1000, 100.0))
+
+    assert set(tokens.tolist()) == {0, 2, 3, 4, 5, 6, 7}
+
+
+def _mixed(device: torch.device) -> tuple[Tensor, SamplingBatch]:
+    """Make a batch in which everybody asks for something else."""
+    generator = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(24, 1000, generator=generator)
+    sampling = SamplingBatch(
+        temperature=torch.tensor([0.0, 0.7, 1.0, 1.5], device=device).repeat(6),
+        seeds=torch.arange(24, device=device) * 11,
+        positions=torch.arange(24, device=device) + 100,
+        top_k=torch.tensor([1, 20, 2**40], device=device).repeat(8),
+        top_p=torch.tensor([0.9, 1.0], device=device).repeat(12),
+    )
+    return logits.to(device), sampling
+
+
+def _rows(sampling: SamplingBatch, rows: Tensor) -> SamplingBatch:
+    """Take some of a batch's requests, in this order."""
+    assert sampling.top_k is not None
+    assert sampling.top_p is not None
+    return SamplingBatch(
+        temperature=sampling.temperature[rows],
+        seeds=sampling.seeds[rows],
+        positions=sampling.positions[rows],
+        top_k=sampling.top_k[rows],
+        top_p=sampling.top_p[rows],
+    )
+
+
+@pytest.mark.parametrize("size", [1, 5, 24])
+def test_token_is_the_same_in_any_batch(device: torch.device, size: int) -> None:
+    """A request gets the same token alone, among others, and in another order."""
+    logits, sampling = _mixed(device)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(2)).to(device)
+
+    together = sample_tokens(logits, sampling)
+    parts = [sample_tokens(logits[own], _rows(sampling, own)) for own in torch.split(order, size)]
+
+    assert torch.equal(torch.cat(parts), together[order])
+
+
+def test_neighbour_s_limits_change_nothing(device: torch.device) -> None:
+    """A request without limits gets the same token beside one that has some."""
+    logits, sampling = _mixed(device)
+    unlimited = torch.arange(24, device=device) % 6 == 5
+
+    among_others = sample_tokens(logits, sampling)
+    by_themselves = sample_tokens(logits, replace(sampling, top_k=None, top_p=None))
+
+    assert torch.equal(among_others[unlimited], by_themselves[unlimited])
