@@ -214,6 +214,13 @@ def test_model_that_is_not_computed_is_refused(
             id="crossed bands",
         ),
         pytest.param(
+            {"rope_scaling": 8.0},
+            "rope",
+            8.0,
+            "a valid dictionary or object to extract fields from",
+            id="no rope",
+        ),
+        pytest.param(
             {"rope_theta": float("inf")}, "rope_theta", float("inf"), "a finite number", id="inf"
         ),
     ],

@@ -37,14 +37,16 @@ def _logits(oracle: LlamaForCausalLM) -> Tensor:
         pytest.param({"max_shard_size": "10KB"}, id="sharded"),
     ],
 )
-def test_logits_equal_those_of_transformers(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_logits_equal_those_of_transformers(
+    tmp_path: Path, device: torch.device, changes: dict[str, object]
+) -> None:
     """Whatever the config asks for, the logits of a batch of prompts are those of transformers."""
     oracle = save(tmp_path, **changes)  # type: ignore[arg-type] # a table of any of its arguments
 
-    model = load_llama(tmp_path, "cpu")
+    model = load_llama(tmp_path, device)
     logits = run(model, Cache(model), PROMPTS, (0, 0, 0))
 
-    torch.testing.assert_close(logits, _logits(oracle), atol=1e-4, rtol=0)
+    torch.testing.assert_close(logits.cpu(), _logits(oracle), atol=1e-4, rtol=0)
 
 
 def test_decode_continues_what_prefill_began(tmp_path: Path) -> None:
