@@ -20,7 +20,7 @@ from backend_caps.conformance.simulator.ops import (
     Operator,
     aten,
 )
-from backend_caps.conformance.simulator.queues import NO_BLOCKS, Op
+from backend_caps.conformance.simulator.queues import NO_BLOCKS, Op, no_dispatch
 from backend_caps.conformance.simulator.simulation import current
 from backend_caps.conformance.simulator.sites import call_site
 from backend_caps.conformance.simulator.tensor import (
@@ -195,31 +195,37 @@ HANDLERS: Mapping[AnyOperator, Handler] = {
 """Operators whose effect their schema does not tell."""
 
 
-def empty(size: Sequence[int], **options: object) -> SimTensor:
+def empty(size: Sequence[int], dtype: torch.dtype | None = None, **_place: object) -> SimTensor:
     """Allocate memory of the current stream: poison."""
-    with torch._C._DisableTorchDispatch():  # noqa: SLF001
-        return _allocated(torch.empty(size, **_on_meta(options)))  # type: ignore[call-overload]
+    with no_dispatch():
+        return _allocated(torch.empty(size, dtype=dtype, device="meta"))
 
 
-def empty_strided(size: Sequence[int], stride: Sequence[int], **options: object) -> SimTensor:
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype | None = None,
+    **_place: object,
+) -> SimTensor:
     """Allocate memory of the current stream for these strides: poison."""
-    with torch._C._DisableTorchDispatch():  # noqa: SLF001
-        return _allocated(torch.empty_strided(size, stride, **_on_meta(options)))  # type: ignore[call-overload]
-
-
-def _on_meta(options: Mapping[str, object]) -> dict[str, object]:
-    kept = {name: value for name, value in options.items() if name not in _PLACES}
-    return {**kept, "device": "meta"}
+    with no_dispatch():
+        return _allocated(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
 
 
 def _allocated(tensor: Tensor) -> SimTensor:
     return allocate(current(), Metadata.of(tensor))
 
 
-def arange(start: float, end: float, step: float = 1, **options: object) -> Tensor:
+def arange(
+    start: float,
+    end: float,
+    step: float = 1,
+    dtype: torch.dtype | None = None,
+    **_place: object,
+) -> Tensor:
     """Count, as a launch on the current stream."""
-    with torch._C._DisableTorchDispatch():  # noqa: SLF001
-        counted = torch.arange(start, end, step, **{**_on_meta(options), "device": "cpu"})  # type: ignore[call-overload]
+    with no_dispatch():
+        counted = torch.arange(start, end, step, dtype=dtype, device="cpu")
         tensor = _allocated(counted)
     work = partial(tensor.raw.copy_, counted)
     reads, writes = NO_BLOCKS, blocks_of(tensor)

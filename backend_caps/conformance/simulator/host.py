@@ -8,7 +8,7 @@ simulation runs. A numpy view that was made before is not seen when it is read l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import cast
 
@@ -28,6 +28,8 @@ from backend_caps.conformance.simulator.tensor import (
     blocks_of,
     dispatch,
 )
+
+Method = Callable[..., object]
 
 
 class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -93,23 +95,28 @@ def note_host_access(simulation: Simulation, name: str, reads: Blocks, writes: B
 @contextmanager
 def watched_host(simulation: Simulation) -> Iterator[None]:
     """Watch what the host does within a `with` block."""
-    originals = {name: getattr(torch.Tensor, name) for name in _READERS}
-    make_tensor = torch.tensor
-    for name, original in originals.items():
-        setattr(torch.Tensor, name, _reader(simulation, name, original))
-    torch.tensor = cast("TensorMaker", _tensor_maker(simulation, make_tensor))
+    with ExitStack() as replaced:
+        for name in ("tolist", "numpy", "__array__"):
+            method = cast("Method", getattr(torch.Tensor, name))
+            replacement = _reader(simulation, name, method)
+            replaced.enter_context(_replaced(torch.Tensor, name, replacement))
+        replaced.enter_context(_replaced(torch, "tensor", _tensor_maker(simulation, torch.tensor)))
+        replaced.enter_context(HostMode(simulation))
+        yield
+
+
+@contextmanager
+def _replaced(owner: object, name: str, replacement: Method) -> Iterator[None]:
+    """Replace an attribute, and afterwards leave no trace, also where it was inherited."""
+    before = vars(owner).get(name)
+    setattr(owner, name, replacement)
     try:
-        with HostMode(simulation):
-            yield
+        yield
     finally:
-        torch.tensor = make_tensor
-        for name, original in originals.items():
-            setattr(torch.Tensor, name, original)
-
-
-_READERS = ("tolist", "numpy", "__array__")
-
-Method = Callable[..., object]
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
 
 
 def _reader(simulation: Simulation, name: str, original: Method) -> Method:

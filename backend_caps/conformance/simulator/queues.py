@@ -18,7 +18,7 @@ from backend_caps.conformance.simulator.sites import Site
 
 # Work on raw memory runs beside the modes that watch the host, and writes to tensors of inference
 # mode and others, whichever mode the host is in by then.
-_no_dispatch = torch._C._DisableTorchDispatch  # noqa: SLF001 - what torch's own modes use
+no_dispatch = torch._C._DisableTorchDispatch  # noqa: SLF001 - what torch's own modes use
 _inference = partial(torch._C._InferenceMode, True)  # noqa: FBT003, SLF001 - cheaper than the public one
 
 Blocks = frozenset[int]
@@ -124,13 +124,13 @@ class Engine:
 
     def run_one(self, queue: Queue) -> None:
         """Run the first item of a queue that is not blocked, apart from everything else."""
-        with _no_dispatch(), _inference():
+        with no_dispatch(), _inference():
             self.run_next(queue)
 
     def run_to_block(self, queue: Queue) -> bool:
         """Run a queue until nothing of it could run; tell whether anything did."""
         has_run = False
-        with _no_dispatch(), _inference():
+        with no_dispatch(), _inference():
             while not self.is_blocked(queue):
                 self.run_next(queue)
                 has_run = True
@@ -139,7 +139,7 @@ class Engine:
     def run_to(self, marker: Marker) -> None:
         """Run what a marker needs, and what that waits for, and nothing else."""
         needed = [marker]
-        with _no_dispatch(), _inference():
+        with no_dispatch(), _inference():
             while needed:
                 queue = self.queue(needed[-1].stream)
                 if needed[-1].is_done:

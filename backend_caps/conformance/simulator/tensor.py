@@ -57,10 +57,10 @@ class SimTensor(torch.Tensor):
     key: Hashable
     """What results of operators on it depend on: dtype, shape and strides."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # noqa: SLF001 # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: AnyOperator,
         types: Sequence[type],
@@ -74,9 +74,11 @@ class SimTensor(torch.Tensor):
         """Bring the values to the host, which waits for them."""
         return cast("list[object]", self.cpu().tolist())
 
-    def numpy(self, *, force: bool = False) -> NoReturn:  # type: ignore[override]
-        """Refuse, as every device that is not the host does."""
-        raise TypeError("a sim tensor has no numpy view; copy it to host memory by .cpu() first")
+    def numpy(self, *, force: bool = False) -> object:  # type: ignore[override]
+        """Refuse a view, as every device that is not the host does; by force, copy."""
+        if not force:
+            raise TypeError("a sim tensor has no numpy view; copy it to the host by .cpu() first")
+        return self.cpu().numpy()
 
     def record_stream(self, stream: HasHandle) -> None:  # type: ignore[override]
         """Let nobody have the memory before a stream is done with what it has now."""
@@ -101,11 +103,8 @@ _DEVICE = torch.device(torch._C._get_privateuse1_backend_name(), 0)  # noqa: SLF
 def wrap(raw: Tensor, lease: Lease) -> SimTensor:
     """Make a tensor of the device of raw memory."""
     size, stride, dtype = raw.shape, raw.stride(), raw.dtype
-    tensor = cast(
-        "SimTensor",
-        torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch's documented way
-            SimTensor, size, stride, raw.storage_offset(), dtype=dtype, device=_DEVICE
-        ),
+    tensor = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001 - torch's documented way
+        SimTensor, size, stride, raw.storage_offset(), dtype=dtype, device=_DEVICE
     )
     tensor.raw, tensor.lease, tensor.key = raw, lease, (dtype, size, stride)
     return tensor
@@ -178,8 +177,7 @@ def _lower(operator: Operator, values: Args, key: list[Hashable]) -> list[object
             lowered.append(_host_argument(operator, value))
         else:
             # 1, 1.0 and True are equal, and give results of three dtypes.
-            key.append(kind)
-            key.append(cast("Hashable", value) if kind is not torch.Generator else None)
+            key.append((kind, value))
             lowered.append(value)
     return lowered
 

@@ -1,0 +1,119 @@
+"""Graphs of the simulated device, shaped as `torch.cuda.CUDAGraph`.
+
+A capture records device work and runs none of it; a replay puts the work on the current stream and
+runs no host code. So a host value that was read for the capture is baked in, and a tensor that was
+made in it lies where it lay: in the graph's own memory, for as long as the graph lives. Streams
+that join a capture are recorded as one. Random numbers are those of the capture at every replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from backend_caps.conformance.simulator.allocator import Pool
+from backend_caps.conformance.simulator.errors import GraphStateError
+from backend_caps.conformance.simulator.queues import Op
+from backend_caps.conformance.simulator.recording import Capture, Step
+from backend_caps.conformance.simulator.simulation import current
+from backend_caps.conformance.simulator.streams import Stream, stream, synchronize
+
+
+class CUDAGraph:
+    """Device work that was recorded once and runs as often as it is replayed.
+
+    Args:
+        keep_graph: taken as torch takes it; there is nothing to instantiate.
+    """
+
+    def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
+        self._capture: Capture | None = None
+        self._pool = Pool()
+        self._steps: tuple[Step, ...] | None = None
+
+    def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
+        """Record what the current stream is given from now on.
+
+        Raises:
+            GraphStateError: a capture goes on, or the graph has one.
+        """
+        simulation = current()
+        if simulation.capture is not None or self._steps is not None:
+            held = "a capture" if self._steps is not None else "no capture, but another goes on"
+            raise GraphStateError(action="capture_begin", held=held)
+        self._pool = self._pool if pool is None else pool
+        self._capture = Capture(pool=self._pool, streams={simulation.current_stream})
+        simulation.capture = self._capture
+
+    def capture_end(self) -> None:
+        """Record no more.
+
+        Raises:
+            GraphStateError: this graph's capture does not go on.
+        """
+        simulation = current()
+        if self._capture is None or simulation.capture is not self._capture:
+            raise GraphStateError(action="capture_end", held="no capture that goes on")
+        simulation.capture = None
+        self._steps = tuple(self._capture.steps)
+        self._capture = None
+
+    def replay(self) -> None:
+        """Put the recorded work on the current stream.
+
+        Raises:
+            GraphStateError: nothing was recorded.
+        """
+        if self._steps is None:
+            raise GraphStateError(action="replay", held="no capture")
+        simulation = current()
+        simulation.refuse_in_capture("CUDAGraph.replay")
+        for step in self._steps:
+            if isinstance(step, Op):
+                simulation.enqueue(simulation.current_stream, step)
+            else:
+                step(simulation.current_stream)
+
+    def reset(self) -> None:
+        """Forget the recorded work, and the memory that no tensor refers to."""
+        self._steps = None
+        self._pool = Pool()
+
+    def pool(self) -> Pool:
+        """Return the graph's memory, for another graph to share."""
+        return self._pool
+
+
+def graph_pool_handle() -> Pool:
+    """Return memory that several graphs may share."""
+    return Pool()
+
+
+@contextmanager
+def graph(
+    cuda_graph: CUDAGraph,
+    pool: Pool | None = None,
+    stream: Stream | None = None,
+    capture_error_mode: str = "global",
+) -> Iterator[None]:
+    """Capture into a graph what runs in a `with` block, on a stream of its own.
+
+    Sync: the whole device, before the capture, as torch does.
+    """
+    synchronize()
+    with _sending_to(Stream() if stream is None else stream):
+        cuda_graph.capture_begin(pool, capture_error_mode)
+        try:
+            yield
+        except BaseException:
+            current().capture = None
+            raise
+        cuda_graph.capture_end()
+
+
+def is_current_stream_capturing() -> bool:
+    """Tell whether the current stream's work is recorded."""
+    return current().capture_of(current().current_stream) is not None
+
+
+_sending_to = stream
