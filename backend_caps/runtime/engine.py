@@ -16,7 +16,14 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine, abort
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import PageSizeError, PromptError, RequestTooLongError
-from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.graphs import (
+    Bucket,
+    GraphRunner,
+    capture_graphs,
+    choose_graphs,
+    mixed_buckets,
+    uniform_buckets,
+)
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
 from backend_caps.runtime.model import load_llama
 from backend_caps.runtime.request import Request, Sampling
@@ -42,7 +49,9 @@ class EngineOptions:
     dtype: torch.dtype | None = None
     """What the model computes in; None is what its folder says."""
     graph_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    """The batch sizes that graphs are captured for; a batch is padded to the next one."""
+    """Batch sizes of decode that graphs are captured for; a batch is padded to the next one."""
+    graph_token_counts: tuple[int, ...] = ()
+    """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ class Engine:
         self.relay = FutureMap.from_plan(
             plan, pool_size=self.memory.rows.pool_size, device=self.device, streams=self.streams
         )
+        self.graph_choices = choose_graphs(plan, self.streams.traits, self._buckets())
         worker = Worker(self.model, self.backends, self._capture())
         self.scheduler = self._make_scheduler(worker, observer or NoObserver())
         self._num_requests = 0
@@ -241,8 +251,24 @@ class Engine:
                     limited_by=name,
                 )
 
+    def _buckets(self) -> Mapping[Phase, Sequence[Bucket]]:
+        """List the sizes of batch that the options name, up to the largest that can be."""
+        most = self.options.max_running_requests
+        sizes = [size for size in self.options.graph_batch_sizes if size < most]
+        return {
+            Phase.DECODE: uniform_buckets((*sizes, most)) if self.options.graph_batch_sizes else (),
+            Phase.PREFILL: mixed_buckets(most, self.options.graph_token_counts),
+        }
+
     def _capture(self) -> Mapping[Phase, GraphRunner]:
-        return {}
+        return capture_graphs(
+            self.model,
+            self.backends,
+            self.plan,
+            self.graph_choices,
+            streams=self.streams,
+            stream=self.step_streams.forward,
+        )
 
 
 def _page_size(plan: Plan) -> int:
