@@ -13,6 +13,9 @@ from backend_caps.runtime.pipeline.off import ChunksOff, OffCause
 MIN_SAMPLES = 8
 """Fewer times do not tell a curve from noise."""
 
+# The part of a time that solving in float64 may make up; a bend below it is none.
+_ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSample:
@@ -61,8 +64,8 @@ def fit_chunk_times(samples: Sequence[ChunkSample]) -> ChunkTimeFit | ChunksOff:
     shortest = min(sample.num_tokens for sample in samples)
     longest = max(sample.num_tokens for sample in samples)
     over = f"over {len(samples)} chunks of {shortest} to {longest} tokens"
-    if fit.a <= 0:
-        reason = f"the fit {over} has {fit}; a > 0 was expected: time bends the wrong way"
+    if fit.a * longest**2 <= _ROUNDING * max(sample.time_s for sample in samples):
+        reason = f"the fit {over} has {fit}; a > 0 was expected: time has to bend upwards"
         return ChunksOff.because(OffCause.NOT_CONVEX, reason)
     slope = 2 * fit.a * shortest + fit.b
     if slope <= 0:

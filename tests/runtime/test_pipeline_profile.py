@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from backend_caps.runtime.pipeline import (
+    ChunkLimits,
+    ChunksOff,
+    DynamicChunks,
+    FixedChunks,
+    OffCause,
+    profile_chunks,
+)
+from backend_caps.runtime.pipeline.profile import chunk_lengths
+from tests.relay.fake_streams import FakeModule, FakeStreams
+from tests.runtime.pipeline_stand_in import (
+    VOCAB_SIZE,
+    BrokenKernelError,
+    Clock,
+    Stage,
+    make_rank,
+    make_request,
+)
+
+LIMITS = ChunkLimits.of(64, 4)
+
+
+@pytest.mark.parametrize(
+    ("size", "max_tokens", "expected"),
+    [
+        pytest.param(8, 1000, [10, 9, 8, 7, 6, 5, 4, 3, 2, 1], id="every size"),
+        pytest.param(8192, 100_000, list(range(10240, 0, -80)), id="128 sizes"),
+        pytest.param(8192, 300, list(range(300, 0, -3)), id="little room"),
+        pytest.param(8192, 0, [], id="no room"),
+    ],
+)
+def test_chunk_lengths_step_down_from_a_quarter_above(
+    size: int, max_tokens: int, expected: list[int]
+) -> None:
+    """Sizes step down from 1.25 times the largest chunk, or from what there is room for."""
+    lengths = chunk_lengths(ChunkLimits.of(size, 1), max_tokens)
+
+    assert list(lengths) == expected
+
+
+@pytest.mark.parametrize("size", [1, 100, 103, 127, 129, 4096, 8191, 100_003])
+def test_chunk_lengths_are_few(size: int) -> None:
+    """No more than 128 sizes are timed."""
+    lengths = chunk_lengths(ChunkLimits.of(size, 1), 10**9)
+
+    assert len(lengths) <= 128
+
+
+@pytest.mark.parametrize(
+    ("max_context_len", "num_pages", "expected"),
+    [
+        pytest.param(50, 256, 50, id="the context"),
+        pytest.param(512, 9, 36, id="free pages"),
+    ],
+)
+def test_max_tokens_are_what_the_pools_hold(
+    max_context_len: int, num_pages: int, expected: int
+) -> None:
+    """The longest prompt is bounded by the context and by the free pages."""
+    rank = make_rank(max_context_len=max_context_len, num_pages=num_pages)
+
+    assert rank.profiler(rank.stage()).max_tokens == expected
+
+
+def test_max_tokens_count_what_others_have() -> None:
+    """Pages of requests that are there leave less room."""
+    rank = make_rank(num_pages=9)
+    row, _ = rank.memory.rows.alloc()
+    rank.memory.grow([row], [17])
+
+    assert rank.profiler(rank.stage()).max_tokens == 16
+
+
+def test_max_tokens_without_a_row_are_none() -> None:
+    """Without a free row there is no room for a prompt."""
+    rank = make_rank(max_requests=1)
+    rank.memory.rows.alloc()
+
+    assert rank.profiler(rank.stage()).max_tokens == 0
+
+
+def test_profile_fits_what_the_stage_takes() -> None:
+    """The fit of a stage that takes quadratic times has its terms, the slow first forward aside."""
+    rank = make_rank()
+    stage = rank.stage(terms=(2e-6, 3e-4, 5e-3))
+
+    sizes = profile_chunks(rank.profiler(stage), LIMITS)
+
+    assert isinstance(sizes, DynamicChunks)
+    assert sizes.fit.a == pytest.approx(2e-6)
+    assert sizes.fit.b == pytest.approx(3e-4)
+
+
+def test_profile_runs_the_listed_sizes() -> None:
+    """Every listed size has a forward of its own."""
+    rank = make_rank()
+    stage = rank.stage()
+
+    profile_chunks(rank.profiler(stage), LIMITS)
+
+    assert [len(ids) for ids in stage.seen] == list(range(80, 0, -1))
+
+
+def test_profile_forwards_read_the_staged_tokens() -> None:
+    """What `prepare_for_extend` left on the host is what the forward reads."""
+    rank = make_rank()
+    stage = rank.stage()
+
+    rank.profiler(stage).time_chunk(70)
+
+    assert stage.seen[0].tolist() == [*range(VOCAB_SIZE), *range(20)]
+
+
+def test_profile_forwards_store_into_pages_of_their_own() -> None:
+    """A timed chunk leaves the keys of requests that are there alone."""
+    rank = make_rank()
+    row, _ = rank.memory.rows.alloc()
+    rank.memory.grow([row], [8])
+    own = rank.memory.slots_of(torch.tensor([row]), torch.arange(8))
+    keys = rank.kv_pool.get_key_buffer(0)
+    keys[own] = -7.0
+
+    rank.profiler(rank.stage()).time_chunk(70)
+
+    assert set(keys[own].flatten().tolist()) == {-7.0}
+    assert keys.count_nonzero() > 70
+
+
+def test_profile_gives_everything_back() -> None:
+    """After a profile as many rows and pages are free as before."""
+    rank = make_rank()
+    before = rank.num_free()
+
+    profile_chunks(rank.profiler(rank.stage()), LIMITS)
+
+    assert rank.num_free() == before
+
+
+@pytest.mark.parametrize("failing_forward", [0, 1, 40, 79])
+def test_profile_that_fails_gives_everything_back(failing_forward: int) -> None:
+    """After a forward that raised as many rows and pages are free as before."""
+    rank = make_rank()
+    before = rank.num_free()
+
+    profile_chunks(rank.profiler(rank.stage(failing_forward=failing_forward)), LIMITS)
+
+    assert rank.num_free() == before
+
+
+def test_profile_that_fails_says_so() -> None:
+    """A forward that raised keeps sizes fixed, and its error is the reason."""
+    rank = make_rank()
+
+    sizes = profile_chunks(rank.profiler(rank.stage(failing_forward=2)), LIMITS)
+
+    reason = "the forward of 78 tokens raised BrokenKernelError: no kernel image"
+    off = ChunksOff(cause=OffCause.FORWARD_FAILED, reason=reason)
+    assert sizes == FixedChunks(limits=LIMITS, off=off)
+
+
+def test_timed_chunk_that_fails_raises() -> None:
+    """Who times one chunk gets the forward's own error."""
+    rank = make_rank()
+
+    with pytest.raises(BrokenKernelError, match="no kernel image"):
+        rank.profiler(rank.stage(failing_forward=0)).time_chunk(8)
+
+
+def test_interrupted_profile_gives_everything_back() -> None:
+    """What is no failure of the forward goes on to the caller, and frees the pools on its way."""
+    rank = make_rank()
+    before = rank.num_free()
+    stage = rank.stage()
+
+    def interrupt() -> float:
+        if stage.seen:
+            raise KeyboardInterrupt
+        return 0.0
+
+    with pytest.raises(KeyboardInterrupt):
+        profile_chunks(rank.profiler(stage, interrupt), LIMITS)
+    assert rank.num_free() == before
+
+
+def test_profile_without_room_keeps_sizes_fixed() -> None:
+    """Where eight sizes and the warm-up do not fit, sizes stay fixed."""
+    rank = make_rank(page_size=1, num_pages=8)
+
+    sizes = profile_chunks(rank.profiler(rank.stage()), LIMITS)
+
+    assert isinstance(sizes, FixedChunks)
+    assert sizes.off.cause is OffCause.TOO_FEW_SAMPLES
+
+
+def test_profile_with_just_enough_room_fits() -> None:
+    """Eight sizes and the warm-up are enough."""
+    rank = make_rank(page_size=1, num_pages=9)
+
+    sizes = profile_chunks(rank.profiler(rank.stage()), LIMITS)
+
+    assert isinstance(sizes, DynamicChunks)
+
+
+def test_profile_of_a_stage_that_bends_down_keeps_sizes_fixed() -> None:
+    """A stage that is faster a token the longer the chunk needs no smaller chunks."""
+    rank = make_rank()
+    stage = rank.stage(terms=(-1e-6, 1e-3, 1e-2))
+
+    sizes = profile_chunks(rank.profiler(stage), LIMITS)
+
+    assert isinstance(sizes, FixedChunks)
+    assert sizes.off.cause is OffCause.NOT_CONVEX
+
+
+def test_time_is_read_when_the_device_is_done() -> None:
+    """The clock is read right after the host waited for the device, before and after a forward."""
+    module = FakeModule(("schedule-1", "forward", "host-copy"))
+    rank = make_rank(streams=FakeStreams(module))
+    stage = rank.stage()
+
+    def clock() -> float:
+        module.log.append("clock")
+        return 0.0
+
+    rank.profiler(stage, clock).time_chunk(8)
+
+    before = [module.log[at - 1] for at, line in enumerate(module.log) if line == "clock"]
+    assert before == ["host waits for device cpu"] * 2
+
+
+def test_forward_waits_for_the_batch() -> None:
+    """The forward stream is behind the schedule stream, where the batch was made."""
+    module = FakeModule(("schedule-1", "forward", "host-copy"))
+    rank = make_rank(streams=FakeStreams(module))
+
+    rank.profiler(rank.stage()).time_chunk(8)
+
+    orders = [line for line in module.log if line.startswith(("on ", "forward waits"))]
+    assert orders == ["on schedule-1", "forward waits for schedule-1", "on forward"]
+
+
+def test_next_batch_waits_for_a_forward_that_raised() -> None:
+    """What is scheduled after a failure comes after whatever the forward had enqueued."""
+    module = FakeModule(("schedule-1", "forward", "host-copy"))
+    rank = make_rank(streams=FakeStreams(module))
+
+    profile_chunks(rank.profiler(rank.stage(failing_forward=0)), LIMITS)
+
+    assert module.log[-1] == "schedule-1 waits for forward"
+
+
+def test_profiled_row_starts_a_new_stay() -> None:
+    """A request that gets the profile's row has a later generation, and its own pages."""
+    rank = make_rank(max_requests=1)
+    rank.profiler(Stage(rank.kv_pool, Clock())).time_chunk(8)
+    request = make_request((1, 2, 3))
+
+    request.enter(*rank.memory.rows.alloc())
+
+    assert request.generation == 2
+    assert rank.memory.num_pages(request.row) == 0
