@@ -72,6 +72,12 @@ def _diff() -> click.Command:
     return diff
 
 
+def _generate() -> click.Command:
+    from backend_caps.cli.generate import generate  # noqa: PLC0415 - the others run no prompts
+
+    return generate
+
+
 def _lock() -> click.Command:
     from backend_caps.cli.lock import lock  # noqa: PLC0415 - the others write no lock
 
@@ -86,6 +92,7 @@ def _verify() -> click.Command:
 
 _LATER: Mapping[str, Callable[[], click.Command]] = {
     "diff": _diff,
+    "generate": _generate,
     "lock": _lock,
     "verify": _verify,
 }

@@ -115,8 +115,7 @@ def problems_view(report: ReportDocument) -> Iterator[Section]:
 def plan_view(plan: PlanDocument) -> Iterator[Section]:
     """Show a plan: each value, what it does, who decided it, and what would change it."""
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
-    mirror = plan.server["host_seq_lens"]
-    yield Lines((_headline(plan), *(f"because {why}" for why in _reasons(mirror))))
+    yield Lines(mirror_lines(plan))
     yield Table(
         ("server", "value", "effect", "decided by"),
         tuple((n, words_of(v.value), v.effect, decided_by(v)) for n, v in plan.server.items()),
@@ -127,6 +126,12 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
         rows = tuple((p.code, f"{p.message} {p.remedy}") for p in plan.problems)
         yield Table(("problem", "what it is, what to do"), rows)
     yield from _flips([flip for flip in plan.flips if flip.capability in plan.server])
+
+
+def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
+    """Tell in a line what the host knows of lengths, and in one each who decided it."""
+    reasons = _reasons(plan.server["host_seq_lens"])
+    return (_headline(plan), *(f"because {why}" for why in reasons))
 
 
 def _headline(plan: PlanDocument) -> str:
@@ -169,10 +174,9 @@ def _named(capability: str, phase: str | None) -> str:
 
 def relay_view(relayed: RelayDocument) -> Iterator[Section]:
     """Show what crossed to the host in each step, and why."""
-    mirror = relayed.plan.server["host_seq_lens"]
     num_requests = len(relayed.steps[0].seq_lens)
     yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
-    yield Lines((_headline(relayed.plan), *(f"because {why}" for why in _reasons(mirror))))
+    yield Lines(mirror_lines(relayed.plan))
     rows = [
         (
             str(step.number),

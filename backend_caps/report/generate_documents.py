@@ -1,0 +1,112 @@
+"""The JSON of a run of prompts: the plan that it ran under, its steps and its outputs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from backend_caps.report.document import LEFT_OUT, Document
+from backend_caps.report.documents import PlanDocument
+
+
+class GenerateStepDocument(Document):
+    """What one step did, and how long the host took for it."""
+
+    number: int
+    """Counted from 1, in the order of their results."""
+    mode: Literal["extend", "decode", "mixed", "idle"]
+    """What its batch was made of: prompts, last tokens, both, or nothing."""
+    replayed: bool
+    """Whether a captured graph ran it."""
+    num_requests: int
+    """Requests of its batch."""
+    num_tokens: int
+    """Tokens that its forward computed."""
+    num_made: int
+    """Tokens that requests got."""
+    total_seq_lens: int
+    """Tokens of all its contexts."""
+    waits_for_lengths: bool
+    """Whether the host waited for lengths before the launch."""
+    bytes_to_host: int
+    """What crossed to the host: tokens, and lengths where the host waited for them."""
+    bytes_to_device: int
+    """What crossed to the device: what the host decided about the batch."""
+    host_us: float
+    """The host's time outside the model, waiting aside, in microseconds."""
+    model_us: float
+    """The host's time within the model; where the device has streams, that of launching it."""
+    wait_us: float
+    """The host's time waiting for the tokens."""
+
+
+class RunDocument(Document):
+    """All steps together."""
+
+    num_prompts: int
+    """Prompts that ran."""
+    num_prompt_tokens: int
+    """Tokens of all of them."""
+    num_made: int
+    """Tokens that were made."""
+    seconds: float
+    """How long it took, loading aside."""
+    num_steps: dict[str, int]
+    """Steps by mode."""
+    num_replayed: int
+    """Steps that a captured graph ran."""
+    eager_because: str | None
+    """Why the others ran eagerly; null where there are none."""
+    page_size: int
+    """Tokens of a page of the KV cache."""
+    num_retracted: int
+    """Requests that were taken out of the KV cache to make room."""
+    host_waits: int
+    """Times that the host waited for the device."""
+    bytes_to_host: int
+    """What crossed to the host."""
+    bytes_to_device: int
+    """What crossed to the device."""
+    host_us: float
+    """The host's time a step outside the model, waiting aside, in microseconds: the mean."""
+    overlap: bool
+    """Whether a step was launched before the result of the one before was processed."""
+    overlap_ratio: float | None
+    """The share of the steps' time in flight in which the host did not wait; null where the device
+    has no streams, for there a step is done when its launch returns."""
+
+
+class OutputDocument(Document):
+    """What came of one prompt."""
+
+    prompt: list[int]
+    """Its tokens."""
+    output: list[int]
+    """The tokens that followed."""
+    finish_reason: Literal["stop", "length", "abort"]
+    """Why they ended: by a stop token, by their number, or given up."""
+
+
+class GenerateDocument(Document):
+    """Prompts that ran under a plan."""
+
+    schema_: Annotated[Literal["backend-caps/generate@1"], Field(alias="schema")]
+    model: str | None
+    """The model's folder; null for the small one with random weights."""
+    device: str
+    """The torch device that it ran on."""
+    backends: dict[str, str]
+    """The backend of each phase that runs."""
+    not_run: list[str]
+    """Server flags that count in the plan, and that this engine does not act on."""
+    plan: PlanDocument
+    """What it ran under."""
+    steps: list[GenerateStepDocument]
+    """The first steps."""
+    run: RunDocument
+    """All steps together."""
+    outputs: list[OutputDocument]
+    """What came of each prompt, in their order."""
+    metrics: Annotated[dict[str, float] | None, LEFT_OUT] = None
+    """The metrics at the end, by name and labels; left out unless asked for."""

@@ -1,0 +1,121 @@
+"""A run of prompts as sections: its plan, its first steps, their sums and the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from backend_caps.report.generate_documents import (
+    GenerateDocument,
+    GenerateStepDocument,
+    OutputDocument,
+    RunDocument,
+)
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.views import mirror_lines
+
+_OUTPUTS = 4
+"""Outputs that are shown; the document has all of them."""
+_TOKENS = 12
+"""Tokens that are shown of a prompt or an output."""
+
+
+def generate_view(generated: GenerateDocument) -> Iterator[Section]:
+    """Show prompts running under a plan: step by step, then all together."""
+    run, plan = generated.run, generated.plan
+    yield Heading(f"Plan {plan.fingerprint} runs {run.num_prompts} prompts on {generated.device}")
+    yield Lines((_model(generated), _backends(generated), *mirror_lines(plan)))
+    if generated.not_run:
+        yield Lines((f"in the plan, and not run by this engine: {', '.join(generated.not_run)}",))
+    yield from _steps(generated.steps, sum(run.num_steps.values()))
+    yield Heading("All steps")
+    yield Table(("of the run", ""), tuple(_run(generated)))
+    yield from _outputs(generated.outputs)
+    if generated.metrics is not None:
+        yield Heading("Metrics")
+        rows = tuple((name, f"{value:g}") for name, value in generated.metrics.items())
+        yield Table(("metric", "value"), rows, cells="names")
+
+
+def _model(generated: GenerateDocument) -> str:
+    if generated.model is None:
+        return (
+            "model: a small Llama with random weights, made for this run; its tokens mean nothing"
+        )
+    return f"model: {generated.model}"
+
+
+def _backends(generated: GenerateDocument) -> str:
+    phases: dict[str, list[str]] = {}
+    for phase, backend in generated.backends.items():
+        phases.setdefault(backend, []).append(phase)
+    return "backends: " + ", ".join(f"{b} in {' and '.join(own)}" for b, own in phases.items())
+
+
+def _steps(steps: Sequence[GenerateStepDocument], num_steps: int) -> Iterator[Section]:
+    yield Heading("The first steps")
+    columns = ("step", "mode", "requests", "tokens", "lengths", "to the host")
+    rows = tuple(_step(step) for step in steps)
+    yield Table((*columns, "host µs", "model µs", "waited µs"), rows)
+    if num_steps > len(steps):
+        yield Lines((f"and {num_steps - len(steps)} more",))
+
+
+def _step(step: GenerateStepDocument) -> tuple[str, ...]:
+    crossed = "tokens, lengths" if step.waits_for_lengths else "tokens"
+    return (
+        str(step.number),
+        f"{step.mode}, replayed" if step.replayed else step.mode,
+        str(step.num_requests),
+        str(step.num_tokens),
+        str(step.total_seq_lens),
+        f"{step.bytes_to_host} bytes ({crossed})",
+        f"{step.host_us:.0f}",
+        f"{step.model_us:.0f}",
+        f"{step.wait_us:.0f}",
+    )
+
+
+def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
+    run = generated.run
+    rate = run.num_made / run.seconds if run.seconds > 0 else 0.0
+    yield "tokens", f"{run.num_made} made of {run.num_prompt_tokens} in {run.num_prompts} prompts"
+    yield "speed", f"{rate:.0f} tokens/s; the host spends {run.host_us:.0f} µs a step around it"
+    yield "steps", ", ".join(f"{count} {mode}" for mode, count in run.num_steps.items())
+    yield "graphs", _graphs(run)
+    yield "KV cache", f"pages of {run.page_size}; {run.num_retracted} requests retracted"
+    yield "host waits", f"{run.host_waits} in {sum(run.num_steps.values())} steps"
+    yield "bytes", f"{run.bytes_to_host} to the host, {run.bytes_to_device} to the device"
+    yield "overlap", _overlap(generated)
+    yield "plan", f"{generated.plan.fingerprint} under the rules of {generated.plan.rules}"
+
+
+def _graphs(run: RunDocument) -> str:
+    if run.eager_because is None:
+        return f"all {run.num_replayed} steps replayed"
+    num_eager = sum(run.num_steps.values()) - run.num_replayed
+    return f"{run.num_replayed} steps replayed, {num_eager} eager: {run.eager_because}"
+
+
+def _overlap(generated: GenerateDocument) -> str:
+    run = generated.run
+    if not run.overlap:
+        return "off: --disable-overlap-schedule"
+    if run.overlap_ratio is None:
+        return f"on; {generated.device} has no streams, so a step is done when its launch returns"
+    return f"on; in {run.overlap_ratio:.0%} of the time in flight the host did not wait"
+
+
+def _outputs(outputs: Sequence[OutputDocument]) -> Iterator[Section]:
+    yield Heading("Outputs")
+    rows = tuple(
+        (_tokens(each.prompt), _tokens(each.output), each.finish_reason)
+        for each in outputs[:_OUTPUTS]
+    )
+    yield Table(("prompt", "output", "ended by"), rows)
+    if len(outputs) > _OUTPUTS:
+        yield Lines((f"and {len(outputs) - _OUTPUTS} more; --format json has all of them",))
+
+
+def _tokens(tokens: Sequence[int]) -> str:
+    shown = ", ".join(map(str, tokens[:_TOKENS]))
+    return shown if len(tokens) <= _TOKENS else f"{shown} … ({len(tokens)})"
