@@ -1,0 +1,253 @@
+"""A small model over a paged KV cache, whose forwards run eagerly or by a captured graph.
+
+What no request owns of the KV cache is poison, so whoever reads it shows it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
+
+from backend_caps import BatchKind, HostSeqLens, Phase, Role, SharedReadsEnd, Use
+from backend_caps.relay.streams import DeviceStreams, DeviceTraits, StreamLike
+from backend_caps.runtime.attention import AttentionBackend, ForwardContext, PhaseBackends
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import (
+    Bucket,
+    GraphBuffers,
+    GraphRunner,
+    Replayed,
+    mixed_buckets,
+    uniform_buckets,
+)
+from backend_caps.runtime.graphs.runner import GraphMemory
+from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.model import LlamaConfig, LlamaModel
+from backend_caps.runtime.tokens import token_positions
+
+SIMULATED = DeviceTraits(
+    has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
+)
+MAX_REQUESTS, MAX_CONTEXT_LEN = 8, 24
+NUM_SLOTS = MAX_REQUESTS * MAX_CONTEXT_LEN + 1
+CONFIG = LlamaConfig(
+    vocab_size=23,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+)
+DRAFTS = 3
+"""Tokens of each request in a uniform batch."""
+BUCKETS: dict[BatchKind, tuple[Bucket, ...]] = {
+    BatchKind.SINGLE_TOKEN_DECODE: uniform_buckets((1, 2, 4, MAX_REQUESTS)),
+    BatchKind.UNIFORM_BATCH: uniform_buckets((1, 2, 4), DRAFTS),
+    BatchKind.MIXED_BATCH: mixed_buckets(4, (8, 16)),
+}
+Requests = Sequence[tuple[int, int]]
+"""Cached tokens and new tokens of each request."""
+BackendWrapper = Callable[[AttentionBackend], AttentionBackend]
+_DECLARED = {"torch_native": TORCH_NATIVE, "torch_padded": TORCH_PADDED}
+
+
+@dataclass(frozen=True)
+class Site:
+    """The pools."""
+
+    req_to_token_pool: ReqToTokenPool
+    token_to_kv_pool: TokenToKVPool
+
+    def keys_and_values(self) -> list[Tensor]:
+        """List the KV cache's tensors, layer by layer."""
+        kv = self.token_to_kv_pool
+        layers = range(CONFIG.num_hidden_layers)
+        return [get(i) for i in layers for get in (kv.get_key_buffer, kv.get_value_buffer)]
+
+
+def make_model(device: torch.device) -> LlamaModel:
+    """Make a model with random weights, the same each time."""
+    model = LlamaModel(CONFIG, device, torch.float32, MAX_CONTEXT_LEN)
+    generator = torch.Generator().manual_seed(0)
+    for _, weight in model.named_weights():
+        weight.copy_(torch.randn(weight.shape, generator=generator) * 0.5)
+    return model
+
+
+def make_site(device: torch.device) -> Site:
+    """Make pools in which row r has the slots of its own stretch, in random order."""
+    generator = torch.Generator().manual_seed(1)
+    rows = ReqToTokenPool(
+        max_requests=MAX_REQUESTS, max_context_len=MAX_CONTEXT_LEN, page_size=1, device=device
+    )
+    slots = torch.randperm(NUM_SLOTS - 1, generator=generator) + 1
+    rows.req_to_token[1:].copy_(slots.view(MAX_REQUESTS, MAX_CONTEXT_LEN).int())
+    kv = TokenToKVPool(
+        num_slots=NUM_SLOTS,
+        num_layers=CONFIG.num_hidden_layers,
+        num_heads=CONFIG.num_key_value_heads,
+        head_dim=CONFIG.head_dim,
+        v_head_dim=CONFIG.head_dim,
+        dtype=torch.float32,
+        device=device,
+    )
+    return Site(rows, kv)
+
+
+def uses_of(name: str, phases: Iterable[Phase]) -> list[Use]:
+    """Use one backend of plain torch as the target's, in these phases."""
+    declaration = _DECLARED[name]
+    return [
+        Use(backend=name, role=Role.TARGET, phase=phase, declaration=declaration)
+        for phase in phases
+    ]
+
+
+class Rig:
+    """A model, its pools, a backend, and the graphs of some buckets.
+
+    Args:
+        streams: the device's.
+        buckets: what is captured.
+        backend: its name.
+        wrap: puts something around the backend.
+        host_seq_lens: what batches bring at least.
+        reads_end: where the backend ends its reads.
+    """
+
+    def __init__(
+        self,
+        streams: DeviceStreams,
+        buckets: Iterable[Bucket],
+        *,
+        backend: str = "torch_padded",
+        wrap: BackendWrapper = lambda backend: backend,
+        host_seq_lens: HostSeqLens = HostSeqLens.NONE,
+        reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN,
+    ) -> None:
+        self.streams = streams
+        self.stream: StreamLike = streams.private_stream()
+        buckets = list(buckets)
+        with streams.using(self.stream):
+            self.model = make_model(streams.device)
+            self.site = make_site(streams.device)
+            backends = PhaseBackends(uses_of(backend, [Phase.DECODE]), Role.TARGET, self.site)
+            self.backend = wrap(backends.of(Phase.DECODE))
+            buffers = GraphBuffers(buckets, streams.device)
+            self.fill(seed=0)
+        self.runner = GraphRunner(
+            self.model,
+            self.backend,
+            streams=streams,
+            stream=self.stream,
+            buckets=buckets,
+            memory=GraphMemory(buffers=buffers, pool=streams.graph_pool()),
+            host_seq_lens=host_seq_lens,
+            shared_reads_end=reads_end,
+        )
+
+    def fill(self, seed: int) -> None:
+        """Write random contexts to every slot but the padding's."""
+        generator = torch.Generator().manual_seed(seed)
+        with self.streams.using(self.stream):
+            for buffer in self.site.keys_and_values():
+                buffer[1:].copy_(torch.randn(buffer[1:].shape, generator=generator))
+
+    def batch(self, requests: Requests, *, kind: BatchKind, seed: int = 0) -> ForwardBatch:
+        """Make a forward's batch: request i has row i + 1 or another, by the seed."""
+        generator = torch.Generator().manual_seed(seed)
+        device = self.streams.device
+        rows = torch.randperm(MAX_REQUESTS, generator=generator)[: len(requests)] + 1
+        prefixes = torch.tensor([cached for cached, _ in requests])
+        extends = torch.tensor([new for _, new in requests])
+        seq_lens = prefixes + extends
+        owners, positions = token_positions(prefixes, extends, int(extends.sum()))
+        ids = torch.randint(CONFIG.vocab_size, positions.shape, generator=generator)
+        with self.streams.using(self.stream):
+            placed, at = rows.to(device)[owners.to(device)], positions.to(device)
+            table = self.site.req_to_token_pool.req_to_token
+            batch = ForwardBatch(
+                mode=ForwardMode.DECODE,
+                input_ids=ids.to(device),
+                positions=at,
+                req_pool_indices=rows.to(device),
+                seq_lens=seq_lens.to(device),
+                out_cache_loc=table[placed, at].to(torch.int64),
+                seq_lens_cpu=seq_lens,
+                seq_lens_sum=int(seq_lens.sum()),
+            )
+            return batch if kind is not BatchKind.MIXED_BATCH else extended(batch, requests)
+
+    def run(self, batch: ForwardBatch) -> Tensor:
+        """Run a forward without a graph: the logits, device."""
+        with self.streams.using(self.stream):
+            self.backend.init_forward_metadata(batch)
+            context = ForwardContext(self.backend, batch)
+            model = self.model
+            return model(batch.input_ids, batch.positions, context, batch.last_token_indices)
+
+    def eager(self, batch: ForwardBatch) -> Tensor:
+        """Run a forward without a graph, and leave the KV cache as it was: the logits, host."""
+        with self.streams.using(self.stream):
+            before = [buffer.clone() for buffer in self.site.keys_and_values()]
+            logits = self.run(batch)
+            for buffer, old in zip(self.site.keys_and_values(), before, strict=True):
+                buffer.copy_(old)
+        return self.on_host(logits)
+
+    def replay(self, batch: ForwardBatch) -> Replayed:
+        """Run a forward by its graph."""
+        with self.streams.using(self.stream):
+            return self.runner.replay(batch)
+
+    def replayed(self, batch: ForwardBatch) -> Tensor:
+        """Run a forward by its graph: the logits, host."""
+        return self.on_host(self.replay(batch).logits)
+
+    def cache(self) -> Tensor:
+        """Copy what requests own of the KV cache to the host: [layers * 2, S - 1, ...]."""
+        with self.streams.using(self.stream):
+            owned = torch.stack([buffer[1:] for buffer in self.site.keys_and_values()])
+        return self.on_host(owned)
+
+    def on_host(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor to the host once the device is done."""
+        self.streams.synchronize()
+        return tensor.to("cpu", copy=True)
+
+
+def random_requests(kind: BatchKind, seed: int) -> Requests:
+    """Draw requests that fit the largest bucket of a kind."""
+    drawn = random.Random(seed)  # noqa: S311 - a test keeps no secrets
+    largest = BUCKETS[kind][-1]
+    count = drawn.randint(1, largest.batch_size)
+    each = largest.tokens_each
+    if each is not None:
+        return [(drawn.randint(0, MAX_CONTEXT_LEN - each), each) for _ in range(count)]
+    most = largest.num_tokens // count
+    return [
+        (drawn.randint(0, MAX_CONTEXT_LEN - most), drawn.randint(1, most)) for _ in range(count)
+    ]
+
+
+def extended(batch: ForwardBatch, requests: Requests) -> ForwardBatch:
+    """Give a batch extend lengths, on the device and on the host."""
+    prefixes, extends = zip(*requests, strict=True)
+    device = batch.seq_lens.device
+    on_device = torch.tensor(extends, device=device)
+    return replace(
+        batch,
+        mode=ForwardMode.MIXED,
+        extend_seq_lens=on_device,
+        extend_prefix_lens=torch.tensor(prefixes, device=device),
+        extend_seq_lens_cpu=extends,
+        extend_prefix_lens_cpu=prefixes,
+        last_token_indices=on_device.cumsum(0) - 1,
+    )

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from backend_caps import BatchKind, HostSeqLens
+from backend_caps.conformance.simulator import simulate
+from backend_caps.relay import DeviceStreams
+from tests.runtime.graphs.rig import (
+    BUCKETS,
+    DRAFTS,
+    SIMULATED,
+    Requests,
+    Rig,
+    extended,
+    random_requests,
+)
+
+SINGLE, UNIFORM, MIXED = BatchKind
+every_kind = pytest.mark.parametrize("kind", list(BatchKind), ids=lambda kind: kind.value)
+FULL: dict[BatchKind, Requests] = {
+    SINGLE: ((4, 1), (0, 1), (23, 1), (9, 1)),
+    UNIFORM: ((4, DRAFTS), (0, DRAFTS), (21, DRAFTS), (9, DRAFTS)),
+    MIXED: ((4, 1), (0, 7), (20, 4), (9, 4)),
+}
+"""Requests that fill a bucket."""
+
+
+@every_kind
+def test_replay_scores_as_an_eager_forward(kind: BatchKind, streams: DeviceStreams) -> None:
+    """Whatever the lengths, and whatever batches came before, the logits are the eager ones."""
+    rig = Rig(streams, BUCKETS[kind])
+
+    for seed in range(12):
+        batch = rig.batch(random_requests(kind, seed), kind=kind, seed=seed)
+
+        eager = rig.eager(batch)
+        torch.testing.assert_close(rig.replayed(batch), eager, atol=1e-5, rtol=1e-5)
+
+
+@every_kind
+def test_replay_fills_every_bucket(kind: BatchKind, streams: DeviceStreams) -> None:
+    """The graph of each bucket gives the eager logits of the largest batch that it holds."""
+    rig = Rig(streams, BUCKETS[kind])
+
+    for bucket in BUCKETS[kind]:
+        counts = torch.full((bucket.batch_size,), bucket.num_tokens // bucket.batch_size)
+        batch = rig.batch([(2 * i, int(new)) for i, new in enumerate(counts)], kind=kind)
+
+        eager = rig.eager(batch)
+        torch.testing.assert_close(rig.replayed(batch), eager, atol=1e-5, rtol=1e-5)
+
+
+@every_kind
+def test_replay_writes_the_cache_as_an_eager_forward(
+    kind: BatchKind, streams: DeviceStreams
+) -> None:
+    """What requests own of the KV cache is afterwards what an eager forward leaves there."""
+    rig, eager = Rig(streams, BUCKETS[kind]), Rig(streams, BUCKETS[kind][:1])
+    requests = FULL[kind][:3]
+
+    rig.replay(rig.batch(requests, kind=kind))
+    eager.run(eager.batch(requests, kind=kind))
+
+    torch.testing.assert_close(rig.cache(), eager.cache(), atol=1e-5, rtol=1e-5)
+
+
+@every_kind
+def test_replay_touches_nothing_of_requests_that_left(
+    kind: BatchKind, streams: DeviceStreams
+) -> None:
+    """Padding rows hold no row or slot of the batch before: somebody else may have them by now."""
+    rig = Rig(streams, BUCKETS[kind][-1:])
+    batch = rig.batch(FULL[kind], kind=kind)
+    rig.replay(batch)
+    rig.fill(seed=5)
+    before = rig.cache()
+
+    one = rig.batch(FULL[kind][:1], kind=kind)
+    rig.replay(one)
+
+    changed = (rig.cache() != before).flatten(2).any(2).any(0).nonzero().flatten() + 1
+    assert sorted(changed.tolist()) == sorted(rig.on_host(one.out_cache_loc).tolist())
+
+
+@every_kind
+def test_capture_touches_nothing_that_a_request_can_own(
+    kind: BatchKind, streams: DeviceStreams
+) -> None:
+    """Warm-up and capture write to the padding slot alone."""
+    captured, fresh = Rig(streams, BUCKETS[kind]), Rig(streams, BUCKETS[kind][:1])
+
+    fresh.fill(seed=0)
+
+    assert torch.equal(captured.cache(), fresh.cache())
+
+
+def test_replay_returns_a_view_that_the_next_one_overwrites(streams: DeviceStreams) -> None:
+    """Logits are the graph's own memory: whoever samples from them does so on its stream."""
+    rig = Rig(streams, BUCKETS[SINGLE][-1:])
+    one, other = (rig.batch(FULL[SINGLE], kind=SINGLE, seed=seed) for seed in (1, 2))
+
+    first = rig.replay(one).logits
+    second = rig.replay(other).logits
+
+    assert first.data_ptr() == second.data_ptr()
+    torch.testing.assert_close(rig.on_host(first), rig.eager(other), atol=1e-5, rtol=1e-5)
+
+
+def test_replay_leaves_the_logits_of_other_graphs(streams: DeviceStreams) -> None:
+    """Graphs share what they compute in, and not what they return."""
+    rig = Rig(streams, BUCKETS[SINGLE])
+    large, small = (rig.batch(FULL[SINGLE][:size], kind=SINGLE) for size in (4, 1))
+
+    logits = rig.replay(large).logits
+    rig.replay(small)
+
+    torch.testing.assert_close(rig.on_host(logits), rig.eager(large), atol=1e-5, rtol=1e-5)
+
+
+@every_kind
+def test_replay_scores_last_tokens_where_they_are_asked_for(
+    kind: BatchKind, streams: DeviceStreams
+) -> None:
+    """With extend lengths, a request has one row of logits, however many tokens it brings."""
+    rig = Rig(streams, BUCKETS[kind])
+    plain = rig.batch(FULL[kind][:3], kind=kind)
+    batch = extended(plain, FULL[kind][:3])
+
+    logits = rig.replayed(batch)
+
+    assert len(logits) == 3
+    torch.testing.assert_close(logits, rig.eager(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_replay_takes_extend_lengths_of_the_device_alone(streams: DeviceStreams) -> None:
+    """A mixed batch whose extend lengths no host knows is replayed as any other."""
+    rig = Rig(streams, BUCKETS[MIXED])
+    batch = rig.batch(FULL[MIXED][:3], kind=MIXED)
+    unknown = replace(batch, extend_seq_lens_cpu=None, extend_prefix_lens_cpu=None)
+
+    logits = rig.replayed(unknown)
+
+    torch.testing.assert_close(logits, rig.eager(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_replay_repeats_what_a_backend_took_from_the_host(streams: DeviceStreams) -> None:
+    """A backend that slices by host lengths scores wrongly: a graph keeps those of its capture."""
+    rig = Rig(streams, BUCKETS[SINGLE], backend="torch_native", host_seq_lens=HostSeqLens.EXACT)
+    batch = rig.batch(FULL[SINGLE], kind=SINGLE)
+
+    logits = rig.replayed(batch)
+
+    assert not torch.allclose(logits, rig.eager(batch), atol=1e-2)
+
+
+@every_kind
+def test_replay_never_makes_the_host_wait(kind: BatchKind) -> None:
+    """A replay is launched without one synchronisation, hidden ones included."""
+    with simulate("lazy") as simulation:
+        rig = Rig(DeviceStreams("sim", SIMULATED), BUCKETS[kind])
+        batch = rig.batch(FULL[kind][:3], kind=kind)
+        simulation.hidden_syncs.clear()
+        simulation.host_waits.clear()
+
+        rig.replay(batch)
+
+        assert simulation.hidden_syncs + simulation.host_waits == []
