@@ -18,7 +18,7 @@ PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit bench upstream dist clean
+.PHONY: run test lint types docs docs-write unit bench gpu upstream dist clean
 
 run: $(VENV)/installed
 	$(BIN)/backend-caps report
@@ -64,7 +64,15 @@ bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/discovery.py
 	$(BIN)/python benchmarks/resolution.py
 	$(BIN)/python benchmarks/relay.py
+	$(BIN)/python benchmarks/runtime.py
+	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/engines.py
+
+# On a machine with a CUDA device, under a torch that was built for it.
+gpu: $(VENV)/developing
+	$(BIN)/python -m pytest -n 0 -k cuda tests/relay tests/runtime
+	TORCH_CUDA_SANITIZER=1 $(BIN)/python -m pytest -n 0 -k cuda tests/runtime/test_parity.py
+	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
 
 dist: $(VENV)/developing
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(PLUGINS:%=./%)

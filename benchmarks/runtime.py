@@ -1,0 +1,164 @@
+"""The host's time per decode step outside the model: overlapped beside plain, on a CPU.
+
+`python benchmarks/runtime.py [--json PATH]` prints, for each batch size, the median host time of a
+decode step outside the model in both loops, their ratio, and the share of it that the FutureMap's
+calls take. Both engines take turns step by step. The model is as small as a model can be: its time
+is taken off, and what is left is building the batch, launching it and processing its result.
+
+On a CPU nothing overlaps: the ratio says what the overlapped loop costs the host, not what it
+gains. That only a device with streams can show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from backend_caps import Plan, ServerFlags, discover, resolve
+from backend_caps.relay import FutureMap
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.request import Sampling
+from backend_caps.runtime.stats import StepStats
+
+BATCHES = (1, 32, 256)
+STEPS = 200
+WARM_UP = 40
+PROMPT = 8
+RELAY_CALLS = ("resolve_seq_lens_cpu", "set_input_ids_sentinel", "resolve_future", "stash")
+
+
+@dataclass
+class Seen:
+    """The decode steps of one engine."""
+
+    host_us: list[float] = field(default_factory=list)
+    relay_us: list[float] = field(default_factory=list)
+    relay_s: float = 0.0
+    """Spent in the relay since the last step was processed."""
+
+    def observe(self, stats: StepStats) -> None:
+        """Take in a step."""
+        relay_s, self.relay_s = self.relay_s, 0.0
+        if stats.mode is ForwardMode.DECODE:
+            self.host_us.append(stats.host_s * 1e6)
+            self.relay_us.append(relay_s * 1e6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One batch size."""
+
+    batch_size: int
+    plain_us: float
+    overlapped_us: float
+    ratio: float
+    """Of the medians, overlapped to plain."""
+    relay_share: float
+    """Of the overlapped step's host time."""
+
+
+def main() -> None:
+    """Print the table, and write it where it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    path: Path | None = parser.parse_args().json
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        random_llama(Path(folder), seed=0)
+        rows = [measure(Path(folder), size) for size in BATCHES]
+    print("host time of a decode step outside the model, median")
+    print(f"{'batch':>6} {'plain':>9} {'overlapped':>11} {'ratio':>6} {'FutureMap':>10}")
+    for row in rows:
+        print(
+            f"{row.batch_size:>6} {row.plain_us:>6.0f} us {row.overlapped_us:>8.0f} us "
+            f"{row.ratio:>6.2f} {row.relay_share:>10.0%}"
+        )
+    if path is not None:
+        document = {"benchmark": "runtime", "torch": torch.__version__, "device": "cpu"}
+        path.write_text(json.dumps({**document, "rows": [asdict(row) for row in rows]}, indent=2))
+
+
+def measure(folder: Path, batch_size: int) -> Row:
+    """Run both loops side by side on so many requests."""
+    plain, overlapped = Seen(), Seen()
+    engines = [
+        started(folder, batch_size, ["--disable-overlap-schedule"], plain),
+        started(folder, batch_size, [], overlapped),
+    ]
+    for number in range(WARM_UP + STEPS):
+        for engine in engines if number % 2 else reversed(engines):
+            engine.step()
+    plain_us = statistics.median(plain.host_us[WARM_UP:])
+    overlapped_us = statistics.median(overlapped.host_us[WARM_UP:])
+    return Row(
+        batch_size=batch_size,
+        plain_us=plain_us,
+        overlapped_us=overlapped_us,
+        ratio=overlapped_us / plain_us,
+        relay_share=statistics.median(overlapped.relay_us[WARM_UP:]) / overlapped_us,
+    )
+
+
+def started(folder: Path, batch_size: int, argv: list[str], seen: Seen) -> Engine:
+    """Make an engine with so many requests, which do not end while they are measured."""
+    max_new_tokens = WARM_UP + STEPS + 8
+    options = EngineOptions(
+        max_running_requests=batch_size,
+        max_total_tokens=batch_size * (PROMPT + max_new_tokens),
+        max_prefill_tokens=batch_size * PROMPT,
+    )
+    engine = Engine(folder, plan_of(argv), "cpu", options=options, observer=seen)
+    time_relay(engine.relay, seen)
+    sampling = Sampling(max_new_tokens=max_new_tokens, stop_token_ids=frozenset())
+    for number in range(batch_size):
+        engine.submit([1 + (number + place) % 50 for place in range(PROMPT)], sampling)
+    return engine
+
+
+def plan_of(argv: list[str]) -> Plan:
+    """Resolve the plan of a server on the backend that needs the lengths."""
+    registry = discover()
+    flags = ServerFlags.from_argv(["--attention-backend", "torch_native", *argv])
+    uses = registry.uses(flags)
+    return resolve(uses, flags, rules=registry.rules("sglang-0.5.13"), policy="quiet")
+
+
+def time_relay(relay: FutureMap, seen: Seen) -> None:
+    """Time every call of a relay."""
+    for name in RELAY_CALLS:
+        setattr(relay, name, timed(getattr(relay, name), seen))
+
+
+def timed(call: Callable[..., object], seen: Seen) -> Callable[..., object]:
+    """Add what a call takes to `seen`."""
+
+    def run(*args: object) -> object:
+        with timing(seen):
+            return call(*args)
+
+    return run
+
+
+@contextmanager
+def timing(seen: Seen) -> Iterator[None]:
+    """Add what a `with` block takes to `seen`."""
+    began_s = perf_counter()
+    yield
+    seen.relay_s += perf_counter() - began_s
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit()
