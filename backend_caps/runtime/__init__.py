@@ -1,1 +1,45 @@
 """A compact overlapped engine on which backends really run. Imports torch."""
+
+from backend_caps.runtime.attention import AttentionBackend, BackendSite, ForwardContext
+from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.errors import (
+    ImplementationError,
+    OutOfPagesError,
+    PageSizeError,
+    PoolShapeError,
+    PromptError,
+    RequestTooLongError,
+    SamplingError,
+    SharedUseError,
+    UnservedPhaseError,
+)
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.request import FinishReason, Request, Sampling
+from backend_caps.runtime.scheduler import NewToken
+from backend_caps.runtime.stats import StepObserver, StepStats
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionLayer",
+    "BackendSite",
+    "Engine",
+    "EngineOptions",
+    "FinishReason",
+    "ForwardBatch",
+    "ForwardContext",
+    "ImplementationError",
+    "NewToken",
+    "OutOfPagesError",
+    "PageSizeError",
+    "PoolShapeError",
+    "PromptError",
+    "Request",
+    "RequestTooLongError",
+    "Sampling",
+    "SamplingError",
+    "SharedUseError",
+    "StepObserver",
+    "StepStats",
+    "UnservedPhaseError",
+]
