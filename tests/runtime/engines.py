@@ -1,0 +1,58 @@
+"""Engines that the runtime's tests start from, and ways to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from backend_caps import Plan, ServerFlags, discover, resolve
+from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.request import Request, Sampling
+from tests.runtime.oracle import Job
+
+NATIVE = ("--attention-backend", "torch_native")
+PLAIN_LOOP = ("--disable-overlap-schedule",)
+SMALL_CACHE = EngineOptions(max_total_tokens=160, chunked_prefill_size=24)
+
+
+@cache
+def plan_of(*arguments: str) -> Plan:
+    """Resolve what a server's arguments ask of the plugins that are installed."""
+    registry = discover()
+    flags = ServerFlags.from_argv(arguments)
+    rules = registry.rules("sglang-0.5.13")
+    return resolve(registry.uses(flags), flags, rules=rules, policy="quiet")
+
+
+def make_engine(
+    folder: Path,
+    *arguments: str,
+    device: torch.device | str = "cpu",
+    options: EngineOptions | None = None,
+) -> Engine:
+    """Make an engine under the plan of a server's arguments; `torch_native` unless they say."""
+    if not any(own.endswith("-attention-backend") for own in arguments):
+        arguments = (*NATIVE, *arguments)
+    return Engine(folder, plan_of(*arguments), device, options=options)
+
+
+def submit(engine: Engine, job: Job) -> Request:
+    """Hand a job to an engine."""
+    return engine.submit(job.prompt, Sampling(max_new_tokens=job.max_new_tokens))
+
+
+def run(engine: Engine, jobs: Sequence[Job]) -> list[list[int]]:
+    """Run jobs to their end, and the engine until it is empty."""
+    requests = [submit(engine, job) for job in jobs]
+    engine.drain()
+    return [request.output for request in requests]
+
+
+def leaks(engine: Engine) -> tuple[int, int]:
+    """Count the rows and pages that an engine has not got back."""
+    memory = engine.memory
+    num_rows = memory.rows.pool_size - 1
+    return num_rows - memory.rows.num_free, memory.pages.num_pages - memory.pages.num_free

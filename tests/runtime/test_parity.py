@@ -1,0 +1,124 @@
+"""Whatever the loop, the cutting and the pages: the tokens are those of transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from backend_caps.runtime.engine import EngineOptions
+from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
+from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
+from tests.runtime.oracle import Oracle
+
+LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
+MIXES = [
+    pytest.param((), id="not mixed"),
+    pytest.param(("--enable-mixed-chunk",), id="mixed"),
+]
+PAIR = (
+    *("--prefill-attention-backend", "torch_native"),
+    *("--decode-attention-backend", "torch_padded"),
+)
+BACKENDS = [
+    pytest.param(("--attention-backend", "torch_padded"), id="torch_padded"),
+    pytest.param(PAIR, id="torch_native prefills, torch_padded decodes"),
+]
+# One request at a time: how bfloat16 rounds may depend on what else is in a batch.
+BF16 = EngineOptions(dtype=torch.bfloat16, max_running_requests=1)
+# Its longest request needs 124 tokens: two requests are often too many.
+BARELY = EngineOptions(max_total_tokens=128, max_running_requests=8, chunked_prefill_size=24)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("mixed", MIXES)
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(None, id="whole prompts"), pytest.param(48, id="chunked")]
+)
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_tokens_equal_those_of_transformers(
+    oracle: Oracle,
+    device: torch.device,
+    loop: tuple[str, ...],
+    mixed: tuple[str, ...],
+    chunk: int | None,
+    page_size: int,
+) -> None:
+    """In every loop, cutting, page size and mix, the tokens of 200 prompts are transformers'."""
+    arguments = (*loop, *mixed, "--page-size", str(page_size))
+    options = EngineOptions(chunked_prefill_size=chunk)
+    engine = make_engine(oracle.folder, *arguments, device=device, options=options)
+
+    tokens = run(engine, oracle.jobs)
+
+    assert (tokens, leaks(engine)) == (oracle.tokens, (0, 0))
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("mixed", MIXES)
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_retracted_requests_end_with_the_tokens_of_transformers(
+    oracle: Oracle,
+    device: torch.device,
+    loop: tuple[str, ...],
+    mixed: tuple[str, ...],
+    page_size: int,
+) -> None:
+    """A KV cache so small that requests are taken out and computed anew changes no token."""
+    arguments = (*loop, *mixed, "--page-size", str(page_size))
+    engine = make_engine(oracle.folder, *arguments, device=device, options=SMALL_CACHE)
+    requests = [submit(engine, job) for job in oracle.jobs[:100]]
+
+    engine.drain()
+
+    assert num_retractions(requests) > 10
+    assert [request.output for request in requests] == oracle.tokens[:100]
+    assert leaks(engine) == (0, 0)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("mixed", MIXES)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(EngineOptions(), id="roomy"), pytest.param(BARELY, id="barely room for one")],
+)
+def test_churn_changes_no_token(
+    oracle: Oracle,
+    device: torch.device,
+    loop: tuple[str, ...],
+    mixed: tuple[str, ...],
+    options: EngineOptions,
+) -> None:
+    """Whoever comes or is given up meanwhile: tokens stay right, up to where one was given up."""
+    engine = make_engine(oracle.folder, *loop, *mixed, device=device, options=options)
+
+    requests = run_with_churn(engine, oracle.jobs[:100], seed=1)
+
+    assert sum(len(own.output) > 0 for own in requests if is_aborted(own)) > 3
+    assert [own.output for own in requests] == up_to_aborts(requests, oracle.tokens[:100])
+    assert leaks(engine) == (0, 0)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("backends", BACKENDS)
+def test_backends_give_the_tokens_of_transformers(
+    oracle: Oracle, device: torch.device, loop: tuple[str, ...], backends: tuple[str, ...]
+) -> None:
+    """The other plugin, and a pair of both, give transformers' tokens too, chunked and mixed."""
+    options = EngineOptions(chunked_prefill_size=48)
+    arguments = (*loop, *backends, "--enable-mixed-chunk", "--page-size", "16")
+    engine = make_engine(oracle.folder, *arguments, device=device, options=options)
+
+    tokens = run(engine, oracle.jobs[:100])
+
+    assert (tokens, leaks(engine)) == (oracle.tokens[:100], (0, 0))
+
+
+def test_bfloat16_tokens_are_the_same_in_both_loops(oracle: Oracle, device: torch.device) -> None:
+    """In bfloat16 the overlapped loop gives the tokens of the plain one."""
+    overlapped = make_engine(oracle.folder, device=device, options=BF16)
+    plain = make_engine(oracle.folder, *PLAIN_LOOP, device=device, options=BF16)
+
+    tokens = run(overlapped, oracle.jobs[:50])
+
+    assert tokens == run(plain, oracle.jobs[:50])
+    assert leaks(overlapped) == (0, 0)
