@@ -138,10 +138,10 @@ class Allocator:
             self._release(block)
 
     def _end_partings(self) -> None:
-        ended = [parting for parting in self._partings if _is_over(parting)]
-        if ended:
-            self._partings = [parting for parting in self._partings if parting not in ended]
-            for parting in ended:
+        # Not filtered into a new list: what dies meanwhile is appended to this one.
+        for parting in tuple(self._partings):
+            if all(marker.is_done for marker in parting.markers):
+                self._partings.remove(parting)
                 self._release(parting.block)
 
     def _release(self, block: Block) -> None:
@@ -150,7 +150,3 @@ class Allocator:
         else:
             self._poison(block)
             block.free_lists[block.stream, block.num_bytes].append(block)
-
-
-def _is_over(parting: Parting) -> bool:
-    return all(marker.is_done for marker in parting.markers)

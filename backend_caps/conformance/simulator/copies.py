@@ -6,7 +6,7 @@ is not asked to be non-blocking. A non-blocking copy reads and writes pinned mem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -216,21 +216,39 @@ def _allocated(tensor: Tensor) -> SimTensor:
     return allocate(current(), Metadata.of(tensor))
 
 
-def arange(
-    start: float,
-    end: float,
-    step: float = 1,
-    dtype: torch.dtype | None = None,
-    **_place: object,
-) -> Tensor:
-    """Count, as a launch on the current stream."""
-    with no_dispatch():
-        counted = torch.arange(start, end, step, dtype=dtype, device="cpu")
-        tensor = _allocated(counted)
-    work = partial(tensor.raw.copy_, counted)
-    reads, writes = NO_BLOCKS, blocks_of(tensor)
-    current().launch(Op("aten::arange", call_site(), work, reads, writes))
-    return tensor
+def made_on_host(func: AnyOperator) -> Callable[..., object]:
+    """Make a factory of values that the host computes, and a launch on the current stream writes.
+
+    torch's own way is to make an empty tensor and resize it.
+    """
+
+    def make(*args: object, **options: object) -> SimTensor:
+        with no_dispatch():
+            made = cast(
+                "Tensor", func(*args, **_without_place(options), device=torch.device("cpu"))
+            )
+            tensor = _allocated(made)
+        operator = OPERATORS[func]
+        work = partial(tensor.raw.copy_, made)
+        current().launch(Op(operator.name, call_site(), work, NO_BLOCKS, blocks_of(tensor)))
+        return tensor
+
+    return make
+
+
+MADE_ON_HOST: tuple[AnyOperator, ...] = (
+    aten.arange.default,
+    aten.arange.start,
+    aten.arange.start_step,
+    aten.eye.default,
+    aten.eye.m,
+    aten.linspace.default,
+    aten.randperm.default,
+    aten.randperm.generator,
+    aten.tril_indices.default,
+    aten.triu_indices.default,
+)
+"""Factories whose values the host computes."""
 
 
 def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:

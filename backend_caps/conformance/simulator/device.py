@@ -78,9 +78,14 @@ def register() -> torch.device:
     _setup_privateuseone_for_python_backend(DEVICE_NAME, SimModule(f"torch.{DEVICE_NAME}"))
     SPECIAL.update(copies.HANDLERS)
     for name, implementation in _FACTORIES.items():
-        torch.library.impl(f"aten::{name}", "PrivateUse1", implementation, lib=_LIBRARY)
+        torch.library.impl(f"aten::{name}", "PrivateUse1", implementation, lib=_library())
+    for func in copies.MADE_ON_HOST:
+        implementation = copies.made_on_host(func)
+        torch.library.impl(OPERATORS[func].name, "PrivateUse1", implementation, lib=_library())
     for func in WHOLE:
-        torch.library.impl(OPERATORS[func].name, "AutogradPrivateUse1", _whole(func), lib=_LIBRARY)
+        torch.library.impl(
+            OPERATORS[func].name, "AutogradPrivateUse1", _whole(func), lib=_library()
+        )
     return torch.device(DEVICE_NAME, 0)
 
 
@@ -93,12 +98,14 @@ def _whole(func: AnyOperator) -> Callable[..., object]:
     return run
 
 
-_LIBRARY = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+@cache
+def _library() -> torch.library.Library:
+    """Make what holds the operators: torch forgets them when it dies."""
+    return torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+
+
 _FACTORIES: dict[str, Callable[..., object]] = {
     "_copy_from": copies.copy_from,
-    "arange": lambda end, **options: copies.arange(0, end, **options),
-    "arange.start": copies.arange,
-    "arange.start_step": copies.arange,
     "empty.memory_format": copies.empty,
     "empty_strided": copies.empty_strided,
 }

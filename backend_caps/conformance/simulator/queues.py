@@ -40,6 +40,8 @@ class Op:
     """Blocks that it reads; filled in only where races are looked for."""
     writes: Blocks = NO_BLOCKS
     """Blocks that it writes."""
+    ticks: int = 1
+    """What it costs on the simulated clock."""
 
 
 @dataclass(slots=True, eq=False)
@@ -157,7 +159,7 @@ class Engine:
             self.run_to(self.mark(queue.handle))
 
     def _run(self, op: Op) -> None:
-        self.clock += 1
+        self.clock += op.ticks
         try:
             op.work()
         except (RuntimeError, IndexError, ValueError, TypeError) as error:

@@ -8,6 +8,7 @@ as a stream of its own: what it reads and writes is pinned memory.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -64,13 +65,24 @@ class RaceDetector:
         self.races: list[Race] = []
         self._handler = EventHandler()
         self._launches: dict[int, tuple[str, Site]] = {}
+        self._waiting: deque[tuple[int, str, Site, Blocks, Blocks]] = deque()
         self._streams: set[int] = set()
         self._events: set[int] = set()
         self._fresh_events = itertools.count(-1, -1)
         self._know(HOST)
 
     def launch(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
-        """Take in a launch; one that shares memory with the host comes after the host's past."""
+        """Take in a launch.
+
+        One comes inside another where a tensor dies of garbage collection; it is taken in next.
+        """
+        self._waiting.append((stream, name, site, reads, writes))
+        if len(self._waiting) == 1:
+            while self._waiting:
+                self._take_in(*self._waiting[0])
+                self._waiting.popleft()
+
+    def _take_in(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
         self._know(stream)
         errors = self._handler._handle_kernel_launch(  # noqa: SLF001
             stream,

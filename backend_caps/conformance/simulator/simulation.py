@@ -179,7 +179,7 @@ class Simulation:
 
     def _free_block(self, block: Block) -> None:
         """Put the poisoning of a block at the end of its stream's work, and run nothing."""
-        poisoning = Op("free", _NOWHERE, block.poison)
+        poisoning = Op("free", _NOWHERE, block.poison, ticks=0)
         if self.detector is not None:
             poisoning.site, poisoning.writes = call_site(), frozenset((block.serial,))
         if block.free_lists is self._allocator.pool.free_lists:

@@ -322,8 +322,10 @@ def run_write(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     if torch.Tag.inplace_view in operator.func.tags:
         refuse(operator, "it changes a tensor's shape in place")
     call = lower(operator, args, kwargs)
-    if not operator.has_one_tensor:
-        _RESULTS.lookup(operator.func, call.key, call.args, call.kwargs)
+    if operator.is_out or not operator.has_one_tensor:
+        _, results = _RESULTS.lookup(operator.func, call.key, call.args, call.kwargs)
+        if operator.is_out:
+            _require_sizes(operator, results, args, kwargs)
     reads, writes = accesses(operator, args, kwargs)
     work = partial(_call, operator.func, call)
     current().launch(Op(operator.name, call_site(), work, reads, writes))
@@ -331,6 +333,16 @@ def run_write(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     if not operator.func._schema.returns:  # noqa: SLF001
         return None
     return written[0] if len(written) == 1 else written
+
+
+def _require_sizes(
+    operator: Operator, results: Sequence[Metadata | None], args: Args, kwargs: Kwargs
+) -> None:
+    """Refuse what torch would resize: a block's memory has a size."""
+    for name, result in zip(operator.written, results, strict=True):
+        size = tuple(cast("Tensor", _argument(operator, name, args, kwargs)).shape)
+        if result is not None and result.size != size:
+            refuse(operator, f"{name}= has shape {size}, and the result {result.size}")
 
 
 def _argument(operator: Operator, name: str, args: Args, kwargs: Kwargs) -> object:

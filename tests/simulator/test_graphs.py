@@ -1,0 +1,198 @@
+import pytest
+import torch
+
+from backend_caps.conformance.simulator import CaptureError, Schedule, simulate
+from backend_caps.conformance.simulator import streams as sim
+from backend_caps.conformance.simulator.errors import GraphStateError
+from backend_caps.conformance.simulator.graphs import (
+    CUDAGraph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+)
+from backend_caps.conformance.simulator.streams import Event, Stream
+
+
+def test_replay_runs_on_new_values(schedule: Schedule) -> None:
+    """A replay computes from what its inputs hold by then, into the same memory."""
+    with simulate(schedule):
+        numbers, captured = torch.zeros(2, device="sim"), CUDAGraph()
+        with graph(captured):
+            result = (numbers + 1) * 2
+        address = result.data_ptr()
+        for value in (3, 5):
+            numbers.fill_(value)
+            captured.replay()
+            assert result.tolist() == [2 * value + 2] * 2
+
+        assert result.data_ptr() == address
+
+
+def test_capture_runs_nothing() -> None:
+    """What is captured has not run before the first replay."""
+    with simulate():
+        captured, numbers = CUDAGraph(), torch.zeros(2, device="sim")
+        with graph(captured):
+            numbers.add_(1)
+
+        assert numbers.tolist() == [0, 0]
+
+
+def test_host_value_is_baked_in() -> None:
+    """A number of the host is the capture's at every replay."""
+    with simulate():
+        captured, numbers, step = CUDAGraph(), torch.zeros(2, device="sim"), 3
+        with graph(captured):
+            numbers.add_(step)
+        step = 100
+        captured.replay()
+
+        assert numbers.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("action", ["item", "tolist", "stream", "event", "device"])
+def test_capture_refuses_host_waits(action: str) -> None:
+    """A capture cannot hold a host wait, as on CUDA."""
+    with simulate():
+        event, numbers = sim.current_stream().record_event(), torch.zeros(1, device="sim")
+        waits = {
+            "item": numbers.item,
+            "tolist": numbers.tolist,
+            "stream": sim.current_stream().synchronize,
+            "event": event.synchronize,
+            "device": sim.synchronize,
+        }
+
+        with pytest.raises(CaptureError, match="while a graph is captured"), graph(CUDAGraph()):
+            waits[action]()
+        assert not is_current_stream_capturing()
+
+
+def test_capture_holds_streams_that_join() -> None:
+    """A stream that waits for the capture is part of it, and is replayed with it."""
+    with simulate("lazy"):
+        captured, side, numbers = CUDAGraph(), Stream(), torch.zeros(1, device="sim")
+        with graph(captured):
+            numbers.add_(1)
+            side.wait_stream(sim.current_stream())
+            with sim.stream(side):
+                numbers.mul_(10)
+            sim.current_stream().wait_stream(side)
+            numbers.add_(2)
+        captured.replay()
+
+        assert numbers.tolist() == [12]
+
+
+def test_other_streams_run_beside_a_capture() -> None:
+    """Work of a stream that did not join a capture is not held by it."""
+    with simulate():
+        captured, side = CUDAGraph(), Stream()
+        with graph(captured), sim.stream(side):
+            beside = torch.ones(1, device="sim")
+
+        with sim.stream(side):
+            assert beside.tolist() == [1]
+
+
+def test_capture_refuses_wait_for_outside() -> None:
+    """A captured stream cannot wait for work that no replay repeats."""
+    with simulate():
+        outside = sim.current_stream().record_event()
+
+        with pytest.raises(CaptureError, match="outside of the capture"), graph(CUDAGraph()):
+            outside.wait()
+
+
+def test_outside_refuses_wait_for_capture() -> None:
+    """Work outside cannot wait for an event that was recorded in a capture which has ended."""
+    with simulate():
+        event = Event()
+        with graph(CUDAGraph()):
+            event.record()
+
+        with pytest.raises(CaptureError, match="in a capture that has ended"):
+            event.wait()
+
+
+def test_external_event_is_recorded_at_each_replay(schedule: Schedule) -> None:
+    """An external event is passed at its place in every replay, before the rest of the graph."""
+    with simulate(schedule, check_races=True) as simulation:
+        captured, event, side = CUDAGraph(), Event(external=True), Stream()
+        numbers, rest = torch.zeros(1, device="sim"), torch.zeros(1, device="sim")
+        with graph(captured):
+            numbers.add_(1)
+            event.record()
+            rest.add_(1)
+        for step in (1, 2):
+            captured.replay()
+            side.wait_event(event)
+            with sim.stream(side):
+                assert numbers.tolist() == [step]
+
+    assert simulation.races == ()
+
+
+def test_replay_races_like_its_work() -> None:
+    """What a replay writes is checked against other streams, and named by its captured line."""
+    with simulate("eager", check_races=True) as simulation:
+        captured, side, numbers = CUDAGraph(), Stream(), torch.zeros(1, device="sim")
+        with graph(captured):
+            numbers.add_(1)
+        captured.replay()
+        with sim.stream(side):
+            numbers.clone()
+
+    (race,) = simulation.races
+    assert (race.first.operator, race.second.operator) == ("aten::add_.Tensor", "aten::clone")
+
+
+def test_graph_memory_is_its_own() -> None:
+    """Memory that is freed in a capture is reused in it, and by nobody outside."""
+    with simulate():
+        captured = CUDAGraph()
+        with graph(captured):
+            first = torch.ones(4, device="sim")
+            address = first.data_ptr()
+            del first
+            second = torch.ones(4, device="sim")
+        outside = {torch.empty(4, device="sim").data_ptr() for _ in range(3)}
+
+        assert second.data_ptr() == address
+        assert address not in outside
+
+
+def test_graphs_share_a_pool() -> None:
+    """A second graph reuses what the first one freed, where they share a pool."""
+    with simulate():
+        pool, stream, addresses = graph_pool_handle(), Stream(), []
+        for _ in range(2):
+            with graph(CUDAGraph(), pool=pool, stream=stream):
+                addresses.append(torch.ones(4, device="sim").data_ptr())
+
+        assert addresses[0] == addresses[1]
+
+
+def test_graph_result_outlives_nothing_else() -> None:
+    """A tensor that a capture made keeps its memory while other tensors come and go."""
+    with simulate():
+        captured, numbers = CUDAGraph(), torch.ones(4, device="sim")
+        with graph(captured):
+            result = numbers * 2
+        captured.replay()
+        for value in range(4):
+            torch.full((4,), value, device="sim")
+
+        assert result.tolist() == [2] * 4
+
+
+def test_replay_needs_a_capture() -> None:
+    """A graph without a capture, or one that was reset, replays nothing."""
+    with simulate():
+        captured = CUDAGraph()
+        with graph(captured):
+            torch.ones(1, device="sim")
+        captured.reset()
+
+        with pytest.raises(GraphStateError, match="replay was called on a graph that holds"):
+            captured.replay()

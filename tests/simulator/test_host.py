@@ -1,0 +1,163 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.conformance.simulator import HOST, Schedule, simulate
+from backend_caps.conformance.simulator import streams as sim
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: torch.empty(2, pin_memory=True), id="empty"),
+        pytest.param(lambda: torch.zeros(2, pin_memory=True), id="zeros"),
+        pytest.param(lambda: torch.tensor([1, 2], pin_memory=True), id="tensor"),
+        pytest.param(lambda: torch.arange(2).pin_memory(), id="pin_memory"),
+        pytest.param(lambda: torch.empty(0).pin_memory(), id="nothing"),
+        pytest.param(lambda: torch.arange(4).pin_memory()[1:3], id="view"),
+        pytest.param(
+            lambda: torch.zeros(2, device="sim").to("cpu", non_blocking=True), id="non-blocking"
+        ),
+    ],
+)
+@pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
+def test_pinned_memory_is_pinned(make: Callable[[], Tensor], inference: bool) -> None:
+    """Host memory is pinned in all the ways in which torch pins it."""
+    with simulate(), torch.inference_mode(inference):
+        pinned = make()
+
+        assert pinned.is_pinned()
+        assert not torch.empty(2).is_pinned()
+
+
+def test_pinned_memory_starts_as_poison() -> None:
+    """Pinned memory that nobody wrote holds no number that a program means."""
+    with simulate():
+        pinned = torch.empty(2, dtype=torch.int64, pin_memory=True)
+
+        assert min(pinned.tolist()) > 2**62
+
+
+def test_pageable_memory_is_staged_at_once() -> None:
+    """A copy from pageable memory takes the values that are there at the launch."""
+    with simulate("lazy"):
+        numbers = torch.ones(2)
+        copied = numbers.to("sim", non_blocking=True)
+        numbers.fill_(9)
+
+        assert copied.tolist() == [1, 1]
+
+
+def test_pinned_memory_is_read_when_the_copy_runs() -> None:
+    """A copy from pinned memory takes what is there by the time that it runs."""
+    with simulate("lazy"):
+        numbers = torch.ones(2).pin_memory()
+        copied = numbers.to("sim", non_blocking=True)
+        numbers.fill_(9)
+
+        assert copied.tolist() == [9, 9]
+
+
+def test_pinned_memory_is_written_when_the_copy_runs() -> None:
+    """A copy to pinned memory shows after the host waited for it, and not before."""
+    with simulate("lazy"):
+        pinned = torch.zeros(2, pin_memory=True)
+        pinned.copy_(torch.ones(2, device="sim"), non_blocking=True)
+        early = pinned.tolist()
+        sim.current_stream().synchronize()
+
+        assert (early, pinned.tolist()) == ([0, 0], [1, 1])
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        pytest.param(lambda ones: ones.cpu(), id="cpu"),
+        pytest.param(lambda ones: torch.zeros(2).copy_(ones), id="copy_"),
+        pytest.param(lambda ones: torch.zeros(2).copy_(ones, non_blocking=True), id="pageable"),
+        pytest.param(lambda ones: torch.zeros(2).pin_memory().copy_(ones), id="pinned"),
+        pytest.param(lambda ones: ones.to("cpu", torch.int64), id="another dtype"),
+    ],
+)
+def test_blocking_copy_to_the_host_waits(
+    copy: Callable[[Tensor], Tensor], schedule: Schedule
+) -> None:
+    """A copy that is blocking, or into pageable memory, is done when it returns."""
+    with simulate(schedule) as simulation:
+        found = copy(torch.ones(2, device="sim"))
+
+        assert found.tolist() == [1, 1]
+        assert simulation.hidden_syncs[-1].cause == "aten::copy_"
+
+
+@pytest.mark.parametrize(
+    ("read", "operator"),
+    [
+        pytest.param(lambda pinned: pinned.tolist(), "Tensor.tolist", id="tolist"),
+        pytest.param(lambda pinned: pinned.numpy(), "Tensor.numpy", id="numpy"),
+        pytest.param(lambda pinned: pinned[0].item(), "aten::_local_scalar_dense", id="item"),
+        pytest.param(lambda pinned: pinned + 1, "aten::add.Tensor", id="operator"),
+        pytest.param(lambda pinned: pinned[:1].clone(), "aten::clone", id="view"),
+    ],
+)
+def test_early_host_read_is_a_race(read: Callable[[Tensor], object], operator: str) -> None:
+    """A host that reads pinned memory before it waited for the copy into it is told where."""
+    with simulate("eager", check_races=True) as simulation:
+        ones = torch.ones(2, device="sim")
+        pinned = ones.to("cpu", non_blocking=True)
+        read(pinned)
+
+    (race,) = simulation.races
+    assert (race.second.operator, race.second.stream) == (operator, HOST)
+    assert race.second.site.file == __file__
+    assert race.first.is_write
+    assert not race.second.is_write
+
+
+def test_early_host_write_is_a_race() -> None:
+    """A host that writes pinned memory before a copy from it ran is told where."""
+    with simulate("eager", check_races=True) as simulation:
+        pinned = torch.ones(2).pin_memory()
+        copied = pinned.to("sim", non_blocking=True)
+        pinned.fill_(9)
+        del copied
+
+    (race,) = simulation.races
+    assert (race.second.operator, race.second.stream) == ("aten::fill_.Scalar", HOST)
+    assert race.second.is_write
+
+
+def test_host_access_after_a_wait_is_no_race(schedule: Schedule) -> None:
+    """A host that waited may read, write, and launch the next copy."""
+    with simulate(schedule, check_races=True) as simulation:
+        pinned = torch.ones(2).pin_memory()
+        for value in range(3):
+            copied = pinned.to("sim", non_blocking=True)
+            back = copied.to("cpu", non_blocking=True)
+            sim.current_stream().synchronize()
+            assert back.tolist() == [max(value, 1)] * 2
+            pinned.fill_(value + 1)
+
+    assert simulation.races == ()
+
+
+def test_bytes_across_are_counted() -> None:
+    """Copies in both directions count the bytes that cross."""
+    with simulate() as simulation:
+        numbers = torch.arange(4).to("sim")
+        numbers[:2].cpu()
+
+    assert (simulation.bytes_to_device, simulation.bytes_to_host) == (32, 16)
+
+
+def test_torch_is_left_as_it_was() -> None:
+    """What is replaced while a simulation runs is torch's own again after it."""
+    before = (torch.tensor, torch.Tensor.tolist, torch.Tensor.numpy, dict(vars(torch.Tensor)))
+    with simulate():
+        inside = torch.tensor
+
+    after = (torch.tensor, torch.Tensor.tolist, torch.Tensor.numpy, dict(vars(torch.Tensor)))
+    assert inside is not before[0]
+    assert after == before

@@ -1,0 +1,171 @@
+import math
+
+import pytest
+import torch
+
+from backend_caps.conformance.simulator import Schedule, SimDeviceError, simulate
+from backend_caps.conformance.simulator import streams as sim
+from backend_caps.conformance.simulator.streams import Stream
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_new_memory_of_floats_is_nan(dtype: torch.dtype) -> None:
+    """Memory that nobody wrote is NaN in every float dtype."""
+    with simulate():
+        numbers = torch.empty(3, dtype=dtype, device="sim").tolist()
+
+    assert all(math.isnan(number) for number in numbers)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
+def test_new_memory_of_integers_is_no_index(dtype: torch.dtype) -> None:
+    """Memory that nobody wrote is beyond the end of any table that a test makes."""
+    with simulate():
+        numbers = torch.empty(3, dtype=dtype, device="sim").tolist()
+
+    assert min(numbers) > torch.iinfo(dtype).max * 0.99
+
+
+def test_freed_block_is_handed_out_next() -> None:
+    """The block that was freed last is the next that the stream gets, and holds poison."""
+    with simulate():
+        freed = torch.ones(4, device="sim")
+        address = freed.data_ptr()
+        del freed
+        reused = torch.empty(4, device="sim")
+
+        assert reused.data_ptr() == address
+        assert reused.isnan().all().item()
+
+
+def test_block_stays_with_its_stream() -> None:
+    """A freed block is not handed out to another stream."""
+    with simulate():
+        freed = torch.ones(4, device="sim")
+        address = freed.data_ptr()
+        del freed
+        with sim.stream(Stream()):
+            other = torch.empty(4, device="sim")
+
+        assert other.data_ptr() != address
+
+
+def test_view_keeps_block() -> None:
+    """A block is freed when the last of its views is gone."""
+    with simulate() as simulation:
+        whole = torch.arange(6, device="sim")
+        part = whole[2:4]
+        del whole
+
+        assert simulation.num_live_blocks == 1
+        assert part.tolist() == [2, 3]
+        del part
+        assert simulation.num_live_blocks == 0
+
+
+def test_own_stream_needs_no_keep_alive(schedule: Schedule) -> None:
+    """Memory that is freed while its own stream still uses it is poisoned after that use."""
+    with simulate(schedule):
+        total = torch.zeros(4, device="sim")
+        for value in range(5):
+            total += torch.full((4,), value, device="sim")
+
+        assert total.tolist() == [10] * 4
+
+
+def _read_freed(schedule: Schedule | str, *, is_recorded: bool) -> list[float]:
+    """Read a tensor on a side stream, which is freed right after the launch."""
+    with simulate(schedule):
+        side = Stream()
+        numbers = torch.ones(3, device="sim")
+        side.wait_stream(sim.current_stream())
+        with sim.stream(side):
+            read = numbers + 1
+        if is_recorded:
+            numbers.record_stream(side)
+        del numbers
+        for value in range(3):
+            torch.full((3,), value, device="sim")
+        sim.synchronize()
+        with sim.stream(side):
+            return read.tolist()
+
+
+def test_missing_keep_alive_is_a_wrong_value() -> None:
+    """Without record_stream, the block's next owner writes before the other stream has read."""
+    assert _read_freed("starve:1", is_recorded=False) != [2, 2, 2]
+
+
+def test_record_stream_keeps_block_until_read(schedule: Schedule) -> None:
+    """With record_stream, the block stays away until the other stream is done with it."""
+    assert _read_freed(schedule, is_recorded=True) == [2, 2, 2]
+
+
+def test_record_stream_covers_what_came_before_the_free() -> None:
+    """A block comes back once the stream has passed the point where it was freed."""
+    with simulate("lazy"):
+        side, numbers = Stream(), torch.ones(3, device="sim")
+        address = numbers.data_ptr()
+        with sim.stream(side):
+            numbers.add_(1)
+        numbers.record_stream(side)
+        del numbers
+        early = torch.empty(3, device="sim").data_ptr()
+        side.synchronize()
+
+        assert early != address
+        assert torch.empty(3, device="sim").data_ptr() == address
+
+
+def test_missing_keep_alive_is_a_race() -> None:
+    """Where races are looked for, an early free is one, whatever order things ran in."""
+    with simulate("eager", check_races=True) as simulation:
+        side, numbers = Stream(), torch.ones(3, device="sim")
+        side.wait_stream(sim.current_stream())
+        with sim.stream(side):
+            numbers.clone()
+        del numbers
+
+    (race,) = simulation.races
+    assert (race.first.operator, race.second.operator) == ("aten::clone", "free")
+
+
+def test_race_check_hands_no_block_out_twice() -> None:
+    """Where races are looked for, a reused address would look like one."""
+    with simulate("eager", check_races=True):
+        addresses = {torch.empty(4, device="sim").data_ptr() for _ in range(5)}
+
+    assert len(addresses) == 5
+
+
+def test_poisoned_index_fails_where_it_runs() -> None:
+    """Work on a poisoned index fails at the host's wait, and names its own launch."""
+    with simulate("lazy"), pytest.raises(SimDeviceError) as raised:
+        rows = torch.empty(2, dtype=torch.int64, device="sim")
+        torch.ones(4, device="sim").index_select(0, rows)
+        sim.synchronize()
+
+    assert raised.value.operator == "aten::index_select"
+    assert raised.value.site.startswith(f"{__file__}:")
+    assert "failed when it ran: index out of range" in str(raised.value)
+
+
+def test_device_survives_failed_work() -> None:
+    """What comes after failed work runs."""
+    with simulate("lazy"):
+        rows = torch.empty(2, dtype=torch.int64, device="sim")
+        torch.ones(4, device="sim").index_select(0, rows)
+        with pytest.raises(SimDeviceError):
+            sim.synchronize()
+
+        assert torch.ones(2, device="sim").tolist() == [1, 1]
+
+
+def test_tensors_survive_their_simulation() -> None:
+    """Weights that were loaded outside of a run are used in it, and results after it."""
+    weight = torch.arange(3, device="sim")
+    with simulate("lazy") as simulation:
+        result = weight * 2
+
+    assert simulation.num_live_blocks == 1
+    assert result.tolist() == [0, 2, 4]

@@ -1,0 +1,56 @@
+import pytest
+
+from backend_caps.conformance.simulator import (
+    NestedSimulationError,
+    Policy,
+    Schedule,
+    ScheduleError,
+    simulate,
+    systematic_schedules,
+)
+
+
+@pytest.mark.parametrize("word", ["eager", "lazy", "starve:0", "starve:12", "random:17"])
+def test_schedule_parses_what_it_prints(word: str) -> None:
+    """A schedule is read back from the word that a failing run printed."""
+    schedule = Schedule.parse(word)
+
+    assert str(schedule) == word
+
+
+@pytest.mark.parametrize("word", ["", "Lazy", "lazy:1", "starve", "random:x", "starve:-1", "fast"])
+def test_schedule_refuses_another_word(word: str) -> None:
+    """A word that no schedule prints as is an error that names the ones that do."""
+    with pytest.raises(ScheduleError) as raised:
+        Schedule.parse(word)
+
+    assert str(raised.value) == (
+        f"{word!r} is no schedule; expected eager, lazy, starve:<stream> or random:<seed>. "
+        f"Copy the word that the failing run printed."
+    )
+
+
+def test_systematic_schedules_starve_each_stream() -> None:
+    """Systematic schedules are eager, lazy, and one for every stream."""
+    schedules = systematic_schedules(2)
+
+    assert [str(schedule) for schedule in schedules] == ["eager", "lazy", "starve:0", "starve:1"]
+    assert schedules[3] == Schedule(Policy.STARVE, 1)
+
+
+def test_simulate_names_schedule_on_failure() -> None:
+    """An exception in a run says by which schedule the run is repeated."""
+    with pytest.raises(KeyError) as raised, simulate("random:5"):
+        raise KeyError
+
+    assert raised.value.__notes__ == ["schedule random:5: replay by simulate('random:5')"]
+
+
+def test_simulate_refuses_second_run() -> None:
+    """There is one device, so one simulation runs at a time."""
+    with (
+        simulate("lazy"),
+        pytest.raises(NestedSimulationError, match=r"simulate\(eager\).*simulate\(lazy\)"),
+        simulate("eager"),
+    ):
+        pass

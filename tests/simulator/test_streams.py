@@ -1,0 +1,166 @@
+import pytest
+import torch
+
+from backend_caps.conformance.simulator import Schedule, simulate
+from backend_caps.conformance.simulator import streams as sim
+from backend_caps.conformance.simulator.streams import Event, Stream
+
+
+def test_device_module_is_the_simulators() -> None:
+    """torch finds the device's streams where it finds those of every device."""
+    module = torch.get_device_module("sim")
+
+    assert (module.Stream, module.Event) == (Stream, Event)
+    assert (module.is_available(), module.device_count(), module.current_device()) == (True, 1, 0)
+
+
+def test_stream_pool_comes_round() -> None:
+    """The pool hands out 32 handles in turns, so the 33rd stream is the first one."""
+    with simulate():
+        drawn = [Stream() for _ in range(33)]
+
+    assert drawn[32] == drawn[0]
+    assert len(set(drawn)) == 32
+
+
+def test_stream_block_restores_current_stream() -> None:
+    """Work goes to a stream within the block alone, also after an exception."""
+    with simulate():
+        side = Stream()
+        with pytest.raises(KeyError), sim.stream(side):
+            inside = sim.current_stream()
+            raise KeyError
+
+        assert (inside, sim.current_stream()) == (side, sim.default_stream())
+
+
+def test_stream_runs_in_order(schedule: Schedule) -> None:
+    """What is launched on one stream runs in the order of its launches."""
+    with simulate(schedule):
+        numbers = torch.zeros(4, device="sim")
+        for factor in (2, 3, 5):
+            numbers.add_(1).mul_(factor)
+
+        assert numbers.tolist() == [50] * 4
+
+
+def test_lazy_stream_waits_for_nobody() -> None:
+    """Without a wait, a read on another stream runs before the write that it was launched after."""
+    with simulate("starve:0"):
+        numbers = torch.ones(2, device="sim")
+        with sim.stream(Stream()):
+            early = numbers.isnan().tolist()
+
+        assert early == [True, True]
+
+
+def test_wait_stream_orders_streams(schedule: Schedule) -> None:
+    """A stream that waits for another finds what that one wrote."""
+    with simulate(schedule):
+        side = Stream()
+        numbers = torch.ones(2, device="sim")
+        side.wait_stream(sim.current_stream())
+        with sim.stream(side):
+            late = (numbers + 1).tolist()
+
+        assert late == [2, 2]
+
+
+def test_event_wait_binds_to_recorded_version() -> None:
+    """A wait is for what the event was recorded at then, not for a later record."""
+    with simulate("lazy"):
+        side, event, numbers = Stream(), Event(), torch.zeros(1, device="sim")
+        event.record()
+        side.wait_event(event)
+        numbers.fill_(9)
+        event.record()
+        with sim.stream(side):
+            seen = numbers.tolist()
+
+        assert seen == [0]
+
+
+def test_event_wait_binds_to_recorded_stream() -> None:
+    """Recording an event on another stream afterwards does not weaken an earlier wait."""
+    with simulate("lazy"):
+        side, other, event = Stream(), Stream(), Event()
+        numbers = torch.ones(1, device="sim")
+        event.record()
+        side.wait_event(event)
+        event.record(other)
+        with sim.stream(side):
+            seen = numbers.tolist()
+
+        assert seen == [1]
+
+
+def test_unrecorded_event_is_no_wait() -> None:
+    """Waiting for an event before its first record waits for nothing."""
+    with simulate("lazy"):
+        side, event = Stream(), Event()
+        side.wait_event(event)
+        event.synchronize()
+
+        assert event.query()
+        assert side.query()
+
+
+def test_event_query_tells_whether_work_ran() -> None:
+    """An event was passed once the host waited for what comes before it."""
+    with simulate("lazy"):
+        torch.zeros(1, device="sim")
+        event = sim.current_stream().record_event()
+        before = event.query()
+        event.synchronize()
+
+        assert (before, event.query()) == (False, True)
+
+
+def test_host_wait_runs_only_what_it_needs() -> None:
+    """Under the lazy schedule a host wait leaves other streams alone."""
+    with simulate("lazy"):
+        side = Stream()
+        torch.zeros(1, device="sim")
+        with sim.stream(side):
+            torch.zeros(1, device="sim")
+        side.synchronize()
+
+        assert (side.query(), sim.default_stream().query()) == (True, False)
+
+
+def test_elapsed_time_counts_operators() -> None:
+    """The simulated clock ticks once for every operator."""
+    with simulate("lazy"):
+        start, end = Event(enable_timing=True), Event(enable_timing=True)
+        start.record()
+        torch.zeros(1, device="sim").add_(1).add_(1)
+        end.record()
+        end.synchronize()
+
+        assert start.elapsed_time(end) == 3
+
+
+def test_elapsed_time_needs_passed_events() -> None:
+    """The time between events that were not passed is an error, as it is on CUDA."""
+    with simulate("lazy"), pytest.raises(RuntimeError, match="recorded and passed"):
+        Event().elapsed_time(Event())
+
+
+def _order(word: str) -> list[float]:
+    with simulate(word):
+        side = Stream()
+        numbers = torch.zeros(8, device="sim")
+        for place in range(8):
+            numbers[place].fill_(place)
+            with sim.stream(side):
+                numbers.mul_(2)
+        sim.synchronize()
+        return [float(number) for number in numbers.cpu()]
+
+
+def test_random_schedule_repeats_itself() -> None:
+    """A seed gives the same order again, and other seeds other orders."""
+    orders = {tuple(_order(f"random:{seed}")) for seed in range(8)}
+
+    assert _order("random:3") == _order("random:3")
+    assert len(orders) > 1
