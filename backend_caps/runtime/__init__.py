@@ -11,6 +11,7 @@ from backend_caps.runtime.errors import (
     RequestTooLongError,
     SamplingError,
     SharedUseError,
+    UnservedFlagsError,
     UnservedPhaseError,
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -41,5 +42,6 @@ __all__ = [
     "SharedUseError",
     "StepObserver",
     "StepStats",
+    "UnservedFlagsError",
     "UnservedPhaseError",
 ]

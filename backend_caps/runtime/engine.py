@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
+from backend_caps.capability.spelling import AUTO
 from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
+from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine, abort
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.errors import PageSizeError, PromptError, RequestTooLongError
+from backend_caps.runtime.errors import (
+    PageSizeError,
+    PromptError,
+    RequestTooLongError,
+    UnservedFlagsError,
+)
 from backend_caps.runtime.graphs import (
     Bucket,
     GraphRunner,
@@ -90,13 +98,19 @@ class Engine:
         observer: StepObserver | None = None,
         streams: DeviceStreams | None = None,
     ) -> None:
+        _check_flags(plan.flags)
         self.plan = plan
         self.options = options or EngineOptions()
         self.streams = DeviceStreams(device) if streams is None else streams
         self.device = self.streams.device
         self.step_streams = StepStreams.drawn_from(self.streams)
         self.staging = Staging(self.streams)
-        self.model = load_llama(model_path, self.device, dtype=self.options.dtype)
+        self.model = load_llama(
+            model_path,
+            self.device,
+            dtype=self.options.dtype,
+            num_positions=plan.flags.context_length,
+        )
         self.memory, site = self._make_memory()
         self.backends = PhaseBackends(plan.uses, Role.TARGET, site)
         self.relay = FutureMap.from_plan(
@@ -186,7 +200,7 @@ class Engine:
     def _make_memory(self) -> tuple[RequestMemory, _Site]:
         """Make the pools: as many slots as the options say, in whole pages."""
         config, options = self.model.config, self.options
-        context = self.plan.flags.context_length or config.max_position_embeddings
+        context = self.model.num_positions
         page_size = _page_size(self.plan)
         num_tokens = options.max_total_tokens or _FULL_CONTEXTS * context
         num_pages = num_tokens // page_size
@@ -202,7 +216,7 @@ class Engine:
             num_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             v_head_dim=config.head_dim,
-            dtype=self.model.dtype,
+            dtype=_DTYPES.get(self.plan.flags.kv_cache_dtype, self.model.dtype),
             device=self.device,
         )
         return RequestMemory(rows, PagePool(num_pages), self.staging), _Site(rows, cache)
@@ -269,6 +283,33 @@ class Engine:
             streams=self.streams,
             stream=self.step_streams.forward,
         )
+
+
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+)
+
+
+def _check_flags(flags: ServerFlags) -> None:
+    """Refuse flags of a server that this engine is not.
+
+    Raises:
+        UnservedFlagsError: names them all.
+    """
+    kv_cache_dtype = flags.kv_cache_dtype
+    asked = {
+        f"--speculative-algorithm {flags.speculative_algorithm}": flags.speculative_algorithm,
+        "--enable-two-batch-overlap": flags.enable_two_batch_overlap,
+        "--enable-dp-attention": flags.enable_dp_attention,
+        "--enable-kv-cache-sharding": flags.enable_kv_cache_sharding,
+        f"--disaggregation-mode {flags.disaggregation_mode}": flags.disaggregation_mode != "null",
+        f"--kv-cache-dtype {kv_cache_dtype}": kv_cache_dtype not in (AUTO, *_DTYPES),
+        f"--tp {flags.tp_size}": flags.tp_size > 1,
+        f"--pp {flags.pp_size}": flags.pp_size > 1,
+        f"--dp {flags.dp_size}": flags.dp_size > 1,
+    }
+    if unserved := tuple(flag for flag, is_asked in asked.items() if is_asked):
+        raise UnservedFlagsError(flags=unserved)
 
 
 def _page_size(plan: Plan) -> int:

@@ -55,6 +55,22 @@ class OutOfPagesError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class UnservedFlagsError(BackendCapsError):
+    """The plan's flags ask for what this engine does not do."""
+
+    flags: tuple[str, ...]
+    """Each in its command-line spelling, with its value."""
+
+    @property
+    def message(self) -> str:
+        """The flags, and what to do."""
+        return (
+            f"the plan was resolved with {', '.join(self.flags)}, which this engine does not do; "
+            f"flags of one process without speculation were expected. Resolve a plan without them."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class PageSizeError(BackendCapsError):
     """No page size suits every backend of the plan."""
 

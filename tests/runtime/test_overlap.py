@@ -15,6 +15,7 @@ ENDLESS = Sampling(max_new_tokens=64, stop_token_ids=frozenset())
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the smallest model that attends."""
     register()
     path = tmp_path_factory.mktemp("llama")
     random_llama(path, vocab_size=64, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1)
