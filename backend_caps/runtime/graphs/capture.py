@@ -35,7 +35,8 @@ def capture_graphs(
         plan: says what batches bring, and where reads end.
         choices: what is captured, as `choose_graphs` says.
         streams: the device's.
-        stream: what is captured on: the forward stream, on which graphs are replayed.
+        stream: what is captured on: the forward stream, on which graphs are replayed. It waits
+            for the current one, on which the model was loaded.
     """
     chosen: dict[Phase, list[Bucket]] = {}
     for choice in choices:
@@ -50,7 +51,7 @@ def capture_graphs(
         memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
         for backend in {id(own): own for own in map(backends.of, chosen)}.values():
             backend.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
-    runners = {
+    return {
         phase: GraphRunner(
             model,
             backends.of(phase),
@@ -63,8 +64,6 @@ def capture_graphs(
         )
         for phase, buckets in chosen.items()
     }
-    streams.current_stream().wait_stream(stream)
-    return runners
 
 
 def _host_seq_lens(plan: Plan) -> HostSeqLens:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from backend_caps import BatchKind, HostSeqLens, Phase, Role, SharedReadsEnd, Use
+from backend_caps import BatchKind, Declaration, HostSeqLens, Phase, Role, SharedReadsEnd, Use
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
@@ -54,8 +54,6 @@ BUCKETS: dict[BatchKind, tuple[Bucket, ...]] = {
 }
 Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens of each request."""
-BackendWrapper = Callable[[AttentionBackend], AttentionBackend]
-_DECLARED = {"torch_native": TORCH_NATIVE, "torch_padded": TORCH_PADDED}
 
 
 @dataclass(frozen=True)
@@ -81,12 +79,17 @@ def make_model(device: torch.device) -> LlamaModel:
     return model
 
 
+def make_rows(device: torch.device) -> ReqToTokenPool:
+    """Make an empty page table."""
+    return ReqToTokenPool(
+        max_requests=MAX_REQUESTS, max_context_len=MAX_CONTEXT_LEN, page_size=1, device=device
+    )
+
+
 def make_site(device: torch.device) -> Site:
     """Make pools in which row r has the slots of its own stretch, in random order."""
     generator = torch.Generator().manual_seed(1)
-    rows = ReqToTokenPool(
-        max_requests=MAX_REQUESTS, max_context_len=MAX_CONTEXT_LEN, page_size=1, device=device
-    )
+    rows = make_rows(device)
     slots = torch.randperm(NUM_SLOTS - 1, generator=generator) + 1
     rows.req_to_token[1:].copy_(slots.view(MAX_REQUESTS, MAX_CONTEXT_LEN).int())
     kv = TokenToKVPool(
@@ -101,13 +104,27 @@ def make_site(device: torch.device) -> Site:
     return Site(rows, kv)
 
 
-def uses_of(name: str, phases: Iterable[Phase]) -> list[Use]:
-    """Use one backend of plain torch as the target's, in these phases."""
-    declaration = _DECLARED[name]
+def uses_of(name: str, declaration: Declaration, phases: Iterable[Phase]) -> list[Use]:
+    """Use one backend as the target's, in these phases."""
     return [
         Use(backend=name, role=Role.TARGET, phase=phase, declaration=declaration)
         for phase in phases
     ]
+
+
+def native(site: Site) -> AttentionBackend:
+    """Build `torch_native`."""
+    return _built("torch_native", TORCH_NATIVE, site)
+
+
+def padded(site: Site) -> AttentionBackend:
+    """Build `torch_padded`."""
+    return _built("torch_padded", TORCH_PADDED, site)
+
+
+def _built(name: str, declaration: Declaration, site: Site) -> AttentionBackend:
+    uses = uses_of(name, declaration, [Phase.DECODE])
+    return PhaseBackends(uses, Role.TARGET, site).of(Phase.DECODE)
 
 
 class Rig:
@@ -116,8 +133,7 @@ class Rig:
     Args:
         streams: the device's.
         buckets: what is captured.
-        backend: its name.
-        wrap: puts something around the backend.
+        build: makes the backend from the pools.
         host_seq_lens: what batches bring at least.
         reads_end: where the backend ends its reads.
     """
@@ -127,8 +143,7 @@ class Rig:
         streams: DeviceStreams,
         buckets: Iterable[Bucket],
         *,
-        backend: str = "torch_padded",
-        wrap: BackendWrapper = lambda backend: backend,
+        build: Callable[[Site], AttentionBackend] = padded,
         host_seq_lens: HostSeqLens = HostSeqLens.NONE,
         reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN,
     ) -> None:
@@ -138,8 +153,7 @@ class Rig:
         with streams.using(self.stream):
             self.model = make_model(streams.device)
             self.site = make_site(streams.device)
-            backends = PhaseBackends(uses_of(backend, [Phase.DECODE]), Role.TARGET, self.site)
-            self.backend = wrap(backends.of(Phase.DECODE))
+            self.backend = build(self.site)
             buffers = GraphBuffers(buckets, streams.device)
             self.fill(seed=0)
         self.runner = GraphRunner(

@@ -15,6 +15,7 @@ from tests.runtime.graphs.rig import (
     Requests,
     Rig,
     extended,
+    native,
     random_requests,
 )
 
@@ -148,7 +149,7 @@ def test_replay_takes_extend_lengths_of_the_device_alone(streams: DeviceStreams)
 
 def test_replay_repeats_what_a_backend_took_from_the_host(streams: DeviceStreams) -> None:
     """A backend that slices by host lengths scores wrongly: a graph keeps those of its capture."""
-    rig = Rig(streams, BUCKETS[SINGLE], backend="torch_native", host_seq_lens=HostSeqLens.EXACT)
+    rig = Rig(streams, BUCKETS[SINGLE], build=native, host_seq_lens=HostSeqLens.EXACT)
     batch = rig.batch(FULL[SINGLE], kind=SINGLE)
 
     logits = rig.replayed(batch)
