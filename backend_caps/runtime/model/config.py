@@ -207,7 +207,7 @@ def _fault(path: str, details: ErrorDetails) -> ModelConfigError:
     said = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return ModelConfigError(
         path=path,
-        key=str(details["loc"][-1]),
+        key=next(part for part in reversed(details["loc"]) if isinstance(part, str)),
         value=None if is_missing else details["input"],
         expected="a value" if is_missing else said,
     )

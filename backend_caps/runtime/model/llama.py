@@ -34,7 +34,9 @@ class LlamaModel:
         self.config = config
         self.device = device
         self.dtype = dtype
-        self.num_positions = num_positions or config.max_position_embeddings
+        self.num_positions = (
+            config.max_position_embeddings if num_positions is None else num_positions
+        )
         """A position at or above it cannot be computed."""
         size = config.hidden_size
         self.embedding = Embedding(config.vocab_size, size, device, dtype)

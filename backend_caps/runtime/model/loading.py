@@ -7,18 +7,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from torch import Tensor
 
 from backend_caps.runtime.model.checkpoint import StoredWeight, open_checkpoint
 from backend_caps.runtime.model.config import LlamaConfig
-from backend_caps.runtime.model.errors import ModelWeightsError, UnsupportedDtypeError
+from backend_caps.runtime.model.errors import UnsupportedDtypeError
 from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.weights import check_weights, fill_weights
 
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16}
 )
-_CONVERTED = ("F32", "BF16", "F16", "F64")
-"""Dtypes of weights that are the numbers themselves, and are converted."""
 _LM_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
@@ -54,10 +52,11 @@ def load_llama(
     config = LlamaConfig.from_folder(folder)
     chosen = _supported(dtype, config)
     with open_checkpoint(Path(folder)) as stored:
-        _check(folder, config, stored)
+        # On the meta device a model has names and shapes, and takes no memory.
+        hollow = LlamaModel(config, torch.device("meta"), chosen, num_positions=1)
+        check_weights(folder, hollow, stored, set(_redundant(config, stored)))
         model = LlamaModel(config, torch.device(device), chosen, num_positions)
-        for name, weight in model.named_weights():
-            weight.copy_(stored[name].read())
+        fill_weights(model, stored)
     return model
 
 
@@ -69,34 +68,10 @@ def _supported(dtype: torch.dtype | None, config: LlamaConfig) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _check(folder: str | Path, config: LlamaConfig, stored: Mapping[str, StoredWeight]) -> None:
-    # On the meta device a model has names and shapes, and takes no memory.
-    hollow = LlamaModel(config, torch.device("meta"), torch.float32, num_positions=1)
-    expected = dict(hollow.named_weights())
-    missing = tuple(name for name in expected if name not in stored)
-    surplus = sorted(name for name in stored if name not in expected)
-    unexpected = tuple(name for name in surplus if not _is_redundant(name, config, stored))
-    unfit = tuple(_unfit(expected, stored))
-    if missing or unexpected or unfit:
-        raise ModelWeightsError(
-            folder=str(folder), missing=missing, unexpected=unexpected, unfit=unfit
-        )
-
-
-def _unfit(expected: Mapping[str, Tensor], stored: Mapping[str, StoredWeight]) -> Iterator[str]:
-    for name, weight in expected.items():
-        found = stored.get(name)
-        if found is None:
-            continue
-        shape = tuple(weight.shape)
-        if found.shape != shape:
-            yield f"{name} of shape {found.shape} instead of {shape}"
-        elif found.dtype not in _CONVERTED:
-            yield f"{name} of dtype {found.dtype} instead of {' or '.join(_CONVERTED)}"
-
-
-def _is_redundant(name: str, config: LlamaConfig, stored: Mapping[str, StoredWeight]) -> bool:
-    """Tell whether a weight says nothing that the others and the config do not say."""
-    if name == _LM_HEAD and config.tie_word_embeddings and _EMBEDDING in stored:
-        return torch.equal(stored[name].read(), stored[_EMBEDDING].read())
-    return name.endswith(".rotary_emb.inv_freq")
+def _redundant(config: LlamaConfig, stored: Mapping[str, StoredWeight]) -> Iterator[str]:
+    """List the weights that say nothing that the others and the config do not say."""
+    yield from (name for name in stored if name.endswith(".rotary_emb.inv_freq"))
+    if config.tie_word_embeddings and {_LM_HEAD, _EMBEDDING} <= stored.keys():
+        head, embedding = stored[_LM_HEAD], stored[_EMBEDDING]
+        if torch.equal(head.read(), embedding.read()):
+            yield _LM_HEAD

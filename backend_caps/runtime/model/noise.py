@@ -31,7 +31,18 @@ def gumbel(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
     """
     tokens = torch.arange(vocab_size, device=seeds.device)
     keys = hashed(hashed(seeds) + positions)
-    bits = hashed(keys.unsqueeze(1) + tokens)
+    return gumbel_of(hashed(keys.unsqueeze(1) + tokens))
+
+
+def gumbel_of(bits: Tensor) -> Tensor:
+    """Turn evenly distributed bits into Gumbel noise, which is finite for all of them.
+
+    bits     int64, device
+    returns  float32, device, of the same shape
+
+    Stream: the current one. Sync: none. Allocates: the result, and some of it in 64 bits.
+    Keeps: nothing. Capture: yes.
+    """
     uniform = (_shifted(bits, 64 - _UNIFORM_BITS).to(torch.float64) + 0.5) * 2.0**-_UNIFORM_BITS
     # Small numbers have the finer grid, and make the large noise that decides.
     exponential = -torch.log1p(-uniform.clamp_(max=1 - 2.0**-_UNIFORM_BITS))

@@ -24,7 +24,7 @@ def unsupported(path: str, raw: Mapping[str, JsonValue]) -> Iterator[Unsupported
 def _differences(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, object, str]]:
     yield from _architecture(raw)
     activation = raw.get("hidden_act")
-    if activation not in {None, "silu"}:
+    if activation not in (None, "silu"):
         yield "hidden_act", activation, "'silu'"
     if raw.get("quantization_config") is not None:
         yield "quantization_config", raw["quantization_config"], "weights that are not quantized"
@@ -46,13 +46,20 @@ def _architecture(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, object, s
 
 
 def _rope(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, object, str]]:
+    yield from _rotated_share("partial_rotary_factor", raw.get("partial_rotary_factor"))
     for section in ("rope_parameters", "rope_scaling"):
         rope = raw.get(section)
         if not isinstance(rope, dict):
             continue
+        if any(isinstance(value, dict) for value in rope.values()):
+            yield section, rope, "one RoPE for all layers"
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         if rope_type not in _ROPE_TYPES:
             yield f"{section}.rope_type", rope_type, " or ".join(map(repr, _ROPE_TYPES))
-        share = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
-        if share not in {None, 1.0}:
-            yield f"{section}.partial_rotary_factor", share, "1.0"
+        share = rope.get("partial_rotary_factor")
+        yield from _rotated_share(f"{section}.partial_rotary_factor", share)
+
+
+def _rotated_share(key: str, share: JsonValue) -> Iterator[tuple[str, object, str]]:
+    if share not in (None, 1.0):
+        yield key, share, "1.0"

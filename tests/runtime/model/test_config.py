@@ -125,6 +125,7 @@ def test_value_is_read(
             id="neither architecture nor type",
         ),
         pytest.param({"hidden_act": "gelu"}, "hidden_act", "gelu", "'silu'", id="activation"),
+        pytest.param({"hidden_act": ["silu"]}, "hidden_act", ["silu"], "'silu'", id="no word"),
         pytest.param(
             {"quantization_config": {"bits": 4}},
             "quantization_config",
@@ -145,6 +146,20 @@ def test_value_is_read(
             0.5,
             "1.0",
             id="half of each head",
+        ),
+        pytest.param(
+            {"partial_rotary_factor": 0.5},
+            "partial_rotary_factor",
+            0.5,
+            "1.0",
+            id="half of each head, as version 4 says it",
+        ),
+        pytest.param(
+            {"rope_parameters": {"full_attention": {}}},
+            "rope_parameters",
+            {"full_attention": {}},
+            "one RoPE for all layers",
+            id="kinds of layers",
         ),
         pytest.param(
             {**MISTRAL, "sliding_window": 128},

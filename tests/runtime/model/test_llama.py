@@ -32,6 +32,10 @@ def _logits(oracle: LlamaForCausalLM) -> Tensor:
         pytest.param({"rms_norm_eps": 0.1}, id="another epsilon"),
         pytest.param({"rope_parameters": LLAMA3_ROPE}, id="rope of llama3"),
         pytest.param(
+            {"rope_parameters": {**LLAMA3_ROPE, "original_max_position_embeddings": 4096}},
+            id="rope of llama3 in a long context",
+        ),
+        pytest.param(
             {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}, id="another theta"
         ),
         pytest.param({"max_shard_size": "10KB"}, id="sharded"),

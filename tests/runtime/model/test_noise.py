@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.model.noise import gumbel, hashed
+from backend_caps.runtime.model.noise import gumbel, gumbel_of, hashed
 
 WORD = 2**64
 
@@ -71,11 +71,12 @@ def test_noise_of_neighbours_along_both_axes_is_unrelated() -> None:
     assert distinct > 0.99 * noise.numel()
 
 
-def test_noise_is_always_finite() -> None:
-    """The ends of the uniform distribution make large noise, and no infinite one."""
-    noise = gumbel(torch.arange(200), torch.zeros(200, dtype=torch.int64), 10_000)
+def test_noise_is_finite_at_both_ends(device: torch.device) -> None:
+    """The least bits make the largest noise and the most the smallest, neither of them infinite."""
+    largest, smallest = gumbel_of(_ints(0, -1).to(device)).tolist()
 
-    assert noise.isfinite().all()
+    assert largest == pytest.approx(54 * math.log(2))
+    assert smallest == pytest.approx(-math.log(53 * math.log(2)))
 
 
 def test_noise_of_a_request_is_the_same_in_any_batch(device: torch.device) -> None:
