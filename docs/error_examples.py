@@ -3,6 +3,16 @@
 
 from __future__ import annotations
 
+from backend_caps.cli.generate import NoBackendNamedError
+from backend_caps.conformance.simulator.errors import (
+    CaptureError,
+    DirtyRunError,
+    GraphStateError,
+    NestedSimulationError,
+    ScheduleError,
+    SimDeviceError,
+    UnsupportedOperatorError,
+)
 from backend_caps.discovery.errors import (
     DeadlineError,
     RepeatedBackendError,
@@ -52,6 +62,29 @@ from backend_caps.resolution.errors import (
     WordsError,
 )
 from backend_caps.resolution.rules import UnknownRuleSetError
+from backend_caps.runtime import (
+    ImplementationError,
+    OutOfPagesError,
+    PageSizeError,
+    PoolShapeError,
+    PromptError,
+    RequestTooLongError,
+    SamplingError,
+    SharedUseError,
+    UnservedFlagsError,
+    UnservedPhaseError,
+)
+from backend_caps.runtime.graphs import GraphBucketError
+from backend_caps.runtime.metrics import MetricsPortError
+from backend_caps.runtime.model import (
+    ModelConfigError,
+    ModelFileMissingError,
+    ModelFileUnreadableError,
+    ModelWeightsError,
+    UnsupportedDtypeError,
+    UnsupportedModelError,
+)
+from backend_caps.runtime.pipeline.errors import ChunkLimitsError
 from backend_caps.startup.configure import UnavailableDeviceError
 
 FLAGS = (
@@ -135,6 +168,64 @@ LIVE = (
     RuntimeContextError(cause="config namespace 'exec' not published"),
 )
 
+MODELS = (
+    ModelFileMissingError(folder="llama", expected="config.json", present=("readme.md",)),
+    ModelFileUnreadableError(
+        path="llama/config.json", expected="a JSON object", reason="line 3 is no JSON"
+    ),
+    UnsupportedModelError(
+        path="llama/config.json", key="model_type", value="gpt2", supported="llama"
+    ),
+    ModelConfigError(
+        path="llama/config.json", key="hidden_size", value="64", expected="a whole number"
+    ),
+    ModelWeightsError(folder="llama", missing=("model.norm.weight",)),
+    UnsupportedDtypeError(dtype="float16", supported=("float32", "bfloat16")),
+)
+ENGINE = (
+    UnservedFlagsError(flags=("--tp 2",)),
+    UnservedPhaseError(phase="decode", served=("prefill",)),
+    SharedUseError(phase="decode", backends=("full", "linear")),
+    ImplementationError(
+        backend="my_flash",
+        implementation="my_flash.backend:MyFlash",
+        problem="No module named 'my_flash'",
+    ),
+    PageSizeError(conflict="flash takes multiples of 16, triton takes 1"),
+    PoolShapeError(field="max_requests", value=0),
+    GraphBucketError(
+        kind="single_token_decode", batch_size=4, num_tokens=8, expected="one token a request"
+    ),
+    ChunkLimitsError(chunked_prefill_size=8, granularity=16),
+    MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
+    NoBackendNamedError(phases=("decode",), declared=("torch_native", "torch_padded")),
+)
+REQUESTS = (
+    PromptError(problem="holds no token", expected="at least one was expected"),
+    RequestTooLongError(
+        num_prompt_tokens=4000, max_new_tokens=200, limit=4096, limited_by="the context"
+    ),
+    SamplingError(field="top_p", value=1.5, expected="above 0 and at most 1"),
+    OutOfPagesError(wanted=3, free=2, pages=64),
+)
+SIMULATOR = (
+    ScheduleError(text="starve"),
+    NestedSimulationError(running="lazy", asked="random:3"),
+    SimDeviceError(
+        operator="aten::index_select", site="scheduler.py:90", reason="index out of range"
+    ),
+    UnsupportedOperatorError(
+        operator="aten::resize_", site="my_flash.py:12", reason="it changes a tensor's shape"
+    ),
+    CaptureError(
+        action="aten::_local_scalar_dense",
+        site="my_flash.py:40",
+        expected="only device work was expected",
+    ),
+    GraphStateError(action="replay", held="no capture"),
+    DirtyRunError(schedule="lazy", findings=("race on block 12",)),
+)
+
 BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ("Server flags", "Raised while flags are read.", FLAGS),
     ("Backends in use", "Raised when it is settled who runs what.", BACKENDS),
@@ -157,5 +248,9 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ),
     ("FutureMap", "Raised when a FutureMap is configured or made.", RELAY),
     ("FutureMap, at each call", "Raised with `debug=True`; the ids are checked always.", DEBUG),
+    ("A model's folder", "Raised by `backend_caps.runtime.model.load_llama`.", MODELS),
+    ("The engine", "Raised when an engine is made, and by `backend-caps generate`.", ENGINE),
+    ("A request", "Raised by `Engine.submit` and by what it is made of.", REQUESTS),
+    ("The simulated accelerator", "Raised by the device `sim`.", SIMULATOR),
 )
 """Every error, by the occasion on which it is raised."""
