@@ -35,7 +35,7 @@ def _written(device: torch.device, write: Callable[[Tensor], object]) -> Tensor:
     return table
 
 
-def _set(table: Tensor, index: object, value: object) -> None:
+def _set(table: Tensor, index: object, value: Tensor | float) -> None:
     table[index] = value  # type: ignore[index]
 
 
@@ -81,10 +81,10 @@ CALLS: dict[str, Call] = {
     "by numbers of the host": lambda d: _numbers(d, 4, 3)[torch.tensor([1, 3])],
     "by mask": lambda d: _numbers(d, 4, 3)[_numbers(d, 4, 3) > 0],
     "nonzero": lambda d: (_numbers(d, 4, 3) > 0).nonzero(),
-    "unique": lambda d: (_rows(d) % 2).unique(),
+    "unique": lambda d: torch.unique(_rows(d) % 2, sorted=True),
     "repeat_interleave": lambda d: torch.repeat_interleave(_rows(d), _rows(d), output_size=5),
     "cat and stack": lambda d: torch.cat([torch.stack([_rows(d), _rows(d)]), _rows(d)[None]]),
-    "split": lambda d: torch.cat(_numbers(d, 5, 2).split([2, 3])[::-1]),
+    "split": lambda d: torch.cat(torch.split(_numbers(d, 5, 2), [2, 3])[::-1]),
     "chunk and unbind": lambda d: torch.stack(_numbers(d, 4, 2).chunk(2)[1].unbind()[::-1]),
     "views": lambda d: _numbers(d, 4, 6).view(4, 2, 3).transpose(0, 1)[1, :, ::2].flatten(),
     "view as another dtype": lambda d: _rows(d).view(torch.int32),

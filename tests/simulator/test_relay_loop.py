@@ -62,7 +62,7 @@ def test_eager_order_shows_nothing() -> None:
 
 @pytest.mark.parametrize("host_seq_lens", HostSeqLens)
 def test_loop_waits_only_for_the_copy(host_seq_lens: HostSeqLens) -> None:
-    """A step makes the host wait for the copy of its lengths, and where there is none, for nothing."""
+    """A step makes the host wait for the copy of its lengths, and for nothing else."""
     with simulate("lazy") as simulation:
         run_loop("sim", host_seq_lens)
 

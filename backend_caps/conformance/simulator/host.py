@@ -39,6 +39,11 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._simulation = simulation
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from wrapping the dispatch: that imports dynamo, for three seconds."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: AnyOperator,

@@ -8,9 +8,11 @@ as a stream of its own: what it reads and writes is pinned memory.
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec
 
 from torch.cuda._sanitizer import Access as UpstreamAccess
 from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
@@ -58,31 +60,55 @@ class Race:
         return f"race on block {self.block}: {self.first}, then {self.second}"
 
 
+P = ParamSpec("P")
+Step = Callable[Concatenate["RaceDetector", P], None]
+
+
+def _later(take_in: Step[P]) -> Step[P]:
+    """Put a step of the trace off until somebody asks for races."""
+
+    @wraps(take_in)
+    def put_off(self: RaceDetector, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.trace.append(partial(take_in, self, *args, **kwargs))
+
+    return put_off
+
+
 class RaceDetector:
-    """Follow what orders what, and report each pair of accesses that nothing does."""
+    """Follow what orders what, and find each pair of accesses that nothing does.
+
+    A run is written down, and judged afterwards in a thread of its own, whose stack is short: the
+    sanitizer takes the whole stack down at every launch, which is most of what it costs.
+    """
+
+    trace: list[Callable[[], None]]
+    """Steps that are not judged yet."""
 
     def __init__(self) -> None:
-        self.races: list[Race] = []
+        self.trace = []
+        self._races: list[Race] = []
         self._handler = EventHandler()
         self._launches: dict[int, tuple[str, Site]] = {}
-        self._waiting: deque[tuple[int, str, Site, Blocks, Blocks]] = deque()
         self._streams: set[int] = set()
         self._events: set[int] = set()
         self._fresh_events = itertools.count(-1, -1)
         self._know(HOST)
 
+    def races(self) -> tuple[Race, ...]:
+        """Return the races of the run so far."""
+        if self.trace:
+            with ThreadPoolExecutor(max_workers=1) as judge:
+                judge.submit(self._judge).result()
+        return tuple(self._races)
+
+    def _judge(self) -> None:
+        steps, self.trace = self.trace, []
+        for step in steps:
+            step()
+
+    @_later
     def launch(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
-        """Take in a launch.
-
-        One comes inside another where a tensor dies of garbage collection; it is taken in next.
-        """
-        self._waiting.append((stream, name, site, reads, writes))
-        if len(self._waiting) == 1:
-            while self._waiting:
-                self._take_in(*self._waiting[0])
-                self._waiting.popleft()
-
-    def _take_in(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
+        """Take in a launch."""
         self._know(stream)
         errors = self._handler._handle_kernel_launch(  # noqa: SLF001
             stream,
@@ -107,6 +133,7 @@ class RaceDetector:
         """Order what a stream does next after what the host did before: a launch does that."""
         self.wait_for_stream(stream, HOST)
 
+    @_later
     def record(self, event: int, stream: int) -> None:
         """Take in that an event was recorded."""
         self._know(stream)
@@ -115,6 +142,7 @@ class RaceDetector:
             self._handler._handle_event_creation(event)  # noqa: SLF001
         self._handler._handle_event_record(event, stream)  # noqa: SLF001
 
+    @_later
     def wait(self, stream: int, event: int) -> None:
         """Take in that a stream waits for what an event was last recorded at."""
         if event in self._events:
@@ -128,23 +156,27 @@ class RaceDetector:
         self.wait(stream, event)
         self.forget(event)
 
+    @_later
     def forget(self, event: int) -> None:
         """Take in that an event is gone."""
         if event in self._events:
             self._events.remove(event)
             self._handler._handle_event_deletion(event)  # noqa: SLF001
 
+    @_later
     def synchronize_stream(self, stream: int) -> None:
         """Take in that the host waits for a stream."""
         self._know(stream)
         self._handler._handle_stream_synchronization(stream)  # noqa: SLF001
 
+    @_later
     def synchronize_event(self, event: int) -> None:
         """Take in that the host waits for an event."""
         if event in self._events:
             self._handler._handle_event_synchronization(event)  # noqa: SLF001
 
-    def synchronize_device(self, streams: Iterable[int]) -> None:
+    @_later
+    def synchronize_device(self, streams: Sequence[int]) -> None:
         """Take in that the host waits for everything."""
         for stream in streams:
             self._know(stream)
@@ -164,7 +196,7 @@ class RaceDetector:
     def _report(self, error: UnsynchronizedAccessError) -> None:
         first, second = error.previous_access, error.current_access
         race = Race(block=error.data_ptr, first=self._access(first), second=self._access(second))
-        self.races.append(race)
+        self._races.append(race)
 
     def _access(self, access: UpstreamAccess) -> Access:
         operator, site = self._launches[access.seq_num]

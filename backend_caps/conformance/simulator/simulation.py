@@ -72,7 +72,7 @@ class Simulation:
     @property
     def races(self) -> tuple[Race, ...]:
         """Pairs of accesses that nothing orders; empty where nobody looks for them."""
-        return () if self.detector is None else tuple(self.detector.races)
+        return () if self.detector is None else self.detector.races()
 
     @property
     def num_live_blocks(self) -> int:
@@ -85,8 +85,8 @@ class Simulation:
         Raises:
             DirtyRunError: with the schedule that replays them.
         """
-        if self.races:
-            findings = tuple(str(race) for race in self.races)
+        findings = tuple(dict.fromkeys(str(race) for race in self.races))
+        if findings:
             raise DirtyRunError(schedule=str(self.schedule), findings=findings)
 
     def draw_stream(self) -> int:
@@ -155,7 +155,7 @@ class Simulation:
     def drain(self) -> None:
         """Run everything that was launched."""
         if self.detector is not None:
-            self.detector.synchronize_device(self.engine.queues)
+            self.detector.synchronize_device(tuple(self.engine.queues))
         for handle in tuple(self.engine.queues):
             self._adversary.wait_for(self.engine, self.mark(handle))
 
