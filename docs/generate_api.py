@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 import backend_caps
-from backend_caps import relay
+from backend_caps import relay, runtime
+from backend_caps.conformance import simulator
 from backend_caps.engines import sglang
 from backend_caps.engines.read import read_engine
 from docs.generate import first_line, table
@@ -52,15 +53,43 @@ def engine_functions() -> str:
     return "\n\n".join(_documented(name, function) for name, function in named.items())
 
 
+def runtime_names() -> str:
+    """Give each name of `backend_caps.runtime` with its first docstring line."""
+    return _names(runtime, runtime.__all__)
+
+
+def simulator_names() -> str:
+    """Give each name of the simulated accelerator with its first docstring line."""
+    return _names(simulator, [name for name in simulator.__all__ if name not in _CONSTANTS])
+
+
+_CONSTANTS = ("DEVICE_NAME", "HOST")
+"""Names of strings and numbers, which have no docstring of their own."""
+
+
 def future_map() -> str:
     """Give FutureMap and its methods with their whole docstrings."""
+    return _class_documented("FutureMap", relay.FutureMap)
+
+
+def engine() -> str:
+    """Give Engine, its options and its methods with their whole docstrings."""
+    options = _documented("EngineOptions", runtime.EngineOptions)
+    return "\n\n".join((_class_documented("Engine", runtime.Engine), options))
+
+
+def attention_backend() -> str:
+    """Give the methods that an attention backend has, with their whole docstrings."""
+    return _class_documented("AttentionBackend", runtime.AttentionBackend, with_class=False)
+
+
+def _class_documented(name: str, kind: type, *, with_class: bool = True) -> str:
     methods = [
-        _documented(f"FutureMap.{name}", method)
-        for name, method in vars(relay.FutureMap).items()
-        if not name.startswith("_") and callable(getattr(relay.FutureMap, name))
-        for method in [getattr(relay.FutureMap, name)]
+        _documented(f"{name}.{method}", getattr(kind, method))
+        for method in vars(kind)
+        if not method.startswith("_") and callable(getattr(kind, method))
     ]
-    return "\n\n".join((_documented("FutureMap", relay.FutureMap), *methods))
+    return "\n\n".join((*((_documented(name, kind),) if with_class else ()), *methods))
 
 
 def _documented(name: str, thing: Callable[..., object]) -> str:
