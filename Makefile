@@ -11,6 +11,7 @@ PLUGINS := plugins/torch_native
 SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
   --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
+ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/conformance/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
@@ -24,6 +25,7 @@ run: $(VENV)/installed
 	$(BIN)/backend-caps report
 	$(BIN)/backend-caps resolve -- $(SERVER)
 	$(BIN)/backend-caps relay -- $(SERVER)
+	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
 
 test: lint types unit docs
 

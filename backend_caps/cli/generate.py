@@ -7,25 +7,31 @@ from pathlib import Path
 
 import click
 
+from backend_caps.capability.backend import Status
+from backend_caps.capability.kind import Phase
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.uses import ENGINE_DEFAULT
 
 
 @dataclass(eq=False, kw_only=True)
-class NoSpeculationError(BackendCapsError):
-    """The flags ask for speculative decoding, and the engine here has none."""
+class NoBackendNamedError(BackendCapsError):
+    """No flag names the attention backend of a phase, and the engine has no default."""
 
-    algorithm: str
+    phases: tuple[str, ...]
+    declared: tuple[str, ...]
 
     @property
     def message(self) -> str:
-        """The algorithm, and the commands that take it."""
+        """The phases, and how to name a backend that is there."""
+        example = self.declared[0] if self.declared else "NAME"
         return (
-            f"--speculative-algorithm is {self.algorithm!r}; the engine of `backend-caps generate` "
-            f"decodes one token a step. Leave the flag out here; `resolve` shows its plan, and "
-            f"`relay` what crosses under it."
+            f"no flag names the attention backend of {' and '.join(self.phases)}; one of these was "
+            f"expected: {', '.join(self.declared) or 'none is installed'}. Write it after --, as "
+            f"in: backend-caps generate -- --attention-backend {example}"
         )
 
 
@@ -36,8 +42,9 @@ def _tokens(
     try:
         return tuple(tuple(int(number) for number in prompt.split(",")) for prompt in prompts)
     except ValueError as error:
+        given = " ".join(prompts)
         expected = "numbers with commas between them were expected, such as 1,2,3"
-        raise click.BadParameter(f"{error}; {expected}.") from error
+        raise click.BadParameter(f"{given!r} holds what is no number; {expected}.") from error
 
 
 _SEEDS = click.IntRange(min=0, max=2**63 - 1)
@@ -115,16 +122,21 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     if ctx.params["prompts"] is not None and ctx.params["token_ids"]:
         raise click.UsageError("--prompts and --token-ids both say what to run; give one of them.")
     request = request_of(ctx)
-    _check(request.flags)
+    registry = request.registry(ctx.ensure_object(Invocation))
+    _check(request.flags, registry)
     # Loads torch, which a wrong command line is not worth.
     from backend_caps.cli.generation import Asked, generate_document  # noqa: PLC0415
     from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
-    registry = request.registry(ctx.ensure_object(Invocation))
     document = generate_document(Asked.from_options(ctx.params), request, registry)
     request.show(document, generate_view(document))
 
 
-def _check(flags: ServerFlags) -> None:
-    if flags.speculative_algorithm is not None:
-        raise NoSpeculationError(algorithm=flags.speculative_algorithm)
+def _check(flags: ServerFlags, registry: Registry) -> None:
+    """Refuse flags that name no backend, before torch is loaded."""
+    unnamed = {use.phase for use in registry.uses(flags) if use.backend == ENGINE_DEFAULT}
+    if unnamed:
+        raise NoBackendNamedError(
+            phases=tuple(phase.value for phase in Phase if phase in unnamed),
+            declared=tuple(name for name, own in registry.items() if own.status is Status.OK),
+        )

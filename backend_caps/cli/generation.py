@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any, Self
 
 import click
@@ -26,10 +25,10 @@ from backend_caps.report.generate_documents import (
     OutputDocument,
     RunDocument,
 )
-from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine, EngineOptions
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model import LlamaConfig, random_llama
@@ -114,7 +113,6 @@ def generate_document(
         model=None if asked.model is None else str(asked.model),
         device=str(engine.device),
         backends=_backends(engine),
-        not_run=_not_run(plan.flags, config),
         plan=plan_document(plan, flips(plan, registry, plan.flags)),
         steps=[_step(number, stats) for number, stats in enumerate(totals.first, start=1)],
         run=_run_document(engine, requests, totals, seconds),
@@ -125,9 +123,15 @@ def generate_document(
 
 @contextmanager
 def _random_model(seed: int) -> Iterator[Path]:
-    with TemporaryDirectory(prefix="backend-caps-") as folder:
-        random_llama(folder, seed=seed)
-        yield Path(folder)
+    """Make a model for as long as a `with` block runs; so small that threads only cost it time."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with TemporaryDirectory(prefix="backend-caps-") as folder:
+            random_llama(folder, seed=seed)
+            yield Path(folder)
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _plan(asked: Asked, request: CommandRequest, registry: Registry, config: LlamaConfig) -> Plan:
@@ -201,7 +205,6 @@ def _run_document(
     engine: Engine, requests: Sequence[Request], totals: StepTotals, seconds: float
 ) -> RunDocument:
     num_steps = totals.num_steps.total()
-    is_eager = totals.num_replayed < num_steps
     has_streams = engine.streams.traits.has_streams
     return RunDocument(
         num_prompts=len(requests),
@@ -209,8 +212,8 @@ def _run_document(
         num_made=totals.num_made,
         seconds=seconds,
         num_steps={mode.value: count for mode, count in totals.num_steps.items()},
-        num_replayed=totals.num_replayed,
-        eager_because=_eager_because(engine) if is_eager else None,
+        num_eager={mode.value: count for mode, count in totals.num_eager.items()},
+        eager_because={mode.value: _eager_because(engine, mode) for mode in totals.num_eager},
         page_size=engine.memory.page_size,
         num_retracted=totals.num_retracted,
         host_waits=totals.host_waits,
@@ -222,18 +225,17 @@ def _run_document(
     )
 
 
-def _eager_because(engine: Engine) -> str:
-    """Say what keeps decode steps from being replayed; where nothing does, it was the others."""
-    replay = engine.plan["graph_replay", Phase.DECODE]
-    if not replay.effect.active:
-        return replay.effect.text
-    assert isinstance(replay.value, frozenset), f"a plan holds {replay.value!r}"
-    if BatchKind.SINGLE_TOKEN_DECODE not in replay.value:
-        names = dict.fromkeys(f"{cause.kind.value} {cause.name}" for cause in replay.causes)
-        return f"graph_replay in decode leaves single_token_decode out ({', '.join(names)})"
-    if not engine.streams.traits.has_graphs:
-        return f"{engine.device} has no graphs"
-    return "of prompts, and of batches larger than any that was captured, there is no graph"
+def _eager_because(engine: Engine, mode: ForwardMode) -> str:
+    """Say what keeps the steps of a mode from being replayed."""
+    is_decode = mode is ForwardMode.DECODE
+    kind = BatchKind.SINGLE_TOKEN_DECODE if is_decode else BatchKind.MIXED_BATCH
+    obstacles = [
+        obstacle.reason
+        for choice in engine.graph_choices
+        if choice.phase is mode.phase and choice.kind is kind
+        for obstacle in choice.obstacles
+    ]
+    return ", ".join(obstacles) or "its batches are larger than any that was captured"
 
 
 def _backends(engine: Engine) -> dict[str, str]:
@@ -248,25 +250,3 @@ def _output(request: Request) -> OutputDocument:
         output=request.output,
         finish_reason=request.finish_reason.value,
     )
-
-
-_NOT_RUN: Mapping[str, object] = MappingProxyType(
-    {
-        "disaggregation_mode": "null",
-        "dp_size": 1,
-        "enable_dp_attention": False,
-        "enable_kv_cache_sharding": False,
-        "enable_two_batch_overlap": False,
-        "pp_size": 1,
-        "tp_size": 1,
-    }
-)
-"""Flags that the plan counts and the engine does not act on, with what changes nothing."""
-
-
-def _not_run(flags: ServerFlags, config: LlamaConfig) -> list[str]:
-    given = flags.given()
-    names = [name for name, idle in _NOT_RUN.items() if given.get(name, idle) != idle]
-    if flags.kv_cache_dtype not in {"auto", config.dtype or "float32"}:
-        names.append("kv_cache_dtype")
-    return sorted(map(option_of, names))

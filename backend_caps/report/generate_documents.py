@@ -54,10 +54,10 @@ class RunDocument(Document):
     """How long it took, loading aside."""
     num_steps: dict[str, int]
     """Steps by mode."""
-    num_replayed: int
-    """Steps that a captured graph ran."""
-    eager_because: str | None
-    """Why the others ran eagerly; null where there are none."""
+    num_eager: dict[str, int]
+    """Those that no captured graph ran, by mode."""
+    eager_because: dict[str, str]
+    """What kept graphs from running them, by mode."""
     page_size: int
     """Tokens of a page of the KV cache."""
     num_retracted: int
@@ -98,8 +98,6 @@ class GenerateDocument(Document):
     """The torch device that it ran on."""
     backends: dict[str, str]
     """The backend of each phase that runs."""
-    not_run: list[str]
-    """Server flags that count in the plan, and that this engine does not act on."""
     plan: PlanDocument
     """What it ran under."""
     steps: list[GenerateStepDocument]

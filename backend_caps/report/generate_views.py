@@ -24,8 +24,6 @@ def generate_view(generated: GenerateDocument) -> Iterator[Section]:
     run, plan = generated.run, generated.plan
     yield Heading(f"Plan {plan.fingerprint} runs {run.num_prompts} prompts on {generated.device}")
     yield Lines((_model(generated), _backends(generated), *mirror_lines(plan)))
-    if generated.not_run:
-        yield Lines((f"in the plan, and not run by this engine: {', '.join(generated.not_run)}",))
     yield from _steps(generated.steps, sum(run.num_steps.values()))
     yield Heading("All steps")
     yield Table(("of the run", ""), tuple(_run(generated)))
@@ -79,7 +77,7 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     run = generated.run
     rate = run.num_made / run.seconds if run.seconds > 0 else 0.0
     yield "tokens", f"{run.num_made} made of {run.num_prompt_tokens} in {run.num_prompts} prompts"
-    yield "speed", f"{rate:.0f} tokens/s; the host spends {run.host_us:.0f} µs a step around it"
+    yield "speed", f"{rate:.0f} tokens/s; {run.host_us:.0f} µs of host time a step around the model"
     yield "steps", ", ".join(f"{count} {mode}" for mode, count in run.num_steps.items())
     yield "graphs", _graphs(run)
     yield "KV cache", f"pages of {run.page_size}; {run.num_retracted} requests retracted"
@@ -90,10 +88,10 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
 
 
 def _graphs(run: RunDocument) -> str:
-    if run.eager_because is None:
-        return f"all {run.num_replayed} steps replayed"
-    num_eager = sum(run.num_steps.values()) - run.num_replayed
-    return f"{run.num_replayed} steps replayed, {num_eager} eager: {run.eager_because}"
+    num_steps = sum(run.num_steps.values())
+    replayed = f"{num_steps - sum(run.num_eager.values())} of {num_steps} steps replayed"
+    eager = [f"{mode} is eager: {why}" for mode, why in run.eager_because.items()]
+    return "\n".join((replayed, *eager))
 
 
 def _overlap(generated: GenerateDocument) -> str:

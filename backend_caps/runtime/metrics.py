@@ -157,7 +157,8 @@ class Metrics:
         )
         self._overlap = self._gauge(
             "overlap_ratio",
-            "The share of the last step's time in flight in which the host did not wait.",
+            "The share of the last step's time in flight in which the host did not wait; on a "
+            "device without streams a step is done when its launch returns, and this is near 1.",
         )
 
     def _observe_requests(self, stats: StepStats) -> None:

@@ -29,7 +29,8 @@ class StepTotals:
     """How many steps to keep whole; a long run has more than anybody reads."""
     first: list[StepStats] = field(default_factory=list)
     num_steps: Counter[ForwardMode] = field(default_factory=Counter)
-    num_replayed: int = 0
+    num_eager: Counter[ForwardMode] = field(default_factory=Counter)
+    """Those of them that no captured graph ran."""
     num_made: int = 0
     num_retracted: int = 0
     host_waits: int = 0
@@ -47,7 +48,8 @@ class StepTotals:
         if len(self.first) < self.num_first:
             self.first.append(stats)
         self.num_steps[stats.mode] += 1
-        self.num_replayed += stats.replayed
+        if not stats.replayed:
+            self.num_eager[stats.mode] += 1
         self.num_made += stats.num_made
         self.num_retracted += stats.num_retracted
         self.host_waits += stats.host_waits

@@ -35,7 +35,7 @@ def test_totals_count_every_step() -> None:
         totals.observe(step(mode, replayed=mode is DECODE))
 
     assert totals.num_steps == {EXTEND: 1, DECODE: 2}
-    assert totals.num_replayed == 2
+    assert totals.num_eager == {EXTEND: 1}
 
 
 def test_totals_sum_what_steps_told() -> None:

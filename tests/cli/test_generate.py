@@ -1,0 +1,319 @@
+"""Prompts that run under the plan of a server's flags."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from backend_caps import ServerFlags, configure
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.metrics import Metrics
+from backend_caps.runtime.model import random_llama
+from tests.cli.conftest import CommandLine
+
+NATIVE = "--attention-backend torch_native"
+PADDED = "--attention-backend torch_padded"
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
+
+
+@pytest.fixture
+def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line over the one plugin that comes with the package."""
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
+    return acme
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model's folder."""
+    folder = tmp_path / "model"
+    random_llama(folder, seed=3)
+    return folder
+
+
+def _document(line: CommandLine, options: str = "", flags: str = NATIVE) -> dict[str, Any]:
+    result = line.run(f"generate --format json --max-new-tokens 6 {options} -- {flags}")
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def _outputs(document: dict[str, Any]) -> list[list[int]]:
+    return [each["output"] for each in document["outputs"]]
+
+
+def _refused(result: Result) -> tuple[int, str]:
+    return result.exit_code, result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        pytest.param("", NATIVE, id="overlapped"),
+        pytest.param("", f"{NATIVE} --disable-overlap-schedule", id="not overlapped"),
+        pytest.param("", f"{NATIVE} --page-size 16", id="pages of 16"),
+        pytest.param("--chunked-prefill-size 2", f"{NATIVE} --enable-mixed-chunk", id="mixed"),
+        pytest.param("--max-running-requests 1", NATIVE, id="one at a time"),
+        pytest.param("", PADDED, id="another backend"),
+    ],
+)
+def test_generate_gives_the_tokens_of_the_engine(
+    line: CommandLine, model: Path, options: str, flags: str
+) -> None:
+    """Whatever the flags are, the tokens are those that the engine gives by itself."""
+    plan, _ = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu")
+
+    document = _document(
+        line, f"--model {model} --token-ids 1,2,3 --token-ids 4,5,6,7,8,9,10 {options}", flags
+    )
+
+    assert _outputs(document) == Engine(model, plan, "cpu").generate(PROMPTS, 6)
+
+
+def test_generate_as_json_has_the_published_keys(line: CommandLine) -> None:
+    """The document names its schema, what ran, the plan, its steps, their sums and the outputs."""
+    document = _document(line)
+
+    assert document["schema"] == "backend-caps/generate@1"
+    assert {*document} == {
+        *("schema", "model", "device", "backends", "plan"),
+        *("steps", "run", "outputs"),
+    }
+
+
+def test_generate_runs_under_the_resolved_plan(line: CommandLine) -> None:
+    """The backends that run are those of the flags, and the plan is theirs."""
+    flags = "--prefill-attention-backend torch_native --decode-attention-backend torch_padded"
+
+    document = _document(line, flags=flags)
+
+    assert document["backends"] == {"prefill": "torch_native", "decode": "torch_padded"}
+    replay = document["plan"]["phases"]["decode"]["graph_replay"]
+    assert [cause["name"] for cause in replay["causes"]] == ["torch_padded"]
+
+
+def test_generate_resolves_with_what_the_model_says(acme: CommandLine) -> None:
+    """A backend that does not take the model's head size is refused before anything runs."""
+    source = (
+        "from backend_caps import Capabilities, Declaration, Exact\n"
+        "WIDE = Declaration(capabilities=Capabilities(head_sizes=Exact(128)))\n"
+    )
+    acme.install("wide", "[backend_caps.backends]\nwide = wide_caps:WIDE\n", source)
+
+    refused = acme.run("generate --path @ --policy strict -- --attention-backend wide")
+
+    assert "backend 'wide' takes head_size 128; here it is 16." in refused.stderr
+
+
+def test_generate_without_a_model_says_what_it_runs(line: CommandLine) -> None:
+    """The tokens of random weights are not taken for a model's."""
+    result = line.run(f"generate -- {NATIVE}")
+
+    assert result.exit_code == 0
+    assert "model: a small Llama with random weights" in result.stdout
+
+
+def test_generate_shows_the_first_steps_and_sums_them_all(line: CommandLine) -> None:
+    """Steps are cut to what was asked for; the sums are of every one."""
+    document = _document(line, "--prompts 3 --steps 2")
+
+    assert [step["number"] for step in document["steps"]] == [1, 2]
+    assert document["run"]["num_steps"] == {"extend": 1, "decode": 5}
+    assert document["run"]["num_made"] == 18
+
+
+def test_generate_sums_what_its_steps_have(line: CommandLine) -> None:
+    """Where every step is shown, the sums can be checked by hand."""
+    document = _document(line, "--prompts 3 --steps 1000")
+
+    steps, run = document["steps"], document["run"]
+    for name in ("num_made", "bytes_to_host", "bytes_to_device"):
+        assert run[name] == sum(step[name] for step in steps)
+    assert run["host_waits"] == len(steps)
+
+
+def test_generate_cuts_prompts_where_it_is_asked_to(line: CommandLine) -> None:
+    """No step has more prompt tokens than the chunk's size."""
+    document = _document(line, "--chunked-prefill-size 5")
+
+    tokens = [step["num_tokens"] for step in document["steps"] if step["mode"] == "extend"]
+    assert max(tokens) == 5
+
+
+def test_generate_runs_no_more_requests_than_it_may(line: CommandLine) -> None:
+    """The others are queued."""
+    document = _document(line, "--prompts 5 --max-running-requests 2 --steps 1000")
+
+    assert max(step["num_requests"] for step in document["steps"]) == 2
+
+
+def test_generate_with_a_seed_repeats_itself(line: CommandLine) -> None:
+    """Sampling is drawn from the seed alone, and is not greedy."""
+    sampled = "--token-ids 1,2,3 --temperature 2 --seed 5"
+
+    one, other = _document(line, sampled), _document(line, sampled)
+
+    assert _outputs(one) == _outputs(other)
+    assert _outputs(one) != _outputs(_document(line, "--token-ids 1,2,3 --seed 5"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "because"),
+    [
+        pytest.param(NATIVE, "its backend does not declare it in graph_replay", id="the backend"),
+        pytest.param(PADDED, "the device has no graphs", id="the device"),
+        pytest.param(
+            f"{PADDED} --disable-cuda-graph", "--disable-cuda-graph is given", id="a flag"
+        ),
+    ],
+)
+def test_generate_says_why_steps_are_eager(line: CommandLine, flags: str, because: str) -> None:
+    """What keeps decode steps from being replayed is named, as far as the plan knows it."""
+    run = _document(line, "--prompts 1", flags)["run"]
+
+    assert run["num_eager"] == run["num_steps"]
+    assert because in run["eager_because"]["decode"].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "overlap"),
+    [
+        pytest.param("", True, id="by default"),
+        pytest.param("--disable-overlap-schedule", False, id="switched off"),
+    ],
+)
+def test_generate_says_whether_steps_overlap(
+    line: CommandLine, flags: str, *, overlap: bool
+) -> None:
+    """The loop is the plan's; on a device without streams there is no share to tell."""
+    document = _document(line, "--prompts 1", f"{NATIVE} {flags}")
+
+    assert (document["run"]["overlap"], document["run"]["overlap_ratio"]) == (overlap, None)
+
+
+def test_generate_shows_metrics_where_it_is_asked_to(line: CommandLine) -> None:
+    """The metrics are of this run, and say what the sums say."""
+    document = _document(line, "--metrics")
+
+    made = document["metrics"]["backend_caps_generation_tokens_total"]
+    assert made == document["run"]["num_made"]
+
+
+def test_generate_says_where_it_serves_metrics(line: CommandLine) -> None:
+    """The address is on standard error, for the port may be any."""
+    result = line.run(f"generate --metrics-port 0 -- {NATIVE}")
+
+    assert result.exit_code == 0
+    assert re.fullmatch(r"metrics: http://127\.0\.0\.1:\d+/metrics\n", result.stderr)
+
+
+def test_generate_refuses_a_port_that_is_taken(line: CommandLine) -> None:
+    """A taken port is a sentence and a status."""
+    with Metrics().serve(0) as port:
+        status, message = _refused(line.run(f"generate --metrics-port {port} -- {NATIVE}"))
+
+    assert status == 1
+    assert message.startswith(f"error: metrics cannot be served on 127.0.0.1:{port}: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        pytest.param(
+            f"generate -- {NATIVE} --speculative-algorithm EAGLE",
+            1,
+            "error: the plan was resolved with --speculative-algorithm EAGLE, which this engine "
+            "does not do; flags of one process without speculation were expected. Resolve a plan "
+            "without them.",
+            id="speculation",
+        ),
+        pytest.param(
+            "generate",
+            1,
+            "error: no flag names the attention backend of prefill and decode; one of these was "
+            "expected: torch_native, torch_padded. Write it after --, as in: backend-caps generate "
+            "-- --attention-backend torch_native",
+            id="no backend",
+        ),
+        pytest.param(
+            "generate --path @/..",
+            1,
+            "error: no flag names the attention backend of prefill and decode; one of these was "
+            "expected: none is installed. Write it after --, as in: backend-caps generate -- "
+            "--attention-backend NAME",
+            id="no plugin",
+        ),
+        pytest.param(
+            f"generate --model /no-such-folder -- {NATIVE}",
+            1,
+            "error: config.json was expected in '/no-such-folder', which is no folder. Name a "
+            "folder that save_pretrained of transformers wrote.",
+            id="no model",
+        ),
+        pytest.param(
+            f"generate --token-ids 1,512 -- {NATIVE}",
+            1,
+            "error: a prompt holds token 512; the model's are 0 to 511. Check the tokenizer that "
+            "made it.",
+            id="no such token",
+        ),
+        pytest.param(
+            f"generate --device xpu -- {NATIVE}",
+            1,
+            "error: device 'xpu' is not available to torch on this machine. Name one that is, such "
+            "as 'cpu', or install the torch build for it.",
+            id="no such device",
+        ),
+        pytest.param(
+            "generate --token-ids 1,x",
+            2,
+            "Error: Invalid value for '--token-ids': '1,x' holds what is no number; numbers with "
+            "commas between them were expected, such as 1,2,3.",
+            id="no numbers",
+        ),
+        pytest.param(
+            "generate --token-ids 1 --prompts 2",
+            2,
+            "Error: --prompts and --token-ids both say what to run; give one of them.",
+            id="two kinds of prompts",
+        ),
+    ],
+)
+def test_generate_refuses_in_a_sentence(
+    line: CommandLine, command: str, status: int, message: str
+) -> None:
+    """What cannot run is named, with what was expected and what to do."""
+    result = line.run(command)
+
+    assert _refused(result) == (status, message)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--help"], id="help of all"),
+        pytest.param(["generate", "--help"], id="own help"),
+        pytest.param(["generate", "--token-ids", "1,x"], id="wrong words"),
+        pytest.param(["generate"], id="no backend"),
+    ],
+)
+def test_generate_loads_no_torch_to_say_no(words: list[str]) -> None:
+    """Help and a refusal of the command line come before torch is loaded."""
+    script = (
+        "import sys\nfrom backend_caps.__main__ import main\n"
+        f"try: main({words!r})\nfinally: assert 'torch' not in sys.modules\n"
+    )
+
+    finished = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, check=False
+    )
+
+    assert "Traceback" not in finished.stderr

@@ -1,0 +1,209 @@
+"""A run of prompts as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from backend_caps.report.documents import plan_document
+from backend_caps.report.generate_documents import (
+    GenerateDocument,
+    GenerateStepDocument,
+    OutputDocument,
+    RunDocument,
+)
+from backend_caps.report.generate_views import generate_view
+from backend_caps.report.markdown import markdown
+from backend_caps.report.sections import Lines, Table
+from backend_caps.resolution.resolver import resolve
+from tests.unit.building import READS, flags, use
+
+STEP = GenerateStepDocument(
+    number=1,
+    mode="decode",
+    replayed=False,
+    num_requests=2,
+    num_tokens=2,
+    num_made=2,
+    total_seq_lens=30,
+    waits_for_lengths=False,
+    bytes_to_host=16,
+    bytes_to_device=48,
+    host_us=150.4,
+    model_us=1000.6,
+    wait_us=0.2,
+)
+RUN = RunDocument(
+    num_prompts=2,
+    num_prompt_tokens=28,
+    num_made=50,
+    seconds=0.5,
+    num_steps={"extend": 1, "decode": 24},
+    num_eager={"extend": 1, "decode": 4},
+    eager_because={"extend": "no graphs", "decode": "too large"},
+    page_size=16,
+    num_retracted=3,
+    host_waits=25,
+    bytes_to_host=400,
+    bytes_to_device=1200,
+    host_us=160.4,
+    overlap=True,
+    overlap_ratio=0.914,
+)
+OUTPUT = OutputDocument(prompt=[1, 2], output=[*range(13)], finish_reason="stop")
+GENERATED = GenerateDocument(
+    schema_="backend-caps/generate@1",
+    model="/models/llama",
+    device="cuda:0",
+    backends={"prefill": "fa3", "decode": "triton"},
+    plan=plan_document(resolve([use("fa3", READS)], flags("--disable-piecewise-cuda-graph")), ()),
+    steps=[STEP],
+    run=RUN,
+    outputs=[OUTPUT],
+)
+
+EXPECTED = r"""## Plan {fingerprint} runs 2 prompts on cuda:0
+
+- model: /models/llama
+- backends: fa3 in prefill, triton in decode
+- host\_seq\_lens is exact (no effect: without speculative decoding the scheduler knows the lengths)
+- because backend fa3: declares host\_seq\_lens=exact
+
+## The first steps
+
+| step | mode | requests | tokens | lengths | to the host | host µs | model µs | waited µs |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| 1 | decode | 2 | 2 | 30 | 16 bytes (tokens) | 150 | 1001 | 0 |
+
+- and 24 more
+
+## All steps
+
+| of the run |  |
+| --- | --- |
+| tokens | 50 made of 28 in 2 prompts |
+| speed | 100 tokens/s; 160 µs of host time a step around the model |
+| steps | 1 extend, 24 decode |
+| graphs | 20 of 25 steps replayed extend is eager: no graphs decode is eager: too large |
+| KV cache | pages of 16; 3 requests retracted |
+| host waits | 25 in 25 steps |
+| bytes | 400 to the host, 1200 to the device |
+| overlap | on; in 91% of the time in flight the host did not wait |
+| plan | {fingerprint} under the rules of sglang-0.5.13 |
+
+## Outputs
+
+| prompt | output | ended by |
+| --- | --- | --- |
+| 1, 2 | 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 … (13) | stop |
+""".replace("{fingerprint}", GENERATED.plan.fingerprint)
+
+
+def _with(**changes: object) -> GenerateDocument:
+    return GenerateDocument.model_validate({**dict(GENERATED), **changes})
+
+
+def _run_rows(**changes: object) -> Mapping[str, str]:
+    run = RunDocument.model_validate({**dict(RUN), **changes})
+    tables = [each for each in generate_view(_with(run=run)) if isinstance(each, Table)]
+    rows: list[tuple[str, str]] = [(name, value) for name, value in tables[1].rows]
+    return dict(rows)
+
+
+def _lines(document: GenerateDocument) -> list[str]:
+    sections = [each for each in generate_view(document) if isinstance(each, Lines)]
+    return [line for section in sections for line in section.lines]
+
+
+def test_generate_view_is_known_to_the_last_letter() -> None:
+    """Plan, steps, sums and outputs are shown in this order."""
+    text = markdown(generate_view(GENERATED))
+
+    assert text == EXPECTED
+
+
+def test_replayed_step_is_shown_as_such() -> None:
+    """A step that a graph ran, and that waited for lengths, says both."""
+    step = STEP.model_copy(update={"replayed": True, "waits_for_lengths": True})
+
+    tables = [each for each in generate_view(_with(steps=[step])) if isinstance(each, Table)]
+
+    assert tables[0].rows[0][1] == "decode, replayed"
+    assert tables[0].rows[0][5] == "16 bytes (tokens, lengths)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "text"),
+    [
+        pytest.param(
+            {"num_eager": {}, "eager_because": {}},
+            "graphs",
+            "25 of 25 steps replayed",
+            id="all replayed",
+        ),
+        pytest.param(
+            {"overlap": False}, "overlap", "off: --disable-overlap-schedule", id="no overlap"
+        ),
+        pytest.param(
+            {"overlap_ratio": None},
+            "overlap",
+            "on; cuda:0 has no streams, so a step is done when its launch returns",
+            id="no streams",
+        ),
+        pytest.param(
+            {"seconds": 0.0},
+            "speed",
+            "0 tokens/s; 160 µs of host time a step around the model",
+            id="no time",
+        ),
+    ],
+)
+def test_sums_are_said_in_words(changes: dict[str, object], name: str, text: str) -> None:
+    """Each sum says what it means for this run."""
+    rows = _run_rows(**changes)
+
+    assert rows[name] == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        pytest.param(
+            {"model": None},
+            "model: a small Llama with random weights, made for this run; its tokens mean nothing",
+            id="no model",
+        ),
+        pytest.param(
+            {"backends": {"prefill": "fa3", "decode": "fa3"}},
+            "backends: fa3 in prefill and decode",
+            id="one backend",
+        ),
+        pytest.param(
+            {"outputs": [OUTPUT] * 6}, "and 2 more; --format json has all of them", id="outputs"
+        ),
+    ],
+)
+def test_lines_say_what_ran(changes: dict[str, object], line: str) -> None:
+    """What a newcomer has to know of the run is a line."""
+    lines = _lines(_with(**changes))
+
+    assert line in lines
+
+
+def test_steps_that_are_all_shown_have_no_more() -> None:
+    """Nothing is said of further steps where there are none."""
+    run = RUN.model_copy(update={"num_steps": {"decode": 1}})
+
+    lines = _lines(_with(run=run))
+
+    assert [line for line in lines if "more" in line] == []
+
+
+def test_metrics_are_a_table_at_the_end() -> None:
+    """Metrics that were asked for are the last section."""
+    sections = list(generate_view(_with(metrics={"backend_caps_retractions_total": 3.0})))
+
+    assert sections[-1] == Table(
+        ("metric", "value"), (("backend_caps_retractions_total", "3"),), cells="names"
+    )
