@@ -80,11 +80,11 @@ class DynamicChunks(BaseModel):
         a, b = self._whole_terms()
         size = self.limits.chunked_prefill_size
         target = (a * size + b) * size
-        # f(h + x) - f(h) = a * x**2 + (2 * a * h + b) * x; its root, rounded down.
+        # f(h + x) - f(h) = a * x**2 + (2 * a * h + b) * x; where it meets the target, rounded down.
         slope = 2 * a * prefix_len + b
         num_tokens = (isqrt(slope**2 + 4 * a * target) - slope) // (2 * a)
         granularity = self.limits.granularity
-        return max(granularity, min(num_tokens, size) // granularity * granularity)
+        return max(granularity, num_tokens // granularity * granularity)
 
     def chunk_size(self, request: Request) -> int:
         """Return how many tokens of a request's prompt its next step may have."""

@@ -66,12 +66,11 @@ class ChunkProfiler:
 
     @property
     def max_tokens(self) -> int:
-        """The longest prompt that the pools hold now."""
+        """The longest prompt that the pools hold now; a row is as wide as the context at least."""
         rows, pages = self._memory.rows, self._memory.pages
         if not rows.num_free:
             return 0
-        width = rows.req_to_token.shape[1]
-        return min(rows.max_context_len, width, pages.num_free * self._memory.page_size)
+        return min(rows.max_context_len, pages.num_free * self._memory.page_size)
 
     @torch.inference_mode()
     def time_chunk(self, num_tokens: int) -> ChunkSample:

@@ -1,0 +1,148 @@
+"""The profile on a real engine, and a real prompt cut by what a profile comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend_caps.runtime.batch import ScheduleBatch
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.model.random_llama import random_llama
+from backend_caps.runtime.pipeline import (
+    ChunkLimits,
+    ChunkProfiler,
+    ChunkTimeFit,
+    DynamicChunks,
+    FixedChunks,
+    ForwardRunner,
+    OffCause,
+    profile_chunks,
+)
+from backend_caps.runtime.worker import StepOutput, Worker
+from tests.runtime.engines import leaks, make_engine
+from tests.runtime.pipeline_stand_in import BrokenKernelError, make_request
+
+LIMITS = ChunkLimits.of(64, 16)
+PROMPT = tuple(token * 37 % 500 for token in range(200))
+
+
+class BrokenWorker:
+    """A worker whose last kernel fails when the others have run."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def forward(self, batch: ForwardBatch) -> StepOutput:
+        """Run the forward, and raise."""
+        self._worker.forward(batch)
+        raise BrokenKernelError("out of memory")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a small model."""
+    path = tmp_path_factory.mktemp("llama")
+    random_llama(path, max_position_embeddings=1024)
+    return path
+
+
+@pytest.fixture
+def engine(folder: Path, device: torch.device) -> Engine:
+    """Make an engine with pages of 16 tokens."""
+    return make_engine(folder, "--page-size", "16", device=device)
+
+
+def _worker(engine: Engine) -> Worker:
+    return Worker(engine.model, engine.backends, {})
+
+
+def _profiler(
+    engine: Engine, wrap: Callable[[Worker], ForwardRunner] = lambda worker: worker
+) -> ChunkProfiler:
+    return ChunkProfiler(
+        runner=wrap(_worker(engine)),
+        memory=engine.memory,
+        relay=engine.relay,
+        staging=engine.staging,
+        step_streams=engine.step_streams,
+        vocab_size=engine.model.config.vocab_size,
+    )
+
+
+def _run_prompt(engine: Engine, sizes: DynamicChunks) -> tuple[list[int], int]:
+    """Prefill a prompt as `sizes` cuts it, and return its chunks and its first token."""
+    request, worker, chunks = make_request(PROMPT), _worker(engine), list[int]()
+    request.enter(*engine.memory.rows.alloc())
+    token = -1
+    while request.num_left_to_prefill:
+        chunks.append(min(sizes.chunk_size(request), request.num_left_to_prefill))
+        batch = ScheduleBatch.prepare_for_extend(
+            [request], chunks[-1:], engine.memory, engine.staging
+        )
+        engine.relay.resolve_future(batch)
+        token = int(worker.forward(ForwardBatch.init_new(batch, engine.staging)).tokens)
+    engine.memory.release(request.row)
+    return chunks, token
+
+
+def test_timed_chunk_of_an_engine_takes_what_it_takes(engine: Engine) -> None:
+    """A prefill of a thousand tokens takes longer than one of eight."""
+    profiler = _profiler(engine)
+    profiler.time_chunk(1000)
+
+    short_s = min(profiler.time_chunk(8).time_s for _ in range(3))
+    long_s = min(profiler.time_chunk(1000).time_s for _ in range(3))
+
+    assert 0 < short_s < long_s
+
+
+def test_profile_of_an_engine_runs_through(engine: Engine) -> None:
+    """Every forward of the profile succeeds; how its times bend is the machine's business."""
+    sizes = profile_chunks(_profiler(engine), LIMITS)
+
+    bends = {OffCause.NOT_CONVEX, OffCause.NOT_MONOTONE}
+    assert isinstance(sizes, DynamicChunks) or sizes.off.cause in bends
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda worker: worker, id="that succeeds"),
+        pytest.param(BrokenWorker, id="that fails"),
+    ],
+)
+def test_profile_of_an_engine_leaves_no_trace(
+    engine: Engine, wrap: Callable[[Worker], ForwardRunner]
+) -> None:
+    """After a profile nothing is missing from the pools, and the engine's tokens are the same."""
+    before = engine.generate([PROMPT], max_new_tokens=8)
+
+    profile_chunks(_profiler(engine, wrap), LIMITS)
+
+    engine.drain()
+    assert leaks(engine) == (0, 0)
+    assert engine.generate([PROMPT], max_new_tokens=8) == before
+
+
+def test_profile_of_an_engine_that_fails_says_so(engine: Engine) -> None:
+    """What the first real forward raised is the reason why sizes stay fixed."""
+    sizes = profile_chunks(_profiler(engine, BrokenWorker), LIMITS)
+
+    assert isinstance(sizes, FixedChunks)
+    assert sizes.off.reason == "the forward of 80 tokens raised BrokenKernelError: out of memory"
+
+
+@torch.inference_mode()
+def test_prompt_in_dynamic_chunks_has_the_same_token(engine: Engine) -> None:
+    """A prompt that is cut by a fit is followed by the token that follows it in one piece."""
+    fit = ChunkTimeFit(a=1e-6, b=1e-5, c=1e-3)
+    sizes = DynamicChunks(limits=ChunkLimits.of(96, 16), fit=fit)
+
+    chunks, token = _run_prompt(engine, sizes)
+
+    assert chunks == [96, 32, 32, 16, 16, 8]
+    assert [[token]] == engine.generate([PROMPT], max_new_tokens=1)
