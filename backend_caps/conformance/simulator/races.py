@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, cast
 
 from torch.cuda._sanitizer import Access as UpstreamAccess
 from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
@@ -71,7 +71,7 @@ def _later(take_in: Step[P]) -> Step[P]:
     def put_off(self: RaceDetector, *args: P.args, **kwargs: P.kwargs) -> None:
         self.trace.append(partial(take_in, self, *args, **kwargs))
 
-    return put_off
+    return cast("Step[P]", put_off)
 
 
 class RaceDetector:
