@@ -50,9 +50,11 @@ class StaticBatch:
         Stream: the current one, which must be the one that the graph is replayed on.
         Sync: none. Allocates: padded host lengths. Keeps: nothing.
         """
-        size, padded = batch.batch_size, self.bucket.batch_size
-        self.of_requests[:, size:].zero_()
-        self.of_tokens[:, batch.num_tokens :].zero_()
+        padded = self.bucket.batch_size
+        if batch.batch_size < padded:
+            self.of_requests[:, batch.batch_size :].zero_()
+        if batch.num_tokens < self.bucket.num_tokens:
+            self.of_tokens[:, batch.num_tokens :].zero_()
         for own, new in _pairs(self.forward, batch):
             own[: new.shape[0]].copy_(new)
         is_mixed = self.forward.extend_seq_lens is not None

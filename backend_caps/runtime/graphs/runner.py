@@ -42,7 +42,8 @@ class Replayed:
     """[B, V] after each request's last token, or [T, V] where the batch names no last tokens. A
     view of the graph's own memory: its next replay overwrites it, in stream order."""
     reads_done: EventLike | None
-    """Behind the replay's last read of shared buffers; None where nobody knows it."""
+    """Behind the replay's last read of shared buffers; None where nobody knows it. Under IN_REPLAY
+    it is the graph's own, which its next replay moves on: who waits later waits for that one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
