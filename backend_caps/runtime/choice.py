@@ -29,7 +29,7 @@ def sampling_of(batch: ScheduleBatch, staging: Staging) -> SamplingBatch | None:
         (
             [_fixed(0.0 if own.is_greedy else own.temperature) for own in wanted],
             [_fixed(own.top_p) for own in wanted],
-            [own.top_k or _ALL for own in wanted],
+            [min(own.top_k or _ALL, _ALL) for own in wanted],
             [own.seed for own in wanted],
         )
     )

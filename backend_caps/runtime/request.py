@@ -31,7 +31,12 @@ class Sampling:
     def __post_init__(self) -> None:
         limits = (
             ("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
-            ("temperature", self.temperature, self.temperature >= 0, "0 or more"),
+            (
+                "temperature",
+                self.temperature,
+                0 <= self.temperature < 2**31,
+                "0 or more and below 2**31",
+            ),
             ("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "at least 1, or None"),
             ("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("seed", self.seed, 0 <= self.seed < 2**63, "0 or more and below 2**63"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import torch
+from torch import Tensor
 
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ScheduleBatch
@@ -88,3 +90,9 @@ def pages_of(memory: RequestMemory, row: int) -> list[int]:
 def num_pages_for(memory: RequestMemory, lengths: Sequence[int]) -> int:
     """Count the pages that contexts of these lengths have."""
     return sum(num_pages_of(length, memory.page_size) for length in lengths)
+
+
+def values_of(batch: ScheduleBatch) -> dict[str, object]:
+    """Write a batch's fields down, tensors as lists."""
+    pairs = [(each.name, getattr(batch, each.name)) for each in fields(batch)]
+    return {name: own.tolist() if isinstance(own, Tensor) else own for name, own in pairs}

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from backend_caps.runtime.errors import SamplingError
+from backend_caps.runtime.request import FinishReason, Sampling
+from tests.runtime.memories import make_request
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens=0; at least 1"),
+        ({"temperature": -0.5}, "temperature=-0.5; 0 or more"),
+        ({"temperature": math.nan}, "temperature=nan; 0 or more"),
+        ({"temperature": math.inf}, "temperature=inf; 0 or more"),
+        ({"temperature": 2.0**31}, "temperature=2147483648.0; 0 or more"),
+        ({"top_k": 0}, "top_k=0; at least 1, or None"),
+        ({"top_p": 0.0}, "top_p=0.0; above 0"),
+        ({"top_p": 1.5}, "top_p=1.5; above 0 and at most 1"),
+        ({"seed": -1}, "seed=-1; 0 or more"),
+        ({"seed": 2**63}, "seed=9223372036854775808; 0 or more and below"),
+    ],
+)
+def test_sampling_refuses_what_is_out_of_range(changes: dict[str, float], text: str) -> None:
+    """A value out of its range is refused by its name, the value and the range."""
+    with pytest.raises(SamplingError) as caught:
+        Sampling(**{"max_new_tokens": 4, **changes})  # type: ignore[arg-type] # a table of any field
+
+    assert f"sampling has {text}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_greedy"),
+    [
+        (Sampling(max_new_tokens=1), True),
+        (Sampling(max_new_tokens=1, temperature=0.7, top_k=1), True),
+        (Sampling(max_new_tokens=1, temperature=0.7), False),
+    ],
+)
+def test_sampling_is_greedy_where_the_likeliest_token_is_chosen(
+    sampling: Sampling,
+    is_greedy: bool,
+) -> None:
+    """No temperature, or one token to choose among, is greedy."""
+    assert sampling.is_greedy is is_greedy
+
+
+def test_request_prefills_what_was_made_before_its_stay() -> None:
+    """A stay begins with the prompt and the output so far; nothing of it has run."""
+    request = make_request(prompt=[5, 6])
+    request.take(9)
+
+    request.enter(3, 4)
+
+    assert (request.row, request.generation, request.prefill) == (3, 4, (5, 6, 9))
+    assert request.num_left_to_prefill == 3
+
+
+def test_request_has_no_row_once_it_left() -> None:
+    """Who left its row has the padding row, and generation 0, which no stay has."""
+    request = make_request()
+    request.enter(3, 4)
+
+    request.leave()
+
+    assert (request.row, request.generation) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        ([9], None),
+        ([9, 2], FinishReason.STOP),
+        ([9, 8, 7], FinishReason.LENGTH),
+        ([9, 8, 2], FinishReason.STOP),
+    ],
+)
+def test_request_ends_by_a_stop_token_or_its_length(
+    tokens: list[int], reason: FinishReason | None
+) -> None:
+    """A stop token ends the output, and so does its length; at once, it was the stop token."""
+    request = make_request(max_new_tokens=3)
+
+    for token in tokens:
+        request.take(token)
+
+    assert (request.output, request.finish_reason) == (tokens, reason)
+    assert request.is_finished is (reason is not None)
+
+
+@pytest.mark.parametrize(("num_launched", "is_launched_out"), [(0, False), (1, False), (2, True)])
+def test_request_is_launched_out_by_tokens_of_every_stay(
+    num_launched: int,
+    is_launched_out: bool,
+) -> None:
+    """Tokens that came before this stay count, and those that are under way."""
+    request = make_request(max_new_tokens=3)
+    request.take(9)
+    request.enter(1, 1)
+
+    request.num_launched = num_launched
+
+    assert request.is_launched_out is is_launched_out
