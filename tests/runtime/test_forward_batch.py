@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import FutureMap, PendingInputIdsError, RelayPayload
+from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.staging import Staging
+from tests.runtime.memories import make_batch, make_memory, values_of
+
+
+def _ready(batch: ScheduleBatch, staging: Staging) -> ScheduleBatch:
+    """Resolve a batch's tokens by a relay; a row's last token is 100 and its number."""
+    relay = FutureMap(
+        pool_size=16,
+        device=staging.streams.device,
+        host_seq_lens=HostSeqLens.NONE,
+        speculative=False,
+    )
+    rows = torch.arange(16, device=staging.streams.device)
+    relay.stash(rows, RelayPayload(rows + 100))
+    if batch.mode in {ForwardMode.DECODE, ForwardMode.MIXED}:
+        relay.set_input_ids_sentinel(batch)
+    relay.resolve_future(batch)
+    return batch
+
+
+def _mixed(device: torch.device | str) -> tuple[ScheduleBatch, Staging]:
+    """Make a batch of prompts of 3 and 1 tokens, and a decode row at length 5."""
+    memory, staging = make_memory(device)
+    running = make_batch(memory, staging, 4)
+    running.prepare_for_decode()
+    batch = make_batch(memory, staging, 3, 1, first=2)
+    batch.mix_with_running(running)
+    return _ready(batch, staging), staging
+
+
+def test_init_new_places_every_token_of_a_mixed_batch(device: torch.device) -> None:
+    """Prompt tokens count from their prefix, decode tokens stand at the end of their context."""
+    forward = ForwardBatch.init_new(*_mixed(device))
+
+    assert forward.input_ids.tolist() == [2, 2, 2, 3, 101]
+    assert forward.positions.tolist() == [0, 1, 2, 0, 4]
+    assert forward.last_token_indices is not None
+    assert forward.last_token_indices.tolist() == [2, 3, 4]
+    assert (forward.batch_size, forward.num_tokens) == (3, 5)
+
+
+def test_init_new_places_one_token_of_each_decoding_request(device: torch.device) -> None:
+    """Without extend lengths each request's token is the last one of its context."""
+    memory, staging = make_memory(device)
+    batch = make_batch(memory, staging, 4, 2)
+    batch.prepare_for_decode()
+
+    forward = ForwardBatch.init_new(_ready(batch, staging), staging)
+
+    assert forward.input_ids.tolist() == [101, 102]
+    assert forward.positions.tolist() == [4, 2]
+    assert forward.last_token_indices is forward.extend_seq_lens is None
+
+
+def test_init_new_takes_extend_lengths_from_the_device_as_from_the_host(
+    device: torch.device,
+) -> None:
+    """Device tensors place every token where the same numbers on the host do."""
+    batch, staging = _mixed(device)
+    on_device = batch.copy()
+    on_device.extend_seq_lens = torch.tensor(batch.extend_seq_lens, device=device)
+    on_device.extend_prefix_lens = torch.tensor(batch.extend_prefix_lens, device=device)
+
+    forward, other = (ForwardBatch.init_new(each, staging) for each in (batch, on_device))
+
+    names = ("positions", "extend_seq_lens", "extend_prefix_lens", "last_token_indices")
+    assert _tensors(forward, *names) == _tensors(other, *names)
+
+
+def test_init_new_keeps_host_lengths_where_the_scheduler_cut_there(device: torch.device) -> None:
+    """The host's own numbers stay beside the uploaded ones; of a tensor the host has none."""
+    batch, staging = _mixed(device)
+    on_device = batch.copy()
+    on_device.extend_seq_lens = torch.tensor(batch.extend_seq_lens, device=device)
+    on_device.extend_prefix_lens = torch.tensor(batch.extend_prefix_lens, device=device)
+
+    forward, other = (ForwardBatch.init_new(each, staging) for each in (batch, on_device))
+
+    assert forward.extend_seq_lens_cpu == (3, 1, 1)
+    assert forward.extend_prefix_lens_cpu == (0, 0, 4)
+    assert other.extend_seq_lens_cpu is other.extend_prefix_lens_cpu is None
+
+
+@pytest.mark.parametrize("on_device", ["extend_seq_lens", "extend_prefix_lens"])
+def test_init_new_refuses_extend_lengths_of_two_sides(on_device: str) -> None:
+    """Lengths on the device with prefixes on the host, or the reverse, are a fault of ours."""
+    batch, staging = _mixed("cpu")
+    setattr(batch, on_device, torch.tensor([3, 1, 1]))
+
+    with pytest.raises(AssertionError, match="both on the host"):
+        ForwardBatch.init_new(batch, staging)
+
+
+@pytest.mark.parametrize(
+    ("mirror", "known", "expected"),
+    [
+        pytest.param([3, 4], 100, 100, id="somebody summed"),
+        pytest.param([3, 4], None, 7, id="nobody summed"),
+        pytest.param(None, None, None, id="no mirror"),
+    ],
+)
+def test_init_new_sums_the_mirror_where_nobody_did(
+    mirror: list[int] | None, known: int | None, expected: int | None
+) -> None:
+    """A sum that is known is kept, one that is not is made, and no mirror has none."""
+    memory, staging = make_memory()
+    batch = _ready(make_batch(memory, staging, 3, 4), staging)
+    batch.seq_lens_cpu = None if mirror is None else torch.tensor(mirror)
+    batch.seq_lens_sum = known
+
+    forward = ForwardBatch.init_new(batch, staging)
+
+    assert forward.seq_lens_sum == expected
+
+
+def test_init_new_writes_nothing_to_the_schedulers_batch(device: torch.device) -> None:
+    """Every field of the batch, and what each tensor holds, is what it was before."""
+    batch, staging = _mixed(device)
+    before = values_of(batch)
+
+    ForwardBatch.init_new(batch, staging)
+
+    assert values_of(batch) == before
+
+
+def test_init_new_of_nobody_has_no_tokens(device: torch.device) -> None:
+    """An idle step has tensors of no request, and a sum of zero."""
+    memory, staging = make_memory(device)
+
+    forward = ForwardBatch.init_new(ScheduleBatch.empty(memory, staging), staging)
+
+    assert (forward.mode, forward.batch_size, forward.num_tokens) == (ForwardMode.IDLE, 0, 0)
+    assert forward.seq_lens_sum == 0
+    assert forward.positions.tolist() == []
+
+
+def test_init_new_refuses_tokens_that_are_not_there() -> None:
+    """Before the relay has brought the tokens, no forward is made of the batch."""
+    memory, staging = make_memory()
+    batch = make_batch(memory, staging, 3)
+
+    with pytest.raises(PendingInputIdsError, match="3 prompt tokens are staged"):
+        ForwardBatch.init_new(batch, staging)
+
+
+def _tensors(forward: ForwardBatch, *names: str) -> dict[str, list[int]]:
+    """Write some of a forward's tensors down."""
+    found: dict[str, list[int]] = {}
+    for name in names:
+        tensor: object = getattr(forward, name)
+        assert isinstance(tensor, Tensor), f"{name} is {tensor!r}"
+        found[name] = tensor.tolist()
+    return found
