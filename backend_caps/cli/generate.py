@@ -103,7 +103,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
     "--steps",
     default=8,
     show_default=True,
-    type=click.IntRange(min=0),
+    type=_AT_LEAST_1,
     help="Steps to show; all count in the sums.",
 )
 @click.option("--metrics", is_flag=True, help="Show the engine's metrics at the end.")
@@ -128,7 +128,7 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     from backend_caps.cli.generation import Asked, generate_document  # noqa: PLC0415
     from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
-    document = generate_document(Asked.from_options(ctx.params), request, registry)
+    document = generate_document(Asked.from_context(ctx), request, registry)
     request.show(document, generate_view(document))
 
 

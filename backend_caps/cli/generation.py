@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Self
 
 import click
 import torch
@@ -63,8 +63,9 @@ class Asked:
     """Where metrics are served; None is nowhere."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Self:
+    def from_context(cls, ctx: click.Context) -> Self:
         """Read what the command line says."""
+        options = ctx.params
         return cls(
             model=options["model"],
             token_ids=options["token_ids"],

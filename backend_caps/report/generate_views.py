@@ -90,7 +90,10 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
 def _graphs(run: RunDocument) -> str:
     num_steps = sum(run.num_steps.values())
     replayed = f"{num_steps - sum(run.num_eager.values())} of {num_steps} steps replayed"
-    eager = [f"{mode} is eager: {why}" for mode, why in run.eager_because.items()]
+    modes: dict[str, list[str]] = {}
+    for mode, why in run.eager_because.items():
+        modes.setdefault(why, []).append(mode)
+    eager = [f"eager {' and '.join(own)}: {why}" for why, own in modes.items()]
     return "\n".join((replayed, *eager))
 
 

@@ -8,12 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
 
 from backend_caps import ServerFlags, configure
+from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model import random_llama
@@ -39,15 +39,14 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def _document(line: CommandLine, options: str = "", flags: str = NATIVE) -> dict[str, Any]:
+def _document(line: CommandLine, options: str = "", flags: str = NATIVE) -> GenerateDocument:
     result = line.run(f"generate --format json --max-new-tokens 6 {options} -- {flags}")
     assert result.exit_code == 0, result.stderr
-    document: dict[str, Any] = json.loads(result.stdout)
-    return document
+    return GenerateDocument.model_validate_json(result.stdout)
 
 
-def _outputs(document: dict[str, Any]) -> list[list[int]]:
-    return [each["output"] for each in document["outputs"]]
+def _outputs(document: GenerateDocument) -> list[list[int]]:
+    return [each.output for each in document.outputs]
 
 
 def _refused(result: Result) -> tuple[int, str]:
@@ -80,8 +79,9 @@ def test_generate_gives_the_tokens_of_the_engine(
 
 def test_generate_as_json_has_the_published_keys(line: CommandLine) -> None:
     """The document names its schema, what ran, the plan, its steps, their sums and the outputs."""
-    document = _document(line)
+    result = line.run(f"generate --format json -- {NATIVE}")
 
+    document = json.loads(result.stdout)
     assert document["schema"] == "backend-caps/generate@1"
     assert {*document} == {
         *("schema", "model", "device", "backends", "plan"),
@@ -95,9 +95,9 @@ def test_generate_runs_under_the_resolved_plan(line: CommandLine) -> None:
 
     document = _document(line, flags=flags)
 
-    assert document["backends"] == {"prefill": "torch_native", "decode": "torch_padded"}
-    replay = document["plan"]["phases"]["decode"]["graph_replay"]
-    assert [cause["name"] for cause in replay["causes"]] == ["torch_padded"]
+    assert document.backends == {"prefill": "torch_native", "decode": "torch_padded"}
+    replay = document.plan.phases["decode"]["graph_replay"]
+    assert [cause.name for cause in replay.causes] == ["torch_padded"]
 
 
 def test_generate_resolves_with_what_the_model_says(acme: CommandLine) -> None:
@@ -125,26 +125,27 @@ def test_generate_shows_the_first_steps_and_sums_them_all(line: CommandLine) -> 
     """Steps are cut to what was asked for; the sums are of every one."""
     document = _document(line, "--prompts 3 --steps 2")
 
-    assert [step["number"] for step in document["steps"]] == [1, 2]
-    assert document["run"]["num_steps"] == {"extend": 1, "decode": 5}
-    assert document["run"]["num_made"] == 18
+    assert [step.number for step in document.steps] == [1, 2]
+    assert document.run.num_steps == {"extend": 1, "decode": 5}
+    assert document.run.num_made == 18
 
 
 def test_generate_sums_what_its_steps_have(line: CommandLine) -> None:
     """Where every step is shown, the sums can be checked by hand."""
     document = _document(line, "--prompts 3 --steps 1000")
 
-    steps, run = document["steps"], document["run"]
-    for name in ("num_made", "bytes_to_host", "bytes_to_device"):
-        assert run[name] == sum(step[name] for step in steps)
-    assert run["host_waits"] == len(steps)
+    steps, run = document.steps, document.run
+    assert run.num_made == sum(step.num_made for step in steps)
+    assert run.bytes_to_host == sum(step.bytes_to_host for step in steps)
+    assert run.bytes_to_device == sum(step.bytes_to_device for step in steps)
+    assert run.host_waits == len(steps)
 
 
 def test_generate_cuts_prompts_where_it_is_asked_to(line: CommandLine) -> None:
     """No step has more prompt tokens than the chunk's size."""
     document = _document(line, "--chunked-prefill-size 5")
 
-    tokens = [step["num_tokens"] for step in document["steps"] if step["mode"] == "extend"]
+    tokens = [step.num_tokens for step in document.steps if step.mode == "extend"]
     assert max(tokens) == 5
 
 
@@ -152,7 +153,7 @@ def test_generate_runs_no_more_requests_than_it_may(line: CommandLine) -> None:
     """The others are queued."""
     document = _document(line, "--prompts 5 --max-running-requests 2 --steps 1000")
 
-    assert max(step["num_requests"] for step in document["steps"]) == 2
+    assert max(step.num_requests for step in document.steps) == 2
 
 
 def test_generate_with_a_seed_repeats_itself(line: CommandLine) -> None:
@@ -177,10 +178,10 @@ def test_generate_with_a_seed_repeats_itself(line: CommandLine) -> None:
 )
 def test_generate_says_why_steps_are_eager(line: CommandLine, flags: str, because: str) -> None:
     """What keeps decode steps from being replayed is named, as far as the plan knows it."""
-    run = _document(line, "--prompts 1", flags)["run"]
+    run = _document(line, "--prompts 1", flags).run
 
-    assert run["num_eager"] == run["num_steps"]
-    assert because in run["eager_because"]["decode"].split(", ")
+    assert run.num_eager == run.num_steps
+    assert because in run.eager_because["decode"].split(", ")
 
 
 @pytest.mark.parametrize(
@@ -194,17 +195,18 @@ def test_generate_says_whether_steps_overlap(
     line: CommandLine, flags: str, *, overlap: bool
 ) -> None:
     """The loop is the plan's; on a device without streams there is no share to tell."""
-    document = _document(line, "--prompts 1", f"{NATIVE} {flags}")
+    run = _document(line, "--prompts 1", f"{NATIVE} {flags}").run
 
-    assert (document["run"]["overlap"], document["run"]["overlap_ratio"]) == (overlap, None)
+    assert (run.overlap, run.overlap_ratio) == (overlap, None)
 
 
 def test_generate_shows_metrics_where_it_is_asked_to(line: CommandLine) -> None:
     """The metrics are of this run, and say what the sums say."""
     document = _document(line, "--metrics")
 
-    made = document["metrics"]["backend_caps_generation_tokens_total"]
-    assert made == document["run"]["num_made"]
+    assert document.metrics is not None
+    made = document.metrics["backend_caps_generation_tokens_total"]
+    assert made == document.run.num_made
 
 
 def test_generate_says_where_it_serves_metrics(line: CommandLine) -> None:

@@ -39,9 +39,9 @@ RUN = RunDocument(
     num_prompt_tokens=28,
     num_made=50,
     seconds=0.5,
-    num_steps={"extend": 1, "decode": 24},
-    num_eager={"extend": 1, "decode": 4},
-    eager_because={"extend": "no graphs", "decode": "too large"},
+    num_steps={"extend": 1, "mixed": 2, "decode": 22},
+    num_eager={"extend": 1, "mixed": 2, "decode": 4},
+    eager_because={"extend": "no graphs", "mixed": "no graphs", "decode": "too large"},
     page_size=16,
     num_retracted=3,
     host_waits=25,
@@ -84,8 +84,8 @@ EXPECTED = r"""## Plan {fingerprint} runs 2 prompts on cuda:0
 | --- | --- |
 | tokens | 50 made of 28 in 2 prompts |
 | speed | 100 tokens/s; 160 µs of host time a step around the model |
-| steps | 1 extend, 24 decode |
-| graphs | 20 of 25 steps replayed extend is eager: no graphs decode is eager: too large |
+| steps | 1 extend, 2 mixed, 22 decode |
+| graphs | 18 of 25 steps replayed eager extend and mixed: no graphs eager decode: too large |
 | KV cache | pages of 16; 3 requests retracted |
 | host waits | 25 in 25 steps |
 | bytes | 400 to the host, 1200 to the device |
