@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend_caps.runtime.admission import Stretch, WaitingLine, abort, choose_retractions
+from backend_caps.runtime.memory import RequestMemory, num_pages_of
+from backend_caps.runtime.request import FinishReason, Request
+from tests.property.strategies import law
+from tests.runtime.memories import enter, make_memory, make_request
+
+
+def _line(
+    memory: RequestMemory,
+    *lengths: int,
+    max_prefill_tokens: int = 100,
+    chunked_prefill_size: int | None = None,
+) -> tuple[WaitingLine, list[Request]]:
+    """Make a line of requests with prompts of these lengths."""
+    line = WaitingLine(
+        memory, max_prefill_tokens=max_prefill_tokens, chunked_prefill_size=chunked_prefill_size
+    )
+    requests = [make_request(number, [7] * length) for number, length in enumerate(lengths, 1)]
+    for request in requests:
+        line.add(request)
+    return line, requests
+
+
+def _run(memory: RequestMemory, stretches: Sequence[Stretch]) -> None:
+    """Do what a step does with its stretches: give them pages, and count their tokens."""
+    for own in stretches:
+        request = own.request
+        memory.grow([request.row], [request.num_prefilled + own.num_tokens])
+        request.num_prefilled += own.num_tokens
+
+
+def _counts(stretches: Sequence[Stretch]) -> list[tuple[int, int]]:
+    return [(own.request.number, own.num_tokens) for own in stretches]
+
+
+def test_admit_takes_whole_prompts_in_order_of_arrival() -> None:
+    """Who came first is first, and has a row once it is admitted."""
+    memory, _ = make_memory()
+    line, requests = _line(memory, 3, 4)
+
+    stretches = line.admit(0)
+
+    assert _counts(stretches) == [(1, 3), (2, 4)]
+    assert [request.row for request in requests] == [1, 2]
+    assert len(line) == 0
+
+
+def test_admit_stops_at_the_budget_of_a_step() -> None:
+    """A prompt that is too much for this step waits for the next one, and so do those behind."""
+    memory, _ = make_memory()
+    line, _ = _line(memory, 6, 5, 1, max_prefill_tokens=10)
+
+    assert _counts(line.admit(0)) == [(1, 6)]
+    assert _counts(line.admit(0)) == [(2, 5), (3, 1)]
+
+
+def test_admit_gives_a_prompt_above_the_budget_a_step_of_its_own() -> None:
+    """Where prompts are not cut, one that is longer than any step's budget runs alone."""
+    memory, _ = make_memory()
+    line, _ = _line(memory, 15, 1, max_prefill_tokens=10)
+
+    assert _counts(line.admit(0)) == [(1, 15)]
+
+
+def test_admit_cuts_prompts_at_the_chunk() -> None:
+    """No step has more than the chunk; the cut prompt goes on first, and others fill its step."""
+    memory, _ = make_memory()
+    line, _ = _line(memory, 3, 9, 2, chunked_prefill_size=5)
+    steps = []
+
+    for _step in range(3):
+        stretches = line.admit(0)
+        _run(memory, stretches)
+        steps.append(_counts(stretches))
+
+    assert steps == [[(1, 3), (2, 2)], [(2, 5)], [(2, 2), (3, 2)]]
+
+
+def test_line_counts_the_cut_prompt() -> None:
+    """Who is cut still waits, and is the first in line."""
+    memory, _ = make_memory()
+    line, requests = _line(memory, 9, 2, chunked_prefill_size=5)
+
+    _run(memory, line.admit(0))
+
+    assert len(line) == 2
+    assert list(line) == requests
+
+
+def test_admit_leaves_a_page_for_each_that_runs() -> None:
+    """An admission leaves as many pages as requests run, those of this step among them."""
+    memory, _ = make_memory(num_tokens=12)
+    line, _ = _line(memory, 4, 4)
+
+    assert _counts(line.admit(4)) == [(1, 4)]
+
+
+@pytest.mark.parametrize(("page_size", "num_admitted"), [(1, 2), (4, 1)])
+def test_admit_counts_whole_pages(page_size: int, num_admitted: int) -> None:
+    """A prompt needs every page that it begins."""
+    memory, _ = make_memory(page_size=page_size, num_tokens=12)
+    line, _ = _line(memory, 5, 5)
+
+    assert len(line.admit(0)) == num_admitted
+
+
+def test_admit_stops_where_no_row_is_free() -> None:
+    """Pages without a row admit nobody, who then stays in line."""
+    memory, _ = make_memory(max_requests=1)
+    line, requests = _line(memory, 3, 3)
+
+    assert _counts(line.admit(0)) == [(1, 3)]
+    assert list(line) == requests[1:]
+
+
+def test_admit_of_a_cut_prompt_counts_the_pages_that_it_has() -> None:
+    """A stretch that fits into a page that is begun needs none."""
+    memory, _ = make_memory(page_size=4, num_tokens=8)
+    line, _ = _line(memory, 8, chunked_prefill_size=2)
+    _run(memory, line.admit(0))
+    memory.pages.alloc(1)
+
+    assert _counts(line.admit(0)) == [(1, 2)]
+
+
+def test_retracted_request_stands_where_it_came() -> None:
+    """Who is taken out of the KV cache is before all who came later, and after who came before."""
+    memory, _ = make_memory()
+    line, requests = _line(memory, 3, 3, 3)
+    _run(memory, line.admit(0)[1:])
+    line.add(make_request(4))
+
+    for request in (requests[2], requests[0], requests[1]):
+        line.retract(request)
+
+    assert [request.number for request in line] == [1, 2, 3, 4]
+
+
+def test_retract_gives_everything_back() -> None:
+    """A retracted request has no row and no page, and the stay is counted."""
+    memory, _ = make_memory()
+    line, (request,) = _line(memory, 3)
+    _run(memory, line.admit(0))
+
+    line.retract(request)
+
+    assert (memory.rows.num_free, memory.pages.num_free) == (8, memory.pages.num_pages)
+    assert (request.row, request.num_retractions) == (0, 1)
+
+
+def test_retracted_request_prefills_its_output_too() -> None:
+    """The next stay of a request begins with all that was made of its output."""
+    memory, _ = make_memory()
+    line, (request,) = _line(memory, 3)
+    _run(memory, line.admit(0))
+    request.output.extend([8, 9])
+    line.retract(request)
+
+    assert _counts(line.admit(0)) == [(1, 5)]
+
+
+def test_give_up_cut_takes_the_half_run_prompt_back() -> None:
+    """The cut prompt gives its pages back, and starts anew at the head of the line."""
+    memory, _ = make_memory()
+    line, requests = _line(memory, 9, 2, chunked_prefill_size=5)
+    _run(memory, line.admit(0))
+
+    assert line.give_up_cut() is requests[0]
+    assert memory.pages.num_free == memory.pages.num_pages
+    assert list(line) == requests
+    assert _counts(line.admit(0)) == [(1, 5)]
+
+
+def test_give_up_cut_does_nothing_where_nobody_is_cut() -> None:
+    """Without a cut prompt there is nobody to give up."""
+    memory, _ = make_memory()
+    line, requests = _line(memory, 9)
+
+    assert line.give_up_cut() is None
+    assert list(line) == requests
+
+
+def test_drop_aborted_takes_out_whom_its_caller_gave_up() -> None:
+    """Aborted requests leave the line; the others keep their order."""
+    memory, _ = make_memory()
+    line, requests = _line(memory, 3, 4, 5)
+    abort(requests[1])
+
+    assert line.drop_aborted() == [requests[1]]
+    assert list(line) == [requests[0], requests[2]]
+
+
+def test_drop_aborted_frees_a_cut_prompt() -> None:
+    """A prompt that is given up half run leaves no page and no row behind."""
+    memory, _ = make_memory()
+    line, (request,) = _line(memory, 9, chunked_prefill_size=5)
+    _run(memory, line.admit(0))
+    abort(request)
+
+    assert line.drop_aborted() == [request]
+    assert (len(line), request.row) == (0, 0)
+    assert (memory.rows.num_free, memory.pages.num_free) == (8, memory.pages.num_pages)
+
+
+def test_abort_leaves_a_finished_request_as_it_ended() -> None:
+    """Who has ended by itself cannot be given up any more."""
+    request = make_request(max_new_tokens=1)
+    request.take(9)
+
+    abort(request)
+
+    assert request.finish_reason is FinishReason.LENGTH
+
+
+@given(
+    stays=st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=6),
+    num_free=st.integers(0, 40),
+    page_size=st.sampled_from([1, 4]),
+)
+@law
+def test_choose_retractions_takes_the_latest_and_never_the_last(
+    stays: list[tuple[int, bool]], num_free: int, page_size: int
+) -> None:
+    """Whoever is chosen came later than who stays, who then fits, or is alone."""
+    memory, _ = make_memory(page_size=page_size, num_tokens=512)
+    requests = [make_request(number) for number in range(len(stays))]
+    enter(memory, *requests)
+    for request, (length, _) in zip(requests, stays, strict=True):
+        memory.grow([request.row], [length])
+    missing = [int(lacks) for _, lacks in stays]
+    memory.pages.alloc(max(0, memory.pages.num_free - num_free))
+
+    chosen = choose_retractions(requests[::-1], missing[::-1], memory)
+
+    left = [request for request in requests if request not in chosen]
+    freed = sum(memory.num_pages(request.row) for request in chosen)
+    still = sum(missing[request.number] for request in left)
+    assert [request.number for request in chosen] == [*range(len(stays))][::-1][: len(chosen)]
+    assert len(left) == 1 or still <= memory.pages.num_free + freed
+
+
+def test_choose_retractions_takes_nobody_where_all_fit() -> None:
+    """Enough free pages retract nobody, and one more request than they serve one."""
+    memory, _ = make_memory(num_tokens=12)
+    requests = [make_request(number) for number in range(2)]
+    enter(memory, *requests)
+    memory.grow([1, 2], [5, 5])
+
+    assert choose_retractions(requests, [1, 1], memory) == []
+
+
+@given(
+    lengths=st.lists(st.integers(1, 30), max_size=8),
+    page_size=st.sampled_from([1, 4]),
+    chunk=st.none() | st.integers(1, 20),
+    num_running=st.integers(0, 10),
+)
+@law
+def test_admit_never_promises_more_than_there_is(
+    lengths: list[int], page_size: int, chunk: int | None, num_running: int
+) -> None:
+    """What one step admits is within its budget, in order, and leaves a page for each to run."""
+    memory, _ = make_memory(page_size=page_size, num_tokens=64)
+    line, requests = _line(memory, *lengths, max_prefill_tokens=40, chunked_prefill_size=chunk)
+
+    stretches = line.admit(num_running)
+
+    assert sum(own.num_tokens for own in stretches) <= (chunk or 40)
+    assert [own.request for own in stretches] == requests[: len(stretches)]
+    needed = sum(num_pages_of(own.num_tokens, page_size) for own in stretches)
+    others = max(0, len(stretches) - 1)
+    assert not stretches or needed + num_running + others <= memory.pages.num_free
