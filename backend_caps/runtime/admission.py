@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
 from backend_caps.runtime.request import FinishReason, Request
+
+
+class ChunkRule(Protocol):
+    """Who says how a prompt is cut: a `ChunkSizes` of the pipeline's profile."""
+
+    def chunk_size(self, request: Request, /) -> int:
+        """Return the most tokens of a request's prompt that its next step may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,8 @@ class WaitingLine:
         self._memory = memory
         self._line: deque[Request] = deque()
         self._cut: Request | None = None
+        self.chunk_rule: ChunkRule | None = None
+        """Cuts prompts further than `chunked_prefill_size`, by where they stand."""
         self._is_cutting = chunked_prefill_size is not None
         self._budget = chunked_prefill_size or max_prefill_tokens
 
@@ -65,8 +75,7 @@ class WaitingLine:
         free = self._memory.pages.num_free - num_running
         stretches: list[Stretch] = []
         while budget > 0 and (request := self._first()) is not None:
-            count = request.num_left_to_prefill if request is self._cut else _length(request)
-            count = min(count, budget) if self._is_cutting else count
+            count = self._stretch_of(request, budget)
             if stretches and count > budget:
                 break
             pages = self._pages_for(request, count)
@@ -99,6 +108,15 @@ class WaitingLine:
             self._cut.leave()
             self._cut = None
         return dropped
+
+    def _stretch_of(self, request: Request, budget: int) -> int:
+        """Count the tokens of a prompt that the step gets."""
+        count = request.num_left_to_prefill if request is self._cut else _length(request)
+        if not self._is_cutting:
+            return count
+        if self.chunk_rule is not None:
+            count = min(count, self.chunk_rule.chunk_size(request))
+        return min(count, budget)
 
     def _first(self) -> Request | None:
         return self._cut if self._cut is not None else (self._line[0] if self._line else None)
