@@ -81,16 +81,17 @@ def test_upper_bound_is_padded(streams: DeviceStreams) -> None:
     assert padded.seq_lens_cpu_upper_bound.tolist() == [7, 8, 12, 0]
 
 
-def test_extend_lengths_are_padded_on_the_host(streams: DeviceStreams) -> None:
-    """A padded request brings no tokens and has none before them, on either side."""
+def test_extend_lengths_are_padded_on_both_sides(streams: DeviceStreams) -> None:
+    """A padded request brings no tokens and has none before them, on device and host."""
     rig = Rig(streams, BUCKETS[MIXED], build=WatchedPadded)
 
     padded = handed_out(rig, rig.batch(((4, 3), (0, 2), (9, 1)), kind=MIXED))[-1]
 
-    assert padded.extend_seq_lens is not None
-    assert rig.on_host(padded.extend_seq_lens).tolist() == [3, 2, 1, 0]
-    assert padded.extend_seq_lens_cpu == (3, 2, 1, 0)
-    assert padded.extend_prefix_lens_cpu == (4, 0, 9, 0)
+    lens, prefixes = padded.extend_seq_lens, padded.extend_prefix_lens
+    assert lens is not None
+    assert prefixes is not None
+    assert tuple(rig.on_host(lens).tolist()) == padded.extend_seq_lens_cpu == (3, 2, 1, 0)
+    assert tuple(rig.on_host(prefixes).tolist()) == padded.extend_prefix_lens_cpu == (4, 0, 9, 0)
 
 
 def test_extend_lengths_that_are_absent_stay_absent(streams: DeviceStreams) -> None:

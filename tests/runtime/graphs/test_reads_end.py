@@ -56,7 +56,7 @@ def test_reads_end_lets_the_scheduler_write(
 
         logits = overwritten(rig, rig.replay(batch))
 
-        torch.testing.assert_close(logits, eager, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits, eager, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("build", "reads_end"), TRUE_OF)

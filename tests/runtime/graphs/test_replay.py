@@ -38,7 +38,7 @@ def test_replay_scores_as_an_eager_forward(kind: BatchKind, streams: DeviceStrea
         batch = rig.batch(random_requests(kind, seed), kind=kind, seed=seed)
 
         eager = rig.eager(batch)
-        torch.testing.assert_close(rig.replayed(batch), eager, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(rig.replayed(batch), eager, atol=1e-4, rtol=1e-4)
 
 
 @every_kind
@@ -51,7 +51,7 @@ def test_replay_fills_every_bucket(kind: BatchKind, streams: DeviceStreams) -> N
         batch = rig.batch([(2 * i, int(new)) for i, new in enumerate(counts)], kind=kind)
 
         eager = rig.eager(batch)
-        torch.testing.assert_close(rig.replayed(batch), eager, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(rig.replayed(batch), eager, atol=1e-4, rtol=1e-4)
 
 
 @every_kind
@@ -65,7 +65,7 @@ def test_replay_writes_the_cache_as_an_eager_forward(
     rig.replay(rig.batch(requests, kind=kind))
     eager.run(eager.batch(requests, kind=kind))
 
-    torch.testing.assert_close(rig.cache(), eager.cache(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rig.cache(), eager.cache(), atol=1e-4, rtol=1e-4)
 
 
 @every_kind
@@ -107,7 +107,7 @@ def test_replay_returns_a_view_that_the_next_one_overwrites(streams: DeviceStrea
     second = rig.replay(other).logits
 
     assert first.data_ptr() == second.data_ptr()
-    torch.testing.assert_close(rig.on_host(first), rig.eager(other), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rig.on_host(first), rig.eager(other), atol=1e-4, rtol=1e-4)
 
 
 def test_replay_leaves_the_logits_of_other_graphs(streams: DeviceStreams) -> None:
@@ -118,7 +118,7 @@ def test_replay_leaves_the_logits_of_other_graphs(streams: DeviceStreams) -> Non
     logits = rig.replay(large).logits
     rig.replay(small)
 
-    torch.testing.assert_close(rig.on_host(logits), rig.eager(large), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rig.on_host(logits), rig.eager(large), atol=1e-4, rtol=1e-4)
 
 
 @every_kind
@@ -133,7 +133,7 @@ def test_replay_scores_last_tokens_where_they_are_asked_for(
     logits = rig.replayed(batch)
 
     assert len(logits) == 3
-    torch.testing.assert_close(logits, rig.eager(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits, rig.eager(batch), atol=1e-4, rtol=1e-4)
 
 
 def test_replay_takes_extend_lengths_of_the_device_alone(streams: DeviceStreams) -> None:
@@ -144,7 +144,7 @@ def test_replay_takes_extend_lengths_of_the_device_alone(streams: DeviceStreams)
 
     logits = rig.replayed(unknown)
 
-    torch.testing.assert_close(logits, rig.eager(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits, rig.eager(batch), atol=1e-4, rtol=1e-4)
 
 
 def test_replay_repeats_what_a_backend_took_from_the_host(streams: DeviceStreams) -> None:
