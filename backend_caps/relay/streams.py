@@ -111,7 +111,9 @@ DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
         "mps": DeviceTraits(has_streams=False, has_pinned_memory=False),
         "mtia": DeviceTraits(has_streams=True, has_pinned_memory=True),
         "npu": DeviceTraits(has_streams=True, has_pinned_memory=True),
-        "sim": DeviceTraits(has_streams=True, has_pinned_memory=True),
+        "sim": DeviceTraits(
+            has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
+        ),
         "xpu": DeviceTraits(has_streams=True, has_pinned_memory=True),
     }
 )
