@@ -19,6 +19,7 @@ from pydantic.json_schema import JsonSchemaMode
 from backend_caps.capability.declaration import Declaration
 from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
+from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
 from backend_caps.resolution.flags import ServerFlags
 from docs.sources import attribute_docs
@@ -29,6 +30,7 @@ RENEW = "make docs-write"
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
+    "generate": (GenerateDocument, "serialization"),
     "lock": (LockDocument, "validation"),
     "plan": (PlanDocument, "serialization"),
     "relay": (RelayDocument, "serialization"),

@@ -57,6 +57,11 @@ class ReqToTokenPool:
         """Rows that no request has."""
         return len(self._free)
 
+    @property
+    def num_taken(self) -> int:
+        """Rows that requests have."""
+        return self.pool_size - 1 - len(self._free)
+
     def alloc(self) -> tuple[int, int]:
         """Take a row, and number the stay in it: (row, generation)."""
         assert self._free, "rows are taken only where `num_free` says that there are any"

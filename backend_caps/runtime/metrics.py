@@ -113,7 +113,7 @@ class Metrics:
             thread.join()
 
     def _make_request_metrics(self) -> None:
-        self._running = self._gauge("num_running_reqs", "Requests that decode next.")
+        self._running = self._gauge("num_running_reqs", "Requests that have a row of the pool.")
         self._queued = self._gauge(
             "num_queue_reqs", "Requests whose prompt has not run, or not all of it."
         )

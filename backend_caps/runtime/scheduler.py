@@ -210,7 +210,7 @@ class Scheduler:
             num_requests=len(batch.requests),
             num_tokens=step.num_tokens,
             num_made=num_made,
-            num_running=len(self._running.requests),
+            num_running=self._memory.rows.num_taken,
             num_waiting=len(self._waiting),
             num_retracted=num_retracted,
             total_seq_lens=total_seq_lens(batch),

@@ -19,6 +19,8 @@ class StepClock:
 
     began_s: float
     """It began to choose the batch."""
+    built_s: float = 0.0
+    """It had built the batch."""
     lengths_s: float = 0.0
     """It had the lengths that the plan asks for."""
     model_s: float = 0.0
@@ -46,7 +48,7 @@ class StepStats:
     num_made: int
     """Tokens that requests got."""
     num_running: int
-    """Requests that decode next."""
+    """Requests that have a row."""
     num_waiting: int
     """Requests whose prompt has not run, or not all of it."""
     num_retracted: int
@@ -70,8 +72,9 @@ class StepStats:
     def host_s(self) -> float:
         """The host's time outside the model, waiting aside: building, launching, processing."""
         clock = self.clock
-        launch_s = clock.launched_s - clock.began_s
-        return launch_s - (clock.model_done_s - clock.model_s) + (clock.done_s - clock.tokens_s)
+        launch_s = clock.launched_s - clock.began_s - (clock.model_done_s - clock.model_s)
+        lengths_s = clock.lengths_s - clock.built_s if self.waits_for_lengths else 0.0
+        return launch_s - lengths_s + (clock.done_s - clock.tokens_s)
 
     @property
     def wait_s(self) -> float:

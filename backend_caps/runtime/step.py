@@ -77,6 +77,7 @@ class StepLauncher:
         Stream: the current one must be the schedule stream. Sync: the relay's, which waits for
         lengths where the plan says so. Keeps: nothing; the caller keeps the step.
         """
+        clock.built_s = now_s()
         self._relay.resolve_seq_lens_cpu(batch)
         clock.lengths_s = now_s()
         own = batch.copy()

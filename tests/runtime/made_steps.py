@@ -10,6 +10,7 @@ def clock(began_s: float = 0.0) -> StepClock:
     """Tell of a step of 11 s: 4 s of the model, 2 s in flight, 0.5 s of them waited."""
     return StepClock(
         began_s=began_s,
+        built_s=began_s + 0.5,
         lengths_s=began_s + 1.0,
         model_s=began_s + 2.0,
         model_done_s=began_s + 6.0,

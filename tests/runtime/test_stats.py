@@ -22,6 +22,11 @@ def test_host_s_is_the_launch_without_the_model_and_the_processing() -> None:
     assert step(began_s=100.0).host_s == pytest.approx(5.0)
 
 
+def test_host_s_is_without_the_wait_for_lengths() -> None:
+    """Where the host waited for lengths, the half second of that is none of its own."""
+    assert step(waits_for_lengths=True).host_s == pytest.approx(4.5)
+
+
 def test_wait_s_is_the_time_until_the_tokens_came() -> None:
     """The host waited from when it asked for the tokens to when it had them."""
     assert step(began_s=100.0).wait_s == pytest.approx(0.5)
@@ -42,7 +47,7 @@ def test_overlap_ratio_of_no_time_is_nothing() -> None:
 
 def test_clock_begins_before_everything_else() -> None:
     """A new clock has its begin, and no other station yet."""
-    assert StepClock(5.0) == StepClock(5.0, *[0.0] * 7)
+    assert StepClock(5.0) == StepClock(5.0, *[0.0] * 8)
     assert clock(5.0).began_s == 5.0
 
 
