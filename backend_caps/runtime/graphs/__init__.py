@@ -5,13 +5,14 @@ from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.graphs.choice import GraphChoice, Obstacle, choose_graphs
 from backend_caps.runtime.graphs.errors import GraphBucketError
-from backend_caps.runtime.graphs.runner import GraphRunner, Replayed
+from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Replayed
 
 __all__ = [
     "Bucket",
     "GraphBucketError",
     "GraphBuffers",
     "GraphChoice",
+    "GraphMemory",
     "GraphRunner",
     "Obstacle",
     "Replayed",

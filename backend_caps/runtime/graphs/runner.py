@@ -139,6 +139,7 @@ class GraphRunner:
         streams, stream = self._streams, self._stream
         static = self._memory.buffers.share_of(bucket, self._host_seq_lens)
         with streams.using(stream):
+            static.clear()
             self._backend.init_forward_metadata_out_graph(static.forward)
             self._backend.init_forward_metadata_in_graph(static.forward)
             self._forward(static.forward)

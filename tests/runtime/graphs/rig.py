@@ -21,12 +21,12 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs import (
     Bucket,
     GraphBuffers,
+    GraphMemory,
     GraphRunner,
     Replayed,
     mixed_buckets,
     uniform_buckets,
 )
-from backend_caps.runtime.graphs.runner import GraphMemory
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model import LlamaConfig, LlamaModel
 from backend_caps.runtime.tokens import token_positions
@@ -155,14 +155,24 @@ class Rig:
             self.site = make_site(streams.device)
             self.backend = build(self.site)
             buffers = GraphBuffers(buckets, streams.device)
-            self.fill(seed=0)
-        self.runner = GraphRunner(
+        self.fill(seed=0)
+        self.memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
+        self.runner = self.capture(buckets, host_seq_lens, reads_end)
+
+    def capture(
+        self,
+        buckets: Iterable[Bucket],
+        host_seq_lens: HostSeqLens = HostSeqLens.NONE,
+        reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN,
+    ) -> GraphRunner:
+        """Capture graphs in the rig's memory."""
+        return GraphRunner(
             self.model,
             self.backend,
-            streams=streams,
+            streams=self.streams,
             stream=self.stream,
             buckets=buckets,
-            memory=GraphMemory(buffers=buffers, pool=streams.graph_pool()),
+            memory=self.memory,
             host_seq_lens=host_seq_lens,
             shared_reads_end=reads_end,
         )

@@ -98,6 +98,18 @@ def test_capture_touches_nothing_that_a_request_can_own(
     assert torch.equal(captured.cache(), fresh.cache())
 
 
+def test_capture_touches_nothing_that_was_replayed_before(streams: DeviceStreams) -> None:
+    """A later capture in the same memory finds no row or slot of a batch there."""
+    rig = Rig(streams, BUCKETS[SINGLE])
+    rig.replay(rig.batch(FULL[SINGLE], kind=SINGLE))
+    rig.fill(seed=5)
+    before = rig.cache()
+
+    rig.capture(BUCKETS[SINGLE])
+
+    assert torch.equal(rig.cache(), before)
+
+
 def test_replay_returns_a_view_that_the_next_one_overwrites(streams: DeviceStreams) -> None:
     """Logits are the graph's own memory: whoever samples from them does so on its stream."""
     rig = Rig(streams, BUCKETS[SINGLE][-1:])
