@@ -170,7 +170,8 @@ class Scheduler:
         missing = memory.pages_missing(rows, [length + 1 for length in lengths])
         if sum(missing) <= memory.pages.num_free:
             return bool(requests)
-        self._waiting.give_up_cut()
+        if self._waiting.give_up_cut() is not None:
+            self._num_retracted += 1
         for request in choose_retractions(requests, missing, memory):
             self._waiting.retract(request)
             self._num_retracted += 1
