@@ -11,6 +11,7 @@ import torch
 from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.runtime.engine import Engine, EngineOptions
 from backend_caps.runtime.request import Request, Sampling
+from backend_caps.runtime.stats import StepObserver
 from tests.runtime.oracle import Job
 
 NATIVE = ("--attention-backend", "torch_native")
@@ -32,11 +33,12 @@ def make_engine(
     *arguments: str,
     device: torch.device | str = "cpu",
     options: EngineOptions | None = None,
+    observer: StepObserver | None = None,
 ) -> Engine:
     """Make an engine under the plan of a server's arguments; `torch_native` unless they say."""
     if not any(own.endswith("-attention-backend") for own in arguments):
         arguments = (*NATIVE, *arguments)
-    return Engine(folder, plan_of(*arguments), device, options=options)
+    return Engine(folder, plan_of(*arguments), device, options=options, observer=observer)
 
 
 def submit(engine: Engine, job: Job) -> Request:

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.request import FinishReason, Request, Sampling
+from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
+from tests.runtime.observed import Kept
+from tests.runtime.oracle import Job, Oracle
+
+LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
+CHUNKED = EngineOptions(chunked_prefill_size=8)
+
+
+def _stopped(oracle: Oracle) -> tuple[Job, list[int]]:
+    """Choose a job whose output a stop token ends, with steps before and room behind."""
+    pairs = zip(oracle.jobs, oracle.tokens, strict=True)
+    return next((job, tokens) for job, tokens in pairs if 3 < len(tokens) < job.max_new_tokens - 3)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_stop_token_ends_an_output(oracle: Oracle, loop: tuple[str, ...]) -> None:
+    """The stop token is the last one, however many more were asked for."""
+    job, tokens = _stopped(oracle)
+    engine = make_engine(oracle.folder, *loop)
+    request = submit(engine, job)
+
+    engine.drain()
+
+    assert (request.output, request.finish_reason) == (tokens, FinishReason.STOP)
+
+
+def test_stop_tokens_of_the_request_replace_the_models(oracle: Oracle) -> None:
+    """Who names stop tokens, or none, is not stopped by the model's."""
+    job, tokens = _stopped(oracle)
+    engine = make_engine(oracle.folder)
+    goes_on = Sampling(max_new_tokens=len(tokens) + 2, stop_token_ids=frozenset())
+    stops = Sampling(max_new_tokens=8, stop_token_ids=frozenset(tokens[:1]))
+
+    requests = [engine.submit(job.prompt, each) for each in (goes_on, stops)]
+    engine.drain()
+
+    assert [own.finish_reason for own in requests] == [FinishReason.LENGTH, FinishReason.STOP]
+    assert requests[0].output[: len(tokens)] == tokens
+    assert requests[1].output == tokens[:1]
+
+
+@pytest.mark.parametrize(
+    ("loop", "made"),
+    [pytest.param((), 0, id="overlapped"), pytest.param(PLAIN_LOOP, 1, id="plain")],
+)
+def test_loop_has_a_steps_token(oracle: Oracle, loop: tuple[str, ...], made: int) -> None:
+    """The overlapped loop has a step's tokens one step late, the plain one at once."""
+    engine = make_engine(oracle.folder, *loop)
+    submit(engine, oracle.jobs[3])
+
+    assert len(engine.step()) == made
+
+
+@pytest.mark.parametrize(
+    ("loop", "num_more"),
+    [pytest.param((), 1, id="overlapped"), pytest.param(PLAIN_LOOP, 0, id="plain")],
+)
+def test_token_behind_a_stop_is_dropped(
+    oracle: Oracle, loop: tuple[str, ...], num_more: int
+) -> None:
+    """The overlapped loop runs one more step of a request that has ended, for nobody."""
+    job, tokens = _stopped(oracle)
+    kept = Kept()
+
+    assert run(make_engine(oracle.folder, *loop, observer=kept), [job]) == [tokens]
+    assert [own.num_made for own in kept.steps] == [*[1] * len(tokens), *[0] * num_more]
+
+
+def test_no_step_is_launched_behind_the_length(oracle: Oracle) -> None:
+    """Where an output ends by its length, the host knows that before, and launches no more."""
+    kept = Kept()
+    engine = make_engine(oracle.folder, observer=kept)
+
+    engine.generate([oracle.jobs[3].prompt], sampling=_unstopped(5))
+    engine.drain()
+
+    assert [own.num_made for own in kept.steps] == [1] * 5
+
+
+def _unstopped(max_new_tokens: int) -> Sampling:
+    return Sampling(max_new_tokens=max_new_tokens, stop_token_ids=frozenset())
+
+
+def _where(request: Request) -> str:
+    """Name the stage that a request is at."""
+    if not request.row:
+        return "waiting"
+    if request.num_left_to_prefill:
+        return "cut"
+    if request.is_launched_out:
+        return "launched out"
+    return "decoding" if request.output else "its prompt under way"
+
+
+@pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)])
+@pytest.mark.parametrize(
+    ("options", "max_new_tokens", "num_steps", "stage"),
+    [
+        (EngineOptions(), 9, 0, "waiting"),
+        (CHUNKED, 9, 1, "cut"),
+        (EngineOptions(), 9, 1, "its prompt under way"),
+        (EngineOptions(), 9, 4, "decoding"),
+        (EngineOptions(), 3, 3, "launched out"),
+    ],
+)
+def test_abort_at_any_stage_gives_everything_back(
+    oracle: Oracle,
+    mixed: tuple[str, ...],
+    options: EngineOptions,
+    max_new_tokens: int,
+    num_steps: int,
+    stage: str,
+) -> None:
+    """Wherever a request is given up, its output stays as it is, and the other's comes whole."""
+    engine = make_engine(oracle.folder, *mixed, options=options)
+    given_up = engine.submit(oracle.jobs[40].prompt, _unstopped(max_new_tokens))
+    other = submit(engine, oracle.jobs[30])
+    output = _abort_after(engine, given_up, num_steps, stage)
+
+    engine.drain()
+
+    assert (given_up.output, given_up.finish_reason) == (output, FinishReason.ABORT)
+    assert other.output == oracle.tokens[30]
+    assert leaks(engine) == (0, 0)
+
+
+def _abort_after(engine: Engine, request: Request, num_steps: int, stage: str) -> list[int]:
+    """Run some steps, give a request up at the stage that it then is at, and return its output."""
+    for _ in range(num_steps):
+        engine.step()
+    assert _where(request) == stage
+    engine.abort(request)
+    return list(request.output)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("num_steps", [0, 1, 4])
+def test_aborted_alone_leaves_an_engine_without_work(
+    oracle: Oracle, loop: tuple[str, ...], num_steps: int
+) -> None:
+    """An engine whose last request is given up ends, and has everything back."""
+    engine = make_engine(oracle.folder, *loop, options=CHUNKED)
+    request = engine.submit(oracle.jobs[10].prompt, _unstopped(9))
+    for _ in range(num_steps):
+        engine.step()
+
+    engine.abort(request)
+    engine.drain()
+
+    assert not engine.scheduler.has_work
+    assert leaks(engine) == (0, 0)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_steps_tell_of_every_retraction(oracle: Oracle, loop: tuple[str, ...]) -> None:
+    """What steps tell of retractions sums up to the stays that requests lost."""
+    kept = Kept()
+    engine = make_engine(oracle.folder, *loop, options=SMALL_CACHE, observer=kept)
+    requests = [submit(engine, job) for job in oracle.jobs[:60]]
+
+    engine.drain()
+
+    lost = sum(request.num_retractions for request in requests)
+    assert sum(own.num_retracted for own in kept.steps) == lost > 0
+
+
+def test_steps_tell_what_they_ran(oracle: Oracle) -> None:
+    """A mixed workload has steps of each kind, each with the tokens that its forward computed."""
+    kept = Kept()
+    engine = make_engine(oracle.folder, "--enable-mixed-chunk", options=CHUNKED, observer=kept)
+    jobs = oracle.jobs[:6]
+
+    tokens = run(engine, jobs)
+
+    modes = {own.mode for own in kept.steps}
+    assert modes == {ForwardMode.EXTEND, ForwardMode.MIXED, ForwardMode.DECODE}
+    assert all(own.num_tokens <= 8 + own.num_requests for own in kept.steps)
+    assert sum(own.num_made for own in kept.steps) == sum(map(len, tokens))
+
+
+def test_mixed_steps_have_running_requests_decode_beside_prompts(oracle: Oracle) -> None:
+    """Where steps mix, who runs gets a token in every step in which a prompt's stretch runs."""
+    engine = make_engine(oracle.folder, *PLAIN_LOOP, "--enable-mixed-chunk", options=CHUNKED)
+    running = engine.submit(oracle.jobs[3].prompt, _unstopped(20))
+    engine.step()
+    engine.submit(oracle.jobs[40].prompt, _unstopped(1))
+
+    made = [[own.request for own in engine.step()] for _ in range(5)]
+
+    assert made == [[running]] * 5
+
+
+def test_idle_step_changes_nothing(oracle: Oracle, device: torch.device) -> None:
+    """Idle steps between others change no token, and tell that they ran nobody."""
+    kept = Kept()
+    engine = make_engine(oracle.folder, device=device, observer=kept)
+    request = submit(engine, oracle.jobs[3])
+
+    while engine.scheduler.has_work:
+        engine.scheduler.step_idle()
+        engine.step()
+
+    idle = [own for own in kept.steps if own.mode is ForwardMode.IDLE]
+    assert {(own.num_requests, own.num_tokens, own.num_made) for own in idle} == {(0, 0, 0)}
+    assert request.output == oracle.tokens[3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        pytest.param(PLAIN_LOOP, EngineOptions(), id="plain"),
+        pytest.param(("--enable-mixed-chunk",), CHUNKED, id="mixed and chunked"),
+        pytest.param(("--page-size", "4"), SMALL_CACHE, id="retracted"),
+    ],
+)
+def test_sampled_tokens_are_the_same_in_every_way_of_running(
+    oracle: Oracle, arguments: tuple[str, ...], options: EngineOptions
+) -> None:
+    """A request with a seed gets the same tokens, whatever runs beside it and however often."""
+    sampling = Sampling(max_new_tokens=12, temperature=0.9, top_k=20, top_p=0.9, seed=11)
+    prompts = [job.prompt for job in oracle.jobs[:40]]
+    expected = make_engine(oracle.folder).generate(prompts, sampling=sampling)
+
+    tokens = make_engine(oracle.folder, *arguments, options=options).generate(
+        prompts, sampling=sampling
+    )
+
+    assert tokens == expected
