@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -27,9 +28,8 @@ def _chunks(draw: st.DrawFn) -> DynamicChunks:
     """Draw a fit and limits, b below 0 too where the largest chunk still takes time."""
     granularity = draw(st.sampled_from([1, 3, 16, 64]))
     size = granularity * draw(st.integers(1, 200)) + draw(st.integers(0, granularity - 1))
-    # Among whole terms equal times are common, among others they are rare.
-    a = draw(st.floats(1e-12, 1e-3) | st.integers(1, 4))
-    b = draw(st.floats(-0.9 * a * size, 1e-2) | st.integers(0, 8))
+    a = draw(st.floats(1e-12, 1e-3))
+    b = draw(st.floats(-0.9 * a * size, 1e-2))
     limits = ChunkLimits.of(size, granularity)
     return DynamicChunks(limits=limits, fit=ChunkTimeFit(a=a, b=b, c=0.1))
 
@@ -63,6 +63,22 @@ def test_chunk_is_the_largest_one_in_time(chunks: DynamicChunks, prefix_len: int
 
     is_late = _added_s(chunks, prefix_len, larger) > _target_s(chunks)
     assert is_late or larger > chunks.limits.chunked_prefill_size
+
+
+@pytest.mark.parametrize("b", [-1.0, 0.0, 1.0, 2.0])
+@pytest.mark.parametrize("a", [1.0, 1.5, 2.0])
+@pytest.mark.parametrize("granularity", [1, 2])
+def test_chunk_is_what_a_search_finds(a: float, b: float, granularity: int) -> None:
+    """Also where a chunk takes exactly the first one's time, it is the largest one in time."""
+    for size, prefix_len in product(range(2, 14), range(30)):
+        limits = ChunkLimits.of(size, granularity)
+        chunks = DynamicChunks(limits=limits, fit=ChunkTimeFit(a=a, b=b, c=0.0))
+        sizes = range(granularity, size + 1, granularity)
+        target_s = _target_s(chunks)
+
+        in_time = [own for own in sizes if _added_s(chunks, prefix_len, own) <= target_s]
+
+        assert chunks.next_chunk(prefix_len) == max(in_time, default=granularity)
 
 
 @law

@@ -96,7 +96,6 @@ class ChunkProfiler:
             return ChunkSample(num_tokens=num_tokens, time_s=self._time_forward(batch.copy()))
         finally:
             self._memory.release(request.row)
-            request.leave()
             # A forward that raised may have enqueued reads of the table that others write next.
             self._on.schedule.wait_stream(self._on.forward)
 
