@@ -20,6 +20,7 @@ from backend_caps.runtime.admission import WaitingLine, abort
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import (
     PageSizeError,
+    PoolShapeError,
     PromptError,
     RequestTooLongError,
     UnservedFlagsError,
@@ -44,7 +45,11 @@ from backend_caps.runtime.worker import Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What the plan does not say: how much room there is, and how steps are cut."""
+    """What the plan does not say: how much room there is, and how steps are cut.
+
+    Raises:
+        PoolShapeError: a number of tokens is below 1.
+    """
 
     max_running_requests: int = 64
     """Rows of the request pool, row 0 aside."""
@@ -60,6 +65,16 @@ class EngineOptions:
     """Batch sizes of decode that graphs are captured for; a batch is padded to the next one."""
     graph_token_counts: tuple[int, ...] = ()
     """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly."""
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "max_total_tokens": self.max_total_tokens,
+            "max_prefill_tokens": self.max_prefill_tokens,
+            "chunked_prefill_size": self.chunked_prefill_size,
+        }
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise PoolShapeError(field=name, value=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +151,7 @@ class Engine:
             max_new_tokens: the most tokens of each output, where `sampling` is not given.
             sampling: how tokens are chosen, and when they end; greedy by default.
         """
-        sampling = sampling or Sampling(max_new_tokens=max_new_tokens)
-        requests = [self.submit(prompt, sampling) for prompt in token_ids]
+        requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
         while any(not request.is_finished for request in requests):
             self.step()
         return [request.output for request in requests]
@@ -149,15 +163,23 @@ class Engine:
         *,
         sampling: Sampling | None = None,
     ) -> Iterator[tuple[int, int]]:
-        """Yield (place of the prompt, token), as soon as the host has each token."""
-        sampling = sampling or Sampling(max_new_tokens=max_new_tokens)
-        requests = [self.submit(prompt, sampling) for prompt in token_ids]
-        places = {id(request): place for place, request in enumerate(requests)}
+        """Yield (place of the prompt, token), as soon as the host has each token.
+
+        Whoever runs the steps: tokens that came meanwhile are yielded first. Who stops reading
+        gives the requests up.
+        """
+        requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
+        num_yielded = [0] * len(requests)
         try:
-            while any(not request.is_finished for request in requests):
-                for made in self.step():
-                    if id(made.request) in places:
-                        yield places[id(made.request)], made.token
+            while True:
+                runs = any(not request.is_finished for request in requests)
+                for place, request in enumerate(requests):
+                    while num_yielded[place] < len(request.output):
+                        num_yielded[place] += 1
+                        yield place, request.output[num_yielded[place] - 1]
+                if not runs:
+                    return
+                self.step()
         finally:
             for request in requests:
                 abort(request)
@@ -180,6 +202,12 @@ class Engine:
         )
         self.scheduler.add(request)
         return request
+
+    def _submit_all(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Request]:
+        """Take all prompts in, or none where one of them is refused."""
+        for prompt in prompts:
+            self._check(prompt, sampling)
+        return [self.submit(prompt, sampling) for prompt in prompts]
 
     def abort(self, request: Request) -> None:
         """Give a request up; what it has is free before the next step."""

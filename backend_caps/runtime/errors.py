@@ -34,7 +34,7 @@ class PoolShapeError(BackendCapsError):
     @property
     def message(self) -> str:
         """The size, and the least one."""
-        return f"{self.field} is {self.value}; at least 1 was expected. Make the pool larger."
+        return f"{self.field} is {self.value}; at least 1 was expected. Make it larger."
 
 
 @dataclass(eq=False, kw_only=True)

@@ -91,7 +91,7 @@ def test_req_to_token_pool_refuses_to_be_of_no_size(field: str) -> None:
     with pytest.raises(PoolShapeError) as caught:
         ReqToTokenPool(**sizes, device=torch.device("cpu"))
 
-    assert str(caught.value) == f"{field} is 0; at least 1 was expected. Make the pool larger."
+    assert str(caught.value) == f"{field} is 0; at least 1 was expected. Make it larger."
 
 
 def test_page_pool_never_hands_out_the_padding_page() -> None:
