@@ -1,6 +1,7 @@
 """Operators of the device beside those of the CPU."""
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
@@ -116,12 +117,36 @@ def test_operator_equals_the_cpus(call: Call, word: str, inference: bool) -> Non
             found = actual.cpu()
 
     assert actual.device == torch.device("sim", 0)
-    assert (found.shape, found.dtype, found.stride()) == (
-        expected.shape,
-        expected.dtype,
-        expected.stride(),
-    )
+    assert (found.dtype, found.stride()) == (expected.dtype, expected.stride())
     assert torch.equal(found, expected)
+
+
+def _layer(device: torch.device) -> torch.nn.Linear:
+    layer = torch.nn.Linear(4, 2, bias=False).requires_grad_(requires_grad=False)
+    layer.weight.copy_(_numbers(torch.device("cpu"), 2, 4))
+    return layer.to(device)
+
+
+def test_module_converts_on_the_device(schedule: Schedule) -> None:
+    """A module's parameters change their dtype on the device, and their memory with it."""
+    numbers = _numbers(torch.device("cpu"), 3, 4, dtype=torch.bfloat16)
+    expected = _layer(torch.device("cpu")).to(torch.bfloat16)(numbers)
+    with simulate(schedule):
+        layer = _layer(torch.device("sim")).to(torch.bfloat16)
+        found = layer(numbers.to("sim")).cpu()
+
+    assert torch.equal(found, expected)
+
+
+def test_module_is_copied_deeply() -> None:
+    """A copy of a module has memory of its own."""
+    with simulate():
+        layer = _layer(torch.device("sim"))
+        copied = deepcopy(layer)
+        layer.weight.zero_()
+
+        assert isinstance(copied.weight, torch.nn.Parameter)
+        assert copied.weight.any().item()
 
 
 def test_equal_waits_for_its_answer(schedule: Schedule) -> None:

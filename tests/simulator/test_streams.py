@@ -118,6 +118,19 @@ def test_event_query_tells_whether_work_ran() -> None:
         assert (before, event.query()) == (False, True)
 
 
+def test_polling_comes_to_an_end() -> None:
+    """A host that asks again and again gets a yes, though nothing runs by itself."""
+    with simulate("lazy"):
+        side, numbers = Stream(), torch.zeros(1, device="sim").add_(1)
+        side.wait_stream(sim.current_stream())
+        with sim.stream(side):
+            numbers.add_(1)
+        event = side.record_event()
+
+        answers = [event.query() for _ in range(9)]
+        assert (answers[0], answers[-1], numbers.tolist()) == (False, True, [2])
+
+
 def test_host_wait_runs_only_what_it_needs() -> None:
     """Under the lazy schedule a host wait leaves other streams alone."""
     with simulate("lazy"):

@@ -153,10 +153,16 @@ class Engine:
                 else:
                     self.run_next(queue)
 
-    def run_all(self) -> None:
-        """Run everything, stream by stream."""
-        for queue in tuple(self.queues.values()):
-            self.run_to(self.mark(queue.handle))
+    def run_towards(self, marker: Marker) -> None:
+        """Run one item that a marker needs."""
+        while not marker.is_done:
+            queue = self.queue(marker.stream)
+            if not self.is_blocked(queue):
+                self.run_one(queue)
+                return
+            first = queue.items[0]
+            assert isinstance(first, Wait), f"stream {queue.handle} lost a marker"
+            marker = first.marker
 
     def _run(self, op: Op) -> None:
         self.clock += op.ticks

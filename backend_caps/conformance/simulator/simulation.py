@@ -133,6 +133,13 @@ class Simulation:
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))
 
+    def query(self, marker: Marker) -> bool:
+        """Tell whether a marker was passed; if not, a little time passes, for who asks again."""
+        was_done = marker.is_done
+        if not was_done:
+            self.engine.run_towards(marker)
+        return was_done
+
     def synchronize_stream(self, handle: int, cause: str, found: list[HostSync]) -> None:
         """Make the host wait for all that a stream has."""
         self._note_sync(cause, found)

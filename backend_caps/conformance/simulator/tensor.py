@@ -85,6 +85,27 @@ class SimTensor(torch.Tensor):
         if stream.handle != self.lease.block.stream:
             self.lease.block.users.add(stream.handle)
 
+    @property
+    def data(self) -> Tensor:
+        """The tensor without autograd; assigned, it takes another tensor's memory."""
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        assert isinstance(other, SimTensor), "torch makes a new parameter where devices differ"
+        torch._C.TensorBase.data.__set__(self, other)  # type: ignore[attr-defined]  # noqa: SLF001
+        self.raw, self.lease, self.key = other.raw, other.lease, other.key
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Tensor:
+        copy = memo.get(id(self))
+        if copy is None:
+            made = self.detach().clone()
+            is_parameter = isinstance(self, torch.nn.Parameter)
+            copy = memo[id(self)] = (
+                torch.nn.Parameter(made, self.requires_grad) if is_parameter else made
+            )
+        return cast("Tensor", copy)
+
     def data_ptr(self) -> int:
         """Return the address of the data in the block's memory."""
         return self.raw.data_ptr()
