@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.engine import Engine, EngineOptions
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.random_llama import random_llama
 from backend_caps.runtime.pipeline import (
@@ -22,11 +22,13 @@ from backend_caps.runtime.pipeline import (
     OffCause,
     profile_chunks,
 )
+from backend_caps.runtime.stats import StepStats
 from backend_caps.runtime.worker import StepOutput, Worker
-from tests.runtime.engines import leaks, make_engine
-from tests.runtime.pipeline_stand_in import BrokenKernelError, make_request
+from tests.runtime.engines import NATIVE, leaks, make_engine, plan_of
+from tests.runtime.pipeline_stand_in import BrokenKernelError
 
 LIMITS = ChunkLimits.of(64, 16)
+ARGUMENTS = (*NATIVE, "--page-size", "16")
 PROMPT = tuple(token * 37 % 500 for token in range(200))
 
 
@@ -42,6 +44,18 @@ class BrokenWorker:
         raise BrokenKernelError("out of memory")
 
 
+class Chunks:
+    """Note how many prompt tokens each step has."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def observe(self, stats: StepStats) -> None:
+        """Note a step of prompts."""
+        if stats.mode is ForwardMode.EXTEND:
+            self.seen.append(stats.num_tokens)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a small model."""
@@ -53,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def engine(folder: Path, device: torch.device) -> Engine:
     """Make an engine with pages of 16 tokens."""
-    return make_engine(folder, "--page-size", "16", device=device)
+    return make_engine(folder, *ARGUMENTS, device=device)
 
 
 def _worker(engine: Engine) -> Worker:
@@ -71,22 +85,6 @@ def _profiler(
         step_streams=engine.step_streams,
         vocab_size=engine.model.config.vocab_size,
     )
-
-
-def _run_prompt(engine: Engine, sizes: DynamicChunks) -> tuple[list[int], int]:
-    """Prefill a prompt as `sizes` cuts it, and return its chunks and its first token."""
-    request, worker, chunks = make_request(PROMPT), _worker(engine), list[int]()
-    request.enter(*engine.memory.rows.alloc())
-    token = -1
-    while request.num_left_to_prefill:
-        chunks.append(min(sizes.chunk_size(request), request.num_left_to_prefill))
-        batch = ScheduleBatch.prepare_for_extend(
-            [request], chunks[-1:], engine.memory, engine.staging
-        )
-        engine.relay.resolve_future(batch)
-        token = int(worker.forward(ForwardBatch.init_new(batch, engine.staging)).tokens)
-    engine.memory.release(request.row)
-    return chunks, token
 
 
 def test_timed_chunk_of_an_engine_takes_what_it_takes(engine: Engine) -> None:
@@ -136,13 +134,16 @@ def test_profile_of_an_engine_that_fails_says_so(engine: Engine) -> None:
     assert sizes.off.reason == "the forward of 80 tokens raised BrokenKernelError: out of memory"
 
 
-@torch.inference_mode()
-def test_prompt_in_dynamic_chunks_has_the_same_token(engine: Engine) -> None:
-    """A prompt that is cut by a fit is followed by the token that follows it in one piece."""
+def test_prompt_in_dynamic_chunks_has_the_same_tokens(folder: Path, device: torch.device) -> None:
+    """A prompt that the scheduler cuts by a fit is followed by what follows it in one piece."""
+    chunks = Chunks()
+    options = EngineOptions(chunked_prefill_size=96)
+    engine = Engine(folder, plan_of(*ARGUMENTS), device, options=options, observer=chunks)
+    whole = make_engine(folder, *ARGUMENTS, device=device).generate([PROMPT], max_new_tokens=8)
     fit = ChunkTimeFit(a=1e-6, b=1e-5, c=1e-3)
-    sizes = DynamicChunks(limits=ChunkLimits.of(96, 16), fit=fit)
 
-    chunks, token = _run_prompt(engine, sizes)
+    engine.waiting.chunk_rule = DynamicChunks(limits=ChunkLimits.of(96, 16), fit=fit)
+    cut = engine.generate([PROMPT], max_new_tokens=8)
 
-    assert chunks == [96, 32, 32, 16, 16, 8]
-    assert [[token]] == engine.generate([PROMPT], max_new_tokens=1)
+    assert chunks.seen == [96, 32, 32, 16, 16, 8]
+    assert cut == whole
