@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from backend_caps_torch_native import TorchNative, TorchPadded
+
+from backend_caps import Capabilities, Declaration, Phase, Role, Use
+from backend_caps.runtime import ImplementationError, SharedUseError, UnservedPhaseError
+from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from tests.runtime.memories import make_rows
+
+NATIVE = "backend_caps_torch_native.native:TorchNative"
+PADDED = "backend_caps_torch_native.padded:TorchPadded"
+
+
+@dataclass(frozen=True)
+class _Site:
+    req_to_token_pool: ReqToTokenPool
+    token_to_kv_pool: TokenToKVPool
+
+
+def _site() -> _Site:
+    cache = TokenToKVPool(
+        num_slots=4,
+        num_layers=1,
+        num_heads=1,
+        head_dim=2,
+        v_head_dim=2,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    return _Site(make_rows(), cache)
+
+
+def _use(
+    implementation: str | None = NATIVE,
+    *,
+    backend: str = "own",
+    role: Role = Role.TARGET,
+    phase: Phase = Phase.DECODE,
+    adds_only: bool = False,
+) -> Use:
+    declaration = Declaration(capabilities=Capabilities(), implementation=implementation)
+    return Use(
+        backend=backend, role=role, phase=phase, declaration=declaration, adds_only=adds_only
+    )
+
+
+def _backends(*uses: Use) -> PhaseBackends:
+    return PhaseBackends(uses, Role.TARGET, _site())
+
+
+def test_backends_serve_their_own_phases() -> None:
+    """Where prefill and decode have a backend each, each phase gets its own."""
+    backends = _backends(
+        _use(NATIVE, backend="native", phase=Phase.PREFILL), _use(PADDED, backend="padded")
+    )
+
+    assert isinstance(backends.of(Phase.PREFILL), TorchNative)
+    assert isinstance(backends.of(Phase.DECODE), TorchPadded)
+
+
+def test_backend_of_two_phases_is_built_once() -> None:
+    """One backend keeps one state, whichever of its phases runs."""
+    backends = _backends(_use(phase=Phase.PREFILL), _use())
+
+    assert backends.of(Phase.PREFILL) is backends.of(Phase.DECODE)
+    assert list(backends.made) == ["own"]
+
+
+def test_backends_leave_other_roles_out() -> None:
+    """A draft's backend is none of the target's, and is not built."""
+    backends = _backends(_use(), _use("nobody.knows:It", backend="draft", role=Role.DRAFT))
+
+    assert list(backends.made) == ["own"]
+
+
+def test_backends_leave_out_what_only_adds_needs() -> None:
+    """A composite's own capabilities are no backend: its parts run."""
+    backends = _backends(_use(), _use("nobody.knows:It", backend="pair", adds_only=True))
+
+    assert list(backends.made) == ["own"]
+
+
+def test_backends_refuse_a_phase_that_nobody_serves() -> None:
+    """A phase without a use is refused, with those that have one."""
+    backends = _backends(_use())
+
+    with pytest.raises(UnservedPhaseError) as caught:
+        backends.of(Phase.PREFILL)
+
+    assert str(caught.value) == (
+        "the plan has no use of phase 'prefill'; it has: decode. "
+        "Resolve the plan from the uses of the server's flags: registry.uses(flags)."
+    )
+
+
+def test_backends_of_no_use_serve_nothing() -> None:
+    """Without any use of the role, the refusal says that there is none."""
+    with pytest.raises(UnservedPhaseError, match="it has: none"):
+        _backends().of(Phase.DECODE)
+
+
+def test_backends_refuse_two_in_one_phase() -> None:
+    """Two backends for one phase are a model's layers to choose between, which none here does."""
+    with pytest.raises(SharedUseError) as caught:
+        _backends(_use(backend="second"), _use(backend="first"))
+
+    assert str(caught.value) == (
+        "phase 'decode' is shared by 'first', 'second'; one backend a phase was expected. "
+        "Name one of them in --attention-backend."
+    )
+
+
+@pytest.mark.parametrize(
+    ("implementation", "where", "problem"),
+    [
+        (None, "", "names no implementation"),
+        ("nobody.knows:It", " (nobody.knows:It)", "No module named 'nobody'"),
+        (
+            "backend_caps_torch_native.native:Absent",
+            " (backend_caps_torch_native.native:Absent)",
+            "module 'backend_caps_torch_native.native' has no attribute 'Absent'",
+        ),
+    ],
+)
+def test_backends_refuse_one_without_code(
+    implementation: str | None, where: str, problem: str
+) -> None:
+    """A backend that names no code, or none that can be imported, is refused by its name."""
+    with pytest.raises(ImplementationError) as caught:
+        _backends(_use(implementation))
+
+    assert str(caught.value) == (
+        f"backend 'own'{where} cannot be built: {problem}; a declaration with "
+        "implementation='package.module:Class' was expected. Install what it needs, or name "
+        "another backend."
+    )
+
+
+def test_backends_refuse_one_whose_declaration_was_not_read() -> None:
+    """Nothing can be built of a use without a declaration."""
+    use = Use(backend="own", role=Role.TARGET, phase=Phase.DECODE, declaration=None)
+
+    with pytest.raises(ImplementationError, match="'own' cannot be built: was not read;"):
+        _backends(use)
+
+
+def test_implementation_may_be_an_attribute_of_a_class() -> None:
+    """What stands behind the colon is a path of attributes."""
+    backends = _backends(_use("tests.runtime.test_phase_backends:Shelf.backend"))
+
+    assert isinstance(backends.of(Phase.DECODE), TorchPadded)
+
+
+class Shelf:
+    """Holds an implementation."""
+
+    backend = TorchPadded
