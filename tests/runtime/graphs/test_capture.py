@@ -53,10 +53,16 @@ class PooledStreams(DeviceStreams):
 def capture(
     plan: Plan, streams: DeviceStreams
 ) -> tuple[PhaseBackends, Mapping[Phase, GraphRunner]]:
-    """Capture what a plan allows of what is asked for: the backends and the runners."""
-    backends = PhaseBackends(plan.uses, Role.TARGET, make_site(streams.device))
+    """Capture what a plan allows of what is asked for: the backends and the runners.
+
+    The last that the current stream does to the KV cache is nothing that the host waits for.
+    """
+    model, site = make_model(streams.device), make_site(streams.device)
+    backends = PhaseBackends(plan.uses, Role.TARGET, site)
+    for buffer in site.keys_and_values():
+        buffer.zero_()
     runners = capture_graphs(
-        make_model(streams.device),
+        model,
         backends,
         plan,
         choose_graphs(plan, streams.traits, ASKED),
@@ -113,8 +119,8 @@ def test_captures_mark_reads_where_the_plan_says(streams: DeviceStreams) -> None
     assert points == {SharedReadsEnd.POST_REPLAY}
 
 
-def test_captures_run_behind_what_loaded_the_model() -> None:
-    """The captured stream reads weights and pools only once they are written."""
+def test_captures_run_behind_what_made_the_pools() -> None:
+    """The captured stream uses weights and pools only once the current stream made them."""
     with simulate("lazy", check_races=True) as simulation:
         capture(plan_of(), DeviceStreams("sim", SIMULATED))
 
