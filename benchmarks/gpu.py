@@ -29,8 +29,9 @@ from torch import Tensor
 
 from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayPayload, StepStreams
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 
 BATCHES = (1, 32, 256)

@@ -29,7 +29,8 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model import LlamaConfig, random_llama
 from backend_caps.runtime.observers import EveryObserver, StepTotals

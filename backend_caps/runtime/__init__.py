@@ -1,7 +1,7 @@
 """A compact overlapped engine on which backends really run. Imports torch."""
 
 from backend_caps.runtime.attention import AttentionBackend, BackendSite, ForwardContext
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import (
     ImplementationError,
     OutOfPagesError,
@@ -16,6 +16,7 @@ from backend_caps.runtime.errors import (
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import FinishReason, Request, Sampling
 from backend_caps.runtime.scheduler import NewToken
 from backend_caps.runtime.stats import StepObserver, StepStats

@@ -5,76 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
+from torch.distributed import ProcessGroup
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
-from backend_caps.capability.spelling import AUTO
 from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
-from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine, abort
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.errors import (
-    PageSizeError,
-    PoolShapeError,
-    PromptError,
-    RequestTooLongError,
-    UnservedFlagsError,
-)
-from backend_caps.runtime.graphs import (
-    Bucket,
-    GraphRunner,
-    capture_graphs,
-    choose_graphs,
-    mixed_buckets,
-    uniform_buckets,
-)
+from backend_caps.runtime.errors import PromptError, RequestTooLongError
+from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
 from backend_caps.runtime.model import load_llama
+from backend_caps.runtime.options import (
+    KV_CACHE_DTYPES,
+    EngineOptions,
+    buckets_of,
+    check_flags,
+    page_size_of,
+)
+from backend_caps.runtime.pipeline import (
+    ChunkLimits,
+    ChunkProfiler,
+    ChunkSizes,
+    agree_on_chunks,
+    profile_chunks,
+)
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.scheduler import NewToken, Scheduler
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.runtime.step import StepLauncher
 from backend_caps.runtime.worker import Worker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """What the plan does not say: how much room there is, and how steps are cut.
-
-    Raises:
-        PoolShapeError: a number of tokens is below 1.
-    """
-
-    max_running_requests: int = 64
-    """Rows of the request pool, row 0 aside."""
-    max_total_tokens: int | None = None
-    """Tokens that the KV cache holds; None is room for 8 full contexts."""
-    max_prefill_tokens: int = 8192
-    """The most prompt tokens of a step; a longer prompt has a step of its own."""
-    chunked_prefill_size: int | None = None
-    """Cut prompts so that no step has more prompt tokens; None runs every prompt whole."""
-    dtype: torch.dtype | None = None
-    """What the model computes in; None is what its folder says."""
-    graph_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    """Batch sizes of decode that graphs are captured for; a batch is padded to the next one."""
-    graph_token_counts: tuple[int, ...] = ()
-    """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly."""
-
-    def __post_init__(self) -> None:
-        sizes = {
-            "max_total_tokens": self.max_total_tokens,
-            "max_prefill_tokens": self.max_prefill_tokens,
-            "chunked_prefill_size": self.chunked_prefill_size,
-        }
-        for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise PoolShapeError(field=name, value=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +77,7 @@ class Engine:
         observer: StepObserver | None = None,
         streams: DeviceStreams | None = None,
     ) -> None:
-        _check_flags(plan.flags)
+        check_flags(plan.flags)
         self.plan = plan
         self.options = options or EngineOptions()
         self.streams = DeviceStreams(device) if streams is None else streams
@@ -131,9 +95,9 @@ class Engine:
         self.relay = FutureMap.from_plan(
             plan, pool_size=self.memory.rows.pool_size, device=self.device, streams=self.streams
         )
-        self.graph_choices = choose_graphs(plan, self.streams.traits, self._buckets())
-        worker = Worker(self.model, self.backends, self._capture())
-        self.scheduler = self._make_scheduler(worker, observer or NoObserver())
+        self.graph_choices = choose_graphs(plan, self.streams.traits, buckets_of(self.options))
+        self._worker = Worker(self.model, self.backends, self._capture())
+        self.scheduler = self._make_scheduler(observer or NoObserver())
         self._num_requests = 0
         self.streams.synchronize()
 
@@ -219,6 +183,36 @@ class Engine:
             return self.scheduler.step_plain()
         return self.scheduler.step_overlapped()
 
+    def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
+        """Time prefills, and from then on cut prompts into chunks that take the same time.
+
+        A later chunk of a prompt attends to more, so it has fewer tokens. What is on at the end is
+        returned; where it is off, prompts are cut as the options say, and the answer has the
+        reason. Call it before the first request. Sync: the device, for every size that is timed.
+
+        Args:
+            group: the ranks of a pipeline, which all call this; the first one's times count.
+
+        Raises:
+            ChunkLimitsError: the options' `chunked_prefill_size` is none, or below a page.
+        """
+        limits = ChunkLimits.of(self.options.chunked_prefill_size or 0, self.memory.page_size)
+        profiler = ChunkProfiler(
+            runner=self._worker,
+            memory=self.memory,
+            relay=self.relay,
+            staging=self.staging,
+            step_streams=self.step_streams,
+            vocab_size=self.model.config.vocab_size,
+        )
+
+        def profile() -> ChunkSizes:
+            return profile_chunks(profiler, limits)
+
+        sizes = profile() if group is None else agree_on_chunks(limits, group, profile)
+        self.waiting.chunk_rule = sizes
+        return sizes
+
     def drain(self) -> None:
         """Run until no request waits or runs, and the device has nothing left to do."""
         while self.scheduler.has_work:
@@ -229,7 +223,7 @@ class Engine:
         """Make the pools: as many slots as the options say, in whole pages."""
         config, options = self.model.config, self.options
         context = self.model.num_positions
-        page_size = _page_size(self.plan)
+        page_size = page_size_of(self.plan)
         num_tokens = options.max_total_tokens or _FULL_CONTEXTS * context
         num_pages = num_tokens // page_size
         rows = ReqToTokenPool(
@@ -244,14 +238,14 @@ class Engine:
             num_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             v_head_dim=config.head_dim,
-            dtype=_DTYPES.get(self.plan.flags.kv_cache_dtype, self.model.dtype),
+            dtype=KV_CACHE_DTYPES.get(self.plan.flags.kv_cache_dtype, self.model.dtype),
             device=self.device,
         )
         return RequestMemory(rows, PagePool(num_pages), self.staging), _Site(rows, cache)
 
-    def _make_scheduler(self, worker: Worker, observer: StepObserver) -> Scheduler:
+    def _make_scheduler(self, observer: StepObserver) -> Scheduler:
         launcher = StepLauncher(
-            worker=worker,
+            worker=self._worker,
             relay=self.relay,
             staging=self.staging,
             step_streams=self.step_streams,
@@ -293,15 +287,6 @@ class Engine:
                     limited_by=name,
                 )
 
-    def _buckets(self) -> Mapping[Phase, Sequence[Bucket]]:
-        """List the sizes of batch that the options name, up to the largest that can be."""
-        most = self.options.max_running_requests
-        sizes = [size for size in self.options.graph_batch_sizes if size < most]
-        return {
-            Phase.DECODE: uniform_buckets((*sizes, most)) if self.options.graph_batch_sizes else (),
-            Phase.PREFILL: mixed_buckets(most, self.options.graph_token_counts),
-        }
-
     def _capture(self) -> Mapping[Phase, GraphRunner]:
         return capture_graphs(
             self.model,
@@ -311,49 +296,3 @@ class Engine:
             streams=self.streams,
             stream=self.step_streams.forward,
         )
-
-
-_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-)
-
-
-def _check_flags(flags: ServerFlags) -> None:
-    """Refuse flags of a server that this engine is not.
-
-    Raises:
-        UnservedFlagsError: names them all.
-    """
-    kv_cache_dtype = flags.kv_cache_dtype
-    asked = {
-        f"--speculative-algorithm {flags.speculative_algorithm}": flags.speculative_algorithm,
-        "--enable-two-batch-overlap": flags.enable_two_batch_overlap,
-        "--enable-dp-attention": flags.enable_dp_attention,
-        "--enable-kv-cache-sharding": flags.enable_kv_cache_sharding,
-        f"--disaggregation-mode {flags.disaggregation_mode}": flags.disaggregation_mode != "null",
-        f"--kv-cache-dtype {kv_cache_dtype}": kv_cache_dtype not in (AUTO, *_DTYPES),
-        f"--tp {flags.tp_size}": flags.tp_size > 1,
-        f"--pp {flags.pp_size}": flags.pp_size > 1,
-        f"--dp {flags.dp_size}": flags.dp_size > 1,
-    }
-    if unserved := tuple(flag for flag, is_asked in asked.items() if is_asked):
-        raise UnservedFlagsError(flags=unserved)
-
-
-def _page_size(plan: Plan) -> int:
-    """Return the flags' page size, or the smallest that every backend takes.
-
-    Raises:
-        PageSizeError: there is none.
-    """
-    if plan.flags.page_size is not None:
-        return plan.flags.page_size
-    match plan["page_sizes"].value:
-        case Exact(size) | MultipleOf(size):
-            return size
-        case OneOf(sizes):
-            return min(sizes)
-        case Conflict() as conflict:
-            raise PageSizeError(conflict=str(conflict))
-        case _:  # any, or nobody said
-            return 1

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from backend_caps import Plan, ServerFlags, discover, resolve
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.stats import StepObserver
 from tests.runtime.oracle import Job

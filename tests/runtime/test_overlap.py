@@ -5,8 +5,9 @@ import pytest
 from backend_caps.conformance.simulator import Simulation, register, simulate
 from backend_caps.conformance.simulator.queues import Op
 from backend_caps.conformance.simulator.streams import Stream
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from tests.runtime.engines import plan_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backend_caps.runtime.engine import EngineOptions
+from backend_caps.runtime.options import EngineOptions
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
 from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
 from tests.runtime.oracle import Oracle

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.random_llama import random_llama
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.pipeline import (
     ChunkLimits,
+    ChunkLimitsError,
     ChunkProfiler,
     ChunkTimeFit,
     DynamicChunks,
@@ -102,8 +104,7 @@ def test_profile_of_an_engine_runs_through(engine: Engine) -> None:
     """Every forward of the profile succeeds; how its times bend is the machine's business."""
     sizes = profile_chunks(_profiler(engine), LIMITS)
 
-    bends = {OffCause.NOT_CONVEX, OffCause.NOT_MONOTONE}
-    assert isinstance(sizes, DynamicChunks) or sizes.off.cause in bends
+    assert isinstance(sizes, DynamicChunks) or sizes.off.cause is OffCause.NOT_CONVEX
 
 
 @pytest.mark.parametrize(
@@ -147,3 +148,25 @@ def test_prompt_in_dynamic_chunks_has_the_same_tokens(folder: Path, device: torc
 
     assert chunks.seen == [96, 32, 32, 16, 16, 8]
     assert cut == whole
+
+
+def test_engine_that_balances_chunks_has_the_same_tokens(
+    folder: Path, device: torch.device
+) -> None:
+    """Whatever the engine's own profile comes to cuts its prompts, and changes no token."""
+    options = EngineOptions(chunked_prefill_size=64)
+    engine = make_engine(folder, *ARGUMENTS, device=device, options=options)
+    before = engine.generate([PROMPT], max_new_tokens=8)
+
+    sizes = engine.balance_chunks()
+
+    assert engine.waiting.chunk_rule is sizes
+    assert engine.generate([PROMPT], max_new_tokens=8) == before
+
+
+def test_engine_without_chunks_has_none_to_balance(folder: Path, device: torch.device) -> None:
+    """An engine that runs prompts whole says what to give it."""
+    engine = make_engine(folder, *ARGUMENTS, device=device)
+
+    with pytest.raises(ChunkLimitsError, match="chunks of at most 0 tokens"):
+        engine.balance_chunks()

@@ -130,11 +130,11 @@ def test_fit_time_is_the_quadratic() -> None:
         ),
         pytest.param(
             range(10, 110, 10),
-            (1e-6, -1e-4, 1e-2),
-            OffCause.NOT_MONOTONE,
-            "the fit over 10 chunks of 10 to 100 tokens has a=1e-06, b=-0.0001, c=0.01; at 10 "
-            "tokens it falls, by 8e-05 s each",
-            id="falls first",
+            (0.0, -1e-4, 1e-2),
+            OffCause.NOT_CONVEX,
+            "the fit over 10 chunks of 10 to 100 tokens has a=-8.63e-07, b=0, c=0.00782; a > 0 "
+            "was expected: time has to bend upwards",
+            id="falls",
         ),
     ],
 )
@@ -145,6 +145,14 @@ def test_fit_that_cannot_be_used_has_a_reason(
     fit = fit_chunk_times(_samples(sizes, *terms))
 
     assert fit == ChunksOff(cause=cause, reason=reason)
+
+
+def test_fit_of_times_that_fall_first_has_no_linear_term() -> None:
+    """Where the best quadratic falls at its start, the best one that rises throughout is taken."""
+    fit = fit_chunk_times(_samples(range(10, 1010, 10), 1e-6, -1e-4, 1e-2))
+
+    assert isinstance(fit, ChunkTimeFit)
+    assert (fit.a > 0, fit.b, fit.time_s(900) > fit.time_s(10)) == (True, 0.0, True)
 
 
 @pytest.mark.parametrize("b", [0.0, 1e-4])

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import FinishReason, Request, Sampling
 from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
 from tests.runtime.observed import Kept

@@ -50,6 +50,9 @@ class ChunkTimeFit(BaseModel):
 def fit_chunk_times(samples: Sequence[ChunkSample]) -> ChunkTimeFit | ChunksOff:
     """Fit a quadratic to measured times by least squares, or say why none fits.
 
+    No token takes less than no time, so b is at least 0: where the best fit has a smaller one,
+    the best fit without b is taken. Noise in the times of short chunks would bend it down else.
+
     Args:
         samples: the warm-up is not among them.
     """
@@ -67,10 +70,6 @@ def fit_chunk_times(samples: Sequence[ChunkSample]) -> ChunkTimeFit | ChunksOff:
     if fit.a * longest**2 <= _ROUNDING * max(sample.time_s for sample in samples):
         reason = f"the fit {over} has {fit}; a > 0 was expected: time has to bend upwards"
         return ChunksOff.because(OffCause.NOT_CONVEX, reason)
-    slope = 2 * fit.a * shortest + fit.b
-    if slope <= 0:
-        reason = f"the fit {over} has {fit}; at {shortest} tokens it falls, by {-slope:.3g} s each"
-        return ChunksOff.because(OffCause.NOT_MONOTONE, reason)
     return fit
 
 
@@ -79,7 +78,16 @@ def _least_squares(samples: Sequence[ChunkSample]) -> ChunkTimeFit:
     longest = max(sample.num_tokens for sample in samples)
     lengths = torch.tensor([own.num_tokens / longest for own in samples], dtype=torch.float64)
     times = torch.tensor([own.time_s for own in samples], dtype=torch.float64)
-    powers = torch.stack((lengths.square(), lengths, torch.ones_like(lengths)), dim=1)
-    solved: list[float] = torch.linalg.lstsq(powers, times[:, None]).solution[:, 0].tolist()
-    a, b, c = solved
+    squares, ones = lengths.square(), torch.ones_like(lengths)
+    a, b, c = _solved((squares, lengths, ones), times)
+    if b < 0:
+        b = 0.0
+        a, c = _solved((squares, ones), times)
     return ChunkTimeFit(a=a / longest**2, b=b / longest, c=c)
+
+
+def _solved(powers: Sequence[torch.Tensor], times: torch.Tensor) -> list[float]:
+    """Return the factor of each power that comes closest to the times."""
+    columns = torch.stack(tuple(powers), dim=1)
+    factors: list[float] = torch.linalg.lstsq(columns, times[:, None]).solution[:, 0].tolist()
+    return factors

@@ -20,8 +20,6 @@ class OffCause(Enum):
     """A forward of the profile raised."""
     NOT_CONVEX = "not_convex"
     """Time does not grow faster than the number of tokens, so later chunks cost no more."""
-    NOT_MONOTONE = "not_monotone"
-    """By the fit, a longer chunk takes less time."""
     RANKS_DISAGREE = "ranks_disagree"
     """A rank could not read the first rank's record, or cuts prompts by other limits."""
 

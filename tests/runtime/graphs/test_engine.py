@@ -4,7 +4,8 @@ import pytest
 
 from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.engine import Engine, EngineOptions
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.stats import StepStats
 from tests.runtime.engines import plan_of, run
 from tests.runtime.graphs.rig import SIMULATED

@@ -1,0 +1,107 @@
+"""What an engine is made with: its options, and what it takes from a plan's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from backend_caps.capability.kind import Phase
+from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
+from backend_caps.capability.spelling import AUTO
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.errors import PageSizeError, PoolShapeError, UnservedFlagsError
+from backend_caps.runtime.graphs import Bucket, mixed_buckets, uniform_buckets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What the plan does not say: how much room there is, and how steps are cut.
+
+    Raises:
+        PoolShapeError: a number of tokens is below 1.
+    """
+
+    max_running_requests: int = 64
+    """Rows of the request pool, row 0 aside."""
+    max_total_tokens: int | None = None
+    """Tokens that the KV cache holds; None is room for 8 full contexts."""
+    max_prefill_tokens: int = 8192
+    """The most prompt tokens of a step; a longer prompt has a step of its own."""
+    chunked_prefill_size: int | None = None
+    """Cut prompts so that no step has more prompt tokens; None runs every prompt whole."""
+    dtype: torch.dtype | None = None
+    """What the model computes in; None is what its folder says."""
+    graph_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    """Batch sizes of decode that graphs are captured for; a batch is padded to the next one."""
+    graph_token_counts: tuple[int, ...] = ()
+    """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly."""
+
+    def __post_init__(self) -> None:
+        sizes = {
+            "max_total_tokens": self.max_total_tokens,
+            "max_prefill_tokens": self.max_prefill_tokens,
+            "chunked_prefill_size": self.chunked_prefill_size,
+        }
+        for name, size in sizes.items():
+            if size is not None and size < 1:
+                raise PoolShapeError(field=name, value=size)
+
+
+def buckets_of(options: EngineOptions) -> Mapping[Phase, Sequence[Bucket]]:
+    """List the sizes of batch that the options name, up to the largest that can be."""
+    most, sizes = options.max_running_requests, options.graph_batch_sizes
+    smaller = [size for size in sizes if size < most]
+    return {
+        Phase.DECODE: uniform_buckets((*smaller, most)) if sizes else (),
+        Phase.PREFILL: mixed_buckets(most, options.graph_token_counts),
+    }
+
+
+KV_CACHE_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+)
+
+
+def check_flags(flags: ServerFlags) -> None:
+    """Refuse flags of a server that this engine is not.
+
+    Raises:
+        UnservedFlagsError: names them all.
+    """
+    kv_cache_dtype = flags.kv_cache_dtype
+    asked = {
+        f"--speculative-algorithm {flags.speculative_algorithm}": flags.speculative_algorithm,
+        "--enable-two-batch-overlap": flags.enable_two_batch_overlap,
+        "--enable-dp-attention": flags.enable_dp_attention,
+        "--enable-kv-cache-sharding": flags.enable_kv_cache_sharding,
+        f"--disaggregation-mode {flags.disaggregation_mode}": flags.disaggregation_mode != "null",
+        f"--kv-cache-dtype {kv_cache_dtype}": kv_cache_dtype not in (AUTO, *KV_CACHE_DTYPES),
+        f"--tp {flags.tp_size}": flags.tp_size > 1,
+        f"--pp {flags.pp_size}": flags.pp_size > 1,
+        f"--dp {flags.dp_size}": flags.dp_size > 1,
+    }
+    if unserved := tuple(flag for flag, is_asked in asked.items() if is_asked):
+        raise UnservedFlagsError(flags=unserved)
+
+
+def page_size_of(plan: Plan) -> int:
+    """Return the flags' page size, or the smallest that every backend takes.
+
+    Raises:
+        PageSizeError: there is none.
+    """
+    if plan.flags.page_size is not None:
+        return plan.flags.page_size
+    match plan["page_sizes"].value:
+        case Exact(size) | MultipleOf(size):
+            return size
+        case OneOf(sizes):
+            return min(sizes)
+        case Conflict() as conflict:
+            raise PageSizeError(conflict=str(conflict))
+        case _:  # any, or nobody said
+            return 1
