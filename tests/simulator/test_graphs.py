@@ -162,6 +162,19 @@ def test_graph_memory_is_its_own() -> None:
         assert address not in outside
 
 
+def test_freed_memory_is_poisoned_in_a_replay() -> None:
+    """What a capture freed is poison at that place of every replay."""
+    with simulate():
+        captured = CUDAGraph()
+        with graph(captured):
+            freed = torch.ones(4, device="sim")
+            del freed
+            unwritten = torch.empty(4, device="sim")
+        captured.replay()
+
+        assert unwritten.isnan().all().item()
+
+
 def test_graphs_share_a_pool() -> None:
     """A second graph reuses what the first one freed, where they share a pool."""
     with simulate():

@@ -71,6 +71,16 @@ def test_pinned_memory_is_written_when_the_copy_runs() -> None:
         assert (early, pinned.tolist()) == ([0, 0], [1, 1])
 
 
+def test_copy_of_inference_mode_runs_after_it() -> None:
+    """A copy that inference mode launched may run when it is over."""
+    with simulate("lazy"):
+        with torch.inference_mode():
+            pinned = torch.ones(2, device="sim").to("cpu", non_blocking=True)
+        sim.current_stream().synchronize()
+
+        assert pinned.tolist() == [1, 1]
+
+
 @pytest.mark.parametrize(
     "copy",
     [

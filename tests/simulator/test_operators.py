@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from backend_caps.conformance.simulator import Schedule, UnsupportedOperatorError, simulate
+from backend_caps.conformance.simulator import streams as sim
+from backend_caps.conformance.simulator.streams import Stream
 
 Call = Callable[[torch.device], Tensor]
 
@@ -158,17 +160,51 @@ def test_equal_waits_for_its_answer(schedule: Schedule) -> None:
         assert not torch.equal(numbers + 1, numbers)
 
 
+def _drawn(word: str) -> tuple[float, ...]:
+    """Draw on two streams, of which the schedule may run the second one first."""
+    torch.manual_seed(1)
+    with simulate(word):
+        first, side = torch.rand(2, device="sim"), Stream()
+        with sim.stream(side):
+            second = torch.multinomial(torch.ones(9, device="sim"), 2).tolist()
+        return (*second, *first.tolist())
+
+
 def test_random_numbers_do_not_depend_on_order() -> None:
     """Random numbers are drawn in the order of the launches, whatever order they run in."""
-    drawn = set()
-    for word in ("eager", "lazy", "random:4"):
-        torch.manual_seed(1)
-        with simulate(word):
-            first = torch.rand(2, device="sim")
-            second = torch.multinomial(torch.ones(9, device="sim"), 2)
-            drawn.add((*second.tolist(), *first.tolist()))
+    drawn = {_drawn(word) for word in ("eager", "starve:0", "random:4")}
 
     assert len(drawn) == 1
+
+
+def test_host_number_goes_with_the_launch() -> None:
+    """A number of the host is the one that it was at the launch."""
+    with simulate("lazy"):
+        number = torch.tensor(1.0)
+        result = torch.ones(2, device="sim") + number
+        number.fill_(9)
+
+        assert result.tolist() == [2, 2]
+
+
+def test_equal_numbers_of_other_types_give_other_dtypes() -> None:
+    """1, 1.0 and True are equal, and make results of different dtypes."""
+    with simulate():
+        numbers = torch.ones(2, dtype=torch.bool, device="sim")
+        dtypes = [(numbers + number).dtype for number in (1, 1.0, True)]
+
+    assert dtypes == [torch.int64, torch.float32, torch.bool]
+
+
+def test_tensor_of_before_is_viewed_in_inference_mode() -> None:
+    """In inference mode a view of a tensor from outside can be written to, and shows in it."""
+    with simulate():
+        table = torch.zeros(2, 3, device="sim")
+        with torch.inference_mode():
+            table[1].fill_(4)
+        table[0].fill_(2)
+
+        assert table.tolist() == [[2] * 3, [4] * 3]
 
 
 def test_operator_refuses_host_tensor() -> None:

@@ -118,6 +118,19 @@ def test_event_query_tells_whether_work_ran() -> None:
         assert (before, event.query()) == (False, True)
 
 
+def test_starving_ends_with_a_wait() -> None:
+    """Once the host waited for a starved stream, what waited for that one runs by itself."""
+    with simulate("starve:0"):
+        side, numbers = Stream(), torch.zeros(1, device="sim")
+        side.wait_stream(sim.current_stream())
+        with sim.stream(side):
+            numbers.add_(1)
+        late = side.record_event()
+        sim.current_stream().synchronize()
+
+        assert late.query()
+
+
 def test_polling_comes_to_an_end() -> None:
     """A host that asks again and again gets a yes, though nothing runs by itself."""
     with simulate("lazy"):
