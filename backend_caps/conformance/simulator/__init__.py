@@ -8,6 +8,7 @@ from backend_caps.conformance.simulator.device import DEVICE_NAME, register
 from backend_caps.conformance.simulator.errors import (
     CaptureError,
     DirtyRunError,
+    GraphStateError,
     NestedSimulationError,
     ScheduleError,
     SimDeviceError,
@@ -26,6 +27,7 @@ __all__ = [
     "Access",
     "CaptureError",
     "DirtyRunError",
+    "GraphStateError",
     "HostSync",
     "NestedSimulationError",
     "Policy",

@@ -46,5 +46,10 @@ class PinnedMemory:
         return self.serial(tensor) is not None
 
 
+def is_pinned(serial: int) -> bool:
+    """Tell by its number whether a block is pinned memory, or the device's."""
+    return serial < 0
+
+
 def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()

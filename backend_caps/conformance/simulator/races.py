@@ -129,10 +129,6 @@ class RaceDetector:
         """Take in what the host does to pinned memory."""
         self.launch(HOST, name, site, reads, writes)
 
-    def after_host(self, stream: int) -> None:
-        """Order what a stream does next after what the host did before: a launch does that."""
-        self.wait_for_stream(stream, HOST)
-
     @_later
     def record(self, event: int, stream: int) -> None:
         """Take in that an event was recorded."""
@@ -150,7 +146,11 @@ class RaceDetector:
             self._handler._handle_event_wait(event, stream)  # noqa: SLF001
 
     def wait_for_stream(self, stream: int, other: int) -> None:
-        """Take in that a stream waits for another."""
+        """Take in that a stream waits for another.
+
+        It does for the host, where it is given work on memory that the host has: a launch comes
+        after all that the host did before.
+        """
         event = next(self._fresh_events)
         self.record(event, other)
         self.wait(stream, event)

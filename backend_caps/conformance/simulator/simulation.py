@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from backend_caps.conformance.simulator.allocator import Allocator, Block, Lease
 from backend_caps.conformance.simulator.errors import CaptureError, DirtyRunError
-from backend_caps.conformance.simulator.pinned import PinnedMemory
+from backend_caps.conformance.simulator.pinned import PinnedMemory, is_pinned
 from backend_caps.conformance.simulator.policies import Schedule, adversary_of
 from backend_caps.conformance.simulator.queues import NO_BLOCKS, Engine, Marker, Op, Wait
-from backend_caps.conformance.simulator.races import Race, RaceDetector
+from backend_caps.conformance.simulator.races import HOST, Race, RaceDetector
 from backend_caps.conformance.simulator.recording import Capture
 from backend_caps.conformance.simulator.sites import Site, call_site
 
@@ -108,7 +108,8 @@ class Simulation:
         """Put work on a stream, and let run what the schedule lets run."""
         self.num_ops += 1
         if self.detector is not None:
-            self.detector.after_host(handle)
+            if any(is_pinned(block) for block in op.reads | op.writes):
+                self.detector.wait_for_stream(handle, HOST)
             self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
         self.engine.append(handle, op)
         self._adversary.after_launch(self.engine)
