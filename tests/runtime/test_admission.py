@@ -244,11 +244,21 @@ def test_choose_retractions_takes_the_latest_and_never_the_last(
     freed = sum(memory.num_pages(request.row) for request in chosen)
     still = sum(missing[request.number] for request in left)
     assert [request.number for request in chosen] == [*range(len(stays))][::-1][: len(chosen)]
-    assert len(left) == 1 or still <= memory.pages.num_free + freed
+    assert len(left) == 1 or (left and still <= memory.pages.num_free + freed)
+
+
+def test_choose_retractions_keeps_the_last_where_it_does_not_fit() -> None:
+    """One request alone stays, also where no page is left for its next token."""
+    memory, _ = make_memory(num_tokens=5)
+    request = make_request()
+    enter(memory, request)
+    memory.grow([1], [5])
+
+    assert choose_retractions([request], [1], memory) == []
 
 
 def test_choose_retractions_takes_nobody_where_all_fit() -> None:
-    """Enough free pages retract nobody, and one more request than they serve one."""
+    """Enough free pages retract nobody."""
     memory, _ = make_memory(num_tokens=12)
     requests = [make_request(number) for number in range(2)]
     enter(memory, *requests)

@@ -150,7 +150,12 @@ def test_engine_refuses_backends_that_share_no_page_size(oracle: Oracle) -> None
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--speculative-algorithm", "EAGLE"), ("--enable-two-batch-overlap",), ("--tp", "2")],
+    [
+        ("--speculative-algorithm", "EAGLE"),
+        ("--enable-two-batch-overlap",),
+        ("--tp", "2"),
+        ("--kv-cache-dtype", "fp8_e5m2"),
+    ],
 )
 def test_engine_refuses_flags_of_another_server(oracle: Oracle, arguments: tuple[str, ...]) -> None:
     """What this engine does not do is refused by the flag that asks for it."""

@@ -12,6 +12,7 @@ from tests.runtime.observed import Kept
 from tests.runtime.oracle import Job, Oracle
 
 LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
+Asked = list[tuple[tuple[int, ...], int]]
 CHUNKED = EngineOptions(chunked_prefill_size=8)
 
 
@@ -235,3 +236,49 @@ def test_sampled_tokens_are_the_same_in_every_way_of_running(
     )
 
     assert tokens == expected
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)])
+def test_half_run_prompt_gives_way_to_who_runs(
+    oracle: Oracle, loop: tuple[str, ...], mixed: tuple[str, ...]
+) -> None:
+    """Where a cut prompt and a running request fill the KV cache, the prompt starts anew."""
+    asked = [(oracle.jobs[3].prompt, 24), (oracle.jobs[26].prompt, 4)]
+    full = EngineOptions(max_total_tokens=32, chunked_prefill_size=4)
+    engine = make_engine(oracle.folder, *loop, *mixed, options=full)
+
+    running, cut = _run_some_steps(engine, asked)
+
+    assert (running.num_retractions, cut.num_retractions > 0) == (0, True)
+    assert [running.output, cut.output] == _in_a_roomy_engine(oracle, asked)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)])
+def test_token_of_an_earlier_stay_is_dropped(
+    oracle: Oracle, loop: tuple[str, ...], mixed: tuple[str, ...]
+) -> None:
+    """Who is taken out while a step is under way, and is back at once, gets that token once."""
+    # With 4 and 8 tokens, both begin a page with their 10th token: one page is left for two.
+    asked = [(oracle.jobs[3].prompt, 10), (oracle.jobs[7].prompt, 10)]
+    arguments = (*loop, *mixed, "--page-size", "4")
+    engine = make_engine(oracle.folder, *arguments, options=EngineOptions(max_total_tokens=32))
+
+    first, retracted = _run_some_steps(engine, asked)
+
+    assert (first.num_retractions, retracted.num_retractions) == (0, 1)
+    assert [first.output, retracted.output] == _in_a_roomy_engine(oracle, asked)
+
+
+def _run_some_steps(engine: Engine, asked: Asked) -> list[Request]:
+    """Run requests for more steps than they need, each as many tokens as it asked for."""
+    requests = [engine.submit(prompt, _unstopped(count)) for prompt, count in asked]
+    for _ in range(300):
+        engine.step()
+    return requests
+
+
+def _in_a_roomy_engine(oracle: Oracle, asked: Asked) -> list[list[int]]:
+    """Say what the tokens are where everything fits."""
+    return [request.output for request in _run_some_steps(make_engine(oracle.folder), asked)]
