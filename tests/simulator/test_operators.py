@@ -240,3 +240,18 @@ def test_numpy_view_is_refused() -> None:
         assert numbers.numpy(force=True).tolist() == [1, 1]
         with pytest.raises(TypeError, match=r"by \.cpu\(\) first"):
             numbers.numpy()
+
+
+def test_number_is_formatted() -> None:
+    """A tensor of one number prints as that number where a format is asked for."""
+    with simulate("lazy"):
+        numbers = torch.full((2,), 0.5, device="sim")
+
+        assert f"{numbers.sum():.2f}" == "1.00"
+        assert repr(numbers) == "sim tensor([0.5000, 0.5000])"
+
+
+def test_operator_refuses_to_change_a_shape() -> None:
+    """A view that is taken in place is refused, and another operator named."""
+    with simulate(), pytest.raises(UnsupportedOperatorError, match="use the one that returns"):
+        torch.ones(1, 2, device="sim").squeeze_()

@@ -114,6 +114,9 @@ class SimTensor(torch.Tensor):
         """Tell that device memory is not pinned host memory."""
         return False
 
+    def __format__(self, format_spec: str) -> str:
+        return format(self.cpu(), format_spec)
+
     def __repr__(self) -> str:  # type: ignore[override]
         return f"sim {self.cpu()!r}"
 
@@ -341,7 +344,7 @@ def _compute_many(outs: Sequence[Tensor | None], compute: Callable[[], object]) 
 def run_write(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     """Write to arguments."""
     if torch.Tag.inplace_view in operator.func.tags:
-        refuse(operator, "it changes a tensor's shape in place")
+        refuse(operator, "it changes a shape in place; use the one that returns a new view")
     call = lower(operator, args, kwargs)
     if operator.is_out or not operator.has_one_tensor:
         _, results = _RESULTS.lookup(operator.func, call.key, call.args, call.kwargs)
@@ -363,7 +366,7 @@ def _require_sizes(
     for name, result in zip(operator.written, results, strict=True):
         size = tuple(cast("Tensor", _argument(operator, name, args, kwargs)).shape)
         if result is not None and result.size != size:
-            refuse(operator, f"{name}= has shape {size}, and the result {result.size}")
+            refuse(operator, f"{name}= has shape {size}, and the result {result.size}; make it so")
 
 
 def _argument(operator: Operator, name: str, args: Args, kwargs: Kwargs) -> object:
