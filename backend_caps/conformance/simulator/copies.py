@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from backend_caps.conformance.simulator.lowering import blocks_of
 from backend_caps.conformance.simulator.ops import (
     OPERATORS,
     AnyOperator,
@@ -21,20 +22,12 @@ from backend_caps.conformance.simulator.ops import (
     aten,
 )
 from backend_caps.conformance.simulator.queues import NO_BLOCKS, Op, no_dispatch
+from backend_caps.conformance.simulator.running import result_of, run_fresh, run_read, run_write
 from backend_caps.conformance.simulator.simulation import current
 from backend_caps.conformance.simulator.sites import call_site
-from backend_caps.conformance.simulator.tensor import (
-    Args,
-    Handler,
-    Kwargs,
-    SimTensor,
-    allocate,
-    blocks_of,
-    result_of,
-    run_fresh,
-    run_read,
-    run_write,
-)
+from backend_caps.conformance.simulator.tensor import Args, Kwargs, SimTensor, allocate
+
+Handler = Callable[[Operator, Args, Kwargs], object]
 
 _COPY = OPERATORS[aten.copy_.default]
 

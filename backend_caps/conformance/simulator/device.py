@@ -13,8 +13,9 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from backend_caps.conformance.simulator import copies, graphs, streams
+from backend_caps.conformance.simulator.dispatching import dispatch
 from backend_caps.conformance.simulator.ops import OPERATORS, WHOLE, AnyOperator
-from backend_caps.conformance.simulator.tensor import SPECIAL, dispatch
+from backend_caps.conformance.simulator.tensor import SimTensor
 
 DEVICE_NAME = "sim"
 
@@ -76,7 +77,7 @@ def register() -> torch.device:
         RuntimeError: torch's, where another device has the name of PrivateUse1 already.
     """
     _setup_privateuseone_for_python_backend(DEVICE_NAME, SimModule(f"torch.{DEVICE_NAME}"))
-    SPECIAL.update(copies.HANDLERS)
+    SimTensor.dispatch = dispatch
     for name, implementation in _FACTORIES.items():
         torch.library.impl(f"aten::{name}", "PrivateUse1", implementation, lib=_library())
     for func in copies.MADE_ON_HOST:

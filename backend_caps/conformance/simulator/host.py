@@ -16,18 +16,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from backend_caps.conformance.simulator.dispatching import dispatch
+from backend_caps.conformance.simulator.lowering import accesses, blocks_of
 from backend_caps.conformance.simulator.ops import OPERATORS, AnyOperator, Effect, Operator, aten
 from backend_caps.conformance.simulator.queues import NO_BLOCKS, Blocks
 from backend_caps.conformance.simulator.simulation import Simulation
 from backend_caps.conformance.simulator.sites import call_site
-from backend_caps.conformance.simulator.tensor import (
-    Args,
-    Kwargs,
-    SimTensor,
-    accesses,
-    blocks_of,
-    dispatch,
-)
+from backend_caps.conformance.simulator.tensor import Args, Kwargs, SimTensor
 
 Method = Callable[..., object]
 

@@ -1,0 +1,30 @@
+"""Which way each of torch's operators runs on the device.
+
+Collectives and backward are not there. Random numbers are drawn in the order of the launches.
+"""
+
+from __future__ import annotations
+
+from backend_caps.conformance.simulator.copies import HANDLERS
+from backend_caps.conformance.simulator.ops import OPERATORS, AnyOperator, Effect
+from backend_caps.conformance.simulator.running import run_fresh, run_read, run_view, run_write
+from backend_caps.conformance.simulator.tensor import Args, Kwargs
+
+
+def dispatch(func: AnyOperator, args: Args, kwargs: Kwargs) -> object:
+    """Run one of torch's operators on tensors of the device."""
+    operator = OPERATORS[func]
+    special = HANDLERS.get(func)
+    if special is not None:
+        return special(operator, args, kwargs)
+    match operator.effect:
+        case Effect.FRESH:
+            return run_fresh(operator, args, kwargs)
+        case Effect.VIEW:
+            return run_view(operator, args, kwargs)
+        case Effect.WRITE:
+            return run_write(operator, args, kwargs)
+        case Effect.READ:
+            return run_read(operator, args, kwargs)
+        case Effect.COMPOSITE:
+            return func.decompose(*args, **kwargs)
