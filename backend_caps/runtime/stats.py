@@ -110,8 +110,8 @@ def now_s() -> float:
 def total_seq_lens(batch: ScheduleBatch) -> int:
     """Sum the lengths of a batch's contexts, by the mirror or, without one, by its requests.
 
-    The mirror has the lengths that the step started from; a request has what the host has seen,
-    which is behind by the steps under way.
+    The mirror has a plain step's own tokens in it, and a speculative step's not yet; a request has
+    what the host has seen, which is behind by the steps under way.
     """
     if batch.seq_lens_cpu is not None:
         return sum(batch.seq_lens_cpu.tolist())
