@@ -1,4 +1,4 @@
-"""Copies between the host and the device, and operators that make tensors.
+"""Copies between the host and the device.
 
 Pageable memory is staged at once, and a copy into it makes the host wait, as does every copy that
 is not asked to be non-blocking. A non-blocking copy reads and writes pinned memory when it runs.
@@ -6,34 +6,30 @@ is not asked to be non-blocking. A non-blocking copy reads and writes pinned mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from backend_caps.conformance.simulator.factories import without_place
 from backend_caps.conformance.simulator.lowering import blocks_of
-from backend_caps.conformance.simulator.ops import (
-    OPERATORS,
-    AnyOperator,
-    Metadata,
-    Operator,
-    aten,
-)
-from backend_caps.conformance.simulator.queues import NO_BLOCKS, Op, no_dispatch
-from backend_caps.conformance.simulator.running import result_of, run_fresh, run_read, run_write
+from backend_caps.conformance.simulator.ops import OPERATORS, AnyOperator, Operator, aten
+from backend_caps.conformance.simulator.queues import NO_BLOCKS, Op
+from backend_caps.conformance.simulator.running import Handler, result_of, run_fresh, run_write
 from backend_caps.conformance.simulator.simulation import current
 from backend_caps.conformance.simulator.sites import call_site
-from backend_caps.conformance.simulator.tensor import Args, Kwargs, SimTensor, allocate
-
-Handler = Callable[[Operator, Args, Kwargs], object]
+from backend_caps.conformance.simulator.tensor import Args, Kwargs, SimTensor
 
 _COPY = OPERATORS[aten.copy_.default]
 
 
 def copy_between(dst: Tensor, src: Tensor, *, non_blocking: bool) -> Tensor:
-    """Copy from or to the device, and between places on it.
+    """Copy from or to the device.
+
+    dst  any shape and dtype, on the host or the device  written
+    src  a shape that broadcasts to it, host or device  read
 
     Stream: enqueued on the current stream.
     Sync: the current stream, unless it is non-blocking and the host's side is pinned, or on the
@@ -79,7 +75,7 @@ def _to_copy(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     A non-blocking copy to the host gets pinned memory, as it does from CUDA.
     """
     device = cast("torch.device | None", kwargs.get("device"))
-    on_device = _without_place(kwargs)
+    on_device = without_place(kwargs)
     src = cast("SimTensor", args[0])
     if device is None or device.type != "cpu":
         return run_fresh(operator, args, on_device)
@@ -95,155 +91,13 @@ def _to_copy(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     return copy_between(dst, src, non_blocking=non_blocking)
 
 
-_PLACES = frozenset({"device", "layout", "pin_memory", "non_blocking"})
-
-
-def _without_place(kwargs: Kwargs) -> dict[str, object]:
-    return {name: value for name, value in kwargs.items() if name not in _PLACES}
-
-
-def _make_like(operator: Operator, args: Args, kwargs: Kwargs) -> object:
-    """Make a tensor like another one: on its device, or on the host if that is asked for."""
-    device = cast("torch.device | None", kwargs.get("device"))
-    if device is None or device.type != "cpu":
-        on_device = _without_place(kwargs)
-        if operator.func in _EMPTY:
-            return allocate(current(), result_of(operator, args, on_device))
-        return run_fresh(operator, args, on_device)
-    like = cast("SimTensor", args[0])
-    if kwargs.get("pin_memory"):
-        result = result_of(operator, args, _without_place(kwargs))
-        assert operator.func in _EMPTY, f"{operator.name} with pin_memory"
-        return current().pinned.empty(result.size, result.dtype)
-    return operator.func(like.raw, *args[1:], **kwargs)
-
-
-_EMPTY: tuple[AnyOperator, ...] = (
-    aten.empty_like.default,
-    aten.new_empty.default,
-    aten.new_empty_strided.default,
-)
-_LIKE: tuple[AnyOperator, ...] = (
-    *_EMPTY,
-    aten.full_like.default,
-    aten.new_full.default,
-    aten.new_ones.default,
-    aten.new_zeros.default,
-    aten.ones_like.default,
-    aten.rand_like.default,
-    aten.randint_like.default,
-    aten.randint_like.low_dtype,
-    aten.randn_like.default,
-    aten.zeros_like.default,
-)
-
-
-def _index(operator: Operator, args: Args, kwargs: Kwargs) -> object:
-    """Index: by numbers, or by a mask, whose result's shape the host has to wait for."""
-    run = run_read if _has_mask(args[1]) else run_fresh
-    return run(operator, args, kwargs)
-
-
-def _index_put(operator: Operator, args: Args, kwargs: Kwargs) -> object:
-    """Write where an index says; a mask with one value is filled, and others become numbers."""
-    if _has_mask(args[1]) and cast("Tensor", args[2]).numel() != 1:
-        simulation = current()
-        stream = simulation.current_stream
-        simulation.synchronize_stream(stream, operator.name, simulation.hidden_syncs)
-    return run_write(operator, args, kwargs)
-
-
-def _has_mask(indices: object) -> bool:
-    masks = (torch.bool, torch.uint8)
-    return any(
-        isinstance(index, Tensor) and index.dtype in masks for index in cast("Args", indices)
-    )
-
-
-def _repeat_interleave(operator: Operator, args: Args, kwargs: Kwargs) -> object:
-    """Repeat: into a known size, or into one that the host has to wait for."""
-    run = run_read if kwargs.get("output_size") is None else run_fresh
-    return run(operator, args, kwargs)
-
-
-def _is_pinned(operator: Operator, args: Args, kwargs: Kwargs) -> bool:  # noqa: ARG001
-    return False
-
-
-def _detach(operator: Operator, args: Args, kwargs: Kwargs) -> object:  # noqa: ARG001
-    return args[0]
-
-
-HANDLERS: Mapping[AnyOperator, Handler] = {
-    **dict.fromkeys(_LIKE, _make_like),
-    aten._index_put_impl_.default: _index_put,
-    aten._to_copy.default: _to_copy,  # noqa: SLF001
-    aten.copy_.default: _copy,
-    aten.detach_.default: _detach,
-    aten.index.Tensor: _index,
-    aten.index_put_.default: _index_put,
-    aten.is_pinned.default: _is_pinned,
-    aten.repeat_interleave.Tensor: _repeat_interleave,
-}
-"""Operators whose effect their schema does not tell."""
-
-
-def empty(size: Sequence[int], dtype: torch.dtype | None = None, **_place: object) -> SimTensor:
-    """Allocate memory of the current stream: poison."""
-    with no_dispatch():
-        return _allocated(torch.empty(size, dtype=dtype, device="meta"))
-
-
-def empty_strided(
-    size: Sequence[int],
-    stride: Sequence[int],
-    dtype: torch.dtype | None = None,
-    **_place: object,
-) -> SimTensor:
-    """Allocate memory of the current stream for these strides: poison."""
-    with no_dispatch():
-        return _allocated(torch.empty_strided(size, stride, dtype=dtype, device="meta"))
-
-
-def _allocated(tensor: Tensor) -> SimTensor:
-    return allocate(current(), Metadata.of(tensor))
-
-
-def made_on_host(func: AnyOperator) -> Callable[..., object]:
-    """Make a factory of values that the host computes, and a launch on the current stream writes.
-
-    torch's own way is to make an empty tensor and resize it.
-    """
-
-    def make(*args: object, **options: object) -> SimTensor:
-        with no_dispatch():
-            made = cast(
-                "Tensor", func(*args, **_without_place(options), device=torch.device("cpu"))
-            )
-            tensor = _allocated(made)
-        operator = OPERATORS[func]
-        work = partial(tensor.raw.copy_, made)
-        current().launch(Op(operator.name, call_site(), work, NO_BLOCKS, blocks_of(tensor)))
-        return tensor
-
-    return make
-
-
-MADE_ON_HOST: tuple[AnyOperator, ...] = (
-    aten.arange.default,
-    aten.arange.start,
-    aten.arange.start_step,
-    aten.eye.default,
-    aten.eye.m,
-    aten.linspace.default,
-    aten.randperm.default,
-    aten.randperm.generator,
-    aten.tril_indices.default,
-    aten.triu_indices.default,
-)
-"""Factories whose values the host computes."""
-
-
 def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
     """Copy between the host and the device, where torch does so by itself."""
     return copy_between(dst, src, non_blocking=non_blocking)
+
+
+COPIES: Mapping[AnyOperator, Handler] = {
+    aten._to_copy.default: _to_copy,  # noqa: SLF001
+    aten.copy_.default: _copy,
+}
+"""Operators that copy."""

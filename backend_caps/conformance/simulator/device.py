@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from backend_caps.conformance.simulator import copies, graphs, streams
+from backend_caps.conformance.simulator import copies, factories, graphs, streams
 from backend_caps.conformance.simulator.dispatching import dispatch
 from backend_caps.conformance.simulator.ops import OPERATORS, WHOLE, AnyOperator
 from backend_caps.conformance.simulator.tensor import SimTensor
@@ -80,8 +80,8 @@ def register() -> torch.device:
     SimTensor.dispatch = dispatch
     for name, implementation in _FACTORIES.items():
         torch.library.impl(f"aten::{name}", "PrivateUse1", implementation, lib=_library())
-    for func in copies.MADE_ON_HOST:
-        implementation = copies.made_on_host(func)
+    for func in factories.MADE_ON_HOST:
+        implementation = factories.made_on_host(func)
         torch.library.impl(OPERATORS[func].name, "PrivateUse1", implementation, lib=_library())
     for func in WHOLE:
         torch.library.impl(
@@ -107,6 +107,6 @@ def _library() -> torch.library.Library:
 
 _FACTORIES: dict[str, Callable[..., object]] = {
     "_copy_from": copies.copy_from,
-    "empty.memory_format": copies.empty,
-    "empty_strided": copies.empty_strided,
+    "empty.memory_format": factories.empty,
+    "empty_strided": factories.empty_strided,
 }

@@ -5,16 +5,20 @@ Collectives and backward are not there. Random numbers are drawn in the order of
 
 from __future__ import annotations
 
-from backend_caps.conformance.simulator.copies import HANDLERS
+from backend_caps.conformance.simulator.copies import COPIES
+from backend_caps.conformance.simulator.factories import LIKES
 from backend_caps.conformance.simulator.ops import OPERATORS, AnyOperator, Effect
 from backend_caps.conformance.simulator.running import run_fresh, run_read, run_view, run_write
+from backend_caps.conformance.simulator.special_cases import SPECIAL_CASES
 from backend_caps.conformance.simulator.tensor import Args, Kwargs
+
+_HANDLERS = {**COPIES, **SPECIAL_CASES, **LIKES}
 
 
 def dispatch(func: AnyOperator, args: Args, kwargs: Kwargs) -> object:
     """Run one of torch's operators on tensors of the device."""
     operator = OPERATORS[func]
-    special = HANDLERS.get(func)
+    special = _HANDLERS.get(func)
     if special is not None:
         return special(operator, args, kwargs)
     match operator.effect:

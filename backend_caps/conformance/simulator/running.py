@@ -27,6 +27,8 @@ from backend_caps.conformance.simulator.simulation import current
 from backend_caps.conformance.simulator.sites import call_site
 from backend_caps.conformance.simulator.tensor import Args, Kwargs, SimTensor, allocate, wrap
 
+Handler = Callable[[Operator, Args, Kwargs], object]
+"""A way to run an operator."""
 _RESULTS = ResultCache()
 
 
