@@ -169,7 +169,8 @@ class Engine:
         try:
             op.work()
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            reason = str(error).strip().rstrip(".").splitlines()[0]
+            first_line = str(error).strip().partition("\n")[0]
+            reason = first_line.rstrip(".") or type(error).__name__
             raise SimDeviceError(operator=op.name, site=str(op.site), reason=reason) from error
 
     def _pass(self, marker: Marker) -> None:
