@@ -18,9 +18,9 @@ def simulate(
 ) -> Iterator[Simulation]:
     """Run device work in the order of a schedule, and collect what is found.
 
-    Only here is there pinned memory, and only the thread that came in is watched: torch's modes are
-    a thread's own. Tensors of before keep their values. At the end everything that was launched runs. An exception
-    gets a note that names the schedule, so that the run can be repeated.
+    Only here is there pinned memory, and only the thread that came in is watched: torch's modes
+    are a thread's own. Tensors of before keep their values. At the end everything that was launched
+    runs. An exception gets a note that names the schedule, so that the run can be repeated.
 
     Args:
         schedule: the order, or the word that it prints as.
