@@ -1,9 +1,9 @@
 """What an operator costs on the simulated device, beside the same on torch's CPU.
 
-`python benchmarks/simulator.py` prints microseconds an operator. The mix is that of a decode step
-of a tiny model, so the arithmetic itself is next to nothing. Rounds of all cases take turns, and a
-cell is the median round, in processor time, because a shared machine has other things to do. The first operator of a process is not in it: torch imports two of its own
-packages then, for about four seconds.
+`python benchmarks/simulator.py` prints microseconds an operator, in processor time, because a
+shared machine has other things to do. The mix is that of a decode step of a tiny model, so the
+arithmetic itself is next to nothing. Rounds of all cases take turns. The first operator of a
+process is not in it: torch imports two of its own packages then, for about four seconds.
 """
 
 from __future__ import annotations
