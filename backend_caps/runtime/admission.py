@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
-from backend_caps.runtime.request import FinishReason, Request
+from backend_caps.runtime.request import Request
 
 
 class ChunkRule(Protocol):
@@ -69,7 +69,8 @@ class WaitingLine:
         """Choose the stretches of the next step, and give their requests rows.
 
         Room is left for one page of every request that runs, so that an admission is not paid for
-        by a retraction in the same step.
+        by a retraction in the same step. A prompt is begun only where all of it fits now: one that
+        is given up half run was run in vain.
         """
         budget = self._budget
         free = self._memory.pages.num_free - num_running
@@ -99,15 +100,12 @@ class WaitingLine:
         """Take a running request out of the KV cache, back to the line."""
         self._retract(request)
 
-    def drop_aborted(self) -> list[Request]:
-        """Take out of the line whom its caller gave up."""
-        dropped = [own for own in (*self._line, self._cut) if own is not None and own.is_finished]
-        self._line = deque(own for own in self._line if not own.is_finished)
-        if self._cut is not None and self._cut.is_finished:
-            self._memory.release(self._cut.row)
-            self._cut.leave()
+    def drop(self, request: Request) -> None:
+        """Take a request out of the line, where it is in it; its row stays its own."""
+        if request is self._cut:
             self._cut = None
-        return dropped
+        elif not request.row:
+            self._line = deque(own for own in self._line if own is not request)
 
     def _stretch_of(self, request: Request, budget: int) -> int:
         """Count the tokens of a prompt that the step gets."""
@@ -131,10 +129,11 @@ class WaitingLine:
         return True
 
     def _pages_for(self, request: Request, num_tokens: int) -> int:
+        """Count the pages to be free: for the stretch where it goes on, else for the prompt."""
         if request is self._cut:
             end = request.num_prefilled + num_tokens
             return self._memory.pages_missing((request.row,), (end,))[0]
-        return num_pages_of(num_tokens, self._memory.page_size)
+        return num_pages_of(_length(request), self._memory.page_size)
 
     def _retract(self, request: Request) -> None:
         self._memory.release(request.row)
@@ -168,9 +167,3 @@ def choose_retractions(
         free += memory.num_pages(request.row)
         chosen.append(request)
     return chosen
-
-
-def abort(request: Request) -> None:
-    """Mark a request as given up; the scheduler takes it out before its next step."""
-    if not request.is_finished:
-        request.finish_reason = FinishReason.ABORT

@@ -155,7 +155,7 @@ def load_implementation(use: Use) -> _Implementation:
         implementation: object = import_module(module)
         for part in name.split("."):
             implementation = getattr(implementation, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a plugin raises what it likes
         raise ImplementationError(
             backend=use.backend, implementation=declaration.implementation, problem=str(error)
         ) from error

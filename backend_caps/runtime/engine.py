@@ -13,7 +13,7 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.admission import WaitingLine, abort
+from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import PromptError, RequestTooLongError
 from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs
@@ -146,7 +146,7 @@ class Engine:
                 self.step()
         finally:
             for request in requests:
-                abort(request)
+                self.abort(request)
 
     def submit(self, prompt: Sequence[int], sampling: Sampling) -> Request:
         """Take a request in; `step` runs it.
@@ -174,8 +174,8 @@ class Engine:
         return [self.submit(prompt, sampling) for prompt in prompts]
 
     def abort(self, request: Request) -> None:
-        """Give a request up; what it has is free before the next step."""
-        abort(request)
+        """Give a request up: its output ends where it is, and what it has is free."""
+        self.scheduler.abort(request)
 
     def step(self) -> Sequence[NewToken]:
         """Run the scheduler's loop once, and return the tokens that the host got."""

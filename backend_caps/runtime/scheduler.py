@@ -20,7 +20,7 @@ from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.memory import RequestMemory
-from backend_caps.runtime.request import Request
+from backend_caps.runtime.request import FinishReason, Request
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, StepObserver, StepStats, now_s, total_seq_lens
 from backend_caps.runtime.step import Step, StepLauncher
@@ -79,6 +79,14 @@ class Scheduler:
         """Take a request in."""
         self._waiting.add(request)
 
+    def abort(self, request: Request) -> None:
+        """Give a request up, unless it has ended. A token that is under way is dropped."""
+        if request.is_finished:
+            return
+        request.finish_reason = FinishReason.ABORT
+        self._waiting.drop(request)
+        self._let_go(request)
+
     @torch.inference_mode()
     def step_overlapped(self) -> Sequence[NewToken]:
         """Launch the next step, then process the result of the one before."""
@@ -113,7 +121,6 @@ class Scheduler:
 
     def _next_batch(self) -> ScheduleBatch | None:
         """Choose the next step: prompts first, else a token of every running request."""
-        self._waiting.drop_aborted()
         self._join_running()
         self._drop_done()
         mixes = self._mixed and self._make_room()
@@ -149,13 +156,13 @@ class Scheduler:
             self._running.merge(batch)
 
     def _drop_done(self) -> None:
-        """Drop those for whom nothing more is to be launched; who was given up goes at once."""
-        keep: list[int] = []
-        for place, request in enumerate(self._running.requests):
-            if request.is_finished:
-                self._let_go(request)
-            elif not request.is_launched_out:
-                keep.append(place)
+        """Drop those for whom nothing more is to be launched."""
+        requests = self._running.requests
+        keep = [
+            place
+            for place, request in enumerate(requests)
+            if request.finish_reason is None and not request.is_launched_out
+        ]
         self._running.filter(keep)
 
     def _make_room(self) -> bool:
@@ -188,9 +195,8 @@ class Scheduler:
         for request, generation, samples, token in results:
             if not samples or request.generation != generation:
                 continue  # its prompt goes on, or it has left since
-            if not request.is_finished:
-                request.take(token)
-                made.append(NewToken(request, token))
+            request.take(token)
+            made.append(NewToken(request, token))
             if request.is_finished:
                 self._let_go(request)
         step.clock.done_s = now_s()
@@ -198,7 +204,7 @@ class Scheduler:
         return made
 
     def _let_go(self, request: Request) -> None:
-        """Give back what a request has, unless that was done when its last token came."""
+        """Give back what a request has. Steps that read it may be under way (`release`)."""
         if request.row:
             self._memory.release(request.row)
             request.leave()

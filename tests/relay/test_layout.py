@@ -100,7 +100,7 @@ def test_map_on_a_device_that_nobody_declared_is_an_error() -> None:
     """A device without declared traits is refused, and the way to declare them is named."""
     expected = (
         "the relay has no traits for device 'meta'; "
-        "declared: cpu, cuda, mps, mtia, npu, xpu. "
+        "declared: cpu, cuda, mps, mtia, npu, sim, xpu. "
         "Pass streams=DeviceStreams('meta', DeviceTraits(...))."
     )
 

@@ -322,8 +322,8 @@ def test_pinned_memory_is_pinned(device: torch.device) -> None:
     """Staging memory is pinned, or there is an error: pageable memory would block unseen."""
     streams = DeviceStreams(device)
 
-    if torch.accelerator.is_available():
+    if torch.cuda.is_available():
         assert streams.is_pinned(streams.empty_pinned(4))
     else:
-        with pytest.raises(RuntimeError, match="pin"):
+        with pytest.raises(RuntimeError, match=r"(?i)pin"):
             streams.empty_pinned(4)

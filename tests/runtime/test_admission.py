@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.runtime.admission import Stretch, WaitingLine, abort, choose_retractions
+from backend_caps.runtime.admission import Stretch, WaitingLine, choose_retractions
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
-from backend_caps.runtime.request import FinishReason, Request
+from backend_caps.runtime.request import Request
 from tests.property.strategies import law
 from tests.runtime.memories import enter, make_memory, make_request
 
@@ -188,36 +188,36 @@ def test_give_up_cut_does_nothing_where_nobody_is_cut() -> None:
     assert list(line) == requests
 
 
-def test_drop_aborted_takes_out_whom_its_caller_gave_up() -> None:
-    """Aborted requests leave the line; the others keep their order."""
+def test_drop_takes_a_request_out_of_the_line() -> None:
+    """Who is given up leaves the line; the others keep their order."""
     memory, _ = make_memory()
     line, requests = _line(memory, 3, 4, 5)
-    abort(requests[1])
 
-    assert line.drop_aborted() == [requests[1]]
+    line.drop(requests[1])
+
     assert list(line) == [requests[0], requests[2]]
 
 
-def test_drop_aborted_frees_a_cut_prompt() -> None:
-    """A prompt that is given up half run leaves no page and no row behind."""
+def test_drop_takes_out_a_cut_prompt() -> None:
+    """A prompt that is given up half run is not gone on with; its row is its own to give back."""
     memory, _ = make_memory()
     line, (request,) = _line(memory, 9, chunked_prefill_size=5)
     _run(memory, line.admit(0))
-    abort(request)
 
-    assert line.drop_aborted() == [request]
-    assert (len(line), request.row) == (0, 0)
-    assert (memory.rows.num_free, memory.pages.num_free) == (8, memory.pages.num_pages)
+    line.drop(request)
+
+    assert (len(line), request.row > 0) == (0, True)
 
 
-def test_abort_leaves_a_finished_request_as_it_ended() -> None:
-    """Who has ended by itself cannot be given up any more."""
-    request = make_request(max_new_tokens=1)
-    request.take(9)
+def test_drop_leaves_the_line_to_others() -> None:
+    """Who runs is in no line."""
+    memory, _ = make_memory()
+    line, requests = _line(memory, 3, 4)
+    _run(memory, line.admit(0)[:1])
 
-    abort(request)
+    line.drop(requests[0])
 
-    assert request.finish_reason is FinishReason.LENGTH
+    assert list(line) == []
 
 
 @given(

@@ -282,3 +282,14 @@ def _run_some_steps(engine: Engine, asked: Asked) -> list[Request]:
 def _in_a_roomy_engine(oracle: Oracle, asked: Asked) -> list[list[int]]:
     """Say what the tokens are where everything fits."""
     return [request.output for request in _run_some_steps(make_engine(oracle.folder), asked)]
+
+
+def test_abort_leaves_a_finished_request_as_it_ended(oracle: Oracle) -> None:
+    """Who has ended by itself cannot be given up any more."""
+    engine = make_engine(oracle.folder)
+    request = engine.submit([1, 2, 3], Sampling(max_new_tokens=1, stop_token_ids=frozenset()))
+    engine.drain()
+
+    engine.abort(request)
+
+    assert request.finish_reason is FinishReason.LENGTH

@@ -42,8 +42,9 @@ def test_stream_yields_tokens_as_they_come(oracle: Oracle) -> None:
 def test_stream_yields_before_the_end(oracle: Oracle) -> None:
     """The first token comes while the request still runs."""
     engine = make_engine(oracle.folder)
+    tokens = engine.stream(_prompts(oracle, 3, 4), 9)
 
-    next(engine.stream(_prompts(oracle, 3, 4), 9))
+    next(tokens)
 
     assert engine.memory.rows.num_free == engine.memory.rows.pool_size - 2
 
