@@ -19,7 +19,7 @@ PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit bench gpu upstream dist clean
+.PHONY: run test lint types docs docs-write unit bench races soak gpu upstream dist clean
 
 run: $(VENV)/installed
 	$(BIN)/backend-caps report
@@ -69,6 +69,14 @@ bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/engines.py
+
+# Traces under every policy, and a search for a run that shows each mutant.
+races: $(VENV)/developing
+	$(BIN)/python -m tests.races.search $(RACES)
+
+# `make soak SOAK="--minutes 60"`; it says what else can be given.
+soak: $(VENV)/developing
+	$(BIN)/python -m tests.races.soak $(SOAK)
 
 # On a machine with a CUDA device, under a torch that was built for it.
 gpu: $(VENV)/developing

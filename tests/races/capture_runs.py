@@ -1,0 +1,114 @@
+"""Graphs by themselves: a model is loaded, captured at once, and replayed.
+
+Nobody synchronizes: between the stream on which everything is made and the one on which graphs
+run stands what `capture_graphs` waits for. A replay of first tokens has the scores of an eager
+forward on the CPU.
+
+Shapes: B requests in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend_caps import Phase, Role
+from backend_caps.conformance.simulator.run import simulate
+from backend_caps.relay.streams import DeviceStreams
+from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs, uniform_buckets
+from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.model import LlamaModel, load_llama
+from tests.races.cases import Case, Fault, Finding
+from tests.races.left_over import findings_after
+from tests.races.setting import plan_of
+from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Trace
+
+_ROWS = (2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The pools."""
+
+    req_to_token_pool: ReqToTokenPool
+    token_to_kv_pool: TokenToKVPool
+
+    @classmethod
+    def made_for(cls, model: LlamaModel, device: torch.device) -> Site:
+        """Make pools in which row r has slot r for its first token."""
+        config, size = model.config, len(_ROWS)
+        rows = ReqToTokenPool(
+            max_requests=size, max_context_len=MAX_LENGTH, page_size=1, device=device
+        )
+        cache = TokenToKVPool(
+            num_slots=size + 1,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            v_head_dim=config.head_dim,
+            dtype=model.dtype,
+            device=device,
+        )
+        rows.req_to_token[:, 0] = torch.arange(size + 1, device=device)
+        return cls(rows, cache)
+
+
+@torch.inference_mode()
+def run_captures(case: Case, folder: Path) -> tuple[Finding, ...]:
+    """Capture and replay under a case's schedule, and list what is wrong."""
+    trace = Trace.drawn(case.seed, replays=True)
+    tokens = [case.seed % VOCAB_SIZE, (7 * case.seed + 3) % VOCAB_SIZE]
+    expected = _eager(folder, trace, tokens)
+    with simulate(case.schedule, check_races=case.checks_races) as simulation:
+        logits = _replayed(folder, trace, tokens)
+    difference = (logits - expected).abs().max().item()
+    found = []
+    if not difference < 1e-3:
+        what = f"scores of a replay differ by {difference} from those of an eager forward"
+        found.append(Finding(fault=Fault.VALUE, what=what))
+    return (*found, *findings_after(simulation))
+
+
+def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
+    streams = DeviceStreams("sim")
+    stream = streams.private_stream()
+    model = load_llama(folder, streams.device)
+    plan = plan_of(trace)
+    backends = PhaseBackends(plan.uses, Role.TARGET, Site.made_for(model, streams.device))
+    choices = choose_graphs(plan, streams.traits, {Phase.DECODE: uniform_buckets((4,))})
+    graphs: Mapping[Phase, GraphRunner] = capture_graphs(
+        model, backends, plan, choices, streams=streams, stream=stream
+    )
+    with streams.using(stream):
+        return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).logits.cpu()
+
+
+def _eager(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
+    cpu = torch.device("cpu")
+    model = load_llama(folder, cpu)
+    backends = PhaseBackends(plan_of(trace).uses, Role.TARGET, Site.made_for(model, cpu))
+    backend, batch = backends.of(Phase.DECODE), _first_tokens(tokens, cpu)
+    backend.init_forward_metadata(batch)
+    return model(batch.input_ids, batch.positions, ForwardContext(backend, batch), None)
+
+
+def _first_tokens(tokens: list[int], device: torch.device) -> ForwardBatch:
+    rows = torch.tensor(_ROWS, device=device)
+    ones = torch.ones(len(_ROWS), dtype=torch.int64, device=device)
+    return ForwardBatch(
+        mode=ForwardMode.DECODE,
+        input_ids=torch.tensor(tokens, device=device),
+        positions=ones - 1,
+        req_pool_indices=rows,
+        seq_lens=ones,
+        out_cache_loc=rows,
+        seq_lens_cpu=torch.ones(len(_ROWS), dtype=torch.int64),
+        seq_lens_sum=len(_ROWS),
+    )

@@ -1,0 +1,188 @@
+"""A trace, run by the engine on the simulated device, and what is wrong with the run.
+
+The oracle is the plain loop on the CPU, without aborts: a request's tokens are its own affair, so
+whatever an overlapped run makes of it is that, or where it was given up the start of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from backend_caps.conformance.simulator.run import simulate
+from backend_caps.conformance.simulator.simulation import Simulation
+from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTraits, EventLike
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.request import Request
+from tests.races.cases import Case, Fault, Finding, Program
+from tests.races.left_over import collect_cycles, findings_after
+from tests.races.setting import options_of, plan_of
+from tests.races.traces import VOCAB_SIZE, Trace
+
+_MOST_STEPS = 400
+"""More than any trace needs, retractions included."""
+
+
+class EventCount(DeviceStreams):
+    """The device's streams, with a count of the events that are alive."""
+
+    def __init__(self, device: str, traits: DeviceTraits) -> None:
+        super().__init__(device, traits)
+        self.live: WeakSet[EventLike] = WeakSet()
+
+    def event(self) -> EventLike:
+        """Create an event, and count it."""
+        event = super().event()
+        self.live.add(event)
+        return event
+
+
+class EndlessError(Exception):
+    """Requests took more steps than any legal schedule of them does."""
+
+
+@dataclass(slots=True)
+class Boundary:
+    """Lengths between two steps, as the device and the host have them."""
+
+    seq_lens: Tensor
+    """[B] int64, device: a copy, made in the order of the schedule stream."""
+    seq_lens_cpu: Tensor
+    """[B] int64, host: the mirror itself, which nobody may write to."""
+    mirrored: list[int]
+    """What the mirror held then."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Look at the engine between steps, without making anybody wait."""
+
+    boundaries: list[Boundary] = field(default_factory=list)
+
+    def look(self, engine: Engine) -> None:
+        """Keep what both sides have of the lengths, in the order of the schedule stream."""
+        scheduler = engine.scheduler
+        batches = (scheduler._running, scheduler._last)  # noqa: SLF001 - a boundary is between them
+        with engine.streams.using(engine.step_streams.schedule), torch.inference_mode():
+            self.boundaries.extend(
+                Boundary(batch.seq_lens.clone(), batch.mirror, batch.mirror.tolist())
+                for batch in batches
+                if batch is not None
+            )
+
+    def findings(self) -> Iterator[Finding]:
+        """Compare, once the device has run everything."""
+        for boundary in self.boundaries:
+            lengths = boundary.seq_lens.tolist()
+            if lengths != boundary.mirrored:
+                what = f"the device has lengths {lengths}, the mirror {boundary.mirrored}"
+                yield Finding(fault=Fault.VALUE, what=what)
+            later = boundary.seq_lens_cpu.tolist()
+            if later != boundary.mirrored:
+                what = f"a mirror of {boundary.mirrored} was overwritten by {later}"
+                yield Finding(fault=Fault.VALUE, what=what)
+
+
+def trace_of(case: Case) -> Trace:
+    """Draw the trace of a case's seed."""
+    return Trace.drawn(case.seed, replays=case.program is Program.REPLAYS)
+
+
+def oracle(trace: Trace, folder: Path) -> list[list[int]]:
+    """Return each request's tokens, by the plain loop on the CPU."""
+    return [request.output for request in _run_plain(trace, folder)]
+
+
+def num_retractions(trace: Trace, folder: Path) -> int:
+    """Count how often the plain loop takes a request out of the KV cache."""
+    return sum(request.num_retractions for request in _run_plain(trace, folder))
+
+
+def _run_plain(trace: Trace, folder: Path) -> list[Request]:
+    plain = replace(trace, overlapped=False, replayed=None)
+    engine = Engine(folder, plan_of(plain), "cpu", options=options_of(plain))
+    requests = [engine.submit(own.prompt, own.sampling) for own in plain.asked]
+    engine.drain()
+    return requests
+
+
+def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
+    """Run the trace of a case's seed on the simulated device, and list what is wrong."""
+    trace = trace_of(case)
+    expected = oracle(trace, folder)
+    watch = Watch()
+    with simulate(case.schedule, check_races=case.checks_races) as simulation:
+        streams = EventCount("sim", _traits(trace))
+        engine = Engine(folder, plan_of(trace), "sim", options=options_of(trace), streams=streams)
+        num_events = len(streams.live)
+        requests = _play(trace, engine, watch)
+        engine.drain()
+        found = [*_left_over(engine, simulation), *_wrong_tokens(trace, requests, expected)]
+        found += watch.findings()
+        collect_cycles()
+        if len(streams.live) > num_events:
+            what = f"{len(streams.live) - num_events} events are still alive"
+            found.append(Finding(fault=Fault.LEAK, what=what))
+        watch.boundaries.clear()
+    del engine, streams, requests
+    return (*found, *findings_after(simulation))
+
+
+def _traits(trace: Trace) -> DeviceTraits:
+    return replace(DEVICE_TRAITS["sim"], has_pinned_memory=trace.pinned)
+
+
+def _play(trace: Trace, engine: Engine, watch: Watch) -> Sequence[Request]:
+    """Submit, abort and step as the trace says, until nothing is left to do."""
+    requests: dict[int, Request] = {}
+    last = max(own.submitted_at for own in trace.asked)
+    step = 0
+    while step <= last or engine.scheduler.has_work:
+        for place, own in enumerate(trace.asked):
+            if own.submitted_at == step:
+                requests[place] = engine.submit(own.prompt, own.sampling)
+            if own.aborted_at == step:
+                engine.abort(requests[place])
+        if step in trace.idle_steps:
+            engine.scheduler.step_idle()
+        engine.step()
+        if trace.watched:
+            watch.look(engine)
+        step += 1
+        if step > _MOST_STEPS:
+            raise EndlessError(f"{_MOST_STEPS} steps did not end {len(trace.asked)} requests")
+    return [requests[place] for place in range(len(trace.asked))]
+
+
+def _left_over(engine: Engine, simulation: Simulation) -> Iterator[Finding]:
+    memory = engine.memory
+    counts = {
+        "rows": engine.options.max_running_requests - memory.rows.num_free,
+        "pages": memory.pages.num_pages - memory.pages.num_free,
+        "items of device work": sum(len(q.items) for q in simulation.engine.queues.values()),
+    }
+    for name, count in counts.items():
+        if count:
+            yield Finding(fault=Fault.LEAK, what=f"{count} {name} are left over")
+
+
+def _wrong_tokens(
+    trace: Trace, requests: Sequence[Request], expected: Sequence[Sequence[int]]
+) -> Iterator[Finding]:
+    for place, (own, request, right) in enumerate(
+        zip(trace.asked, requests, expected, strict=True)
+    ):
+        made = request.output
+        may_be_cut = own.aborted_at is not None
+        if made == right or (may_be_cut and made == right[: len(made)]):
+            continue
+        is_poison = any(not 0 <= token < VOCAB_SIZE for token in made)
+        yield Finding(
+            fault=Fault.POISON if is_poison else Fault.VALUE,
+            what=f"request {place} has tokens {made}, the plain loop {right}",
+        )

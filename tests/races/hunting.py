@@ -1,0 +1,81 @@
+"""Look for a run that shows a mutant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from pathlib import Path
+
+from backend_caps.conformance.simulator.policies import Policy, Schedule
+from tests.races.cases import Case, Fault, Program
+from tests.races.catches import Catch, Catches
+from tests.races.mutation import Mutant, mutated
+from tests.races.running import run_case
+
+_STARVED = (1, 3, 4, 5, 0)
+"""Schedule, host copy, then the streams that loops and relay add, and the default one."""
+SCHEDULES = (
+    Schedule(Policy.LAZY),
+    Schedule(Policy.STARVE, 2),  # the forward stream
+    Schedule(Policy.RANDOM, 1),
+    *(Schedule(Policy.STARVE, handle) for handle in _STARVED),
+    Schedule(Policy.EAGER),
+    Schedule(Policy.RANDOM, 2),
+)
+"""Those first that find most."""
+_PROGRAMS = (
+    ("backend_caps/relay/", (Program.SPECULATIVE, Program.MIXED)),
+    ("backend_caps/runtime/graphs/capture", (Program.CAPTURES,)),
+    ("backend_caps/runtime/pipeline/received", (Program.RECEIVES,)),
+    ("backend_caps/runtime/pipeline/profile", (Program.PROFILES,)),
+    ("backend_caps/runtime/", (Program.REPLAYS, Program.ENGINE)),
+)
+_MOST_RUNS = 48
+_MOST_CHECKED_RUNS = 10
+_NUM_LARGE = 4
+"""Schedules that engines are run under; many seeds find more than many schedules."""
+
+
+def hunt(mutant: Mutant, folder: Path, first_seed: int = 0) -> Catches:
+    """Run a mutant until a result is wrong, and until a race is reported.
+
+    Args:
+        mutant: what to look for.
+        folder: the model's.
+        first_seed: where the search begins.
+    """
+    plain = _cases(mutant, first_seed)
+    # What orders what hardly depends on when it runs, so one schedule is enough.
+    checked = _checked_cases(mutant, first_seed)
+    with mutated(mutant):
+        return Catches(
+            by_effect=_first(islice(plain, _MOST_RUNS), set(Fault) - {Fault.RACE}, folder),
+            by_sanitizer=_first(islice(checked, _MOST_CHECKED_RUNS), {Fault.RACE}, folder),
+        )
+
+
+def programs_of(mutant: Mutant) -> tuple[Program, ...]:
+    """List the programs that reach a mutant's code, and in which nothing else protects it."""
+    return next(programs for folder, programs in _PROGRAMS if mutant.file.startswith(folder))
+
+
+def _cases(mutant: Mutant, first_seed: int) -> Iterator[Case]:
+    for seed in count(first_seed):
+        for program in programs_of(mutant):
+            is_large = program in {Program.ENGINE, Program.REPLAYS, Program.PROFILES}
+            for schedule in SCHEDULES[: _NUM_LARGE if is_large else None]:
+                yield Case(program=program, seed=seed, schedule=schedule)
+
+
+def _checked_cases(mutant: Mutant, first_seed: int) -> Iterator[Case]:
+    for seed in count(first_seed):
+        for program in programs_of(mutant):
+            yield Case(program=program, seed=seed, schedule=SCHEDULES[0], checks_races=True)
+
+
+def _first(cases: Iterable[Case], faults: set[Fault], folder: Path) -> Catch | None:
+    for num_runs, case in enumerate(cases, start=1):
+        for finding in run_case(case, folder):
+            if finding.fault in faults:
+                return Catch(case=case, fault=finding.fault, num_runs=num_runs)
+    return None

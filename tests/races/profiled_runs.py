@@ -1,0 +1,98 @@
+"""Chunks are timed before the first request; one forward fails when all of it is enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend_caps.conformance.simulator.run import simulate
+from backend_caps.conformance.simulator.simulation import Simulation
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.pipeline import ChunkProfiler
+from backend_caps.runtime.worker import StepOutput, Worker
+from tests.races.cases import Case, Fault, Finding
+from tests.races.engine_runs import oracle
+from tests.races.left_over import findings_after
+from tests.races.setting import options_of, plan_of
+from tests.races.traces import VOCAB_SIZE, Trace
+
+_SIZES = (8, 4, 2)
+
+
+class ChunkFailedError(Exception):
+    """The last forward of a profile."""
+
+
+@dataclass(slots=True)
+class FailingRunner:
+    """Run forwards; the last one fails behind its launch, as a kernel's own check does."""
+
+    worker: Worker
+    num_left: int = len(_SIZES)
+
+    def forward(self, batch: ForwardBatch) -> StepOutput:
+        """Enqueue a forward."""
+        output = self.worker.forward(batch)
+        self.num_left -= 1
+        if not self.num_left:
+            raise ChunkFailedError
+        return output
+
+
+@dataclass(slots=True)
+class IdleClock:
+    """A clock that is only to be read while the device has nothing to do."""
+
+    simulation: Simulation
+    found: list[Finding] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        """Read the clock."""
+        num_items = sum(len(q.items) for q in self.simulation.engine.queues.values())
+        if num_items:
+            what = f"the clock was read with {num_items} items of device work left"
+            self.found.append(Finding(fault=Fault.VALUE, what=what))
+        return 0.0
+
+
+def run_profiled(case: Case, folder: Path) -> tuple[Finding, ...]:
+    """Profile, then run the trace of a case's seed, and list what is wrong."""
+    trace = Trace.drawn(case.seed)
+    expected = oracle(trace, folder)
+    with simulate(case.schedule, check_races=case.checks_races) as simulation:
+        engine = Engine(folder, plan_of(trace), "sim", options=options_of(trace))
+        found = _profile(engine, simulation)
+        requests = [engine.submit(own.prompt, own.sampling) for own in trace.asked]
+        engine.drain()
+        found += _wrong([request.output for request in requests], expected)
+    del engine
+    return (*found, *findings_after(simulation))
+
+
+def _profile(engine: Engine, simulation: Simulation) -> list[Finding]:
+    clock = IdleClock(simulation)
+    profiler = ChunkProfiler(
+        runner=FailingRunner(Worker(engine.model, engine.backends, {})),
+        memory=engine.memory,
+        relay=engine.relay,
+        staging=engine.staging,
+        step_streams=engine.step_streams,
+        vocab_size=VOCAB_SIZE,
+        clock=clock,
+    )
+    try:
+        for size in _SIZES:
+            profiler.time_chunk(size)
+    except ChunkFailedError:
+        return clock.found
+    return [Finding(fault=Fault.HOST, what="the last forward did not fail")]
+
+
+def _wrong(made: Sequence[Sequence[int]], expected: Sequence[Sequence[int]]) -> list[Finding]:
+    return [
+        Finding(fault=Fault.VALUE, what=f"request {place} has tokens {own}, the plain loop {right}")
+        for place, (own, right) in enumerate(zip(made, expected, strict=True))
+        if own != right
+    ]

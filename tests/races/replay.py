@@ -1,0 +1,36 @@
+"""Run one case again: `python -m tests.races.replay engine 123 starve:2`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+
+import click
+import torch
+
+from tests.races.cases import Case, Program
+from tests.races.engine_runs import trace_of
+from tests.races.mutants import mutant_named
+from tests.races.mutation import mutated
+from tests.races.running import run_raising
+from tests.races.setting import model_folder
+
+
+@click.command(help=__doc__)
+@click.argument("words", nargs=-1, required=True)
+@click.option("--mutant", default=None, help="Run it with this mutant in place.")
+def main(words: tuple[str, ...], mutant: str | None) -> None:
+    """Print what is wrong with a case; whatever it raises comes with its traceback."""
+    torch.set_num_threads(1)
+    case = Case.parse(" ".join(words))
+    if case.program in {Program.ENGINE, Program.REPLAYS}:
+        click.echo(repr(trace_of(case)))
+    change = nullcontext() if mutant is None else mutated(mutant_named(mutant))
+    with model_folder() as folder, change:
+        found = run_raising(case, folder)
+    click.echo("\n".join(map(str, found)) or "clean")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Run any case, in a process or under a mutant, and turn what is raised into findings."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from backend_caps.conformance.simulator.errors import SimDeviceError
+from backend_caps.errors import BackendCapsError
+from tests.races.capture_runs import run_captures
+from tests.races.cases import Case, Fault, Finding, Program
+from tests.races.engine_runs import EndlessError, run_engine
+from tests.races.mixed_loop import run_mixed
+from tests.races.profiled_runs import run_profiled
+from tests.races.speculative_loop import run_speculative
+
+
+def run_case(case: Case, folder: Path) -> tuple[Finding, ...]:
+    """Run a case, and list what is wrong; what the device or the host raises is a finding too.
+
+    Args:
+        case: what to run.
+        folder: the model's.
+    """
+    with _steady_memory():
+        try:
+            return run_raising(case, folder)
+        except EndlessError as error:
+            return (Finding(fault=Fault.ENDLESS, what=str(error)),)
+        except SimDeviceError as error:
+            return (Finding(fault=Fault.DEVICE, what=error.message),)
+        except (AssertionError, BackendCapsError, IndexError, RuntimeError, ValueError) as error:
+            return (Finding(fault=Fault.HOST, what=f"{type(error).__name__}: {error}"),)
+
+
+def run_raising(case: Case, folder: Path) -> tuple[Finding, ...]:
+    """Run a case, and list what is wrong; what is raised goes to the caller, with its traceback."""
+    match case.program:
+        case Program.ENGINE | Program.REPLAYS:
+            return run_engine(case, folder)
+        case Program.SPECULATIVE:
+            return run_speculative(case)
+        case Program.MIXED | Program.RECEIVES:
+            return run_mixed(case)
+        case Program.CAPTURES:
+            return run_captures(case, folder)
+        case Program.PROFILES:
+            return run_profiled(case, folder)
+
+
+@contextmanager
+def _steady_memory() -> Iterator[None]:
+    """Free memory by reference counts alone: when a collection comes depends on the process."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,79 @@
+"""What `make races` does: traces under every policy, and a hunt for every mutant."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from rich.console import Console
+
+from backend_caps.conformance.simulator.policies import Policy
+from tests.races.cases import Case, Program
+from tests.races.catches import Catch, Catches, write_catches
+from tests.races.hunting import SCHEDULES
+from tests.races.mutants import MUTANTS
+from tests.races.working import failures, hunts
+
+_LOOPS = tuple(Program)[2:]
+
+
+@click.command(help=__doc__)
+@click.option("--num-cases", default=100, show_default=True, help="Traces of each policy.")
+@click.option("--first-seed", default=0, show_default=True, help="Where the seeds begin.")
+@click.option("--write", is_flag=True, help="Keep what shows each mutant, for tests and page.")
+def main(num_cases: int, first_seed: int, *, write: bool) -> None:
+    """Exit with 1 where a trace is not clean, or a mutant is shown by nothing."""
+    console = Console()
+    seeds = range(first_seed, first_seed + num_cases)
+    cases = [Case.drawn(seed, policy) for policy in Policy for seed in seeds]
+    cases += loop_cases(range(first_seed, first_seed + num_cases // 10))
+    is_clean = told_clean(cases, console)
+    found = hunts(first_seed, console)
+    click.echo(_table(found))
+    if write:
+        write_catches(found)
+    missed = [name for name, own in found.items() if own.first is None]
+    if missed:
+        console.print(f"[red]{len(missed)} mutants are shown by nothing: {', '.join(missed)}")
+    sys.exit(0 if is_clean and not missed else 1)
+
+
+def loop_cases(seeds: range) -> list[Case]:
+    """List runs of the small programs, each under every schedule."""
+    return [
+        Case(program=program, seed=seed, schedule=schedule, checks_races=bool(seed % 2))
+        for program in _LOOPS
+        for seed in seeds
+        for schedule in SCHEDULES
+    ]
+
+
+def told_clean(cases: list[Case], console: Console) -> bool:
+    """Run cases of the code as it is; print a line that replays each one that is not clean."""
+    failed = failures(cases, console, "traces")
+    for case, findings in failed:
+        console.print(f"[red]{case.replay_line}[/]", *map(str, findings[:3]), sep="\n  ")
+    console.print(f"{len(cases) - len(failed)} of {len(cases)} runs are clean.")
+    return not failed
+
+
+def _table(found: dict[str, Catches]) -> str:
+    """Draw the table in columns as wide as what they hold, for logs too."""
+    rows = [("mutant", "takes away", "wrong by", "run", "race by", "run")]
+    for mutant in MUTANTS:
+        own = found[mutant.name]
+        shown = (*_cells(own.by_effect), *_cells(own.by_sanitizer))
+        rows.append((mutant.name, mutant.kind.value, *shown))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
+
+
+def _cells(catch: Catch | None) -> tuple[str, str]:
+    if catch is None:
+        return "-", ""
+    return f"{catch.fault.value}: {catch.case}", str(catch.num_runs)
+
+
+if __name__ == "__main__":
+    main()

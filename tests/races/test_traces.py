@@ -1,0 +1,92 @@
+"""Random traces of the engine on the simulated device; `make races` and `make soak` run more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backend_caps.conformance.simulator.policies import Policy
+from tests.races.cases import Case, Program
+from tests.races.engine_runs import num_retractions, trace_of
+from tests.races.hunting import SCHEDULES
+from tests.races.running import run_case
+from tests.races.traces import Backends, Trace
+
+CASES = [Case.drawn(seed) for seed in range(60)]
+LOOPS = [
+    Case(program=program, seed=seed, schedule=schedule, checks_races=bool((seed + place) % 2))
+    for program, seeds in (
+        (Program.SPECULATIVE, range(4)),
+        (Program.MIXED, range(2)),
+        (Program.RECEIVES, range(1)),
+        (Program.CAPTURES, range(1)),
+    )
+    for seed in seeds
+    for place, schedule in enumerate(SCHEDULES[::2])
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_trace_is_clean(case: Case, folder: Path) -> None:
+    """A trace has the plain loop's tokens, no race, no leak, and lengths equal to the mirror."""
+    findings = run_case(case, folder)
+
+    assert not findings, case.replay_line
+
+
+@pytest.mark.parametrize("case", LOOPS, ids=str)
+def test_loop_is_clean(case: Case, folder: Path) -> None:
+    """A loop around a FutureMap or a graph has the values that the host computes, and no race."""
+    findings = run_case(case, folder)
+
+    assert not findings, case.replay_line
+
+
+def test_profile_is_clean(folder: Path) -> None:
+    """An engine whose chunks were timed, with one failure, has the plain loop's tokens."""
+    case = Case.parse("profiles 1 random:1 check_races")
+
+    findings = run_case(case, folder)
+
+    assert not findings, case.replay_line
+
+
+def test_traces_have_every_policy() -> None:
+    """The traces of this file run under each kind of policy."""
+    policies = {case.schedule.policy for case in CASES}
+
+    assert policies == set(Policy)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        pytest.param(lambda t: t.chunked_prefill_size, id="prompts are cut"),
+        pytest.param(lambda t: t.mixed, id="steps are mixed"),
+        pytest.param(lambda t: t.idle_steps, id="steps are idle"),
+        pytest.param(lambda t: any(own.aborted_at for own in t.asked), id="requests are aborted"),
+        pytest.param(lambda t: t.replayed and t.replays_prompts, id="prompts are replayed"),
+        pytest.param(lambda t: not t.overlapped, id="steps do not overlap"),
+        pytest.param(lambda t: not t.pinned, id="nothing is pinned"),
+        pytest.param(lambda t: t.page_size == 16, id="pages are long"),
+        pytest.param(lambda t: t.backends is Backends.PAIR, id="two backends"),
+    ],
+)
+def test_traces_have_every_feature(happens: Callable[[Trace], object]) -> None:
+    """Each thing that may happen to an engine happens in several traces of this file."""
+    traces = [trace_of(case) for case in CASES]
+
+    count = sum(bool(happens(trace)) for trace in traces)
+
+    assert count >= 3
+
+
+def test_traces_retract(folder: Path) -> None:
+    """KV caches of these traces are small enough for requests to be retracted."""
+    traces = [trace_of(case) for case in CASES]
+
+    num_retracting = sum(bool(num_retractions(trace, folder)) for trace in traces)
+
+    assert num_retracting >= 3

@@ -1,0 +1,129 @@
+"""Random traces: what a number of requests ask of an engine, how it is set up, and when.
+
+A trace is a value made from a seed. What it asks for is legal: each request fits into the KV cache
+by itself, so that every one of them ends, however often it is retracted.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.runtime.request import Sampling
+
+VOCAB_SIZE = 64
+MAX_LENGTH = 64
+"""Of a context, in tokens."""
+
+
+class Backends(Enum):
+    """Who attends."""
+
+    NATIVE = "torch_native"
+    """By the mirror."""
+    PADDED = "torch_padded"
+    """By the device alone."""
+    PAIR = "torch_native, torch_padded"
+    """Prompts by the mirror, decode steps by the device alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    submitted_at: int
+    """The step before which it comes."""
+    aborted_at: int | None
+    """The step before which it is given up; None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What happens to one engine."""
+
+    seed: int
+    asked: tuple[Asked, ...]
+    idle_steps: frozenset[int]
+    """Steps before which a step without requests is run."""
+    backends: Backends
+    replayed: SharedReadsEnd | None
+    """Where replayed decode steps end their reads of the page table; None: no graphs."""
+    replays_prompts: bool
+    """Whether steps with prompts are replayed too."""
+    watched: bool
+    """Whether lengths are compared at every boundary: copying them is work on the device too."""
+    overlapped: bool
+    pinned: bool
+    """Whether the device has pinned memory: without it tokens come by a copy that blocks."""
+    mixed: bool
+    page_size: int
+    max_running_requests: int
+    max_total_tokens: int
+    chunked_prefill_size: int | None
+
+    @classmethod
+    def drawn(cls, seed: int, *, replays: bool = False) -> Trace:
+        """Draw a trace; where it `replays`, its decode steps are graphs, else they may be."""
+        rng = random.Random(seed)  # noqa: S311 - a trace, not a secret
+        overlapped = replays or rng.random() < 0.8
+        pinned = replays or rng.random() < 0.8
+        replayed = (
+            rng.choice(tuple(SharedReadsEnd))
+            if replays or (pinned and rng.random() < 0.4)
+            else None
+        )
+        # A backend that slices by host lengths cannot be replayed.
+        decodes = (Backends.PADDED, Backends.PAIR)
+        backends = rng.choice(tuple(Backends) if replayed is None else decodes)
+        page_size = rng.choice((1, 1, 4, 16))
+        room = rng.choice((32, 48, 96, 256))
+        asked = tuple(_asked(rng, room) for _ in range(rng.randint(2, 9)))
+        steps = range(1, 12)
+        return cls(
+            seed=seed,
+            asked=asked,
+            idle_steps=frozenset(rng.sample(steps, 2)) if rng.random() < 0.2 else frozenset(),
+            backends=backends,
+            replayed=replayed,
+            replays_prompts=replayed is not None and rng.random() < 0.5,
+            watched=rng.random() < 0.5,
+            overlapped=overlapped,
+            pinned=pinned,
+            mixed=rng.random() < 0.5,
+            page_size=page_size,
+            max_running_requests=rng.choice((2, 4, 16)),
+            max_total_tokens=room,
+            chunked_prefill_size=rng.choice((None, 4, 8)),
+        )
+
+
+def _asked(rng: random.Random, room: int) -> Asked:
+    max_new_tokens = rng.randint(1, 10)
+    longest = min(room, MAX_LENGTH) - max_new_tokens
+    prompt = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, min(20, longest))))
+    submitted_at = rng.choice((0, 0, rng.randrange(10)))
+    aborted_at = submitted_at + rng.randrange(12) if rng.random() < 0.15 else None
+    return Asked(
+        prompt=prompt,
+        sampling=_sampling(rng, max_new_tokens),
+        submitted_at=submitted_at,
+        aborted_at=aborted_at,
+    )
+
+
+def _sampling(rng: random.Random, max_new_tokens: int) -> Sampling:
+    """Draw greedy and seeded requests: noise depends on positions, which are read last of all."""
+    is_greedy = rng.random() < 0.4
+    num_stops = rng.choice((0, 0, 3))
+    return Sampling(
+        max_new_tokens=max_new_tokens,
+        temperature=0.0 if is_greedy else rng.choice((0.5, 1.0, 2.0)),
+        top_k=rng.choice((None, None, 8)),
+        top_p=rng.choice((1.0, 1.0, 0.9)),
+        seed=rng.randrange(1000),
+        stop_token_ids=frozenset(rng.sample(range(VOCAB_SIZE), num_stops)),
+    )
