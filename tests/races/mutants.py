@@ -85,6 +85,14 @@ _STEP = (
         protects="the host, from waiting for too little",
     ),
     Mutant(
+        name="tokens without a copy are recorded",
+        kind=Kind.RECORD,
+        file="backend_caps/runtime/step.py",
+        function=_TO_HOST,
+        source="copied.record(self._on.forward)",
+        protects="the host, where nothing is pinned, from reading tokens on another stream",
+    ),
+    Mutant(
         name="step keeps its tokens",
         kind=Kind.KEEP_ALIVE,
         file="backend_caps/runtime/step.py",
@@ -126,14 +134,6 @@ _BATCH = (
 )
 
 _ENGINE = (
-    Mutant(
-        name="barrier of the plain loop",
-        kind=Kind.BARRIER,
-        file="backend_caps/runtime/scheduler.py",
-        function="Scheduler.step_plain",
-        source="self._launcher.barrier(step)",
-        protects="tokens, where the host reads them by a copy that blocks the schedule stream",
-    ),
     Mutant(
         name="capture waits for the model",
         kind=Kind.WAIT,
@@ -361,6 +361,14 @@ REDUNDANT = (
         function="Engine.__init__",
         source="self.streams.synchronize()",
         protects="nothing: its FutureMap is made behind weights and pools, and synchronizes",
+    ),
+    Mutant(
+        name="barrier of the plain loop",
+        kind=Kind.BARRIER,
+        file="backend_caps/runtime/scheduler.py",
+        function="Scheduler.step_plain",
+        source="self._launcher.barrier(step)",
+        protects="nothing: the host waits for the step's tokens before it builds the next batch",
     ),
     Mutant(
         name="barrier of an idle step",

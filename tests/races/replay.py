@@ -21,7 +21,6 @@ from tests.races.setting import model_folder
 @click.option("--mutant", default=None, help="Run it with this mutant in place.")
 def main(words: tuple[str, ...], mutant: str | None) -> None:
     """Print what is wrong with a case; whatever it raises comes with its traceback."""
-    torch.set_num_threads(1)
     case = Case.parse(" ".join(words))
     if case.program in {Program.ENGINE, Program.REPLAYS}:
         click.echo(repr(trace_of(case)))
@@ -33,4 +32,5 @@ def main(words: tuple[str, ...], mutant: str | None) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     main()

@@ -24,19 +24,23 @@ def run_case(case: Case, folder: Path) -> tuple[Finding, ...]:
         case: what to run.
         folder: the model's.
     """
-    with _steady_memory():
-        try:
-            return run_raising(case, folder)
-        except EndlessError as error:
-            return (Finding(fault=Fault.ENDLESS, what=str(error)),)
-        except SimDeviceError as error:
-            return (Finding(fault=Fault.DEVICE, what=error.message),)
-        except (AssertionError, BackendCapsError, IndexError, RuntimeError, ValueError) as error:
-            return (Finding(fault=Fault.HOST, what=f"{type(error).__name__}: {error}"),)
+    try:
+        return run_raising(case, folder)
+    except EndlessError as error:
+        return (Finding(fault=Fault.ENDLESS, what=str(error)),)
+    except SimDeviceError as error:
+        return (Finding(fault=Fault.DEVICE, what=error.message),)
+    except (AssertionError, BackendCapsError, IndexError, RuntimeError, ValueError) as error:
+        return (Finding(fault=Fault.HOST, what=f"{type(error).__name__}: {error}"),)
 
 
 def run_raising(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Run a case, and list what is wrong; what is raised goes to the caller, with its traceback."""
+    with _steady_memory():
+        return _run(case, folder)
+
+
+def _run(case: Case, folder: Path) -> tuple[Finding, ...]:
     match case.program:
         case Program.ENGINE | Program.REPLAYS:
             return run_engine(case, folder)

@@ -11,7 +11,7 @@ from backend_caps.conformance.simulator.policies import Policy
 from tests.races.cases import Case, Program
 from tests.races.catches import Catch, Catches, write_catches
 from tests.races.hunting import SCHEDULES
-from tests.races.mutants import MUTANTS
+from tests.races.mutants import MUTANTS, REDUNDANT
 from tests.races.working import failures, hunts
 
 _LOOPS = tuple(Program)[2:]
@@ -28,14 +28,24 @@ def main(num_cases: int, first_seed: int, *, write: bool) -> None:
     cases = [Case.drawn(seed, policy) for policy in Policy for seed in seeds]
     cases += loop_cases(range(first_seed, first_seed + num_cases // 10))
     is_clean = told_clean(cases, console)
-    found = hunts(first_seed, console)
+    found = hunts(MUTANTS, first_seed, console, "mutants")
     click.echo(_table(found))
     if write:
         write_catches(found)
     missed = [name for name, own in found.items() if own.first is None]
     if missed:
         console.print(f"[red]{len(missed)} mutants are shown by nothing: {', '.join(missed)}")
-    sys.exit(0 if is_clean and not missed else 1)
+    needed = _needed_after_all(first_seed, console)
+    sys.exit(0 if is_clean and not missed and not needed else 1)
+
+
+def _needed_after_all(first_seed: int, console: Console) -> bool:
+    """Hunt what counts as redundant too; whatever shows it belongs into the table."""
+    found = hunts(REDUNDANT, first_seed, console, "redundant")
+    for name, own in found.items():
+        shown = "nothing" if own.first is None else f"[red]{own.first.case}[/]"
+        console.print(f"redundant, shown by {shown}: {name}")
+    return any(own.first is not None for own in found.values())
 
 
 def loop_cases(seeds: range) -> list[Case]:

@@ -29,6 +29,7 @@ ORDERING = frozenset(
     }
 )
 """Methods that order device work, or keep its memory."""
+RENEW = "where traces or code have changed, search anew: make races RACES=--write"
 EVERY = (*MUTANTS, *REDUNDANT)
 LINES = sorted({str(own.first.case) for own in read_catches().values() if own.first is not None})
 """The runs that show mutants."""
@@ -70,7 +71,7 @@ def test_mutant_is_shown(mutant: Mutant, folder: Path) -> None:
     with mutated(mutant):
         findings = run_case(catch.case, folder)
 
-    assert catch.fault in {finding.fault for finding in findings}
+    assert catch.fault in {finding.fault for finding in findings}, RENEW
 
 
 @pytest.mark.parametrize("line", LINES)

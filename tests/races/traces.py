@@ -70,7 +70,7 @@ class Trace:
         """Draw a trace; where it `replays`, its decode steps are graphs, else they may be."""
         rng = random.Random(seed)  # noqa: S311 - a trace, not a secret
         overlapped = replays or rng.random() < 0.8
-        pinned = replays or rng.random() < 0.8
+        pinned = rng.random() < 0.8
         replayed = (
             rng.choice(tuple(SharedReadsEnd))
             if replays or (pinned and rng.random() < 0.4)

@@ -17,7 +17,7 @@ from rich.progress import track
 from tests.races.cases import Case, Finding
 from tests.races.catches import Catches
 from tests.races.hunting import hunt
-from tests.races.mutants import MUTANTS
+from tests.races.mutation import Mutant
 from tests.races.running import run_case
 from tests.races.setting import model_folder
 
@@ -34,12 +34,14 @@ def failures(
         return sorted(((c, f) for c, f in found if f), key=lambda pair: cases.index(pair[0]))
 
 
-def hunts(first_seed: int, console: Console) -> dict[str, Catches]:
-    """Hunt every mutant, and return what shows it, by name, in the table's order."""
-    names = [mutant.name for mutant in MUTANTS]
+def hunts(
+    mutants: Sequence[Mutant], first_seed: int, console: Console, told: str
+) -> dict[str, Catches]:
+    """Hunt mutants, and return what shows each, by name, in their order."""
+    names = [mutant.name for mutant in mutants]
     with model_folder() as folder:
         work = partial(_hunt, folder=folder, first_seed=first_seed)
-        found = dict(_in_processes(work, names, console, "mutants"))
+        found = dict(_in_processes(work, mutants, console, told))
     return {name: found[name] for name in names}
 
 
@@ -47,9 +49,8 @@ def _run(case: Case, folder: Path) -> tuple[Case, tuple[Finding, ...]]:
     return case, run_case(case, folder)
 
 
-def _hunt(name: str, folder: Path, first_seed: int) -> tuple[str, Catches]:
-    mutant = next(own for own in MUTANTS if own.name == name)
-    return name, hunt(mutant, folder, first_seed)
+def _hunt(mutant: Mutant, folder: Path, first_seed: int) -> tuple[str, Catches]:
+    return mutant.name, hunt(mutant, folder, first_seed)
 
 
 def _in_processes(
