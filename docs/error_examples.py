@@ -63,6 +63,10 @@ from backend_caps.resolution.errors import (
 )
 from backend_caps.resolution.rules import UnknownRuleSetError
 from backend_caps.runtime import (
+    AttentionShapeError,
+    ContextTooLongError,
+    EngineFailedError,
+    ForeignRequestError,
     ImplementationError,
     OutOfPagesError,
     PageSizeError,
@@ -71,6 +75,7 @@ from backend_caps.runtime import (
     RequestTooLongError,
     SamplingError,
     SharedUseError,
+    UnfitBackendError,
     UnservedFlagsError,
     UnservedPhaseError,
 )
@@ -191,6 +196,10 @@ ENGINE = (
         implementation="my_flash.backend:MyFlash",
         problem="No module named 'my_flash'",
     ),
+    UnfitBackendError(problems=("backend 'my_flash' takes dtype bfloat16; here it is float32.",)),
+    ContextTooLongError(context_length=8192, max_position_embeddings=2048),
+    AttentionShapeError(backend="MyFlash", layer_id=0, shape=(5, 4, 16), expected=(5, 64)),
+    EngineFailedError(cause="CUDA out of memory"),
     PageSizeError(conflict="flash takes multiples of 16, triton takes 1"),
     PoolShapeError(field="max_requests", value=0),
     GraphBucketError(
@@ -206,6 +215,7 @@ REQUESTS = (
         num_prompt_tokens=4000, max_new_tokens=200, limit=4096, limited_by="the context"
     ),
     SamplingError(field="top_p", value=1.5, expected="above 0 and at most 1"),
+    ForeignRequestError(number=7),
     OutOfPagesError(wanted=3, free=2, pages=64),
 )
 SIMULATOR = (

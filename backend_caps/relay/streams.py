@@ -96,6 +96,8 @@ class DeviceTraits:
     """Work can be captured once and replayed without its host code."""
     has_external_events: bool = False
     """An event that is recorded within a capture is recorded by every replay."""
+    is_stand_in: bool = False
+    """It stands in for a real device: what is made for others may be tried on it."""
     copy_word: torch.dtype | None = None
     """The unit that rows are copied in, whatever their dtype; None copies in their own."""
 
@@ -112,7 +114,11 @@ DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
         "mtia": DeviceTraits(has_streams=True, has_pinned_memory=True),
         "npu": DeviceTraits(has_streams=True, has_pinned_memory=True),
         "sim": DeviceTraits(
-            has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
+            has_streams=True,
+            has_pinned_memory=True,
+            has_graphs=True,
+            has_external_events=True,
+            is_stand_in=True,
         ),
         "xpu": DeviceTraits(has_streams=True, has_pinned_memory=True),
     }
@@ -211,7 +217,12 @@ class DeviceStreams:
             tensor.record_stream(cast("torch.Stream", self.current_stream()))
 
     def empty_pinned(self, num_rows: int) -> Tensor:
-        """Allocate int64 host memory that copies can run from and to beside the host."""
+        """Allocate int64 host memory that copies can run from and to beside the host.
+
+        Without rows there is nothing to pin, and CUDA's memory of no bytes is not pinned.
+        """
+        if not num_rows:
+            return torch.empty(0, dtype=torch.int64)
         pinned = torch.empty(num_rows, dtype=torch.int64, pin_memory=True)
         assert self.is_pinned(pinned), f"torch pinned no memory for {self.device}"
         return pinned

@@ -3,6 +3,10 @@
 from backend_caps.runtime.attention import AttentionBackend, BackendSite, ForwardContext
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import (
+    AttentionShapeError,
+    ContextTooLongError,
+    EngineFailedError,
+    ForeignRequestError,
     ImplementationError,
     OutOfPagesError,
     PageSizeError,
@@ -11,6 +15,7 @@ from backend_caps.runtime.errors import (
     RequestTooLongError,
     SamplingError,
     SharedUseError,
+    UnfitBackendError,
     UnservedFlagsError,
     UnservedPhaseError,
 )
@@ -24,10 +29,14 @@ from backend_caps.runtime.stats import StepObserver, StepStats
 __all__ = [
     "AttentionBackend",
     "AttentionLayer",
+    "AttentionShapeError",
     "BackendSite",
+    "ContextTooLongError",
     "Engine",
+    "EngineFailedError",
     "EngineOptions",
     "FinishReason",
+    "ForeignRequestError",
     "ForwardBatch",
     "ForwardContext",
     "ImplementationError",
@@ -43,6 +52,7 @@ __all__ = [
     "SharedUseError",
     "StepObserver",
     "StepStats",
+    "UnfitBackendError",
     "UnservedFlagsError",
     "UnservedPhaseError",
 ]

@@ -5,9 +5,11 @@ All of it is host work on host numbers.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
@@ -50,7 +52,7 @@ class WaitingLine:
         self.chunk_rule: ChunkRule | None = None
         """Cuts prompts further than `chunked_prefill_size`, by where they stand."""
         self._is_cutting = chunked_prefill_size is not None
-        self._budget = chunked_prefill_size or max_prefill_tokens
+        self._budget = min(chunked_prefill_size or max_prefill_tokens, max_prefill_tokens)
 
     def __len__(self) -> int:
         """Count the requests that wait."""
@@ -62,8 +64,7 @@ class WaitingLine:
 
     def add(self, request: Request) -> None:
         """Put a request at the end of the line, or where it stood before it was retracted."""
-        behind = [own for own in self._line if own.number > request.number]
-        self._line.insert(len(self._line) - len(behind), request)
+        insort(self._line, request, key=attrgetter("number"))
 
     def admit(self, num_running: int) -> list[Stretch]:
         """Choose the stretches of the next step, and give their requests rows.
@@ -93,19 +94,22 @@ class WaitingLine:
         """Take the half-run prompt out of the KV cache, back to the line, where there is one."""
         request, self._cut = self._cut, None
         if request is not None:
-            self._retract(request)
+            self.retract(request)
         return request
 
     def retract(self, request: Request) -> None:
-        """Take a running request out of the KV cache, back to the line."""
-        self._retract(request)
+        """Take a request out of the KV cache, back to the line."""
+        self._memory.release(request.row)
+        request.leave()
+        request.num_retractions += 1
+        self.add(request)
 
     def drop(self, request: Request) -> None:
         """Take a request out of the line, where it is in it; its row stays its own."""
         if request is self._cut:
             self._cut = None
         elif not request.row:
-            self._line = deque(own for own in self._line if own is not request)
+            self._line.remove(request)
 
     def _stretch_of(self, request: Request, budget: int) -> int:
         """Count the tokens of a prompt that the step gets."""
@@ -134,12 +138,6 @@ class WaitingLine:
             end = request.num_prefilled + num_tokens
             return self._memory.pages_missing((request.row,), (end,))[0]
         return num_pages_of(_length(request), self._memory.page_size)
-
-    def _retract(self, request: Request) -> None:
-        self._memory.release(request.row)
-        request.leave()
-        request.num_retractions += 1
-        self.add(request)
 
 
 def _length(request: Request) -> int:

@@ -15,7 +15,12 @@ from torch import Tensor
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.resolution.uses import Use
-from backend_caps.runtime.errors import ImplementationError, SharedUseError, UnservedPhaseError
+from backend_caps.runtime.errors import (
+    AttentionShapeError,
+    ImplementationError,
+    SharedUseError,
+    UnservedPhaseError,
+)
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
@@ -70,8 +75,21 @@ class ForwardContext:
     batch: ForwardBatch
 
     def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend in one layer: [T, Hq * D], [T, Hk * D], [T, Hk * Dv] to [T, Hq * Dv]."""
-        return self.backend.forward(q, k, v, layer, self.batch)
+        """Attend in one layer: [T, Hq * D], [T, Hk * D], [T, Hk * Dv] to [T, Hq * Dv].
+
+        Raises:
+            AttentionShapeError: the backend returned another shape.
+        """
+        attended = self.backend.forward(q, k, v, layer, self.batch)
+        expected = (q.shape[0], layer.tp_q_head_num * layer.v_head_dim)
+        if attended.shape != expected:
+            raise AttentionShapeError(
+                backend=type(self.backend).__name__,
+                layer_id=layer.layer_id,
+                shape=tuple(attended.shape),
+                expected=expected,
+            )
+        return attended
 
 
 class BackendSite(Protocol):
@@ -109,11 +127,10 @@ class PhaseBackends:
     def __init__(self, uses: Iterable[Use], role: Role, site: BackendSite) -> None:
         self.names = _by_phase(uses, role)
         made = {
-            name: load_implementation(use)(site)
+            name: _built(use, site)
             for name, use in {use.backend: use for use in self.names.values()}.items()
         }
         self._backends = {phase: made[use.backend] for phase, use in self.names.items()}
-        self.made: Mapping[str, AttentionBackend] = made
 
     def of(self, phase: Phase) -> AttentionBackend:
         """Return the backend of a phase.
@@ -126,6 +143,19 @@ class PhaseBackends:
             served = tuple(own.value for own in self._backends)
             raise UnservedPhaseError(phase=phase.value, served=served)
         return backend
+
+
+def _built(use: Use, site: BackendSite) -> AttentionBackend:
+    implementation = load_implementation(use)
+    try:
+        return implementation(site)
+    except Exception as error:  # a plugin raises what it likes
+        raise _unusable(use, f"its constructor raised {type(error).__name__}: {error}") from error
+
+
+def _unusable(use: Use, problem: str) -> ImplementationError:
+    implementation = None if use.declaration is None else use.declaration.implementation
+    return ImplementationError(backend=use.backend, implementation=implementation, problem=problem)
 
 
 def _by_phase(uses: Iterable[Use], role: Role) -> Mapping[Phase, Use]:
@@ -149,14 +179,12 @@ def load_implementation(use: Use) -> _Implementation:
     declaration = use.declaration
     if declaration is None or declaration.implementation is None:
         problem = "was not read" if declaration is None else "names no implementation"
-        raise ImplementationError(backend=use.backend, implementation=None, problem=problem)
+        raise _unusable(use, f"its declaration {problem}")
     module, _, name = declaration.implementation.partition(":")
     try:
         implementation: object = import_module(module)
         for part in name.split("."):
             implementation = getattr(implementation, part)
     except Exception as error:  # a plugin raises what it likes
-        raise ImplementationError(
-            backend=use.backend, implementation=declaration.implementation, problem=str(error)
-        ) from error
+        raise _unusable(use, str(error)) from error
     return cast("_Implementation", implementation)

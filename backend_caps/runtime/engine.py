@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
+from weakref import finalize
 
 import torch
 from torch.distributed import ProcessGroup
@@ -15,16 +17,16 @@ from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.errors import PromptError, RequestTooLongError
+from backend_caps.runtime.errors import (
+    EngineFailedError,
+)
 from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs
-from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
 from backend_caps.runtime.model import load_llama
 from backend_caps.runtime.options import (
-    KV_CACHE_DTYPES,
     EngineOptions,
     buckets_of,
+    check_fit,
     check_flags,
-    page_size_of,
 )
 from backend_caps.runtime.pipeline import (
     ChunkLimits,
@@ -33,23 +35,15 @@ from backend_caps.runtime.pipeline import (
     agree_on_chunks,
     profile_chunks,
 )
+from backend_caps.runtime.pools import make_pools
+from backend_caps.runtime.prompts import check_length, checked_tokens
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.scheduler import NewToken, Scheduler
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.runtime.step import StepLauncher
 from backend_caps.runtime.worker import Worker
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """What backends are built from."""
-
-    req_to_token_pool: ReqToTokenPool
-    token_to_kv_pool: TokenToKVPool
-
-
-_FULL_CONTEXTS = 8
+from backend_caps.startup.configure import check_device
 
 
 class Engine:
@@ -78,6 +72,8 @@ class Engine:
         streams: DeviceStreams | None = None,
     ) -> None:
         check_flags(plan.flags)
+        if streams is None:
+            check_device(device)
         self.plan = plan
         self.options = options or EngineOptions()
         self.streams = DeviceStreams(device) if streams is None else streams
@@ -90,16 +86,42 @@ class Engine:
             dtype=self.options.dtype,
             num_positions=plan.flags.context_length,
         )
-        self.memory, site = self._make_memory()
+        check_fit(plan, self.model, self.streams)
+        self.memory, site = make_pools(plan, self.model, self.options, self.staging)
         self.backends = PhaseBackends(plan.uses, Role.TARGET, site)
         self.relay = FutureMap.from_plan(
             plan, pool_size=self.memory.rows.pool_size, device=self.device, streams=self.streams
         )
         self.graph_choices = choose_graphs(plan, self.streams.traits, buckets_of(self.options))
         self._worker = Worker(self.model, self.backends, self._capture())
+        self.waiting = WaitingLine(
+            self.memory,
+            max_prefill_tokens=self.options.max_prefill_tokens,
+            chunked_prefill_size=self.options.chunked_prefill_size,
+        )
         self.scheduler = self._make_scheduler(observer or NoObserver())
         self._num_requests = 0
+        self._failure: BaseException | None = None
+        # Nothing of an engine may be freed under a step that runs.
+        self._closing = finalize(self, self.streams.synchronize)
+        self._closing.atexit = False
         self.streams.synchronize()
+
+    def __enter__(self) -> Self:
+        """Use the engine within a `with` block."""
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Wait for the step under way; the engine runs no other. Deleting it does the same.
+
+        Sync: the device.
+        """
+        self._failure = self._failure or EngineFailedError(cause="it was closed")
+        self._closing()
 
     def generate(
         self,
@@ -116,8 +138,10 @@ class Engine:
             sampling: how tokens are chosen, and when they end; greedy by default.
         """
         requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
-        while any(not request.is_finished for request in requests):
-            self.step()
+        for _ in self._tokens_of(requests):
+            pass
+        if not self.scheduler.has_requests:
+            self.drain()
         return [request.output for request in requests]
 
     def stream(
@@ -127,23 +151,30 @@ class Engine:
         *,
         sampling: Sampling | None = None,
     ) -> Iterator[tuple[int, int]]:
-        """Yield (place of the prompt, token), as soon as the host has each token.
+        """Return (place of the prompt, token) of each token, as soon as the host has it.
 
-        Whoever runs the steps: tokens that came meanwhile are yielded first. Who stops reading
-        gives the requests up.
+        The requests wait from now on; whoever runs steps makes their tokens, and what came
+        meanwhile is returned first. Who stops reading gives them up.
         """
         requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
+        return self._tokens_of(requests)
+
+    def _tokens_of(self, requests: Sequence[Request]) -> Generator[tuple[int, int]]:
+        """Run steps until the requests have ended; those that have not at the end are given up."""
         num_yielded = [0] * len(requests)
+        places: Sequence[int] = range(len(requests))
         try:
-            while True:
-                runs = any(not request.is_finished for request in requests)
-                for place, request in enumerate(requests):
-                    while num_yielded[place] < len(request.output):
+            while places:
+                # Asked first: somebody else may run steps while this one is not running.
+                left = [place for place in places if not requests[place].is_finished]
+                for place in places:
+                    output = requests[place].output
+                    while num_yielded[place] < len(output):
                         num_yielded[place] += 1
-                        yield place, request.output[num_yielded[place] - 1]
-                if not runs:
-                    return
-                self.step()
+                        yield place, output[num_yielded[place] - 1]
+                places = left
+                if any(not requests[place].is_finished for place in places):
+                    self.step()
         finally:
             for request in requests:
                 self.abort(request)
@@ -155,33 +186,50 @@ class Engine:
             PromptError: the prompt is empty, or holds a token that the model does not have.
             RequestTooLongError: it can never run.
         """
-        self._check(prompt, sampling)
+        return self._enter(self._checked(prompt, sampling), sampling)
+
+    def _submit_all(self, prompts: Iterable[Sequence[int]], sampling: Sampling) -> list[Request]:
+        """Take all prompts in, or none where one of them is refused."""
+        checked = [self._checked(prompt, sampling) for prompt in prompts]
+        return [self._enter(prompt, sampling) for prompt in checked]
+
+    def _enter(self, prompt: tuple[int, ...], sampling: Sampling) -> Request:
+        if self._failure is not None:
+            raise EngineFailedError(cause=str(self._failure)) from self._failure
         self._num_requests += 1
         stops = sampling.stop_token_ids
         request = Request(
             number=self._num_requests,
-            prompt=tuple(prompt),
+            prompt=prompt,
             sampling=sampling,
             stop_token_ids=frozenset(self.model.config.eos_token_ids) if stops is None else stops,
         )
         self.scheduler.add(request)
         return request
 
-    def _submit_all(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Request]:
-        """Take all prompts in, or none where one of them is refused."""
-        for prompt in prompts:
-            self._check(prompt, sampling)
-        return [self.submit(prompt, sampling) for prompt in prompts]
-
     def abort(self, request: Request) -> None:
         """Give a request up: its output ends where it is, and what it has is free."""
         self.scheduler.abort(request)
 
     def step(self) -> Sequence[NewToken]:
-        """Run the scheduler's loop once, and return the tokens that the host got."""
-        if self.plan.flags.disable_overlap_schedule:
-            return self.scheduler.step_plain()
-        return self.scheduler.step_overlapped()
+        """Run the scheduler's loop once, and return the tokens that the host got.
+
+        Raises:
+            EngineFailedError: a step failed before, whatever it was, an observer or an interrupt
+                included: half a step cannot be undone.
+        """
+        if self._failure is not None:
+            raise EngineFailedError(cause=str(self._failure)) from self._failure
+        try:
+            if self.plan.flags.disable_overlap_schedule:
+                return self.scheduler.step_plain()
+            return self.scheduler.step_overlapped()
+        except BaseException as error:
+            self._failure = error
+            # What the step has enqueued reads tensors that go with it.
+            with suppress(RuntimeError):
+                self.streams.synchronize()
+            raise
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.
@@ -219,41 +267,12 @@ class Engine:
             self.step()
         self.streams.synchronize()
 
-    def _make_memory(self) -> tuple[RequestMemory, _Site]:
-        """Make the pools: as many slots as the options say, in whole pages."""
-        config, options = self.model.config, self.options
-        context = self.model.num_positions
-        page_size = page_size_of(self.plan)
-        num_tokens = options.max_total_tokens or _FULL_CONTEXTS * context
-        num_pages = num_tokens // page_size
-        rows = ReqToTokenPool(
-            max_requests=options.max_running_requests,
-            max_context_len=context,
-            page_size=page_size,
-            device=self.device,
-        )
-        cache = TokenToKVPool(
-            num_slots=(num_pages + 1) * page_size,
-            num_layers=config.num_hidden_layers,
-            num_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            v_head_dim=config.head_dim,
-            dtype=KV_CACHE_DTYPES.get(self.plan.flags.kv_cache_dtype, self.model.dtype),
-            device=self.device,
-        )
-        return RequestMemory(rows, PagePool(num_pages), self.staging), _Site(rows, cache)
-
     def _make_scheduler(self, observer: StepObserver) -> Scheduler:
         launcher = StepLauncher(
             worker=self._worker,
             relay=self.relay,
             staging=self.staging,
             step_streams=self.step_streams,
-        )
-        self.waiting = WaitingLine(
-            self.memory,
-            max_prefill_tokens=self.options.max_prefill_tokens,
-            chunked_prefill_size=self.options.chunked_prefill_size,
         )
         return Scheduler(
             launcher=launcher,
@@ -265,27 +284,10 @@ class Engine:
             observer=observer,
         )
 
-    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
-        vocab_size = self.model.config.vocab_size
-        if not prompt:
-            raise PromptError(problem="holds no token", expected="at least one was expected")
-        strays = sorted({token for token in prompt if not 0 <= token < vocab_size})
-        if strays:
-            expected = f"the model's are 0 to {vocab_size - 1}"
-            raise PromptError(problem=f"holds token {strays[0]}", expected=expected)
-        memory = self.memory
-        limits = {
-            "the context": memory.rows.max_context_len,
-            "the KV cache": memory.pages.num_pages * memory.page_size,
-        }
-        for name, limit in limits.items():
-            if len(prompt) + sampling.max_new_tokens > limit:
-                raise RequestTooLongError(
-                    num_prompt_tokens=len(prompt),
-                    max_new_tokens=sampling.max_new_tokens,
-                    limit=limit,
-                    limited_by=name,
-                )
+    def _checked(self, prompt: Sequence[int], sampling: Sampling) -> tuple[int, ...]:
+        tokens = checked_tokens(prompt, self.model.config.vocab_size)
+        check_length(len(tokens), sampling.max_new_tokens, self.memory)
+        return tokens
 
     def _capture(self) -> Mapping[Phase, GraphRunner]:
         return capture_graphs(

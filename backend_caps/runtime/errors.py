@@ -71,6 +71,87 @@ class UnservedFlagsError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class UnfitBackendError(BackendCapsError):
+    """A backend of the plan declares that it does not take this model, device or page size."""
+
+    problems: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """Each misfit, and what to do."""
+        return (
+            f"the plan cannot run here: {' '.join(self.problems)} Backends that take all of it "
+            f"were expected. Name others in --attention-backend, or change what they do not take."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ContextTooLongError(BackendCapsError):
+    """The flags ask for a longer context than the model was made for."""
+
+    context_length: int
+    max_position_embeddings: int
+
+    @property
+    def message(self) -> str:
+        """Both lengths, and what to do."""
+        return (
+            f"--context-length is {self.context_length}; at most the model's "
+            f"{self.max_position_embeddings} was expected. Lower it, or correct "
+            f"max_position_embeddings in the model's config.json."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class AttentionShapeError(BackendCapsError):
+    """A backend's forward returned another shape than its contract says."""
+
+    backend: str
+    layer_id: int
+    shape: tuple[int, ...]
+    expected: tuple[int, ...]
+
+    @property
+    def message(self) -> str:
+        """The class, the layer and both shapes."""
+        return (
+            f"{self.backend}.forward returned shape {self.shape} in layer {self.layer_id}; "
+            f"{self.expected}, tokens by heads times value features, was expected. Flatten the "
+            f"heads there."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class EngineFailedError(BackendCapsError):
+    """A step of the engine failed before, so what it holds of its requests is not true any more."""
+
+    cause: str
+
+    @property
+    def message(self) -> str:
+        """What failed, and what to do."""
+        return (
+            f"a step of this engine failed: {self.cause}; no further step was expected. Make a "
+            f"new Engine, and submit the requests that have not ended there."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ForeignRequestError(BackendCapsError):
+    """A request was given to an engine that it was not submitted to."""
+
+    number: int
+
+    @property
+    def message(self) -> str:
+        """The request's number, and what to do."""
+        return (
+            f"request {self.number} is none of this engine's; one that its submit returned was "
+            f"expected. Give it to the engine that it was submitted to."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class PageSizeError(BackendCapsError):
     """No page size suits every backend of the plan."""
 
@@ -99,8 +180,9 @@ class RequestTooLongError(BackendCapsError):
         """Its length, the limit, and what sets it."""
         return (
             f"a prompt of {self.num_prompt_tokens} tokens with max_new_tokens="
-            f"{self.max_new_tokens} needs {self.num_prompt_tokens + self.max_new_tokens} tokens; "
-            f"{self.limited_by} has {self.limit}. Shorten one of them, or enlarge that."
+            f"{self.max_new_tokens} needs {self.num_prompt_tokens + self.max_new_tokens - 1} "
+            f"tokens, the last one's keys aside; {self.limited_by} has {self.limit}. Shorten one "
+            f"of them, or enlarge that."
         )
 
 

@@ -45,7 +45,7 @@ class ReqToTokenPool:
         width = num_pages_of(max_context_len, page_size) * page_size
         self.req_to_token = torch.zeros(max_requests + 1, width, dtype=torch.int32, device=device)
         self._free = list(range(max_requests, 0, -1))
-        self._generations = [0] * (max_requests + 1)
+        self._num_stays = 0
 
     @property
     def pool_size(self) -> int:
@@ -63,11 +63,14 @@ class ReqToTokenPool:
         return self.pool_size - 1 - len(self._free)
 
     def alloc(self) -> tuple[int, int]:
-        """Take a row, and number the stay in it: (row, generation)."""
+        """Take a row, and number the stay in it: (row, generation).
+
+        No two stays have the same number, in whatever rows they are.
+        """
         assert self._free, "rows are taken only where `num_free` says that there are any"
         row = self._free.pop()
-        self._generations[row] += 1
-        return row, self._generations[row]
+        self._num_stays += 1
+        return row, self._num_stays
 
     def free(self, row: int) -> None:
         """Give a row back."""

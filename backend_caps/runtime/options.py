@@ -8,13 +8,23 @@ from types import MappingProxyType
 
 import torch
 
+from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.spelling import AUTO
+from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.errors import PageSizeError, PoolShapeError, UnservedFlagsError
+from backend_caps.resolution.plan import Plan, Policy
+from backend_caps.resolution.resolver import resolve
+from backend_caps.runtime.errors import (
+    ContextTooLongError,
+    PageSizeError,
+    PoolShapeError,
+    UnfitBackendError,
+    UnservedFlagsError,
+)
 from backend_caps.runtime.graphs import Bucket, mixed_buckets, uniform_buckets
+from backend_caps.runtime.model import LlamaModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +32,7 @@ class EngineOptions:
     """What the plan does not say: how much room there is, and how steps are cut.
 
     Raises:
-        PoolShapeError: a number of tokens is below 1.
+        PoolShapeError: a number is below 1.
     """
 
     max_running_requests: int = 64
@@ -36,12 +46,15 @@ class EngineOptions:
     dtype: torch.dtype | None = None
     """What the model computes in; None is what its folder says."""
     graph_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    """Batch sizes of decode that graphs are captured for; a batch is padded to the next one."""
+    """Batch sizes of decode that graphs are captured for; a batch is padded to the next one. With
+    any of them, `max_running_requests` is one too, so that every batch replays; none captures
+    nothing."""
     graph_token_counts: tuple[int, ...] = ()
     """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly."""
 
     def __post_init__(self) -> None:
         sizes = {
+            "max_running_requests": self.max_running_requests,
             "max_total_tokens": self.max_total_tokens,
             "max_prefill_tokens": self.max_prefill_tokens,
             "chunked_prefill_size": self.chunked_prefill_size,
@@ -86,6 +99,36 @@ def check_flags(flags: ServerFlags) -> None:
     }
     if unserved := tuple(flag for flag, is_asked in asked.items() if is_asked):
         raise UnservedFlagsError(flags=unserved)
+
+
+_MISFITS = frozenset(
+    f"{fact}-unsupported"
+    for fact in ("device", "dtype", "kv-cache-dtype", "head-size", "page-size")
+)
+
+
+def check_fit(plan: Plan, model: LlamaModel, streams: DeviceStreams) -> None:
+    """Refuse a plan whose backends do not take what the engine has found out.
+
+    A stand-in for a device is no device that a backend could know.
+
+    Raises:
+        ContextTooLongError: the flags ask for more than the model was made for.
+        UnfitBackendError: a backend declares that it does not take the model, device or page size.
+    """
+    config, context = model.config, plan.flags.context_length
+    if context is not None and context > config.max_position_embeddings:
+        raise ContextTooLongError(
+            context_length=context, max_position_embeddings=config.max_position_embeddings
+        )
+    found = {"dtype": str(model.dtype), "head_size": config.head_dim}
+    if not streams.traits.is_stand_in:
+        found["device"] = streams.device.type
+    facts = Facts.model_validate({**plan.facts.known(), **found})
+    known = resolve(plan.uses, plan.flags, rules=plan.rules, facts=facts, policy=Policy.QUIET)
+    misfits = [problem.message for problem in known.problems if problem.code in _MISFITS]
+    if misfits:
+        raise UnfitBackendError(problems=tuple(misfits))
 
 
 def page_size_of(plan: Plan) -> int:

@@ -24,31 +24,50 @@ class Sampling:
     top_p: float = 1.0
     """Choose among the likeliest tokens whose probabilities sum up to this."""
     seed: int = 0
-    """Of the noise; the same request with the same seed gets the same tokens, in any batch."""
+    """Of the noise, which is the same in any batch: from the same logits come the same tokens. On a
+    device, logits of another batch size, or of prefill against decode, may round differently."""
     stop_token_ids: frozenset[int] | None = None
     """Tokens that end the output, of which they are the last; None is the model's own."""
 
     def __post_init__(self) -> None:
+        tokens, top_k, stops = self.max_new_tokens, self.top_k, self.stop_token_ids
         limits = (
-            ("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
+            ("max_new_tokens", _is_whole(tokens) and tokens >= 1, "a whole number from 1"),
+            ("temperature", 0 <= self.temperature < 2**31, "0 or more and below 2**31"),
             (
-                "temperature",
-                self.temperature,
-                0 <= self.temperature < 2**31,
-                "0 or more and below 2**31",
+                "top_k",
+                top_k is None or (_is_whole(top_k) and top_k >= 1),
+                "a whole number from 1, or None",
             ),
-            ("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "at least 1, or None"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("seed", self.seed, 0 <= self.seed < 2**63, "0 or more and below 2**63"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            (
+                "seed",
+                _is_whole(self.seed) and 0 <= self.seed < 2**63,
+                "a whole number, 0 or more and below 2**63",
+            ),
+            (
+                "stop_token_ids",
+                stops is None or _are_tokens(stops),
+                "a frozenset of tokens, or None",
+            ),
         )
-        for name, value, holds, expected in limits:
+        for name, holds, expected in limits:
             if not holds:
-                raise SamplingError(field=name, value=value, expected=expected)
+                raise SamplingError(field=name, value=getattr(self, name), expected=expected)
 
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is always chosen."""
         return self.temperature == 0 or self.top_k == 1
+
+
+def _is_whole(value: object) -> bool:
+    """Tell whether a value is a whole number, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_tokens(value: object) -> bool:
+    return isinstance(value, frozenset) and all(map(_is_whole, value))
 
 
 class FinishReason(Enum):
@@ -78,7 +97,7 @@ class Request:
     row: int = 0
     """Its row in the request pool; 0, the padding row, while it has none."""
     generation: int = 0
-    """The number of its stay in that row."""
+    """The number of its stay, which no other stay has; 0 while it has none."""
     num_prefilled: int = 0
     """Tokens of this stay whose prefill was launched."""
     prefill: tuple[int, ...] = ()

@@ -19,6 +19,7 @@ import torch
 from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.batch import ScheduleBatch
+from backend_caps.runtime.errors import ForeignRequestError
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import FinishReason, Request
 from backend_caps.runtime.staging import Staging
@@ -69,20 +70,33 @@ class Scheduler:
         self._last: ScheduleBatch | None = None
         self._in_flight: Step | None = None
         self._num_retracted = 0
+        self._open: set[Request] = set()
 
     @property
     def has_work(self) -> bool:
         """Whether a request waits or runs, or a result is to be processed."""
         return bool(len(self._waiting) or self._running.requests or self._last or self._in_flight)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request has not ended."""
+        return bool(self._open)
+
     def add(self, request: Request) -> None:
         """Take a request in."""
+        self._open.add(request)
         self._waiting.add(request)
 
     def abort(self, request: Request) -> None:
-        """Give a request up, unless it has ended. A token that is under way is dropped."""
+        """Give a request up, unless it has ended. A token that is under way is dropped.
+
+        Raises:
+            ForeignRequestError: it is another scheduler's.
+        """
         if request.is_finished:
             return
+        if request not in self._open:
+            raise ForeignRequestError(number=request.number)
         request.finish_reason = FinishReason.ABORT
         self._waiting.drop(request)
         self._let_go(request)
@@ -166,10 +180,9 @@ class Scheduler:
         self._running.filter(keep)
 
     def _make_room(self) -> bool:
-        """Retract until a token of each running request fits; tell whether any can be made.
+        """Retract until a token of each running request fits; tell whether any can be made now.
 
-        Where the last one does not fit either, requests whose last step is under way have the
-        pages, and give them back when its result is processed.
+        Nobody is retracted for pages that the step under way gives back at its end.
         """
         requests, memory = self._running.requests, self._memory
         lengths = self._running.mirror.tolist()
@@ -177,6 +190,8 @@ class Scheduler:
         missing = memory.pages_missing(rows, [length + 1 for length in lengths])
         if sum(missing) <= memory.pages.num_free:
             return bool(requests)
+        if sum(missing) <= memory.pages.num_free + self._num_pages_coming():
+            return False
         if self._waiting.give_up_cut() is not None:
             self._num_retracted += 1
         for request in choose_retractions(requests, missing, memory):
@@ -185,6 +200,17 @@ class Scheduler:
         keep = [place for place, request in enumerate(requests) if request.row]
         self._running.filter(keep)
         return sum(missing[place] for place in keep) <= memory.pages.num_free
+
+    def _num_pages_coming(self) -> int:
+        """Count the pages of requests whose last token is under way."""
+        if self._in_flight is None:
+            return 0
+        batch = self._in_flight.batch
+        return sum(
+            self._memory.num_pages(request.row)
+            for request, generation in zip(batch.requests, batch.generations, strict=True)
+            if request.generation == generation and request.is_launched_out
+        )
 
     def _process(self, step: Step) -> Sequence[NewToken]:
         """Take in a step's tokens, and let go of the requests that they end."""
@@ -205,6 +231,7 @@ class Scheduler:
 
     def _let_go(self, request: Request) -> None:
         """Give back what a request has. Steps that read it may be under way (`release`)."""
+        self._open.remove(request)
         if request.row:
             self._memory.release(request.row)
             request.leave()

@@ -132,6 +132,7 @@ class StepLauncher:
         """Copy a step's tokens on a stream of its own, behind the forward."""
         copied = self._streams.event()
         if not self._streams.traits.has_pinned_memory:
+            copied.record(self._on.forward)
             return tokens, copied
         tokens_cpu = self._streams.empty_pinned(tokens.shape[0])
         self._on.host_copy.wait_stream(self._on.forward)

@@ -74,7 +74,7 @@ def configure(
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
     """
-    _check_device(device)
+    check_device(device)
     registry = discover() if registry is None else registry
     known = (facts or Facts()).known()
     plan = resolve(
@@ -93,7 +93,12 @@ def configure(
     return plan, future_map
 
 
-def _check_device(device: str | torch.device) -> None:
+def check_device(device: str | torch.device) -> None:
+    """Require a device that torch has here.
+
+    Raises:
+        UnavailableDeviceError: it has none such.
+    """
     try:
         known = torch.device(device)
         module = torch.get_device_module(known)

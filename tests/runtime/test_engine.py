@@ -84,7 +84,7 @@ def test_engine_refuses_a_request_that_can_never_run(
     engine = make_engine(oracle.folder, *arguments, options=options)
 
     with pytest.raises(RequestTooLongError) as caught:
-        engine.submit([5] * (limit - 3), Sampling(max_new_tokens=4))
+        engine.submit([5] * (limit - 2), Sampling(max_new_tokens=4))
 
     assert (caught.value.limit, caught.value.limited_by) == (limit, limited_by)
 
@@ -94,7 +94,7 @@ def test_engine_runs_a_request_that_fits_exactly(oracle: Oracle) -> None:
     engine = make_engine(oracle.folder, options=EngineOptions(max_total_tokens=CONTEXT_LEN))
     sampling = Sampling(max_new_tokens=4, stop_token_ids=frozenset())
 
-    (output,) = engine.generate([[5] * (CONTEXT_LEN - 4)], sampling=sampling)
+    (output,) = engine.generate([[5] * (CONTEXT_LEN - 3)], sampling=sampling)
 
     assert len(output) == 4
 
@@ -107,8 +107,8 @@ def test_request_too_long_error_says_all_lengths(oracle: Oracle) -> None:
         engine.submit([5] * 250, Sampling(max_new_tokens=10))
 
     assert str(caught.value) == (
-        "a prompt of 250 tokens with max_new_tokens=10 needs 260 tokens; the context has 256. "
-        "Shorten one of them, or enlarge that."
+        "a prompt of 250 tokens with max_new_tokens=10 needs 259 tokens, the last one's "
+        "keys aside; the context has 256. Shorten one of them, or enlarge that."
     )
 
 
@@ -167,7 +167,7 @@ def test_engine_refuses_flags_of_another_server(oracle: Oracle, arguments: tuple
 
 def test_engine_refuses_no_room_for_requests(oracle: Oracle) -> None:
     """An engine that could run nobody is not made."""
-    with pytest.raises(PoolShapeError, match="max_requests is 0"):
+    with pytest.raises(PoolShapeError, match="max_running_requests is 0"):
         make_engine(oracle.folder, options=EngineOptions(max_running_requests=0))
 
 

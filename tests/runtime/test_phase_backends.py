@@ -68,21 +68,20 @@ def test_backend_of_two_phases_is_built_once() -> None:
     backends = _backends(_use(phase=Phase.PREFILL), _use())
 
     assert backends.of(Phase.PREFILL) is backends.of(Phase.DECODE)
-    assert list(backends.made) == ["own"]
 
 
 def test_backends_leave_other_roles_out() -> None:
     """A draft's backend is none of the target's, and is not built."""
     backends = _backends(_use(), _use("nobody.knows:It", backend="draft", role=Role.DRAFT))
 
-    assert list(backends.made) == ["own"]
+    assert [use.backend for use in backends.names.values()] == ["own"]
 
 
 def test_backends_leave_out_what_only_adds_needs() -> None:
     """A composite's own capabilities are no backend: its parts run."""
     backends = _backends(_use(), _use("nobody.knows:It", backend="pair", adds_only=True))
 
-    assert list(backends.made) == ["own"]
+    assert [use.backend for use in backends.names.values()] == ["own"]
 
 
 def test_backends_refuse_a_phase_that_nobody_serves() -> None:
@@ -118,7 +117,7 @@ def test_backends_refuse_two_in_one_phase() -> None:
 @pytest.mark.parametrize(
     ("implementation", "where", "problem"),
     [
-        (None, "", "names no implementation"),
+        (None, "", "its declaration names no implementation"),
         ("nobody.knows:It", " (nobody.knows:It)", "No module named 'nobody'"),
         (
             "backend_caps_torch_native.native:Absent",
@@ -145,7 +144,9 @@ def test_backends_refuse_one_whose_declaration_was_not_read() -> None:
     """Nothing can be built of a use without a declaration."""
     use = Use(backend="own", role=Role.TARGET, phase=Phase.DECODE, declaration=None)
 
-    with pytest.raises(ImplementationError, match="'own' cannot be built: was not read;"):
+    with pytest.raises(
+        ImplementationError, match="'own' cannot be built: its declaration was not read;"
+    ):
         _backends(use)
 
 

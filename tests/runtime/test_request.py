@@ -12,19 +12,23 @@ from tests.runtime.memories import make_request
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens=0; at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0; a whole number from 1"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens=2.5; a whole number from 1"),
+        ({"max_new_tokens": True}, "max_new_tokens=True; a whole number from 1"),
+        ({"stop_token_ids": 5}, "stop_token_ids=5; a frozenset of tokens, or None"),
+        ({"stop_token_ids": frozenset({"a"})}, "stop_token_ids=frozenset({'a'}); a frozenset of"),
         ({"temperature": -0.5}, "temperature=-0.5; 0 or more"),
         ({"temperature": math.nan}, "temperature=nan; 0 or more"),
         ({"temperature": math.inf}, "temperature=inf; 0 or more"),
         ({"temperature": 2.0**31}, "temperature=2147483648.0; 0 or more"),
-        ({"top_k": 0}, "top_k=0; at least 1, or None"),
+        ({"top_k": 0}, "top_k=0; a whole number from 1, or None"),
         ({"top_p": 0.0}, "top_p=0.0; above 0"),
         ({"top_p": 1.5}, "top_p=1.5; above 0 and at most 1"),
-        ({"seed": -1}, "seed=-1; 0 or more"),
-        ({"seed": 2**63}, "seed=9223372036854775808; 0 or more and below"),
+        ({"seed": -1}, "seed=-1; a whole number, 0 or more"),
+        ({"seed": 2**63}, "seed=9223372036854775808; a whole number, 0 or more and below"),
     ],
 )
-def test_sampling_refuses_what_is_out_of_range(changes: dict[str, float], text: str) -> None:
+def test_sampling_refuses_what_is_out_of_range(changes: dict[str, object], text: str) -> None:
     """A value out of its range is refused by its name, the value and the range."""
     with pytest.raises(SamplingError) as caught:
         Sampling(**{"max_new_tokens": 4, **changes})  # type: ignore[arg-type] # a table of any field
