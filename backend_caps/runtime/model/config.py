@@ -1,4 +1,4 @@
-"""The shape of a Llama-architecture decoder, as its config.json says it."""
+"""The shape of a Llama-architecture decoder, as the documents in its folder say it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ from backend_caps.runtime.model.errors import (
 )
 from backend_caps.runtime.model.supported import unsupported
 
+MAX_VOCAB_SIZE = 2**22
+"""The most tokens that a model may know, many times what one does; sampling counts on it."""
+
 # Far above any model: what a mistaken or hostile number would make is no reason to run out of
 # memory before the weights are compared. float32 tells 2**24 positions apart.
 _Width = Annotated[int, Field(gt=0, le=2**18)]
 _Length = Annotated[int, Field(gt=0, le=2**24)]
+
+_TokenId = Annotated[int, Field(ge=0)]
 
 _PARSED = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
 
@@ -82,14 +87,14 @@ def _token_ids(value: object) -> object:
 
 
 class LlamaConfig(BaseModel):
-    """What a Llama-architecture decoder is made of; other keys of its config.json are ignored.
+    """What a Llama-architecture decoder is made of; other keys of its documents are ignored.
 
     A key that is not there has the value that `transformers` gives it for a Llama.
     """
 
     model_config = _PARSED
 
-    vocab_size: _Length
+    vocab_size: Annotated[int, Field(gt=0, le=MAX_VOCAB_SIZE)]
     """Tokens that the model knows."""
     hidden_size: _Width
     """Features of a token between the layers."""
@@ -128,8 +133,10 @@ class LlamaConfig(BaseModel):
     """The MLP's projections have biases."""
     dtype: str | None = None
     """What the weights were saved in, by torch's name without `torch.`; None where nobody said."""
-    eos_token_ids: Annotated[tuple[int, ...], BeforeValidator(_token_ids)] = ()
-    """The tokens that end a text; empty where nobody said."""
+    eos_token_ids: Annotated[tuple[_TokenId, ...], BeforeValidator(_token_ids)] = ()
+    """The tokens that end a text, where `generate` of transformers looks for them: in
+    generation_config.json, and in config.json only where there is no such file; empty where that
+    document names none."""
 
     @field_validator("num_key_value_heads")
     @classmethod
@@ -141,22 +148,23 @@ class LlamaConfig(BaseModel):
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Self:
-        """Read the config.json in a Hugging Face folder.
+        """Read the config.json in a Hugging Face folder, and what ends a text beside it.
 
         Raises:
-            ModelFileMissingError: the folder has none.
-            ModelFileUnreadableError: it is not a JSON object.
-            UnsupportedModelError: it describes what this decoder does not compute.
+            ModelFileMissingError: the folder has no config.json.
+            ModelFileUnreadableError: that or generation_config.json is not a JSON object.
+            UnsupportedModelError: the model is one that this decoder does not compute.
             ModelConfigError: a value is none that its key can have.
-            ExceptionGroup: it has several of the last two.
+            ExceptionGroup: there are several of one of the last two.
         """
         path = Path(folder) / "config.json"
         raw = _read(path)
         raise_all(f"config {str(path)!r}", list(unsupported(str(path), raw)))
+        ends_path, ends = _ends(path, raw)
         try:
-            return cls.model_validate(_normalised(raw))
+            return cls.model_validate({**_normalised(raw), "eos_token_ids": ends})
         except ValidationError as error:
-            raise_all(f"config {str(path)!r}", _faults(str(path), error))
+            raise_all(f"config {str(path)!r}", _faults(path, ends_path, error))
             raise
 
 
@@ -182,8 +190,16 @@ def _normalised(raw: Mapping[str, JsonValue]) -> Mapping[str, object]:
     config: dict[str, object] = {key: value for key, value in raw.items() if value is not None}
     config["rope"] = _rope(config)
     config["dtype"] = config.get("dtype", config.get("torch_dtype"))
-    config["eos_token_ids"] = config.get("eos_token_id")
     return config
+
+
+def _ends(config_path: Path, raw: Mapping[str, JsonValue]) -> tuple[Path, JsonValue]:
+    """Return which document says what ends a text, and what it says."""
+    path = config_path.with_name("generation_config.json")
+    if not path.is_file():
+        return config_path, raw.get("eos_token_id")
+    # Where it names none, `generate` stops at none: config.json is then not asked.
+    return path, _read(path).get("eos_token_id")
 
 
 def _rope(config: Mapping[str, object]) -> object:
@@ -197,17 +213,30 @@ def _rope(config: Mapping[str, object]) -> object:
     return rope
 
 
-def _faults(path: str, error: ValidationError) -> list[ModelConfigError]:
-    details = error.errors(include_url=False)
-    return [_fault(path, each) for each in details if each["type"] != "default_factory_not_called"]
+def _faults(path: Path, ends_path: Path, error: ValidationError) -> list[ModelConfigError]:
+    told = [
+        each
+        for each in error.errors(include_url=False)
+        if each["type"] != "default_factory_not_called"
+    ]
+    return [
+        _fault(ends_path, "eos_token_id", each)
+        if each["loc"][0] == "eos_token_ids"
+        else _fault(path, _key(each), each)
+        for each in told
+    ]
 
 
-def _fault(path: str, details: ErrorDetails) -> ModelConfigError:
+def _key(details: ErrorDetails) -> str:
+    return next(part for part in reversed(details["loc"]) if isinstance(part, str))
+
+
+def _fault(path: Path, key: str, details: ErrorDetails) -> ModelConfigError:
     is_missing = details["type"] == "missing"
     said = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return ModelConfigError(
-        path=path,
-        key=next(part for part in reversed(details["loc"]) if isinstance(part, str)),
+        path=str(path),
+        key=key,
         value=None if is_missing else details["input"],
         expected="a value" if is_missing else said,
     )

@@ -35,7 +35,8 @@ def load_llama(
     Sync: copies every weight to the device, and may wait for it. Allocates: the model.
 
     Args:
-        folder: has config.json and safetensors, in one file or in several with an index.
+        folder: has config.json and safetensors, in one file or in several with an index; and
+            generation_config.json where other tokens end a text than config.json says.
         device: where the model is.
         dtype: float32 or bfloat16; by default what the config says, and float32 if it says nothing.
         num_positions: longest context that is computed; by default what the config says.
@@ -44,7 +45,7 @@ def load_llama(
         ModelFileMissingError: the folder lacks a file.
         ModelFileUnreadableError: a file is not what it should be.
         UnsupportedModelError: the config describes what this decoder does not compute.
-        ModelConfigError: a value of the config is none that its key can have.
+        ModelConfigError: a value of a config is none that its key can have.
         ExceptionGroup: the config has several of the last two.
         UnsupportedDtypeError: the model does not compute in this dtype.
         ModelWeightsError: weights are missing, unexpected, or of another shape or dtype.

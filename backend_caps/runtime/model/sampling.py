@@ -1,7 +1,7 @@
 """From scores to tokens, on the device.
 
-A request's token is a function of its own scores, seed and position: what else is in the batch
-changes nothing, and a request that was retracted and is computed anew gets the same tokens.
+A request's token is a function of its own scores, position and sampling, whatever else is in the
+batch: a request that is computed anew and gets the same scores gets the same tokens.
 
 Shapes: B requests in the batch, V tokens in the vocabulary.
 """
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backend_caps.runtime.model.config import MAX_VOCAB_SIZE
 from backend_caps.runtime.model.noise import gumbel
 
-_WEIGHT_ONE = 2.0**40
+_WEIGHT_ONE = 2.0**62 / MAX_VOCAB_SIZE
 """The weight of the likeliest token. Weights are whole numbers: their sums are exact in any order
-of addition, and 2**23 of them fit into int64."""
+of addition, and those of the largest vocabulary fit into int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ def allowed_tokens(scores: Tensor, sampling: SamplingBatch) -> Tensor:
 
 def _nucleus(ordered: Tensor, kept: Tensor, top_p: Tensor) -> Tensor:
     """Tell which of the kept tokens, likeliest first, the probability `top_p` [B, 1] needs."""
+    num_tokens = ordered.shape[1]
+    assert num_tokens <= MAX_VOCAB_SIZE, f"the weights of {num_tokens} tokens overflow int64"
     weights = (ordered.to(torch.float64).exp() * _WEIGHT_ONE).to(torch.int64).masked_fill(~kept, 0)
     before = weights.cumsum(dim=-1) - weights
     total = weights.sum(dim=-1, keepdim=True)

@@ -198,6 +198,14 @@ def test_model_that_is_not_computed_is_refused(
         pytest.param({"hidden_size": -4}, "hidden_size", -4, "greater than 0", id="negative size"),
         pytest.param({"hidden_size": 60}, "head_dim", 15, "a multiple of 2", id="odd by itself"),
         pytest.param({"vocab_size": "8"}, "vocab_size", "8", "a valid integer", id="text"),
+        pytest.param(
+            {"vocab_size": 2**22 + 1},
+            "vocab_size",
+            2**22 + 1,
+            "less than or equal to 4194304",
+            id="more tokens than can be weighed",
+        ),
+        pytest.param({"eos_token_id": "2"}, "eos_token_id", "2", "a valid integer", id="no token"),
         pytest.param({"vocab_size": True}, "vocab_size", True, "a valid integer", id="bool"),
         pytest.param(
             {"num_key_value_heads": 3},

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.model import SamplingBatch, sample_tokens
+from backend_caps.runtime.model.config import MAX_VOCAB_SIZE
 from backend_caps.runtime.model.sampling import allowed_tokens
 
 NUM_DRAWS, NUM_TOKENS = 20_000, 8
@@ -111,6 +112,27 @@ def test_equal_scores_are_allowed_from_the_first_on() -> None:
     allowed = allowed_tokens(scores, _draws(2, top_k=50, top_p=0.5))
 
     assert allowed.nonzero()[:, 1].tolist() == [*range(25), *range(25)]
+
+
+def test_weights_of_the_largest_vocabulary_are_summed_exactly() -> None:
+    """Half the probability of as many equal scores as a config allows is exactly half of them."""
+    scores = torch.zeros(1, MAX_VOCAB_SIZE)
+
+    allowed = allowed_tokens(scores, _draws(1, top_p=0.5))
+
+    assert int(allowed.sum()) == MAX_VOCAB_SIZE // 2
+    assert bool(allowed[0, : MAX_VOCAB_SIZE // 2].all())
+
+
+def test_vocabulary_that_no_sum_holds_is_refused() -> None:
+    """Scores of more tokens than a config allows are refused before their weights are summed."""
+    scores = torch.zeros(1, MAX_VOCAB_SIZE + 1, device="meta")
+    sampling = SamplingBatch(
+        temperature=scores[:, 0], seeds=scores[:, 0], positions=scores[:, 0], top_p=scores[:, 0]
+    )
+
+    with pytest.raises(AssertionError, match="4194305 tokens overflow int64"):
+        allowed_tokens(scores, sampling)
 
 
 def test_zero_temperature_is_the_argmax() -> None:
