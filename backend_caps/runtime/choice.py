@@ -20,7 +20,8 @@ def sampling_of(batch: ScheduleBatch, staging: Staging) -> SamplingBatch | None:
 
     A token's position is its context's length, so the noise is the same whenever it is computed.
 
-    Stream: the current one. Sync: none. Allocates: five numbers a request.
+    Stream: the current one. Sync: none. Allocates: four numbers a request, on the host and
+    on the device, and floats of two of them.
     """
     wanted = [request.sampling for request in batch.requests]
     if all(own.is_greedy for own in wanted):
