@@ -4,15 +4,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from typing import ForwardRef
 
 import backend_caps
 from backend_caps import relay, runtime
 from backend_caps.conformance import simulator
 from backend_caps.engines import sglang
 from backend_caps.engines.read import read_engine
+from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.metrics import Metrics
+from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.observers import EveryObserver, StepTotals
+from backend_caps.runtime.progress import GenerateProgress
 from docs.generate import first_line, table
+from docs.sources import attribute_docs_of
 
 _WIDTH = 100
 _PUBLIC = (*backend_caps.__all__, "configure")
@@ -74,13 +82,85 @@ def future_map() -> str:
 
 def engine() -> str:
     """Give Engine, its options and its methods with their whole docstrings."""
-    options = _documented("EngineOptions", runtime.EngineOptions)
+    options = _attributes_documented(runtime.EngineOptions)
     return "\n\n".join((_class_documented("Engine", runtime.Engine), options))
 
 
 def attention_backend() -> str:
     """Give the methods that an attention backend has, with their whole docstrings."""
     return _class_documented("AttentionBackend", runtime.AttentionBackend, with_class=False)
+
+
+def backend_reads() -> str:
+    """Give what an attention backend reads: its site, the pools, a batch, a layer."""
+    return "\n\n".join(
+        (
+            _attributes_documented(runtime.BackendSite),
+            _class_documented("ReqToTokenPool", ReqToTokenPool),
+            _class_documented("TokenToKVPool", TokenToKVPool),
+            _attributes_documented(runtime.ForwardBatch),
+            _attributes_documented(runtime.AttentionLayer),
+        )
+    )
+
+
+def requests() -> str:
+    """Give what goes into an engine with a prompt, and what comes out."""
+    return "\n\n".join(
+        map(_attributes_documented, (runtime.Sampling, runtime.Request, runtime.NewToken))
+    )
+
+
+def observers() -> str:
+    """Give what a step says of itself, and who can be told."""
+    return "\n\n".join(
+        (
+            _attributes_documented(runtime.StepStats),
+            _class_documented("backend_caps.runtime.observers.EveryObserver", EveryObserver),
+            _attributes_documented(StepTotals, "backend_caps.runtime.observers.StepTotals"),
+            _class_documented("backend_caps.runtime.metrics.Metrics", Metrics),
+            _class_documented("backend_caps.runtime.progress.GenerateProgress", GenerateProgress),
+        )
+    )
+
+
+def random_model() -> str:
+    """Give the function that makes a small model."""
+    return _documented("backend_caps.runtime.model.random_llama", random_llama)
+
+
+def simulation() -> str:
+    """Give how the simulated accelerator is run, and what a run holds."""
+    functions = ("register", "simulate", "systematic_schedules")
+    documented = (_documented(name, getattr(simulator, name)) for name in functions)
+    kinds = (simulator.Simulation, simulator.HostSync, simulator.Race, simulator.Access)
+    return "\n\n".join((*documented, *map(_attributes_documented, kinds)))
+
+
+def _attributes_documented(kind: type, name: str = "") -> str:
+    """Give a class with a table of what it holds."""
+    rows = [(f"`{own}`", f"`{said}`", text) for own, said, text in _attributes(kind)]
+    heading = f"### {name or kind.__name__}\n\n{first_line(kind)}"
+    return f"{heading}\n\n{table(('name', 'type', 'what it is'), rows)}"
+
+
+def _attributes(kind: type) -> Iterator[tuple[str, str, str]]:
+    """List name, type and docstring: of fields, or of what is annotated, then of properties."""
+    docs = attribute_docs_of(kind)
+    types: dict[str, object] = dict(inspect.get_annotations(kind))
+    if is_dataclass(kind):
+        types = {own.name: own.type for own in fields(kind)}
+    for name, said in types.items():
+        if not name.startswith("_"):
+            yield name, _type_text(said), docs.get(name, "")
+    for name, member in vars(kind).items():
+        if isinstance(member, property) and member.fget is not None and not name.startswith("_"):
+            said = inspect.signature(member.fget).return_annotation
+            yield name, _type_text(said), first_line(member)
+
+
+def _type_text(said: object) -> str:
+    return said.__forward_arg__ if isinstance(said, ForwardRef) else str(said)
 
 
 def _class_documented(name: str, kind: type, *, with_class: bool = True) -> str:

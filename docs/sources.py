@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -27,12 +28,18 @@ def trees() -> Mapping[Path, ast.Module]:
 @cache
 def attribute_docs() -> Mapping[str, Mapping[str, str]]:
     """List the docstrings that stand below attributes, by class and attribute, each one line."""
-    return {
-        node.name: dict(_below_attributes(node))
-        for tree in trees().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
+    return {name: docs for tree in trees().values() for name, docs in _attribute_docs(tree)}
+
+
+def attribute_docs_of(kind: type) -> Mapping[str, str]:
+    """List the docstrings below one class's attributes: other files may have its name too."""
+    return dict(_attribute_docs(trees()[Path(inspect.getfile(kind))]))[kind.__name__]
+
+
+def _attribute_docs(tree: ast.Module) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, dict(_below_attributes(node))
 
 
 def _below_attributes(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
