@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import ForwardRef
 
@@ -147,12 +147,12 @@ def _attributes_documented(kind: type, name: str = "") -> str:
 def _attributes(kind: type) -> Iterator[tuple[str, str, str]]:
     """List name, type and docstring: of fields, or of what is annotated, then of properties."""
     docs = attribute_docs_of(kind)
-    types: dict[str, object] = dict(inspect.get_annotations(kind))
-    if is_dataclass(kind):
-        types = {own.name: own.type for own in fields(kind)}
-    for name, said in types.items():
+    defaults = {own.name: own.default for own in fields(kind)} if is_dataclass(kind) else {}
+    for name, said in inspect.get_annotations(kind).items():
         if not name.startswith("_"):
-            yield name, _type_text(said), docs.get(name, "")
+            default = defaults.get(name, MISSING)
+            end = "" if default is MISSING else f" = {default!r}"
+            yield name, f"{_type_text(said)}{end}", docs.get(name, "")
     for name, member in vars(kind).items():
         if isinstance(member, property) and member.fget is not None and not name.startswith("_"):
             said = inspect.signature(member.fget).return_annotation
