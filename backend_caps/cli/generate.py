@@ -9,6 +9,7 @@ import click
 
 from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
+from backend_caps.cli import generate_words as words
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.discovery.registry import Registry
@@ -35,18 +36,7 @@ class NoBackendNamedError(BackendCapsError):
         )
 
 
-def _tokens(
-    _ctx: click.Context, _option: click.Parameter, prompts: tuple[str, ...]
-) -> tuple[tuple[int, ...], ...]:
-    """Read each prompt's numbers, which commas divide."""
-    try:
-        return tuple(tuple(int(number) for number in prompt.split(",")) for prompt in prompts)
-    except ValueError as error:
-        given = " ".join(prompts)
-        expected = "numbers with commas between them were expected, such as 1,2,3"
-        raise click.BadParameter(f"{given!r} holds what is no number; {expected}.") from error
-
-
+_SIM = "sim"
 _SEEDS = click.IntRange(min=0, max=2**63 - 1)
 _AT_LEAST_1 = click.IntRange(min=1)
 
@@ -66,7 +56,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
     "--token-ids",
     multiple=True,
     metavar="1,2,3",
-    callback=_tokens,
+    callback=words.token_ids,
     help="Run this prompt. Repeatable.",
 )
 @click.option(
@@ -80,13 +70,31 @@ _AT_LEAST_1 = click.IntRange(min=1)
     "--temperature",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(min=0),
-    help="Of sampling; 0 takes the likeliest token.",
+    callback=words.temperature,
+    help=f"Of sampling, up to {words.HOTTEST:g}; 0 takes the likeliest token.",
 )
 @click.option(
     "--seed", default=0, show_default=True, type=_SEEDS, help="Of made-up prompts and of sampling."
 )
-@click.option("--device", default="cpu", show_default=True, help="The torch device to run on.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help=f"The torch device to run on; {_SIM!r} simulates one on the CPU, and finds hidden syncs.",
+)
+@click.option(
+    "--schedule",
+    metavar="ORDER",
+    help=f"With --device {_SIM}, the order that its work runs in: eager, lazy, starve:<stream> or "
+    "random:<seed>; eager unless given.",
+)
+@click.option(
+    "--dtype",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    help="What the model computes in; weights of another dtype are converted. auto is its own.",
+)
 @click.option(
     "--chunked-prefill-size",
     type=_AT_LEAST_1,
@@ -98,6 +106,33 @@ _AT_LEAST_1 = click.IntRange(min=1)
     show_default=True,
     type=_AT_LEAST_1,
     help="The most requests that run at once.",
+)
+@click.option(
+    "--max-prefill-tokens",
+    default=8192,
+    show_default=True,
+    type=_AT_LEAST_1,
+    help="The most prompt tokens of a step; a longer prompt has a step of its own.",
+)
+@click.option(
+    "--max-total-tokens",
+    type=_AT_LEAST_1,
+    help="Tokens that the KV cache holds; as many as these requests can fill unless given.",
+)
+@click.option(
+    "--graph-batch-sizes",
+    default="1,2,4,8,16,32,64",
+    show_default=True,
+    metavar="1,2,4",
+    callback=words.sizes,
+    help="Batch sizes of decode that graphs are captured for; '' captures none.",
+)
+@click.option(
+    "--graph-token-counts",
+    default="",
+    metavar="16,32",
+    callback=words.sizes,
+    help="Numbers of tokens of prefill that graphs are captured for; none unless given.",
 )
 @click.option(
     "--steps",
@@ -117,19 +152,33 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     """Run prompts under the plan of a server, and show what each step did and what it cost.
 
     Plan, scheduler, attention and KV cache are the real ones; without --model, the weights are
-    random.
+    random. A backend's code is imported: from the folders of --path first, where any are named.
     """
     if ctx.params["prompts"] is not None and ctx.params["token_ids"]:
         raise click.UsageError("--prompts and --token-ids both say what to run; give one of them.")
+    ctx.params["schedule"] = _schedule(ctx.params["device"], ctx.params["schedule"])
     request = request_of(ctx)
     registry = request.registry(ctx.ensure_object(Invocation))
     _check(request.flags, registry)
     # Loads torch, which a wrong command line is not worth.
-    from backend_caps.cli.generation import Asked, generate_document  # noqa: PLC0415
+    from backend_caps.cli.asked import Asked  # noqa: PLC0415
+    from backend_caps.cli.generation import generate_document  # noqa: PLC0415
     from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
     document = generate_document(Asked.from_context(ctx), request, registry)
     request.show(document, generate_view(document))
+
+
+def _schedule(device: str, schedule: str | None) -> str | None:
+    """Say in which order the simulated device runs; only that one has an order to choose."""
+    if device.partition(":")[0] == _SIM:
+        return schedule or "eager"
+    if schedule is not None:
+        raise click.UsageError(
+            f"--schedule {schedule} orders the work of a simulated device, and --device is "
+            f"{device}; --device {_SIM} was expected with it."
+        )
+    return None
 
 
 def _check(flags: ServerFlags, registry: Registry) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 import click
 from pydantic import BaseModel
 
+from backend_caps.errors import BackendCapsError
 from backend_caps.report.markdown import markdown
 from backend_caps.report.sections import Sections
 
@@ -21,12 +25,34 @@ class Format(Enum):
     MARKDOWN = "markdown"
 
 
+@dataclass(eq=False, kw_only=True)
+class OutputError(BackendCapsError):
+    """Standard output takes nothing: it is closed, or its disk is full."""
+
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """What the system says of it, and what to do."""
+        return (
+            f"nothing can be written to standard output: {self.problem}; an open file, pipe or "
+            f"terminal with room was expected. Send the output elsewhere."
+        )
+
+
 Show: TypeAlias = Callable[[BaseModel, Sections], None]
 """Prints a document, or the sections that are made of it."""
 
 
 def printer(format_: Format) -> Show:
-    """Load what a format needs; asked for early, it is loaded while plugins are read."""
+    """Load what a format needs; asked for early, it is loaded while plugins are read.
+
+    What it returns raises `OutputError` where standard output takes nothing.
+    """
+    return _guarded(_printer(format_))
+
+
+def _printer(format_: Format) -> Show:
     if format_ is Format.JSON:
         return _show_json
     if format_ is Format.MARKDOWN:
@@ -34,6 +60,29 @@ def printer(format_: Format) -> Show:
     from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
 
     return lambda _, sections: terminal.show(sections)
+
+
+def _guarded(show: Show) -> Show:
+    def guarded(document: BaseModel, sections: Sections) -> None:
+        if sys.stdout is None:
+            raise OutputError(problem="it is closed")
+        try:
+            show(document, sections)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever read it has enough: click ends without a word
+            raise
+        except OSError as error:
+            _forget_output()
+            raise OutputError(problem=error.strerror or str(error)) from error
+
+    return guarded
+
+
+def _forget_output() -> None:
+    """Send what is still buffered nowhere, or Python fails once more with it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _show_json(document: BaseModel, _: Sections) -> None:

@@ -29,16 +29,19 @@ class GenerateStepDocument(Document):
     """Tokens of all its contexts."""
     waits_for_lengths: bool
     """Whether the host waited for lengths before the launch."""
-    bytes_to_host: int
-    """What crossed to the host: tokens, and lengths where the host waited for them."""
-    bytes_to_device: int
-    """What crossed to the device: what the host decided about the batch."""
+    bytes_to_host: int | None
+    """What the plan makes cross to the host: tokens, and lengths where the host waits for them;
+    null where the device has no streams, for there nothing crosses."""
+    bytes_to_device: int | None
+    """What the plan makes cross to the device: what the host decided about the batch; null where
+    the device has no streams."""
     host_us: float
     """The host's time outside the model, waiting aside, in microseconds."""
     model_us: float
     """The host's time within the model; where the device has streams, that of launching it."""
-    wait_us: float
-    """The host's time waiting for the tokens."""
+    wait_us: float | None
+    """The host's time waiting for the tokens; null where the device has no streams, for there a
+    step is done when its launch returns."""
 
 
 class RunDocument(Document):
@@ -51,7 +54,7 @@ class RunDocument(Document):
     num_made: int
     """Tokens that were made."""
     seconds: float
-    """How long it took, loading aside."""
+    """How long it took, loading and warming up aside."""
     num_steps: dict[str, int]
     """Steps by mode."""
     num_eager: dict[str, int]
@@ -60,14 +63,17 @@ class RunDocument(Document):
     """What kept graphs from running them, by mode."""
     page_size: int
     """Tokens of a page of the KV cache."""
+    max_total_tokens: int
+    """Tokens that the KV cache holds."""
     num_retracted: int
     """Requests that were taken out of the KV cache to make room."""
-    host_waits: int
-    """Times that the host waited for the device."""
-    bytes_to_host: int
-    """What crossed to the host."""
-    bytes_to_device: int
-    """What crossed to the device."""
+    planned_waits: int | None
+    """Times that the plan makes the host wait for the device, which is no measurement; null where
+    the device has no streams, for there nothing waits."""
+    bytes_to_host: int | None
+    """What the plan makes cross to the host; null where the device has no streams."""
+    bytes_to_device: int | None
+    """What the plan makes cross to the device; null where the device has no streams."""
     host_us: float
     """The host's time a step outside the model, waiting aside, in microseconds: the mean."""
     overlap: bool
@@ -88,6 +94,15 @@ class OutputDocument(Document):
     """Why they ended: by a stop token, by their number, or given up."""
 
 
+class SimulationDocument(Document):
+    """What the simulated device did with the steps."""
+
+    schedule: str
+    """The order that its work ran in; the same word gives the same order again."""
+    hidden_syncs: list[str]
+    """Operators within the steps that made the host wait, each with the line that called it."""
+
+
 class GenerateDocument(Document):
     """Prompts that ran under a plan."""
 
@@ -106,5 +121,7 @@ class GenerateDocument(Document):
     """All steps together."""
     outputs: list[OutputDocument]
     """What came of each prompt, in their order."""
+    simulation: Annotated[SimulationDocument | None, LEFT_OUT] = None
+    """What was found on the simulated device; left out on any other."""
     metrics: Annotated[dict[str, float] | None, LEFT_OUT] = None
     """The metrics at the end, by name and labels; left out unless asked for."""

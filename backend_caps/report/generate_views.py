@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from backend_caps.report.generate_documents import (
@@ -9,6 +10,7 @@ from backend_caps.report.generate_documents import (
     GenerateStepDocument,
     OutputDocument,
     RunDocument,
+    SimulationDocument,
 )
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.views import mirror_lines
@@ -17,13 +19,16 @@ _OUTPUTS = 4
 """Outputs that are shown; the document has all of them."""
 _TOKENS = 12
 """Tokens that are shown of a prompt or an output."""
+_NOTHING = "—"
+"""What is shown where a device without streams has nothing to tell."""
 
 
 def generate_view(generated: GenerateDocument) -> Iterator[Section]:
     """Show prompts running under a plan: step by step, then all together."""
     run, plan = generated.run, generated.plan
-    yield Heading(f"Plan {plan.fingerprint} runs {run.num_prompts} prompts on {generated.device}")
-    yield Lines((_model(generated), _backends(generated), *mirror_lines(plan)))
+    prompts = _counted(run.num_prompts, "prompt")
+    yield Heading(f"Plan {plan.fingerprint} runs {prompts} on {generated.device}")
+    yield Lines((_model(generated), *_device(generated), _backends(generated), *mirror_lines(plan)))
     yield from _steps(generated.steps, sum(run.num_steps.values()))
     yield Heading("All steps")
     yield Table(("of the run", ""), tuple(_run(generated)))
@@ -40,6 +45,14 @@ def _model(generated: GenerateDocument) -> str:
             "model: a small Llama with random weights, made for this run; its tokens mean nothing"
         )
     return f"model: {generated.model}"
+
+
+def _device(generated: GenerateDocument) -> Iterator[str]:
+    if generated.simulation is not None:
+        yield (
+            f"device: simulated on the CPU, its work in the order "
+            f"{generated.simulation.schedule!r}; times are the simulator's own"
+        )
 
 
 def _backends(generated: GenerateDocument) -> str:
@@ -59,42 +72,76 @@ def _steps(steps: Sequence[GenerateStepDocument], num_steps: int) -> Iterator[Se
 
 
 def _step(step: GenerateStepDocument) -> tuple[str, ...]:
-    crossed = "tokens, lengths" if step.waits_for_lengths else "tokens"
+    what = "tokens, lengths" if step.waits_for_lengths else "tokens"
+    crossed = None if step.bytes_to_host is None else f"{step.bytes_to_host} bytes ({what})"
     return (
         str(step.number),
         f"{step.mode}, replayed" if step.replayed else step.mode,
         str(step.num_requests),
         str(step.num_tokens),
         str(step.total_seq_lens),
-        f"{step.bytes_to_host} bytes ({crossed})",
+        crossed or _NOTHING,
         f"{step.host_us:.0f}",
         f"{step.model_us:.0f}",
-        f"{step.wait_us:.0f}",
+        _NOTHING if step.wait_us is None else f"{step.wait_us:.0f}",
     )
 
 
 def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     run = generated.run
     rate = run.num_made / run.seconds if run.seconds > 0 else 0.0
-    yield "tokens", f"{run.num_made} made of {run.num_prompt_tokens} in {run.num_prompts} prompts"
+    prompts = _counted(run.num_prompts, "prompt")
+    yield "tokens", f"{run.num_made} made of {run.num_prompt_tokens} in {prompts}"
     yield "speed", f"{rate:.0f} tokens/s; {run.host_us:.0f} µs of host time a step around the model"
     yield "steps", ", ".join(f"{count} {mode}" for mode, count in run.num_steps.items())
     yield "graphs", _graphs(run)
-    yield "KV cache", f"pages of {run.page_size}; {run.num_retracted} requests retracted"
-    yield "host waits", f"{run.host_waits} in {sum(run.num_steps.values())} steps"
-    yield "bytes", f"{run.bytes_to_host} to the host, {run.bytes_to_device} to the device"
+    yield "KV cache", _kv_cache(run)
+    yield "planned waits", _planned_waits(run)
+    yield "bytes", _bytes(run)
     yield "overlap", _overlap(generated)
+    if generated.simulation is not None:
+        yield "hidden syncs", _hidden_syncs(generated.simulation)
     yield "plan", f"{generated.plan.fingerprint} under the rules of {generated.plan.rules}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _graphs(run: RunDocument) -> str:
     num_steps = sum(run.num_steps.values())
-    replayed = f"{num_steps - sum(run.num_eager.values())} of {num_steps} steps replayed"
+    replayed = (
+        f"{num_steps - sum(run.num_eager.values())} of {_counted(num_steps, 'step')} replayed"
+    )
     modes: dict[str, list[str]] = {}
     for mode, why in run.eager_because.items():
         modes.setdefault(why, []).append(mode)
     eager = [f"eager {' and '.join(own)}: {why}" for why, own in modes.items()]
     return "\n".join((replayed, *eager))
+
+
+def _kv_cache(run: RunDocument) -> str:
+    room = f"{_counted(run.max_total_tokens, 'token')} in pages of {run.page_size}"
+    return f"{room}; {_counted(run.num_retracted, 'request')} retracted"
+
+
+def _planned_waits(run: RunDocument) -> str:
+    if run.planned_waits is None:
+        return _NOTHING
+    return f"{run.planned_waits} in {_counted(sum(run.num_steps.values()), 'step')}"
+
+
+def _bytes(run: RunDocument) -> str:
+    if run.bytes_to_host is None:
+        return _NOTHING
+    return f"{run.bytes_to_host} to the host, {run.bytes_to_device} to the device"
+
+
+def _hidden_syncs(simulation: SimulationDocument) -> str:
+    if not simulation.hidden_syncs:
+        return "none: no operator of a step made the host wait"
+    places = Counter(simulation.hidden_syncs)
+    return "\n".join((str(places.total()), *(f"{n} of {place}" for place, n in places.items())))
 
 
 def _overlap(generated: GenerateDocument) -> str:

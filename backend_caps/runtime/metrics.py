@@ -55,24 +55,31 @@ class Metrics:
 
     Args:
         registry: where the metrics are registered; one of their own by default.
+        has_streams: whether the engine's device has streams, as `engine.streams.traits` says.
+            Without them a step is done when its launch returns: nothing waits and nothing crosses,
+            and metrics of that are left out.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, has_streams: bool = True
+    ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self._make_request_metrics()
-        self._make_step_metrics()
-        self._make_time_metrics()
-        self._launched_s: float | None = None
+        self._make_metrics()
+        self._streams = _StreamMetrics(self.registry) if has_streams else None
 
     def observe(self, stats: StepStats) -> None:
         """Take in a step whose result was processed."""
-        self._observe_requests(stats)
+        self._running.set(stats.num_running)
+        self._queued.set(stats.num_waiting)
+        if stats.mode is ForwardMode.DECODE:
+            self._decode_lengths.set(stats.total_seq_lens)
+        self._made.inc(stats.num_made)
+        self._retractions.inc(stats.num_retracted)
         run = "replayed" if stats.replayed else "eager"
         self._steps.labels(mode=stats.mode.value, run=run).inc()
-        self._host_waits.observe(stats.host_waits)
-        self._to_host.inc(stats.bytes_to_host)
-        self._to_device.inc(stats.bytes_to_device)
-        self._observe_times(stats)
+        self._host.observe(stats.host_s)
+        if self._streams is not None:
+            self._streams.observe(stats)
 
     def render(self) -> str:
         """Write the metrics in Prometheus' text format, as `serve` answers."""
@@ -112,82 +119,101 @@ class Metrics:
             server.server_close()
             thread.join()
 
-    def _make_request_metrics(self) -> None:
-        self._running = self._gauge("num_running_reqs", "Requests that have a row of the pool.")
-        self._queued = self._gauge(
-            "num_queue_reqs", "Requests whose prompt has not run, or not all of it."
+    def _make_metrics(self) -> None:
+        registry = self.registry
+        self._running = _gauge(
+            registry, "num_running_reqs", "Requests that have a row of the pool."
         )
-        self._decode_lengths = self._gauge(
+        self._queued = _gauge(
+            registry, "num_queue_reqs", "Requests whose prompt has not run, or not all of it."
+        )
+        self._decode_lengths = _gauge(
+            registry,
             "decode_sum_seq_lens",
-            "Tokens of all contexts of the last decode step; where the host has no mirror of the "
-            "lengths, as many as it has seen.",
+            "Tokens of all contexts of the last decode step; where a speculative plan has no "
+            "mirror of the lengths, as many as the host has seen.",
         )
-        self._made = self._counter("generation_tokens", "Tokens that requests got.")
-        self._retractions = self._counter(
-            "retractions", "Requests that were taken out of the KV cache to make room."
+        self._made = _counter(registry, "generation_tokens", "Tokens that requests got.")
+        self._retractions = _counter(
+            registry, "retractions", "Requests that were taken out of the KV cache to make room."
+        )
+        self._steps = _counter(
+            registry, "steps", "Processed steps, by kind and by what ran them.", "mode", "run"
+        )
+        self._host = _histogram(
+            registry,
+            "step_host_seconds",
+            "The host's time for a step, the model's and waits aside.",
         )
 
-    def _make_step_metrics(self) -> None:
-        self._steps = self._counter(
-            "steps", "Processed steps, by kind and by what ran them.", "mode", "run"
-        )
-        self._host_waits = self._histogram(
-            "step_host_waits", "Times that the host waited for the device in a step.", _WAITS
-        )
-        crossed = self._counter(
-            "transferred_bytes", "Bytes that crossed between host and device.", "direction"
+
+class _StreamMetrics:
+    """Count what is there only where the device works beside the host: waits, and what crosses."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._launched_s: float | None = None
+        crossed = _counter(
+            registry,
+            "transferred_bytes",
+            "Bytes that the plan makes cross between host and device.",
+            "direction",
         )
         self._to_host = crossed.labels(direction="to_host")
         self._to_device = crossed.labels(direction="to_device")
-
-    def _make_time_metrics(self) -> None:
-        self._publish_to_host = self._histogram(
+        self._planned_waits = _histogram(
+            registry,
+            "step_planned_waits",
+            "Times that the plan makes the host wait for the device in a step: for the tokens, and "
+            "in speculative steps for lengths where a backend reads them. Hidden waits are not "
+            "seen.",
+            _WAITS,
+        )
+        self._publish_to_host = _histogram(
+            registry,
             "publish_to_host_seconds",
-            "From the launch of the step that published lengths to the host having them; only "
-            "steps that wait for lengths count.",
+            "From the launch of the step that published lengths to the host having them; counts "
+            "speculative steps that wait for lengths, and stays 0 without speculative decoding.",
         )
-        self._host = self._histogram(
-            "step_host_seconds", "The host's time for a step, the model's and waiting aside."
+        self._wait = _histogram(
+            registry, "step_wait_seconds", "The host's time waiting for a step's tokens."
         )
-        self._wait = self._histogram(
-            "step_wait_seconds", "The host's time waiting for a step's tokens."
+        self._in_flight = _histogram(
+            registry,
+            "step_in_flight_seconds",
+            "From a step's launch to the host having its tokens.",
         )
-        self._in_flight = self._histogram(
-            "step_in_flight_seconds", "From a step's launch to the host having its tokens."
-        )
-        self._overlap = self._gauge(
+        self._overlap = _gauge(
+            registry,
             "overlap_ratio",
-            "The share of the last step's time in flight in which the host did not wait; on a "
-            "device without streams a step is done when its launch returns, and this is near 1.",
+            "The share of the last step's time in flight in which the host did not wait.",
         )
 
-    def _observe_requests(self, stats: StepStats) -> None:
-        self._running.set(stats.num_running)
-        self._queued.set(stats.num_waiting)
-        if stats.mode is ForwardMode.DECODE:
-            self._decode_lengths.set(stats.total_seq_lens)
-        self._made.inc(stats.num_made)
-        self._retractions.inc(stats.num_retracted)
-
-    def _observe_times(self, stats: StepStats) -> None:
+    def observe(self, stats: StepStats) -> None:
+        """Take in a step whose result was processed."""
+        self._to_host.inc(stats.bytes_to_host)
+        self._to_device.inc(stats.bytes_to_device)
+        self._planned_waits.observe(stats.host_waits)
         clock = stats.clock
         if stats.waits_for_lengths and self._launched_s is not None:
             self._publish_to_host.observe(clock.lengths_s - self._launched_s)
         self._launched_s = clock.launched_s
-        self._host.observe(stats.host_s)
         self._wait.observe(stats.wait_s)
         self._in_flight.observe(clock.tokens_s - clock.launched_s)
         self._overlap.set(stats.overlap_ratio)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"backend_caps_{name}", text, registry=self.registry)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"backend_caps_{name}", text, labels, registry=self.registry)
+def _gauge(registry: CollectorRegistry, name: str, text: str) -> Gauge:
+    return Gauge(f"backend_caps_{name}", text, registry=registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
-        full = f"backend_caps_{name}"
-        return Histogram(full, text, buckets=buckets, registry=self.registry)
+
+def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
+    return Counter(f"backend_caps_{name}", text, labels, registry=registry)
+
+
+def _histogram(
+    registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...] = _SECONDS
+) -> Histogram:
+    return Histogram(f"backend_caps_{name}", text, buckets=buckets, registry=registry)
 
 
 def _name(sample: Sample) -> str:

@@ -1,4 +1,4 @@
-"""Observers of steps: several at once, and one that remembers."""
+"""Observers of steps: several at once, one that comes late, and one that remembers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,23 @@ class EveryObserver:
 
 
 @dataclass(slots=True)
+class LateObserver:
+    """Tell another observer of the steps after `begin`: those that warm up are nobody's."""
+
+    observer: StepObserver
+    has_begun: bool = field(default=False, init=False)
+
+    def begin(self) -> None:
+        """Pass on every step from now on."""
+        self.has_begun = True
+
+    def observe(self, stats: StepStats) -> None:
+        """Take in a step whose result was processed."""
+        if self.has_begun:
+            self.observer.observe(stats)
+
+
+@dataclass(slots=True)
 class StepTotals:
     """Remember the first steps, and the sums over all of them."""
 
@@ -33,7 +50,8 @@ class StepTotals:
     """Those of them that no captured graph ran."""
     num_made: int = 0
     num_retracted: int = 0
-    host_waits: int = 0
+    planned_waits: int = 0
+    """Times that the plan makes the host wait; nobody measures them."""
     bytes_to_host: int = 0
     bytes_to_device: int = 0
     host_s: float = 0.0
@@ -52,7 +70,7 @@ class StepTotals:
             self.num_eager[stats.mode] += 1
         self.num_made += stats.num_made
         self.num_retracted += stats.num_retracted
-        self.host_waits += stats.host_waits
+        self.planned_waits += stats.host_waits
         self.bytes_to_host += stats.bytes_to_host
         self.bytes_to_device += stats.bytes_to_device
         self.host_s += stats.host_s

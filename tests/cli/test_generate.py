@@ -21,6 +21,23 @@ from tests.cli.conftest import CommandLine
 
 NATIVE = "--attention-backend torch_native"
 PADDED = "--attention-backend torch_padded"
+OWN = """\
+from backend_caps import Capabilities, Declaration
+
+OWN = Declaration(
+    capabilities=Capabilities(page_sizes="any", needs_cpu_seq_lens=True),
+    implementation="own_caps:build",
+)
+
+def build(site):
+    from backend_caps_torch_native.native import TorchNative
+    class Own(TorchNative):
+        def init_forward_metadata(self, batch):
+            assert batch.seq_lens.sum().item() > 0
+            super().init_forward_metadata(batch)
+    return Own(site)
+"""
+"""A backend with code of its own, which asks the device for a number."""
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
 
@@ -28,6 +45,14 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command line over the one plugin that comes with the package."""
     monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
+    return acme
+
+
+@pytest.fixture
+def own(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line over a backend whose code lies in the folder of plugins."""
+    monkeypatch.delitem(sys.modules, "own_caps", raising=False)
+    acme.install("own", "[backend_caps.backends]\nown = own_caps:OWN\n", OWN)
     return acme
 
 
@@ -136,9 +161,17 @@ def test_generate_sums_what_its_steps_have(line: CommandLine) -> None:
 
     steps, run = document.steps, document.run
     assert run.num_made == sum(step.num_made for step in steps)
-    assert run.bytes_to_host == sum(step.bytes_to_host for step in steps)
-    assert run.bytes_to_device == sum(step.bytes_to_device for step in steps)
-    assert run.host_waits == len(steps)
+    assert run.num_steps["decode"] == sum(step.mode == "decode" for step in steps)
+    assert run.host_us == pytest.approx(sum(step.host_us for step in steps) / len(steps))
+
+
+def test_generate_without_streams_has_no_waits_and_no_bytes(line: CommandLine) -> None:
+    """On the CPU nothing waits and nothing crosses, so no number says that something did."""
+    document = _document(line, "--prompts 1")
+
+    run, first = document.run, document.steps[0]
+    assert (run.planned_waits, run.bytes_to_host, run.bytes_to_device) == (None, None, None)
+    assert (first.wait_us, first.bytes_to_host, first.bytes_to_device) == (None, None, None)
 
 
 def test_generate_cuts_prompts_where_it_is_asked_to(line: CommandLine) -> None:
@@ -226,6 +259,129 @@ def test_generate_refuses_a_port_that_is_taken(line: CommandLine) -> None:
     assert message.startswith(f"error: metrics cannot be served on 127.0.0.1:{port}: ")
 
 
+def test_generate_counts_no_step_of_the_warm_up(line: CommandLine) -> None:
+    """Metrics and sums are of what was asked for."""
+    document = _document(line, "--token-ids 1,2,3 --metrics")
+
+    assert document.metrics is not None
+    assert document.run.num_steps == {"extend": 1, "decode": 5}
+    assert document.metrics['backend_caps_steps_total{mode="extend",run="eager"}'] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "num_tokens"),
+    [
+        pytest.param("--token-ids 1,2,3", NATIVE, 9, id="one prompt and its output"),
+        pytest.param(
+            "--token-ids 1,2,3 --token-ids 1", f"{NATIVE} --page-size 4", 20, id="whole pages"
+        ),
+        pytest.param(
+            "--token-ids 1,2,3 --token-ids 1 --max-running-requests 1",
+            NATIVE,
+            9,
+            id="the longest of those that run at once",
+        ),
+        pytest.param("--max-total-tokens 77", NATIVE, 77, id="what was asked for"),
+        pytest.param(
+            "--prompts 40", f"{NATIVE} --context-length 32", 256, id="at most eight contexts"
+        ),
+    ],
+)
+def test_generate_makes_room_for_what_runs(
+    line: CommandLine, options: str, flags: str, num_tokens: int
+) -> None:
+    """The KV cache of a long context is as small as what these requests can fill."""
+    run = _document(line, options, flags).run
+
+    assert (run.max_total_tokens, run.num_retracted > 0) == (num_tokens, options == "--prompts 40")
+
+
+def test_generate_imports_the_backend_from_its_folder(
+    own: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a folder of --path declares runs from there, however the folder is written."""
+    monkeypatch.chdir(own.root.parent)
+
+    result = own.run("generate --path site --prompts 1 --format json -- --attention-backend own")
+
+    assert result.exit_code == 0, result.stderr
+    assert GenerateDocument.model_validate_json(result.stdout).backends["decode"] == "own"
+    assert [folder for folder in sys.path if folder.endswith("site")] == []
+
+
+def test_generate_counts_the_problems_of_the_plan(own: CommandLine) -> None:
+    """What the plan is not sure of is one line, and not a page before the run."""
+    result = own.run("generate --path @ --prompts 1 -- --attention-backend own")
+
+    assert result.stderr == "warning: the plan has 5 problems; --policy strict names them\n"
+
+
+def test_generate_on_the_simulated_device_gives_the_same_tokens(line: CommandLine) -> None:
+    """In any order that the device could choose, the tokens are those of the CPU."""
+    asked = "--token-ids 1,2,3 --token-ids 4,5,6,7"
+
+    simulated = _document(line, f"{asked} --device sim --schedule lazy")
+
+    assert _outputs(simulated) == _outputs(_document(line, asked))
+    assert simulated.simulation is not None
+    assert (simulated.simulation.schedule, simulated.device) == ("lazy", "sim:0")
+
+
+def test_generate_on_the_simulated_device_finds_hidden_syncs(own: CommandLine) -> None:
+    """A backend that asks the device for a number is named with its line, once a step."""
+    document = _document(own, "--path @ --prompts 1 --device sim", "--attention-backend own")
+
+    assert document.simulation is not None
+    syncs = document.simulation.hidden_syncs
+    assert len(syncs) == sum(document.run.num_steps.values())
+    assert {sync.rpartition("/")[2] for sync in syncs} == {"own_caps.py:12"}
+
+
+def test_generate_on_the_simulated_device_replays_what_sizes_were_named(line: CommandLine) -> None:
+    """A batch size that is named is captured; without any, decode is eager and says so."""
+    named = _document(line, "--prompts 1 --device sim --graph-batch-sizes 1", PADDED).run
+    result = line.run(f"generate --device sim --graph-batch-sizes= --format json -- {PADDED}")
+
+    none = GenerateDocument.model_validate_json(result.stdout).run
+    assert "decode" not in named.num_eager
+    assert none.eager_because["decode"] == "--graph-batch-sizes names none"
+
+
+@pytest.mark.parametrize(
+    ("option", "dtype"),
+    [
+        pytest.param("--dtype bfloat16", "bfloat16", id="named"),
+        pytest.param("", "float32", id="the model's own"),
+    ],
+)
+def test_generate_resolves_for_the_dtype_that_it_computes_in(
+    acme: CommandLine, option: str, dtype: str
+) -> None:
+    """The plan is that of the dtype that was named, else of the model's."""
+    source = (
+        "from backend_caps import Capabilities, Declaration\n"
+        "HALF = Declaration(capabilities=Capabilities(dtypes={'float16'}))\n"
+    )
+    acme.install("half", "[backend_caps.backends]\nhalf = half_caps:HALF\n", source)
+
+    refused = acme.run(f"generate --path @ --policy strict {option} -- --attention-backend half")
+
+    assert f"backend 'half' takes dtype float16; here it is {dtype}." in refused.stderr
+
+
+def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, model: Path) -> None:
+    """A model of float16 is refused by the option's name, and runs with it."""
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+
+    refused = line.run(f"generate --model {model} -- {NATIVE}")
+    run = _document(line, f"--model {model} --dtype bfloat16 --prompts 1").run
+
+    assert "the model's dtype is 'float16'" in refused.stderr
+    assert "Add --dtype bfloat16" in refused.stderr
+    assert run.num_made == 6
+
+
 @pytest.mark.parametrize(
     ("command", "status", "message"),
     [
@@ -280,6 +436,48 @@ def test_generate_refuses_a_port_that_is_taken(line: CommandLine) -> None:
             "Error: Invalid value for '--token-ids': '1,x' holds what is no number; numbers with "
             "commas between them were expected, such as 1,2,3.",
             id="no numbers",
+        ),
+        pytest.param(
+            "generate --temperature nan",
+            2,
+            "Error: Invalid value for '--temperature': nan is no temperature; 0 to 100 was "
+            "expected, where 0 takes the likeliest token.",
+            id="no number",
+        ),
+        pytest.param(
+            "generate --temperature 101",
+            2,
+            "Error: Invalid value for '--temperature': 101 is no temperature; 0 to 100 was "
+            "expected, where 0 takes the likeliest token.",
+            id="too hot",
+        ),
+        pytest.param(
+            "generate --graph-batch-sizes 1,x",
+            2,
+            "Error: Invalid value for '--graph-batch-sizes': '1,x' is none; numbers from 1 with "
+            "commas between them were expected, such as 1,2,4.",
+            id="no sizes",
+        ),
+        pytest.param(
+            "generate --graph-token-counts 0",
+            2,
+            "Error: Invalid value for '--graph-token-counts': '0' is none; numbers from 1 with "
+            "commas between them were expected, such as 1,2,4.",
+            id="a size of nothing",
+        ),
+        pytest.param(
+            "generate --schedule lazy",
+            2,
+            "Error: --schedule lazy orders the work of a simulated device, and --device is cpu; "
+            "--device sim was expected with it.",
+            id="a schedule of no device",
+        ),
+        pytest.param(
+            f"generate --token-ids 1,2,3 --max-total-tokens 8 -- {NATIVE}",
+            1,
+            "error: a prompt of 3 tokens with max_new_tokens=16 needs 18 tokens, the last one's "
+            "keys aside; the KV cache has 8. Shorten one of them, or enlarge that.",
+            id="too little room",
         ),
         pytest.param(
             "generate --token-ids 1 --prompts 2",

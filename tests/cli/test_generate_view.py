@@ -12,6 +12,7 @@ from backend_caps.report.generate_documents import (
     GenerateStepDocument,
     OutputDocument,
     RunDocument,
+    SimulationDocument,
 )
 from backend_caps.report.generate_views import generate_view
 from backend_caps.report.markdown import markdown
@@ -43,8 +44,9 @@ RUN = RunDocument(
     num_eager={"extend": 1, "mixed": 2, "decode": 4},
     eager_because={"extend": "no graphs", "mixed": "no graphs", "decode": "too large"},
     page_size=16,
+    max_total_tokens=1024,
     num_retracted=3,
-    host_waits=25,
+    planned_waits=25,
     bytes_to_host=400,
     bytes_to_device=1200,
     host_us=160.4,
@@ -86,8 +88,8 @@ EXPECTED = r"""## Plan {fingerprint} runs 2 prompts on cuda:0
 | speed | 100 tokens/s; 160 µs of host time a step around the model |
 | steps | 1 extend, 2 mixed, 22 decode |
 | graphs | 18 of 25 steps replayed eager extend and mixed: no graphs eager decode: too large |
-| KV cache | pages of 16; 3 requests retracted |
-| host waits | 25 in 25 steps |
+| KV cache | 1024 tokens in pages of 16; 3 requests retracted |
+| planned waits | 25 in 25 steps |
 | bytes | 400 to the host, 1200 to the device |
 | overlap | on; in 91% of the time in flight the host did not wait |
 | plan | {fingerprint} under the rules of sglang-0.5.13 |
@@ -133,6 +135,48 @@ def test_replayed_step_is_shown_as_such() -> None:
     assert tables[0].rows[0][5] == "16 bytes (tokens, lengths)"
 
 
+def test_step_on_a_device_without_streams_has_nothing_to_tell_of_waits() -> None:
+    """What neither crossed nor waited is a dash, and no 0."""
+    step = STEP.model_copy(update={"bytes_to_host": None, "wait_us": None})
+
+    tables = [each for each in generate_view(_with(steps=[step])) if isinstance(each, Table)]
+
+    assert (tables[0].rows[0][5], tables[0].rows[0][8]) == ("—", "—")
+
+
+def test_simulated_run_is_told_as_what_it_is() -> None:
+    """The schedule is a line, so that nobody takes the times for a device's."""
+    simulation = SimulationDocument(schedule="starve:2", hidden_syncs=[])
+
+    lines = _lines(_with(simulation=simulation))
+
+    assert lines[1] == (
+        "device: simulated on the CPU, its work in the order 'starve:2'; times are the simulator's "
+        "own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hidden_syncs", "text"),
+    [
+        pytest.param([], "none: no operator of a step made the host wait", id="none"),
+        pytest.param(
+            ["item at a.py:3", "item at a.py:3", "nonzero at b.py:4"],
+            "3\n2 of item at a.py:3\n1 of nonzero at b.py:4",
+            id="by place",
+        ),
+    ],
+)
+def test_hidden_syncs_are_counted_by_place(hidden_syncs: list[str], text: str) -> None:
+    """Each line that made the host wait is named once, with how often it did."""
+    simulation = SimulationDocument(schedule="eager", hidden_syncs=hidden_syncs)
+
+    sections = list(generate_view(_with(simulation=simulation)))
+
+    tables = [each for each in sections if isinstance(each, Table)]
+    assert ("hidden syncs", text) in tables[1].rows
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "text"),
     [
@@ -150,6 +194,17 @@ def test_replayed_step_is_shown_as_such() -> None:
             "overlap",
             "on; cuda:0 has no streams, so a step is done when its launch returns",
             id="no streams",
+        ),
+        pytest.param({"planned_waits": None}, "planned waits", "—", id="nothing waits"),
+        pytest.param(
+            {"bytes_to_host": None, "bytes_to_device": None}, "bytes", "—", id="nothing crosses"
+        ),
+        pytest.param({"num_prompts": 1}, "tokens", "50 made of 28 in 1 prompt", id="a prompt"),
+        pytest.param(
+            {"num_retracted": 1, "max_total_tokens": 1, "page_size": 1},
+            "KV cache",
+            "1 token in pages of 1; 1 request retracted",
+            id="one of each",
         ),
         pytest.param(
             {"seconds": 0.0},

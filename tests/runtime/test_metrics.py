@@ -33,8 +33,8 @@ def _after(*steps: StepStats) -> Metrics:
         pytest.param("retractions_total", 4.0, id="retractions, summed"),
         pytest.param('steps_total{mode="decode",run="replayed"}', 1.0, id="replayed decodes"),
         pytest.param('steps_total{mode="extend",run="eager"}', 2.0, id="eager prefills"),
-        pytest.param("step_host_waits_count", 3.0, id="steps that were asked for waits"),
-        pytest.param("step_host_waits_sum", 4.0, id="waits"),
+        pytest.param("step_planned_waits_count", 3.0, id="steps that were asked for waits"),
+        pytest.param("step_planned_waits_sum", 4.0, id="waits"),
         pytest.param('transferred_bytes_total{direction="to_host"}', 48.0, id="to the host"),
         pytest.param('transferred_bytes_total{direction="to_device"}', 144.0, id="to the device"),
         pytest.param("step_host_seconds_sum", 14.5, id="host time outside the model"),
@@ -54,6 +54,47 @@ def test_metrics_hold_what_steps_told(name: str, value: float) -> None:
     actual = metrics.samples()[f"backend_caps_{name}"]
 
     assert actual == value
+
+
+def test_metrics_without_streams_leave_out_what_needs_them() -> None:
+    """Where nothing waits and nothing crosses, no metric says 0 or 1 of it."""
+    metrics = Metrics(has_streams=False)
+
+    metrics.observe(step(waits_for_lengths=True))
+
+    left = {name for name in _after(step()).samples() if name not in metrics.samples()}
+    assert {name.removeprefix("backend_caps_").removesuffix("_sum") for name in left} >= {
+        *("step_planned_waits", "step_wait_seconds", "step_in_flight_seconds"),
+        *("publish_to_host_seconds", "overlap_ratio"),
+        *(f'transferred_bytes_total{{direction="{way}"}}' for way in ("to_host", "to_device")),
+    }
+
+
+def test_metrics_without_streams_still_count_steps() -> None:
+    """Requests, tokens, steps and the host's time are there on every device."""
+    metrics = Metrics(has_streams=False)
+
+    metrics.observe(step(num_made=5, num_running=7))
+
+    samples = metrics.samples()
+    assert samples["backend_caps_generation_tokens_total"] == 5.0
+    assert samples["backend_caps_num_running_reqs"] == 7.0
+    assert samples["backend_caps_step_host_seconds_count"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("decode_sum_seq_lens", id="lengths"),
+        pytest.param("publish_to_host_seconds", id="publish to host"),
+        pytest.param("step_planned_waits", id="planned waits"),
+    ],
+)
+def test_metrics_that_need_speculation_say_so(name: str) -> None:
+    """Whoever sees a metric that never moves reads why in its help text."""
+    families = {each.name: each for each in Metrics().registry.collect()}
+
+    assert "speculative" in families[f"backend_caps_{name}"].documentation
 
 
 @pytest.mark.parametrize(
@@ -133,7 +174,7 @@ def test_metric_names_end_in_their_base_unit() -> None:
     assert {name for name in names if not name.startswith("backend_caps_")} == set()
     histograms = {family.name for family in families if family.type == "histogram"}
     assert {name for name in histograms if not name.endswith("_seconds")} == {
-        "backend_caps_step_host_waits"
+        "backend_caps_step_planned_waits"
     }
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.observers import EveryObserver, StepTotals
+from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTotals
 from tests.runtime.made_steps import step
 
 EXTEND, DECODE = ForwardMode.EXTEND, ForwardMode.DECODE
@@ -14,6 +14,18 @@ def test_every_observer_is_told() -> None:
     EveryObserver((one, other)).observe(step(num_made=3))
 
     assert (one.num_made, other.num_made) == (3, 3)
+
+
+def test_late_observer_is_told_from_its_beginning_on() -> None:
+    """Steps of before are nobody's."""
+    totals = StepTotals(num_first=9)
+    late = LateObserver(totals)
+
+    late.observe(step(num_made=1))
+    late.begin()
+    late.observe(step(num_made=4))
+
+    assert totals.num_made == 4
 
 
 def test_totals_keep_the_first_steps() -> None:
@@ -45,7 +57,7 @@ def test_totals_sum_what_steps_told() -> None:
     totals.observe(step(num_made=2, num_retracted=1, waits_for_lengths=True))
     totals.observe(step(num_made=3))
 
-    assert (totals.num_made, totals.num_retracted, totals.host_waits) == (5, 1, 3)
+    assert (totals.num_made, totals.num_retracted, totals.planned_waits) == (5, 1, 3)
     assert (totals.bytes_to_host, totals.bytes_to_device) == (32, 96)
     assert (totals.host_s, totals.wait_s, totals.in_flight_s) == (9.5, 1.0, 4.0)
 

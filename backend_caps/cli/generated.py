@@ -1,0 +1,101 @@
+"""From an engine and what it did to the parts of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backend_caps.capability.kind import Phase
+from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.report.generate_documents import (
+    GenerateStepDocument,
+    OutputDocument,
+    RunDocument,
+)
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.graphs.choice import Obstacle
+from backend_caps.runtime.observers import StepTotals
+from backend_caps.runtime.request import Request
+from backend_caps.runtime.stats import StepStats
+
+_US = 1e6
+_UNNAMED = {
+    True: "--graph-batch-sizes names none",
+    False: "--graph-token-counts names none",
+}
+"""How an operator would name sizes to capture: of decode, and of all else."""
+
+
+def step_document(number: int, stats: StepStats, *, has_streams: bool) -> GenerateStepDocument:
+    """Write one step down."""
+    clock = stats.clock
+    return GenerateStepDocument(
+        number=number,
+        mode=stats.mode.value,
+        replayed=stats.replayed,
+        num_requests=stats.num_requests,
+        num_tokens=stats.num_tokens,
+        num_made=stats.num_made,
+        total_seq_lens=stats.total_seq_lens,
+        waits_for_lengths=stats.waits_for_lengths,
+        bytes_to_host=stats.bytes_to_host if has_streams else None,
+        bytes_to_device=stats.bytes_to_device if has_streams else None,
+        host_us=stats.host_s * _US,
+        model_us=(clock.model_done_s - clock.model_s) * _US,
+        wait_us=stats.wait_s * _US if has_streams else None,
+    )
+
+
+def run_document(
+    engine: Engine, requests: Sequence[Request], totals: StepTotals, seconds: float
+) -> RunDocument:
+    """Write all steps down, together."""
+    num_steps = totals.num_steps.total()
+    has_streams = engine.streams.traits.has_streams
+    return RunDocument(
+        num_prompts=len(requests),
+        num_prompt_tokens=sum(len(each.prompt) for each in requests),
+        num_made=totals.num_made,
+        seconds=seconds,
+        num_steps={mode.value: count for mode, count in totals.num_steps.items()},
+        num_eager={mode.value: count for mode, count in totals.num_eager.items()},
+        eager_because={mode.value: _eager_because(engine, mode) for mode in totals.num_eager},
+        page_size=engine.memory.page_size,
+        max_total_tokens=engine.memory.pages.num_pages * engine.memory.page_size,
+        num_retracted=totals.num_retracted,
+        planned_waits=totals.planned_waits if has_streams else None,
+        bytes_to_host=totals.bytes_to_host if has_streams else None,
+        bytes_to_device=totals.bytes_to_device if has_streams else None,
+        host_us=totals.host_s / num_steps * _US,
+        overlap=not engine.plan.flags.disable_overlap_schedule,
+        overlap_ratio=totals.overlap_ratio if has_streams else None,
+    )
+
+
+def _eager_because(engine: Engine, mode: ForwardMode) -> str:
+    """Say what keeps the steps of a mode from being replayed."""
+    is_decode = mode is ForwardMode.DECODE
+    kind = BatchKind.SINGLE_TOKEN_DECODE if is_decode else BatchKind.MIXED_BATCH
+    obstacles = [
+        _UNNAMED[is_decode] if obstacle is Obstacle.SIZES else obstacle.reason
+        for choice in engine.graph_choices
+        if choice.phase is mode.phase and choice.kind is kind
+        for obstacle in choice.obstacles
+    ]
+    return ", ".join(obstacles) or "its batches are larger than any that was captured"
+
+
+def backends_of(engine: Engine) -> dict[str, str]:
+    """Name the backend of each phase that runs."""
+    uses = engine.backends.names
+    return {phase.value: uses[phase].backend for phase in Phase if phase in uses}
+
+
+def output_document(request: Request) -> OutputDocument:
+    """Write down what came of a request."""
+    assert request.finish_reason is not None, "every request has ended"
+    return OutputDocument(
+        prompt=list(request.prompt),
+        output=request.output,
+        finish_reason=request.finish_reason.value,
+    )
