@@ -11,8 +11,10 @@ from backend_caps.conformance.simulator.graphs import (
     is_current_stream_capturing,
 )
 from backend_caps.conformance.simulator.streams import Event, Stream
+from tests.simulator.orders import in_every_order
 
 
+@in_every_order(2)
 def test_replay_runs_on_new_values(schedule: Schedule) -> None:
     """A replay computes from what its inputs hold by then, into the same memory."""
     with simulate(schedule):
@@ -115,6 +117,7 @@ def test_outside_refuses_wait_for_capture() -> None:
             event.wait()
 
 
+@in_every_order(3)
 def test_external_event_is_recorded_at_each_replay(schedule: Schedule) -> None:
     """An external event is passed at its place in every replay, before the rest of the graph."""
     with simulate(schedule, check_races=True) as simulation:

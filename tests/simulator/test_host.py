@@ -6,6 +6,7 @@ from torch import Tensor
 
 from backend_caps.conformance.simulator import HOST, Schedule, simulate
 from backend_caps.conformance.simulator import streams as sim
+from tests.simulator.orders import in_every_order
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,6 @@ from backend_caps.conformance.simulator import streams as sim
         pytest.param(lambda: torch.zeros(2, pin_memory=True), id="zeros"),
         pytest.param(lambda: torch.tensor([1, 2], pin_memory=True), id="tensor"),
         pytest.param(lambda: torch.arange(2).pin_memory(), id="pin_memory"),
-        pytest.param(lambda: torch.empty(0).pin_memory(), id="nothing"),
         pytest.param(lambda: torch.arange(4).pin_memory()[1:3], id="view"),
         pytest.param(
             lambda: torch.zeros(2, device="sim").to("cpu", non_blocking=True), id="non-blocking"
@@ -30,6 +30,34 @@ def test_pinned_memory_is_pinned(make: Callable[[], Tensor], inference: bool) ->
 
         assert pinned.is_pinned()
         assert not torch.empty(2).is_pinned()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: torch.empty(0, pin_memory=True), id="empty"),
+        pytest.param(lambda: torch.zeros(3, 0, pin_memory=True), id="zeros"),
+        pytest.param(lambda: torch.tensor([], pin_memory=True), id="tensor"),
+        pytest.param(lambda: torch.empty(0).pin_memory(), id="pin_memory"),
+        pytest.param(
+            lambda: torch.zeros(0, device="sim").to("cpu", non_blocking=True), id="non-blocking"
+        ),
+    ],
+)
+def test_memory_of_no_bytes_is_not_pinned(make: Callable[[], Tensor]) -> None:
+    """Host memory of no bytes cannot be pinned, as it cannot on CUDA."""
+    with simulate():
+        nothing = make()
+
+        assert not nothing.is_pinned()
+
+
+def test_view_of_nothing_in_pinned_memory_is_pinned() -> None:
+    """A view is pinned where the memory that it lies in is, whatever it shows of it."""
+    with simulate():
+        pinned = torch.empty(4, pin_memory=True)
+
+        assert pinned[:0].is_pinned()
 
 
 def test_pinned_memory_starts_as_poison() -> None:
@@ -91,6 +119,7 @@ def test_copy_of_inference_mode_runs_after_it() -> None:
         pytest.param(lambda ones: ones.to("cpu", torch.int64), id="another dtype"),
     ],
 )
+@in_every_order(1)
 def test_blocking_copy_to_the_host_waits(
     copy: Callable[[Tensor], Tensor], schedule: Schedule
 ) -> None:
@@ -139,6 +168,7 @@ def test_early_host_write_is_a_race() -> None:
     assert race.second.is_write
 
 
+@in_every_order(1)
 def test_host_access_after_a_wait_is_no_race(schedule: Schedule) -> None:
     """A host that waited may read, write, and launch the next copy."""
     with simulate(schedule, check_races=True) as simulation:

@@ -7,6 +7,7 @@ import torch
 from backend_caps.conformance.simulator import Schedule, SimDeviceError, simulate
 from backend_caps.conformance.simulator import streams as sim
 from backend_caps.conformance.simulator.streams import Stream
+from tests.simulator.orders import in_every_order
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -64,6 +65,7 @@ def test_view_keeps_block() -> None:
         assert simulation.num_live_blocks == 0
 
 
+@in_every_order(1)
 def test_own_stream_needs_no_keep_alive(schedule: Schedule) -> None:
     """Memory that is freed while its own stream still uses it is poisoned after that use."""
     with simulate(schedule):
@@ -97,6 +99,7 @@ def test_missing_keep_alive_is_a_wrong_value() -> None:
     assert _read_freed("starve:1", is_recorded=False) != [2, 2, 2]
 
 
+@in_every_order(2)
 def test_record_stream_keeps_block_until_read(schedule: Schedule) -> None:
     """With record_stream, the block stays away until the other stream is done with it."""
     assert _read_freed(schedule, is_recorded=True) == [2, 2, 2]

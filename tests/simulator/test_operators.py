@@ -11,6 +11,7 @@ from torch.nn import functional
 from backend_caps.conformance.simulator import Schedule, UnsupportedOperatorError, simulate
 from backend_caps.conformance.simulator import streams as sim
 from backend_caps.conformance.simulator.streams import Stream
+from tests.simulator.orders import in_every_order
 
 Call = Callable[[torch.device], Tensor]
 
@@ -129,6 +130,7 @@ def _layer(device: torch.device) -> torch.nn.Linear:
     return layer.to(device)
 
 
+@in_every_order(1)
 def test_module_converts_on_the_device(schedule: Schedule) -> None:
     """A module's parameters change their dtype on the device, and their memory with it."""
     numbers = _numbers(torch.device("cpu"), 3, 4, dtype=torch.bfloat16)
@@ -151,6 +153,7 @@ def test_module_is_copied_deeply() -> None:
         assert copied.weight.any().item()
 
 
+@in_every_order(1)
 def test_equal_waits_for_its_answer(schedule: Schedule) -> None:
     """A comparison that the host reads is of values that were computed."""
     with simulate(schedule):

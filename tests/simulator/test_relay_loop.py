@@ -5,31 +5,35 @@ import pytest
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.simulator import (
     DirtyRunError,
-    Policy,
+    OrderPolicy,
     Schedule,
     simulate,
     systematic_schedules,
 )
 from tests.simulator.relay_loop import Removed, run_loop, run_simulated
 
-# The default stream, the copy stream, schedule and forward.
-SYSTEMATIC = systematic_schedules(4)
-RANDOM = tuple(Schedule(Policy.RANDOM, seed) for seed in range(20))
+# The default stream, schedule, forward, and the copy stream where the mirror is exact.
+NUM_STREAMS = {HostSeqLens.NONE: 3, HostSeqLens.UPPER_BOUND: 3, HostSeqLens.EXACT: 4}
+SYSTEMATIC = systematic_schedules(NUM_STREAMS[HostSeqLens.EXACT])
+RANDOM = tuple(Schedule(OrderPolicy.RANDOM, seed) for seed in range(20))
+RUNS = [
+    pytest.param(schedule, mirror, id=f"{mirror.value} {schedule}")
+    for mirror, num_streams in NUM_STREAMS.items()
+    for schedule in (*systematic_schedules(num_streams), *RANDOM)
+]
 REMOVED = [pytest.param(removed, id=removed.value) for removed in Removed][1:]
 
 
-@pytest.mark.parametrize("host_seq_lens", HostSeqLens)
-@pytest.mark.parametrize("schedule", [*SYSTEMATIC, *RANDOM], ids=str)
-def test_loop_is_right_in_every_order(host_seq_lens: HostSeqLens, schedule: Schedule) -> None:
+@pytest.mark.parametrize(("schedule", "host_seq_lens"), RUNS)
+def test_loop_is_right_in_every_order(schedule: Schedule, host_seq_lens: HostSeqLens) -> None:
     """With every wait in its place, all values are those of a CPU without streams."""
     outcome = run_simulated(schedule, host_seq_lens)
 
     assert outcome.is_right
 
 
-@pytest.mark.parametrize("host_seq_lens", HostSeqLens)
-@pytest.mark.parametrize("schedule", [*SYSTEMATIC, *RANDOM[:3]], ids=str)
-def test_loop_has_no_race(host_seq_lens: HostSeqLens, schedule: Schedule) -> None:
+@pytest.mark.parametrize(("schedule", "host_seq_lens"), RUNS)
+def test_loop_has_no_race(schedule: Schedule, host_seq_lens: HostSeqLens) -> None:
     """With every wait in its place, torch's sanitizer reports nothing."""
     outcome = run_simulated(schedule, host_seq_lens, check_races=True)
 

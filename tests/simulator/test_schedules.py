@@ -1,13 +1,17 @@
+import warnings
+
 import pytest
 
 from backend_caps.conformance.simulator import (
     NestedSimulationError,
-    Policy,
+    OrderPolicy,
     Schedule,
     ScheduleError,
+    StarvationWarning,
     simulate,
     systematic_schedules,
 )
+from backend_caps.conformance.simulator.streams import Stream
 
 
 @pytest.mark.parametrize("word", ["eager", "lazy", "starve:0", "starve:12", "random:17"])
@@ -35,7 +39,7 @@ def test_systematic_schedules_starve_each_stream() -> None:
     schedules = systematic_schedules(2)
 
     assert [str(schedule) for schedule in schedules] == ["eager", "lazy", "starve:0", "starve:1"]
-    assert schedules[3] == Schedule(Policy.STARVE, 1)
+    assert schedules[3] == Schedule(OrderPolicy.STARVE, 1)
 
 
 def test_simulate_names_schedule_on_failure() -> None:
@@ -54,3 +58,21 @@ def test_simulate_refuses_second_run() -> None:
         simulate("eager"),
     ):
         pass
+
+
+def test_simulate_warns_where_schedule_starves_nobody() -> None:
+    """A schedule that starves a stream which the run does not have says so where it was asked."""
+    words = r"^schedule starve:99 starved no stream; .* expected: 0, 1\. Starve one of these"
+    with pytest.warns(StarvationWarning, match=words) as caught, simulate("starve:99"):
+        Stream()
+
+    assert caught[0].filename == __file__
+
+
+def test_simulate_keeps_quiet_where_run_failed() -> None:
+    """A run that failed may not have come to the stream that starves, so nothing is said of it."""
+    with warnings.catch_warnings(record=True) as caught:
+        with pytest.raises(KeyError), simulate("starve:99"):
+            raise KeyError
+
+        assert caught == []

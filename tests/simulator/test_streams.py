@@ -6,6 +6,7 @@ import torch
 from backend_caps.conformance.simulator import Schedule, simulate
 from backend_caps.conformance.simulator import streams as sim
 from backend_caps.conformance.simulator.streams import Event, Stream
+from tests.simulator.orders import in_every_order
 
 
 def test_device_module_is_the_simulators() -> None:
@@ -36,6 +37,7 @@ def test_stream_block_restores_current_stream() -> None:
         assert (inside, sim.current_stream()) == (side, sim.default_stream())
 
 
+@in_every_order(1)
 def test_stream_runs_in_order(schedule: Schedule) -> None:
     """What is launched on one stream runs in the order of its launches."""
     with simulate(schedule):
@@ -56,6 +58,7 @@ def test_lazy_stream_waits_for_nobody() -> None:
         assert early == [True, True]
 
 
+@in_every_order(2)
 def test_wait_stream_orders_streams(schedule: Schedule) -> None:
     """A stream that waits for another finds what that one wrote."""
     with simulate(schedule):

@@ -70,6 +70,8 @@ def test_hidden_sync_prints_its_place() -> None:
             lambda _: torch.ones(2).pin_memory().to("sim", non_blocking=True), id="upload"
         ),
         pytest.param(lambda _: torch.arange(4, device="sim"), id="arange"),
+        pytest.param(lambda t: t[:0].cpu(), id="copy of nothing"),
+        pytest.param(lambda _: torch.empty(0).to("sim"), id="upload of nothing"),
     ],
 )
 def test_beside_the_host_is_no_sync(run: Callable[[Tensor], object]) -> None:

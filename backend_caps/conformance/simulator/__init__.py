@@ -12,9 +12,10 @@ from backend_caps.conformance.simulator.errors import (
     NestedSimulationError,
     ScheduleError,
     SimDeviceError,
+    StarvationWarning,
     UnsupportedOperatorError,
 )
-from backend_caps.conformance.simulator.policies import Policy, Schedule, systematic_schedules
+from backend_caps.conformance.simulator.policies import OrderPolicy, Schedule, systematic_schedules
 from backend_caps.conformance.simulator.races import HOST, Access, Race
 from backend_caps.conformance.simulator.run import simulate
 from backend_caps.conformance.simulator.simulation import HostSync, Simulation
@@ -30,7 +31,7 @@ __all__ = [
     "GraphStateError",
     "HostSync",
     "NestedSimulationError",
-    "Policy",
+    "OrderPolicy",
     "Race",
     "Schedule",
     "ScheduleError",
@@ -38,6 +39,7 @@ __all__ = [
     "SimTensor",
     "Simulation",
     "Site",
+    "StarvationWarning",
     "UnsupportedOperatorError",
     "register",
     "simulate",

@@ -33,7 +33,7 @@ def copy_between(dst: Tensor, src: Tensor, *, non_blocking: bool) -> Tensor:
 
     Stream: enqueued on the current stream.
     Sync: the current stream, unless it is non-blocking and the host's side is pinned, or on the
-    device both, or pageable memory that is read.
+    device both, or pageable memory that is read, or nothing is copied.
     """
     simulation = current()
     from_host, to_host = not isinstance(src, SimTensor), not isinstance(dst, SimTensor)
@@ -50,6 +50,8 @@ def copy_between(dst: Tensor, src: Tensor, *, non_blocking: bool) -> Tensor:
     if to_host:
         simulation.bytes_to_host += src.nbytes
         is_beside = is_beside and simulation.pinned.has(dst)
+    # torch's own copy of nothing returns before it asks where it goes.
+    is_beside = is_beside or not dst.numel()
     if not is_beside:
         simulation.refuse_in_capture(_COPY.name)
     work = partial(raw_dst.copy_, raw_src)

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from backend_caps.errors import BackendCapsError
 
+_MOST_NOTES = 3
+
+
+class StarvationWarning(UserWarning):
+    """A run tried less than its schedule says: it has no stream of the number that starves."""
+
 
 @dataclass(eq=False, kw_only=True)
 class SimDeviceError(BackendCapsError):
@@ -15,15 +21,33 @@ class SimDeviceError(BackendCapsError):
     operator: str
     site: str
     reason: str
+    races: tuple[str, ...] | None = None
+    """The races of what was launched until then; None where nobody looked for them."""
+
+    def __post_init__(self) -> None:
+        """Show the first races below the message."""
+        for race in (self.races or ())[:_MOST_NOTES]:
+            self.add_note(race)
 
     @property
     def message(self) -> str:
-        """The operator, where it was launched, and torch's own words."""
+        """The operator, where it was launched, torch's own words, and where to look next."""
         return (
             f"operator {self.operator!r}, launched at {self.site}, failed when it ran: "
             f"{self.reason}. Values that no missing wait or early free had poisoned were expected; "
-            f"replay the schedule with check_races=True to find which."
+            f"{self._advice}."
         )
+
+    @property
+    def _advice(self) -> str:
+        if self.races is None:
+            return "replay the schedule with check_races=True to find which"
+        if not self.races:
+            return (
+                "no race was found until then: look for memory that is read before anything "
+                "writes it, or for an index that is out of range by itself"
+            )
+        return f"order the accesses of the races found until then ({len(self.races)}) first"
 
 
 @dataclass(eq=False, kw_only=True)

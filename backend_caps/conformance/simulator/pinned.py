@@ -24,14 +24,16 @@ class PinnedMemory:
         self._kept: list[Tensor] = []
 
     def empty(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Allocate pinned memory, filled with poison."""
-        numel = torch.Size(size).numel()
-        # Memory of no bytes has no address to be known by.
-        whole = torch.empty(max(1, numel), dtype=dtype, device="cpu")
-        whole.view(torch.uint8).fill_(0x7F)
-        self._serials[_address(whole)] = next(_serials)
-        self._kept.append(whole)
-        return whole[:numel].view(tuple(size))
+        """Allocate pinned memory, filled with poison.
+
+        Memory of no bytes is not pinned, as it is not on CUDA: its allocator has no address for it.
+        """
+        pinned = torch.empty(tuple(size), dtype=dtype, device="cpu")
+        if pinned.numel():
+            pinned.view(-1).view(torch.uint8).fill_(0x7F)
+            self._serials[_address(pinned)] = next(_serials)
+            self._kept.append(pinned)
+        return pinned
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a host tensor into pinned memory."""

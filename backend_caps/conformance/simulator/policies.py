@@ -12,10 +12,10 @@ from enum import Enum
 from typing import Protocol, Self
 
 from backend_caps.conformance.simulator.errors import ScheduleError
-from backend_caps.conformance.simulator.queues import Engine, Marker, Queue
+from backend_caps.conformance.simulator.queues import Marker, Queue, QueueEngine
 
 
-class Policy(Enum):
+class OrderPolicy(Enum):
     """A way to choose what runs next."""
 
     EAGER = "eager"
@@ -28,11 +28,15 @@ class Policy(Enum):
     """At each launch, some of what can run does."""
 
 
+Policy = OrderPolicy
+"""The name that tests/races still uses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A policy with its number: one word, by which a run is replayed."""
 
-    policy: Policy = Policy.EAGER
+    policy: OrderPolicy = OrderPolicy.EAGER
     """How the order is chosen."""
     seed: int = 0
     """The seed of a random order, or the handle of the stream that starves."""
@@ -48,7 +52,7 @@ class Schedule:
             ScheduleError: it is none.
         """
         name, _, number = text.partition(":")
-        for policy in Policy:
+        for policy in OrderPolicy:
             if policy.value == name and (number.isdecimal() or not number):
                 schedule = cls(policy, int(number or 0))
                 if str(schedule) == text:
@@ -56,23 +60,28 @@ class Schedule:
         raise ScheduleError(text=text)
 
     @property
+    def starved(self) -> int | None:
+        """The handle of the stream that starves; None where none does."""
+        return self.seed if self.policy is OrderPolicy.STARVE else None
+
+    @property
     def _is_numbered(self) -> bool:
-        return self.policy in {Policy.STARVE, Policy.RANDOM}
+        return self.policy in {OrderPolicy.STARVE, OrderPolicy.RANDOM}
 
 
 def systematic_schedules(num_streams: int) -> tuple[Schedule, ...]:
     """Return eager, lazy, and each stream starved in turn; stream 0 is the default stream."""
-    starved = (Schedule(Policy.STARVE, handle) for handle in range(num_streams))
-    return (Schedule(Policy.EAGER), Schedule(Policy.LAZY), *starved)
+    starved = (Schedule(OrderPolicy.STARVE, handle) for handle in range(num_streams))
+    return (Schedule(OrderPolicy.EAGER), Schedule(OrderPolicy.LAZY), *starved)
 
 
 class Adversary(Protocol):
     """Run the work of an engine, in an order that the device could choose."""
 
-    def after_launch(self, engine: Engine) -> None:
+    def after_launch(self, engine: QueueEngine) -> None:
         """Run what runs by itself, beside the host."""
 
-    def wait_for(self, engine: Engine, marker: Marker) -> None:
+    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
         """Run until a marker is passed."""
 
 
@@ -82,7 +91,7 @@ class EagerAdversary:
     def __init__(self, starved: int | None = None) -> None:
         self._starved = starved
 
-    def after_launch(self, engine: Engine) -> None:
+    def after_launch(self, engine: QueueEngine) -> None:
         """Run every other stream until it is blocked."""
         has_run = True
         while has_run:
@@ -91,7 +100,7 @@ class EagerAdversary:
                 if queue.items and queue.handle != self._starved:
                     has_run |= engine.run_to_block(queue)
 
-    def wait_for(self, engine: Engine, marker: Marker) -> None:
+    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
         """Run what the marker needs, and then what that lets run."""
         engine.run_to(marker)
         self.after_launch(engine)
@@ -100,10 +109,10 @@ class EagerAdversary:
 class LazyAdversary:
     """Run only what the host waits for."""
 
-    def after_launch(self, engine: Engine) -> None:
+    def after_launch(self, engine: QueueEngine) -> None:
         """Run nothing."""
 
-    def wait_for(self, engine: Engine, marker: Marker) -> None:
+    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
         """Run what the marker needs."""
         engine.run_to(marker)
 
@@ -116,19 +125,19 @@ class RandomAdversary:
         # Some runs are nearly lazy and others nearly eager.
         self._most = self._random.choice((1, 2, 4, 8))
 
-    def after_launch(self, engine: Engine) -> None:
+    def after_launch(self, engine: QueueEngine) -> None:
         """Run up to a few items."""
         for _ in range(self._random.randrange(self._most + 1)):
             if not self._run_one(engine):
                 return
 
-    def wait_for(self, engine: Engine, marker: Marker) -> None:
+    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
         """Run random items until the marker is passed."""
         while not marker.is_done:
             has_run = self._run_one(engine)
             assert has_run, f"stream {marker.stream} waits for itself"
 
-    def _run_one(self, engine: Engine) -> bool:
+    def _run_one(self, engine: QueueEngine) -> bool:
         runnable: list[Queue] = [q for q in engine.queues.values() if not engine.is_blocked(q)]
         if not runnable:
             return False
@@ -139,11 +148,11 @@ class RandomAdversary:
 def adversary_of(schedule: Schedule) -> Adversary:
     """Make what runs the work as a schedule says."""
     match schedule.policy:
-        case Policy.EAGER:
+        case OrderPolicy.EAGER:
             return EagerAdversary()
-        case Policy.LAZY:
+        case OrderPolicy.LAZY:
             return LazyAdversary()
-        case Policy.STARVE:
+        case OrderPolicy.STARVE:
             return EagerAdversary(schedule.seed)
-        case Policy.RANDOM:
+        case OrderPolicy.RANDOM:
             return RandomAdversary(schedule.seed)

@@ -76,10 +76,19 @@ class Queue:
     """The work, oldest first."""
 
 
-class Engine:
-    """The queues of a device, and the means to run them item by item."""
+Findings = Callable[[], tuple[str, ...] | None]
+"""Tell which races there are so far; None where nobody looks for them."""
 
-    def __init__(self) -> None:
+
+class QueueEngine:
+    """The queues of a device, and the means to run them item by item.
+
+    Args:
+        races: what to say of races where work fails.
+    """
+
+    def __init__(self, races: Findings) -> None:
+        self._races = races
         self.queues: dict[int, Queue] = {}
         self.clock = 0
 
@@ -147,9 +156,7 @@ class Engine:
                 if needed[-1].is_done:
                     needed.pop()
                 elif self.is_blocked(queue):
-                    first = queue.items[0]
-                    assert isinstance(first, Wait), f"stream {queue.handle} lost a marker"
-                    needed.append(first.marker)
+                    needed.append(_awaited(queue))
                 else:
                     self.run_next(queue)
 
@@ -160,9 +167,15 @@ class Engine:
             if not self.is_blocked(queue):
                 self.run_one(queue)
                 return
-            first = queue.items[0]
-            assert isinstance(first, Wait), f"stream {queue.handle} lost a marker"
-            marker = first.marker
+            marker = _awaited(queue)
+
+    def abandon(self) -> None:
+        """Drop what has not run, and count its markers as passed: nobody can wait for them."""
+        for queue in self.queues.values():
+            for item in queue.items:
+                if isinstance(item, Marker):
+                    self._pass(item)
+            queue.items.clear()
 
     def _run(self, op: Op) -> None:
         self.clock += op.ticks
@@ -171,8 +184,17 @@ class Engine:
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             first_line = str(error).strip().partition("\n")[0]
             reason = first_line.rstrip(".") or type(error).__name__
-            raise SimDeviceError(operator=op.name, site=str(op.site), reason=reason) from error
+            raise SimDeviceError(
+                operator=op.name, site=str(op.site), reason=reason, races=self._races()
+            ) from error
 
     def _pass(self, marker: Marker) -> None:
         marker.is_done = True
         marker.tick = self.clock
+
+
+def _awaited(queue: Queue) -> Marker:
+    """Return the marker that a blocked queue waits for."""
+    first = queue.items[0] if queue.items else None
+    assert isinstance(first, Wait), f"stream {queue.handle} lost a marker"
+    return first.marker

@@ -12,7 +12,7 @@ from backend_caps.conformance.simulator.allocator import Allocator, Block, Lease
 from backend_caps.conformance.simulator.errors import CaptureError, DirtyRunError
 from backend_caps.conformance.simulator.pinned import PinnedMemory, is_pinned
 from backend_caps.conformance.simulator.policies import Schedule, adversary_of
-from backend_caps.conformance.simulator.queues import NO_BLOCKS, Engine, Marker, Op, Wait
+from backend_caps.conformance.simulator.queues import NO_BLOCKS, Marker, Op, QueueEngine, Wait
 from backend_caps.conformance.simulator.races import HOST, Race, RaceDetector
 from backend_caps.conformance.simulator.recording import Capture
 from backend_caps.conformance.simulator.sites import Site, call_site
@@ -57,9 +57,9 @@ class Simulation:
 
     def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
         self.schedule = schedule
-        self.engine = Engine()
         self.pinned = PinnedMemory()
         self.detector = RaceDetector() if check_races else None
+        self.engine = QueueEngine(self._findings)
         self.capture: Capture | None = None
         self.current_stream = 0
         self.num_ops = self.bytes_to_host = self.bytes_to_device = 0
@@ -85,7 +85,7 @@ class Simulation:
         Raises:
             DirtyRunError: with the schedule that replays them.
         """
-        findings = tuple(dict.fromkeys(str(race) for race in self.races))
+        findings = self._findings()
         if findings:
             raise DirtyRunError(schedule=str(self.schedule), findings=findings)
 
@@ -168,8 +168,9 @@ class Simulation:
             self._adversary.wait_for(self.engine, self.mark(handle))
 
     def close(self) -> None:
-        """Let tensors that outlive the run die without a trace."""
+        """Let tensors that outlive the run die without a trace, and events wait for nothing."""
         self._allocator.is_closed = True
+        self.engine.abandon()
 
     def refuse_in_capture(self, action: str) -> None:
         """Raise where a graph is captured.
@@ -180,6 +181,12 @@ class Simulation:
         if self.capture is not None:
             expected = "only device work was expected, which a replay repeats without the host"
             raise CaptureError(action=action, site=str(call_site()), expected=expected)
+
+    def _findings(self) -> tuple[str, ...] | None:
+        """List each race once; None where nobody looks for them."""
+        if self.detector is None:
+            return None
+        return tuple(dict.fromkeys(str(race) for race in self.races))
 
     def _note_sync(self, cause: str, found: list[HostSync]) -> None:
         self.refuse_in_capture(cause)
