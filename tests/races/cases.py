@@ -17,6 +17,8 @@ class Program(Enum):
     """The engine, on a random trace of requests."""
     REPLAYS = "replays"
     """The engine, on a random trace whose decode steps are replayed graphs."""
+    ENDS = "ends"
+    """The same, of which a step fails, or which is deleted while a step runs."""
     SPECULATIVE = "speculative"
     """An overlapped speculative loop around a FutureMap, with a worker that makes lengths up."""
     MIXED = "mixed"

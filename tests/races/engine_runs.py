@@ -90,7 +90,8 @@ class Watch:
 
 def trace_of(case: Case) -> Trace:
     """Draw the trace of a case's seed."""
-    return Trace.drawn(case.seed, replays=case.program is Program.REPLAYS)
+    replays = case.program in {Program.REPLAYS, Program.ENDS}
+    return Trace.drawn(case.seed, replays=replays)
 
 
 def oracle(trace: Trace, folder: Path) -> list[list[int]]:

@@ -23,11 +23,21 @@ SCHEDULES = (
     Schedule(Policy.RANDOM, 2),
 )
 """Those first that find most."""
+_NUM_STREAMS = {
+    Program.SPECULATIVE: 5,
+    Program.MIXED: 5,
+    Program.RECEIVES: 5,
+    Program.CAPTURES: 2,
+}
+"""Streams of a program, the default one included; an engine has four."""
+_NUM_EXACT = 2
+"""Of four speculative loops, those whose relay adds a stream of its own."""
 _PROGRAMS = (
     ("backend_caps/relay/", (Program.SPECULATIVE, Program.MIXED)),
     ("backend_caps/runtime/graphs/capture", (Program.CAPTURES,)),
     ("backend_caps/runtime/pipeline/received", (Program.RECEIVES,)),
     ("backend_caps/runtime/pipeline/profile", (Program.PROFILES,)),
+    ("backend_caps/runtime/engine", (Program.ENDS, Program.REPLAYS, Program.ENGINE)),
     ("backend_caps/runtime/", (Program.REPLAYS, Program.ENGINE)),
 )
 _MOST_RUNS = 48
@@ -54,6 +64,15 @@ def hunt(mutant: Mutant, folder: Path, first_seed: int = 0) -> Catches:
         )
 
 
+def schedules_of(program: Program, seed: int) -> tuple[Schedule, ...]:
+    """List the schedules that a program has the streams for."""
+    num_streams = _NUM_STREAMS.get(program, 4)
+    num_streams += program is Program.SPECULATIVE and seed % 4 < _NUM_EXACT
+    return tuple(
+        own for own in SCHEDULES if own.policy is not Policy.STARVE or own.seed < num_streams
+    )
+
+
 def programs_of(mutant: Mutant) -> tuple[Program, ...]:
     """List the programs that reach a mutant's code, and in which nothing else protects it."""
     return next(programs for folder, programs in _PROGRAMS if mutant.file.startswith(folder))
@@ -62,8 +81,8 @@ def programs_of(mutant: Mutant) -> tuple[Program, ...]:
 def _cases(mutant: Mutant, first_seed: int) -> Iterator[Case]:
     for seed in count(first_seed):
         for program in programs_of(mutant):
-            is_large = program in {Program.ENGINE, Program.REPLAYS, Program.PROFILES}
-            for schedule in SCHEDULES[: _NUM_LARGE if is_large else None]:
+            is_large = program in {Program.ENGINE, Program.REPLAYS, Program.ENDS, Program.PROFILES}
+            for schedule in schedules_of(program, seed)[: _NUM_LARGE if is_large else None]:
                 yield Case(program=program, seed=seed, schedule=schedule)
 
 

@@ -135,6 +135,23 @@ _BATCH = (
 
 _ENGINE = (
     Mutant(
+        name="failed step is waited for",
+        kind=Kind.SYNCHRONIZE,
+        file="backend_caps/runtime/engine.py",
+        function="Engine.step",
+        source="self.streams.synchronize()",
+        protects="what a failed step has enqueued, from its tensors going with it",
+    ),
+    Mutant(
+        name="deleted engine is waited for",
+        kind=Kind.SYNCHRONIZE,
+        file="backend_caps/runtime/engine.py",
+        function="Engine.__init__",
+        source="finalize(self, self.streams.synchronize)",
+        replacement="finalize(self, list)",
+        protects="a step that runs, from weights and pools going with the engine",
+    ),
+    Mutant(
         name="capture waits for the model",
         kind=Kind.WAIT,
         file="backend_caps/runtime/graphs/capture.py",

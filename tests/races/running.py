@@ -11,6 +11,7 @@ from backend_caps.conformance.simulator.errors import SimDeviceError
 from backend_caps.errors import BackendCapsError
 from tests.races.capture_runs import run_captures
 from tests.races.cases import Case, Fault, Finding, Program
+from tests.races.ended_runs import run_ended
 from tests.races.engine_runs import EndlessError, run_engine
 from tests.races.mixed_loop import run_mixed
 from tests.races.profiled_runs import run_profiled
@@ -50,6 +51,8 @@ def _run(case: Case, folder: Path) -> tuple[Finding, ...]:
             return run_mixed(case)
         case Program.CAPTURES:
             return run_captures(case, folder)
+        case Program.ENDS:
+            return run_ended(case, folder)
         case Program.PROFILES:
             return run_profiled(case, folder)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from backend_caps.conformance.simulator.policies import Policy
 from tests.races.cases import Case, Program
 from tests.races.catches import Catch, Catches, write_catches
-from tests.races.hunting import SCHEDULES
+from tests.races.hunting import schedules_of
 from tests.races.mutants import MUTANTS, REDUNDANT
 from tests.races.working import failures, hunts
 
@@ -54,7 +54,7 @@ def loop_cases(seeds: range) -> list[Case]:
         Case(program=program, seed=seed, schedule=schedule, checks_races=bool(seed % 2))
         for program in _LOOPS
         for seed in seeds
-        for schedule in SCHEDULES
+        for schedule in schedules_of(program, seed)
     ]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from time import monotonic
 
 import click
 from rich.console import Console
 
+from backend_caps.conformance.simulator.policies import Schedule
 from tests.races.cases import Case, Program
-from tests.races.hunting import SCHEDULES
+from tests.races.hunting import schedules_of
 from tests.races.search import loop_cases, told_clean
 
 _AT_ONCE = 200
@@ -39,13 +41,17 @@ def _as_in_the_hunt(num_seeds: int) -> list[Case]:
         Case(
             program=program,
             seed=seed,
-            schedule=SCHEDULES[seed % len(SCHEDULES)],
+            schedule=_one_of(schedules_of(program, seed), seed),
             checks_races=bool(seed // 2 % 2),
         )
         for program in (Program.ENGINE, Program.REPLAYS)
         for seed in range(num_seeds)
     ]
     return [*engine, *loop_cases(range(num_seeds // 10))]
+
+
+def _one_of(schedules: Sequence[Schedule], seed: int) -> Schedule:
+    return schedules[seed % len(schedules)]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from backend_caps.conformance.simulator.policies import Policy
 from tests.races.cases import Case, Program
 from tests.races.engine_runs import num_retractions, trace_of
-from tests.races.hunting import SCHEDULES
+from tests.races.hunting import schedules_of
 from tests.races.running import run_case
 from tests.races.traces import Backends, Trace
 
@@ -22,9 +22,10 @@ LOOPS = [
         (Program.MIXED, range(2)),
         (Program.RECEIVES, range(1)),
         (Program.CAPTURES, range(1)),
+        (Program.ENDS, range(2)),
     )
     for seed in seeds
-    for place, schedule in enumerate(SCHEDULES[::2])
+    for place, schedule in enumerate(schedules_of(program, seed)[::2])
 ]
 
 
