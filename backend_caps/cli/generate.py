@@ -172,7 +172,7 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
 def _schedule(device: str, schedule: str | None) -> str | None:
     """Say in which order the simulated device runs; only that one has an order to choose."""
     if device.partition(":")[0] == _SIM:
-        return schedule or "eager"
+        return "eager" if schedule is None else schedule
     if schedule is not None:
         raise click.UsageError(
             f"--schedule {schedule} orders the work of a simulated device, and --device is "

@@ -473,6 +473,13 @@ def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, mod
             id="a schedule of no device",
         ),
         pytest.param(
+            f"generate --device sim --schedule= -- {NATIVE}",
+            1,
+            "error: '' is no schedule; expected eager, lazy, starve:<stream> or random:<seed>. "
+            "Copy the word that the failing run printed.",
+            id="no schedule",
+        ),
+        pytest.param(
             f"generate --token-ids 1,2,3 --max-total-tokens 8 -- {NATIVE}",
             1,
             "error: a prompt of 3 tokens with max_new_tokens=16 needs 18 tokens, the last one's "
