@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from backend_caps.cli.generate import NoBackendNamedError
+from backend_caps.cli.job import ModelDtypeError
+from backend_caps.cli.output import OutputError
 from backend_caps.conformance.simulator.errors import (
     CaptureError,
     DirtyRunError,
@@ -207,6 +209,8 @@ ENGINE = (
     ),
     ChunkLimitsError(chunked_prefill_size=8, granularity=16),
     MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
+    ModelDtypeError(dtype="float16"),
+    OutputError(problem="No space left on device"),
     NoBackendNamedError(phases=("decode",), declared=("torch_native", "torch_padded")),
 )
 REQUESTS = (

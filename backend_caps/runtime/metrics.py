@@ -192,7 +192,7 @@ class _StreamMetrics:
         """Take in a step whose result was processed."""
         self._to_host.inc(stats.bytes_to_host)
         self._to_device.inc(stats.bytes_to_device)
-        self._planned_waits.observe(stats.host_waits)
+        self._planned_waits.observe(stats.planned_waits)
         clock = stats.clock
         if stats.waits_for_lengths and self._launched_s is not None:
             self._publish_to_host.observe(clock.lengths_s - self._launched_s)

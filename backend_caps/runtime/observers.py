@@ -70,7 +70,7 @@ class StepTotals:
             self.num_eager[stats.mode] += 1
         self.num_made += stats.num_made
         self.num_retracted += stats.num_retracted
-        self.planned_waits += stats.host_waits
+        self.planned_waits += stats.planned_waits
         self.bytes_to_host += stats.bytes_to_host
         self.bytes_to_device += stats.bytes_to_device
         self.host_s += stats.host_s

@@ -64,8 +64,11 @@ class StepStats:
     clock: StepClock
 
     @property
-    def host_waits(self) -> int:
-        """Times the host waited for the device: for the tokens, and for lengths where it did."""
+    def planned_waits(self) -> int:
+        """Waits of the host that the loop has by design: for the tokens, and for lengths.
+
+        Nobody measures them here; on a device without streams they cost nothing.
+        """
         return 1 + self.waits_for_lengths
 
     @property

@@ -9,12 +9,12 @@ from tests.runtime.memories import make_batch, make_memory
 
 
 @pytest.mark.parametrize(("waits_for_lengths", "num_waits"), [(False, 1), (True, 2)])
-def test_host_waits_are_for_tokens_and_for_lengths(
+def test_planned_waits_are_for_tokens_and_for_lengths(
     waits_for_lengths: bool,
     num_waits: int,
 ) -> None:
     """The host always waits for the tokens, and for lengths where the plan says so."""
-    assert step(waits_for_lengths=waits_for_lengths).host_waits == num_waits
+    assert step(waits_for_lengths=waits_for_lengths).planned_waits == num_waits
 
 
 def test_host_s_is_the_launch_without_the_model_and_the_processing() -> None:

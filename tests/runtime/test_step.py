@@ -55,7 +55,7 @@ def test_step_outside_speculation_waits_for_no_lengths(oracle: Oracle) -> None:
     """The scheduler knows plain lengths by itself: the host waits once a step, for tokens."""
     kept = _kept(oracle, "cpu")
 
-    assert {own.host_waits for own in kept.steps} == {1}
+    assert {own.planned_waits for own in kept.steps} == {1}
 
 
 @pytest.mark.parametrize("arguments", [(), PLAIN_LOOP])
