@@ -67,6 +67,7 @@ from backend_caps.resolution.rules import UnknownRuleSetError
 from backend_caps.runtime import (
     AttentionShapeError,
     ContextTooLongError,
+    EngineClosedError,
     EngineFailedError,
     ForeignRequestError,
     ImplementationError,
@@ -190,7 +191,7 @@ MODELS = (
     UnsupportedDtypeError(dtype="float16", supported=("float32", "bfloat16")),
 )
 ENGINE = (
-    UnservedFlagsError(flags=("--tp 2",)),
+    UnservedFlagsError(flags=("--tp-size 2",)),
     UnservedPhaseError(phase="decode", served=("prefill",)),
     SharedUseError(phase="decode", backends=("full", "linear")),
     ImplementationError(
@@ -201,6 +202,7 @@ ENGINE = (
     UnfitBackendError(problems=("backend 'my_flash' takes dtype bfloat16; here it is float32.",)),
     ContextTooLongError(context_length=8192, max_position_embeddings=2048),
     AttentionShapeError(backend="MyFlash", layer_id=0, shape=(5, 4, 16), expected=(5, 64)),
+    EngineClosedError(),
     EngineFailedError(cause="CUDA out of memory"),
     PageSizeError(conflict="flash takes multiples of 16, triton takes 1"),
     PoolShapeError(field="max_requests", value=0),

@@ -5,6 +5,7 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import (
     AttentionShapeError,
     ContextTooLongError,
+    EngineClosedError,
     EngineFailedError,
     ForeignRequestError,
     ImplementationError,
@@ -33,6 +34,7 @@ __all__ = [
     "BackendSite",
     "ContextTooLongError",
     "Engine",
+    "EngineClosedError",
     "EngineFailedError",
     "EngineOptions",
     "FinishReason",

@@ -18,6 +18,7 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import (
+    EngineClosedError,
     EngineFailedError,
 )
 from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs
@@ -120,7 +121,6 @@ class Engine:
 
         Sync: the device.
         """
-        self._failure = self._failure or EngineFailedError(cause="it was closed")
         self._closing()
 
     def generate(
@@ -194,8 +194,7 @@ class Engine:
         return [self._enter(prompt, sampling) for prompt in checked]
 
     def _enter(self, prompt: tuple[int, ...], sampling: Sampling) -> Request:
-        if self._failure is not None:
-            raise EngineFailedError(cause=str(self._failure)) from self._failure
+        self._require_running()
         self._num_requests += 1
         stops = sampling.stop_token_ids
         request = Request(
@@ -217,9 +216,9 @@ class Engine:
         Raises:
             EngineFailedError: a step failed before, whatever it was, an observer or an interrupt
                 included: half a step cannot be undone.
+            EngineClosedError: `close` was called.
         """
-        if self._failure is not None:
-            raise EngineFailedError(cause=str(self._failure)) from self._failure
+        self._require_running()
         try:
             if self.plan.flags.disable_overlap_schedule:
                 return self.scheduler.step_plain()
@@ -230,6 +229,13 @@ class Engine:
             with suppress(RuntimeError):
                 self.streams.synchronize()
             raise
+
+    def _require_running(self) -> None:
+        if not self._closing.alive:
+            raise EngineClosedError
+        if self._failure is not None:
+            cause = f"{type(self._failure).__name__}: {self._failure}"
+            raise EngineFailedError(cause=cause) from self._failure
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.

@@ -137,6 +137,19 @@ class EngineFailedError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class EngineClosedError(BackendCapsError):
+    """An engine was asked for more after it was closed."""
+
+    @property
+    def message(self) -> str:
+        """That it was closed, and what to do."""
+        return (
+            "this engine was closed; requests and steps were expected before that. "
+            "Make a new Engine, or leave its `with` block later."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class ForeignRequestError(BackendCapsError):
     """A request was given to an engine that it was not submitted to."""
 

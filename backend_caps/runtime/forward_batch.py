@@ -29,6 +29,7 @@ class ForwardBatch:
     """
 
     mode: ForwardMode
+    """What kind of step it is; backends go by the extend lengths."""
     input_ids: Tensor
     """[T] int64, device."""
     positions: Tensor
@@ -52,6 +53,7 @@ class ForwardBatch:
     extend_seq_lens_cpu: tuple[int, ...] | None = None
     """The same on the host, where the scheduler cut the tokens there."""
     extend_prefix_lens_cpu: tuple[int, ...] | None = None
+    """Tokens before them, where `extend_seq_lens_cpu` is."""
     last_token_indices: Tensor | None = None
     """[B] int64, device: each request's last token, of which logits are made; None: every token."""
     sampling: SamplingBatch | None = None

@@ -12,8 +12,12 @@ class AttentionLayer:
     layer_id: int
     """Its place in the KV cache."""
     tp_q_head_num: int
+    """Hq: query heads, on this rank."""
     tp_k_head_num: int
+    """Hk: key and value heads, on this rank; it divides Hq."""
     qk_head_dim: int
+    """D: features of a query and of a key."""
     v_head_dim: int
+    """Dv: features of a value."""
     scaling: float
     """The factor on the scores."""

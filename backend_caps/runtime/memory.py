@@ -44,6 +44,7 @@ class ReqToTokenPool:
         self.page_size = page_size
         width = num_pages_of(max_context_len, page_size) * page_size
         self.req_to_token = torch.zeros(max_requests + 1, width, dtype=torch.int32, device=device)
+        """[P, W] int32, device: the slot of each token; row 0 is the padding row."""
         self._free = list(range(max_requests, 0, -1))
         self._num_stays = 0
 

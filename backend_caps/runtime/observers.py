@@ -14,6 +14,7 @@ class EveryObserver:
     """Tell several observers of every step, in their order."""
 
     observers: tuple[StepObserver, ...]
+    """Whom to tell."""
 
     def observe(self, stats: StepStats) -> None:
         """Take in a step whose result was processed."""
@@ -26,6 +27,7 @@ class LateObserver:
     """Tell another observer of the steps after `begin`: those that warm up are nobody's."""
 
     observer: StepObserver
+    """Whom to tell."""
     has_begun: bool = field(default=False, init=False)
 
     def begin(self) -> None:
@@ -45,15 +47,21 @@ class StepTotals:
     num_first: int
     """How many steps to keep whole; a long run has more than anybody reads."""
     first: list[StepStats] = field(default_factory=list)
+    """These steps."""
     num_steps: Counter[ForwardMode] = field(default_factory=Counter)
+    """Steps of each kind."""
     num_eager: Counter[ForwardMode] = field(default_factory=Counter)
     """Those of them that no captured graph ran."""
     num_made: int = 0
+    """Tokens that requests got."""
     num_retracted: int = 0
+    """Requests that were taken out of the KV cache, each time."""
     planned_waits: int = 0
     """Times that the plan makes the host wait; nobody measures them."""
     bytes_to_host: int = 0
+    """What crossed from the device."""
     bytes_to_device: int = 0
+    """What crossed to the device."""
     host_s: float = 0.0
     """The host's time outside the model."""
     wait_s: float = 0.0

@@ -93,9 +93,9 @@ def check_flags(flags: ServerFlags) -> None:
         "--enable-kv-cache-sharding": flags.enable_kv_cache_sharding,
         f"--disaggregation-mode {flags.disaggregation_mode}": flags.disaggregation_mode != "null",
         f"--kv-cache-dtype {kv_cache_dtype}": kv_cache_dtype not in (AUTO, *KV_CACHE_DTYPES),
-        f"--tp {flags.tp_size}": flags.tp_size > 1,
-        f"--pp {flags.pp_size}": flags.pp_size > 1,
-        f"--dp {flags.dp_size}": flags.dp_size > 1,
+        f"--tp-size {flags.tp_size}": flags.tp_size > 1,
+        f"--pp-size {flags.pp_size}": flags.pp_size > 1,
+        f"--dp-size {flags.dp_size}": flags.dp_size > 1,
     }
     if unserved := tuple(flag for flag, is_asked in asked.items() if is_asked):
         raise UnservedFlagsError(flags=unserved)

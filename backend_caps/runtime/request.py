@@ -17,6 +17,7 @@ class Sampling:
     """
 
     max_new_tokens: int
+    """The most tokens of the output."""
     temperature: float = 0.0
     """0 is greedy."""
     top_k: int | None = None
@@ -88,12 +89,15 @@ class Request:
     number: int
     """Its place in the order of arrival, which it keeps when it is retracted."""
     prompt: tuple[int, ...]
+    """Its tokens, as they were submitted."""
     sampling: Sampling
+    """How its tokens are chosen, and when they end."""
     stop_token_ids: frozenset[int]
     """Tokens that end the output."""
     output: list[int] = field(default_factory=list)
     """The tokens that the host has seen."""
     finish_reason: FinishReason | None = None
+    """Why its output ended; None while it goes on."""
     row: int = 0
     """Its row in the request pool; 0, the padding row, while it has none."""
     generation: int = 0

@@ -42,7 +42,9 @@ class StepStats:
     """One processed step."""
 
     mode: ForwardMode
+    """What kind of step it was."""
     num_requests: int
+    """Requests in its batch."""
     num_tokens: int
     """Tokens that the forward computed."""
     num_made: int
@@ -58,10 +60,13 @@ class StepStats:
     waits_for_lengths: bool
     """Whether the host waited for lengths before the launch."""
     bytes_to_host: int
+    """What crossed from the device for the step."""
     bytes_to_device: int
+    """What crossed to the device for the step."""
     replayed: bool
     """Whether a captured graph ran it."""
     clock: StepClock
+    """When the host passed its stations."""
 
     @property
     def planned_waits(self) -> int:

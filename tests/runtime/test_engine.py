@@ -153,7 +153,7 @@ def test_engine_refuses_backends_that_share_no_page_size(oracle: Oracle) -> None
     [
         ("--speculative-algorithm", "EAGLE"),
         ("--enable-two-batch-overlap",),
-        ("--tp", "2"),
+        ("--tp-size", "2"),
         ("--kv-cache-dtype", "fp8_e5m2"),
     ],
 )

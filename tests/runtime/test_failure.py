@@ -18,6 +18,7 @@ from backend_caps.runtime import (
     AttentionShapeError,
     ContextTooLongError,
     Engine,
+    EngineClosedError,
     EngineFailedError,
     EngineOptions,
     ForeignRequestError,
@@ -96,12 +97,14 @@ def test_interrupted_generate_gives_its_requests_up(folder: Path) -> None:
 
 
 def test_closed_engine_runs_no_step(folder: Path) -> None:
-    """After its `with` block an engine refuses requests, and says that it was closed."""
+    """After its `with` block an engine refuses requests and steps."""
     with make_engine(folder) as engine:
         engine.generate(PROMPTS, sampling=ENDLESS)
 
-    with pytest.raises(EngineFailedError, match="it was closed"):
+    with pytest.raises(EngineClosedError, match="this engine was closed"):
         engine.submit(PROMPTS[0], ENDLESS)
+    with pytest.raises(EngineClosedError, match="this engine was closed"):
+        engine.step()
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "starve:1", "starve:2"])

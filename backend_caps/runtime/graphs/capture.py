@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Mapping
 
 from backend_caps.capability.kind import Phase
@@ -44,6 +45,8 @@ def capture_graphs(
             chosen.setdefault(choice.phase, []).extend(choice.buckets)
     if not chosen:
         return {}
+    # An engine that dies in the middle of a capture would wait for the device, which ends it.
+    gc.collect()
     stream.wait_stream(streams.current_stream())
     with streams.using(stream):
         every = [bucket for buckets in chosen.values() for bucket in buckets]
