@@ -102,7 +102,7 @@ class Engine:
         )
         self.scheduler = self._make_scheduler(observer or NoObserver())
         self._num_requests = 0
-        self._failure: BaseException | None = None
+        self._failure: str | None = None
         # Nothing of an engine may be freed under a step that runs.
         self._closing = finalize(self, self.streams.synchronize)
         self._closing.atexit = False
@@ -224,7 +224,8 @@ class Engine:
                 return self.scheduler.step_plain()
             return self.scheduler.step_overlapped()
         except BaseException as error:
-            self._failure = error
+            # Its words alone: the error has the frames, and they have this engine.
+            self._failure = f"{type(error).__name__}: {error}"
             # What the step has enqueued reads tensors that go with it.
             with suppress(RuntimeError):
                 self.streams.synchronize()
@@ -234,8 +235,7 @@ class Engine:
         if not self._closing.alive:
             raise EngineClosedError
         if self._failure is not None:
-            cause = f"{type(self._failure).__name__}: {self._failure}"
-            raise EngineFailedError(cause=cause) from self._failure
+            raise EngineFailedError(cause=self._failure)
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.

@@ -5,8 +5,9 @@ result before it builds the next batch. The overlapped one builds batch n+1 and 
 step n runs, so the host learns of step n's tokens one step late: a request that has ended may run
 one more step, whose token is dropped.
 
-The barrier stands right after the launch. It dominates everything that the host then does:
-processing the result before, whose pages the next batch may get, and building that batch.
+The barrier stands right after the overlapped launch. It dominates everything that the host then
+does: processing the result before, whose pages the next batch may get, and building that batch. The
+plain loop has waited for the step's tokens by then, and so for all of the step.
 """
 
 from __future__ import annotations
@@ -119,19 +120,14 @@ class Scheduler:
         with self._streams.using(self._schedule_stream):
             clock = StepClock(now_s())
             batch = self._next_batch()
-            step = None if batch is None else self._launcher.launch(batch, clock)
-            if step is not None:
-                self._launcher.barrier(step)
-            return () if step is None else self._process(step)
+            return () if batch is None else self._process(self._launcher.launch(batch, clock))
 
     @torch.inference_mode()
     def step_idle(self) -> None:
         """Run a step without requests, as a rank does whose peers have some."""
         with self._streams.using(self._schedule_stream):
             batch = ScheduleBatch.empty(self._memory, self._staging)
-            step = self._launcher.launch(batch, StepClock(now_s()))
-            self._launcher.barrier(step)
-            self._process(step)
+            self._process(self._launcher.launch(batch, StepClock(now_s())))
 
     def _next_batch(self) -> ScheduleBatch | None:
         """Choose the next step: prompts first, else a token of every running request."""

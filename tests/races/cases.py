@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from backend_caps.conformance.simulator.policies import Policy, Schedule
+from backend_caps.conformance.simulator.policies import OrderPolicy, Schedule
 
 
 class Program(Enum):
@@ -82,17 +82,17 @@ class Case:
         return " ".join([*words, _RACES] if self.checks_races else words)
 
     @classmethod
-    def drawn(cls, seed: int, policy: Policy | None = None) -> Self:
+    def drawn(cls, seed: int, policy: OrderPolicy | None = None) -> Self:
         """Draw a trace of the engine and its schedule, of a policy or of any.
 
         Half of the runs look for races, and the others hand memory out again.
         """
         rng = random.Random(seed)  # noqa: S311 - a trace, not a secret
         program = rng.choice((Program.ENGINE, Program.REPLAYS))
-        drawn = rng.choice(tuple(Policy))
+        drawn = rng.choice(tuple(OrderPolicy))
         checks_races = rng.random() < 0.5
         chosen = drawn if policy is None else policy
-        numbers = {Policy.STARVE: seed % _NUM_STREAMS, Policy.RANDOM: seed}
+        numbers = {OrderPolicy.STARVE: seed % _NUM_STREAMS, OrderPolicy.RANDOM: seed}
         schedule = Schedule(chosen, numbers.get(chosen, 0))
         return cls(program=program, seed=seed, schedule=schedule, checks_races=checks_races)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
 
-from backend_caps.conformance.simulator.policies import Policy, Schedule
+from backend_caps.conformance.simulator.policies import OrderPolicy, Schedule
 from tests.races.cases import Case, Fault, Program
 from tests.races.catches import Catch, Catches
 from tests.races.mutation import Mutant, mutated
@@ -15,12 +15,12 @@ from tests.races.running import run_case
 _STARVED = (1, 3, 4, 5, 0)
 """Schedule, host copy, then the streams that loops and relay add, and the default one."""
 SCHEDULES = (
-    Schedule(Policy.LAZY),
-    Schedule(Policy.STARVE, 2),  # the forward stream
-    Schedule(Policy.RANDOM, 1),
-    *(Schedule(Policy.STARVE, handle) for handle in _STARVED),
-    Schedule(Policy.EAGER),
-    Schedule(Policy.RANDOM, 2),
+    Schedule(OrderPolicy.LAZY),
+    Schedule(OrderPolicy.STARVE, 2),  # the forward stream
+    Schedule(OrderPolicy.RANDOM, 1),
+    *(Schedule(OrderPolicy.STARVE, handle) for handle in _STARVED),
+    Schedule(OrderPolicy.EAGER),
+    Schedule(OrderPolicy.RANDOM, 2),
 )
 """Those first that find most."""
 _NUM_STREAMS = {
@@ -69,7 +69,7 @@ def schedules_of(program: Program, seed: int) -> tuple[Schedule, ...]:
     num_streams = _NUM_STREAMS.get(program, 4)
     num_streams += program is Program.SPECULATIVE and seed % 4 < _NUM_EXACT
     return tuple(
-        own for own in SCHEDULES if own.policy is not Policy.STARVE or own.seed < num_streams
+        own for own in SCHEDULES if own.policy is not OrderPolicy.STARVE or own.seed < num_streams
     )
 
 

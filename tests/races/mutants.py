@@ -21,30 +21,6 @@ REDUNDANT = (
         source="self.streams.synchronize()",
         protects="nothing: its FutureMap is made behind weights and pools, and synchronizes",
     ),
-    Mutant(
-        name="barrier of the plain loop",
-        kind=Kind.BARRIER,
-        file="backend_caps/runtime/scheduler.py",
-        function="Scheduler.step_plain",
-        source="self._launcher.barrier(step)",
-        protects="nothing: the host waits for the step's tokens before it builds the next batch",
-    ),
-    Mutant(
-        name="barrier of an idle step",
-        kind=Kind.BARRIER,
-        file="backend_caps/runtime/scheduler.py",
-        function="Scheduler.step_idle",
-        source="self._launcher.barrier(step)",
-        protects="nothing: a step without requests reads nothing that the scheduler writes",
-    ),
-    Mutant(
-        name="profiled forward waits for schedule",
-        kind=Kind.WAIT,
-        file="backend_caps/runtime/pipeline/profile.py",
-        function="ChunkProfiler._time_forward",
-        source="self._on.forward.wait_stream(self._on.schedule)",
-        protects="nothing: the device is synchronized before the forward",
-    ),
 )
 """What another wait does as well: nothing shows that it is gone."""
 

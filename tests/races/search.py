@@ -7,7 +7,7 @@ import sys
 import click
 from rich.console import Console
 
-from backend_caps.conformance.simulator.policies import Policy
+from backend_caps.conformance.simulator.policies import OrderPolicy
 from tests.races.cases import Case, Program
 from tests.races.catches import Catch, Catches, write_catches
 from tests.races.hunting import schedules_of
@@ -25,7 +25,7 @@ def main(num_cases: int, first_seed: int, *, write: bool) -> None:
     """Exit with 1 where a trace is not clean, or a mutant is shown by nothing."""
     console = Console()
     seeds = range(first_seed, first_seed + num_cases)
-    cases = [Case.drawn(seed, policy) for policy in Policy for seed in seeds]
+    cases = [Case.drawn(seed, policy) for policy in OrderPolicy for seed in seeds]
     cases += loop_cases(range(first_seed, first_seed + num_cases // 10))
     is_clean = told_clean(cases, console)
     found = hunts(MUTANTS, first_seed, console, "mutants")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.conformance.simulator.policies import Policy
+from backend_caps.conformance.simulator.policies import OrderPolicy
 from tests.races.cases import Case
 from tests.races.traces import Trace
 
@@ -23,8 +23,8 @@ def test_case_line_with_another_end_is_refused() -> None:
         Case.parse("engine 1 lazy twice")
 
 
-@pytest.mark.parametrize("policy", Policy)
-def test_drawn_case_has_the_policy_that_is_asked_for(policy: Policy) -> None:
+@pytest.mark.parametrize("policy", OrderPolicy)
+def test_drawn_case_has_the_policy_that_is_asked_for(policy: OrderPolicy) -> None:
     """A policy that is given is the drawn schedule's."""
     case = Case.drawn(5, policy)
 

@@ -28,10 +28,6 @@ class OrderPolicy(Enum):
     """At each launch, some of what can run does."""
 
 
-Policy = OrderPolicy
-"""The name that tests/races still uses."""
-
-
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A policy with its number: one word, by which a run is replayed."""

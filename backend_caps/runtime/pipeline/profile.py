@@ -100,7 +100,6 @@ class ChunkProfiler:
             self._on.schedule.wait_stream(self._on.forward)
 
     def _time_forward(self, batch: ScheduleBatch) -> float:
-        self._on.forward.wait_stream(self._on.schedule)
         self._streams.synchronize()
         began_s = self._clock()
         with self._streams.using(self._on.forward):
