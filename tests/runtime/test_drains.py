@@ -16,6 +16,8 @@ from tests.runtime.churn import up_to_aborts
 from tests.runtime.engines import PLAIN_LOOP, leaks, make_engine, submit
 from tests.runtime.oracle import Oracle
 
+pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
+
 # Prompts of 1 to 40 tokens; two of the longest, which need up to 64, do not fit together.
 _JOBS = range(40)
 _ENOUGH_STEPS = 3000

@@ -10,6 +10,8 @@ from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_
 from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
 from tests.runtime.oracle import Oracle
 
+pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
+
 LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 MIXES = [
     pytest.param((), id="not mixed"),
