@@ -25,7 +25,6 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
-from torch import Tensor
 
 from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayPayload, StepStreams
@@ -33,6 +32,7 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
+from backend_caps.startup.rehearsal import RehearsalBatch, RehearsalSpecInfo
 
 BATCHES = (1, 32, 256)
 STEPS = 100
@@ -186,33 +186,6 @@ def plan_of(argv: list[str]) -> Plan:
     return resolve(registry.uses(flags), flags, rules=rules, policy="quiet")
 
 
-@dataclass
-class SpecInfo:
-    """The draft worker's state of a batch."""
-
-    topk_p: Tensor | None = None
-    topk_index: Tensor | None = None
-    bonus_tokens: Tensor | None = None
-    hidden_states: Tensor | None = None
-
-
-@dataclass
-class SpecBatch:
-    """A batch in speculative decode."""
-
-    req_pool_indices: Tensor
-    req_pool_indices_cpu: Tensor
-    seq_lens: Tensor
-    spec_info: SpecInfo
-    seq_lens_cpu: Tensor | None = None
-    seq_lens_sum: int | None = None
-    seq_lens_cpu_upper_bound: Tensor | None = None
-    input_ids: Tensor | None = None
-    input_ids_pending: bool = False
-    prefill_input_ids_cpu: Tensor | None = None
-    mix_running_indices: Tensor | None = None
-
-
 class SpeculativeLoop:
     """An overlapped speculative loop around a real FutureMap and stand-ins for its forwards."""
 
@@ -231,7 +204,14 @@ class SpeculativeLoop:
         )
         rows_cpu = torch.arange(1, batch_size + 1)
         rows, lens = rows_cpu.to(device), torch.full((batch_size,), PROMPT, device=device)
-        self.batch = SpecBatch(rows, rows_cpu, lens, SpecInfo())
+        self.batch = RehearsalBatch(
+            req_pool_indices=rows,
+            req_pool_indices_cpu=rows_cpu,
+            seq_lens=lens,
+            seq_lens_cpu=None,
+            seq_lens_sum=None,
+            spec_info=RehearsalSpecInfo(),
+        )
         self.accepted = torch.randint(1, ACCEPT + 1, (batch_size,)).to(device)
         self.payload = RelayPayload(
             bonus_tokens=torch.ones_like(rows),
