@@ -26,12 +26,11 @@ from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.runtime.memory import num_pages_of
 from backend_caps.runtime.model import LlamaConfig, random_llama
 from backend_caps.runtime.options import EngineOptions, page_size_of
+from backend_caps.runtime.pools import FULL_CONTEXTS
 from backend_caps.startup.configure import configure
 
 _SHORTEST, _LONGEST = 3, 24
 """Tokens of made-up prompts."""
-_FULL_CONTEXTS = 8
-"""As much room as an engine takes by itself."""
 _COMPUTED = ("bfloat16", "float32")
 
 
@@ -172,4 +171,4 @@ def _room(asked: Asked, prompts: Sequence[Sequence[int]], context: int, page_siz
     lengths = (len(prompt) + asked.sampling.max_new_tokens for prompt in prompts)
     longest = nlargest(asked.options.max_running_requests, lengths)
     num_pages = sum(num_pages_of(length, page_size) for length in longest)
-    return min(num_pages, _FULL_CONTEXTS * num_pages_of(context, page_size)) * page_size
+    return min(num_pages, FULL_CONTEXTS * num_pages_of(context, page_size)) * page_size

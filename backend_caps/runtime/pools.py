@@ -26,7 +26,8 @@ class Pools:
     token_to_kv_pool: TokenToKVPool
 
 
-_FULL_CONTEXTS = 8
+FULL_CONTEXTS = 8
+"""Full contexts that the KV cache has room for, where nobody says how many tokens it holds."""
 
 
 def make_pools(
@@ -39,7 +40,7 @@ def make_pools(
         PoolShapeError: the KV cache would hold less than a page.
     """
     config, page_size = model.config, page_size_of(plan)
-    num_pages = _FULL_CONTEXTS * num_pages_of(model.num_positions, page_size)
+    num_pages = FULL_CONTEXTS * num_pages_of(model.num_positions, page_size)
     if options.max_total_tokens is not None:
         num_pages = options.max_total_tokens // page_size
     if not num_pages:

@@ -7,16 +7,20 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import Result
 
 from backend_caps import ServerFlags, configure
+from backend_caps.cli.generate import generate
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.options import EngineOptions
 from tests.cli.conftest import CommandLine
 
 NATIVE = "--attention-backend torch_native"
@@ -524,3 +528,17 @@ def test_generate_loads_no_torch_to_say_no(words: list[str]) -> None:
     )
 
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_running_requests", "max_prefill_tokens", "graph_batch_sizes", "graph_token_counts"],
+)
+def test_generate_has_the_defaults_of_the_engine(name: str) -> None:
+    """The command may not load torch for its help, so it repeats numbers that are the engine's."""
+    context = click.Context(generate)
+    option = next(option for option in generate.params if option.name == name)
+
+    default = option.process_value(context, option.get_default(context))
+
+    assert default == asdict(EngineOptions())[name]
