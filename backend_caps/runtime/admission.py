@@ -28,7 +28,9 @@ class Stretch:
     """A stretch of a prompt, to run in the next step."""
 
     request: Request
+    """Whose prompt."""
     num_tokens: int
+    """How much of it."""
 
 
 class WaitingLine:

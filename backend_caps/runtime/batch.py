@@ -49,9 +49,13 @@ class ScheduleBatch:
     """One step's requests. All its methods run on the schedule stream, and none makes it wait."""
 
     memory: RequestMemory
+    """Gives requests their pages, and knows where their tokens stand."""
     staging: Staging
+    """Carries host numbers to the device."""
     mode: ForwardMode
+    """What kind of step it is."""
     requests: tuple[Request, ...] = ()
+    """Whose step it is."""
     generations: tuple[int, ...] = ()
     """The stay of each request that the step is of; a result of an earlier stay is dropped."""
     req_pool_indices: Tensor
@@ -69,6 +73,7 @@ class ScheduleBatch:
     input_ids: Tensor | None = None
     """[B] int64, device: tokens, or sentinels while `input_ids_pending`."""
     input_ids_pending: bool = False
+    """Whether `input_ids` are sentinels."""
     prefill_input_ids_cpu: Tensor | None = None
     """[T] int64, pinned host: prompt tokens, which cross at forward entry."""
     mix_running_indices: Tensor | None = None

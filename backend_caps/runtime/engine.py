@@ -17,10 +17,7 @@ from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.errors import (
-    EngineClosedError,
-    EngineFailedError,
-)
+from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
 from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs
 from backend_caps.runtime.model import load_llama
 from backend_caps.runtime.options import (
@@ -250,6 +247,7 @@ class Engine:
         Raises:
             ChunkLimitsError: the options' `chunked_prefill_size` is none, or below a page.
         """
+        self._require_running()
         limits = ChunkLimits.of(self.options.chunked_prefill_size or 0, self.memory.page_size)
         profiler = ChunkProfiler(
             runner=self._worker,

@@ -32,7 +32,9 @@ class NewToken(NamedTuple):
     """A token of a request, as soon as the host has it."""
 
     request: Request
+    """Whose output goes on."""
     token: int
+    """What it goes on by."""
 
 
 class Scheduler:

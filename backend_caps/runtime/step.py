@@ -40,6 +40,7 @@ class Step:
     tokens_cpu: Tensor
     """[B] int64, pinned host: nothing until `copied`."""
     copied: EventLike
+    """Behind the copy of the tokens to the host."""
     reads_done: EventLike | None
     """Behind the last read of what the scheduler writes; None where nobody marked it."""
     num_tokens: int
@@ -47,8 +48,11 @@ class Step:
     replayed: bool
     """Whether a captured graph ran it."""
     clock: StepClock
+    """When the host passed the step's stations."""
     bytes_to_host: int
+    """What crosses from the device for it."""
     bytes_to_device: int
+    """What crosses to the device for it."""
 
 
 class StepLauncher:
