@@ -37,11 +37,21 @@ class ForwardMode(Enum):
     """Stretches of prompts, then the last tokens of others."""
     IDLE = "idle"
     """No request: other ranks have some."""
+    VERIFY = "verify"
+    """Each request brings its last token and a tree of drafts: a forward of a decode step."""
+    DRAFT_EXTEND = "draft_extend"
+    """Each request brings what was accepted, to the draft model: a forward of a decode step."""
 
     @property
     def phase(self) -> Phase:
         """Whose backend runs it: decode rows of a mixed batch are stretches of one token."""
-        return Phase.DECODE if self is ForwardMode.DECODE else Phase.PREFILL
+        match self:
+            case ForwardMode.DECODE:
+                return Phase.DECODE
+            case ForwardMode.VERIFY | ForwardMode.DRAFT_EXTEND:
+                return Phase.VERIFY
+            case _:
+                return Phase.PREFILL
 
 
 @dataclass(slots=True, kw_only=True)

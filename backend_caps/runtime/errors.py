@@ -262,3 +262,20 @@ class ImplementationError(BackendCapsError):
             f"with implementation='package.module:Class' was expected. Install what it needs, or "
             f"name another backend."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class SpeculationError(BackendCapsError):
+    """A flag asks for a speculation that there is not."""
+
+    flag: str
+    value: object
+    expected: str
+
+    @property
+    def message(self) -> str:
+        """The flag's value, and what it may be."""
+        return (
+            f"{self.flag} is {self.value!r}; {self.expected} was expected. Give such a value, "
+            f"or leave it to the engine's default."
+        )

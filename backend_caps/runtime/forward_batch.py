@@ -3,7 +3,7 @@
 `ForwardBatch.init_new` is the one place where that happens, and the owner of the sum of the
 lengths. What a forward changes it changes here: the scheduler's batch is only read.
 
-Shapes: B requests in the batch, T tokens in all.
+Shapes: B requests in the batch, T tokens in all, M entries in a tree mask.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class ForwardBatch:
     """[B] int64, device: each request's last token, of which logits are made; None: every token."""
     sampling: SamplingBatch | None = None
     """How tokens are chosen; None where every request is greedy."""
+    tree_mask: Tensor | None = None
+    """[M] bool, device: what each token sees, where tokens are a tree; None where each sees all
+    before it. Request after request, as many rows as it brings tokens (T / B), each as long as its
+    context (`seq_lens`); entries behind the last request's are nobody's."""
 
     @property
     def batch_size(self) -> int:

@@ -1,0 +1,1 @@
+"""Speculative decoding: drafts that a target model verifies, several tokens a step."""

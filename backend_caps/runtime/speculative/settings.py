@@ -1,0 +1,112 @@
+"""How a server speculates: which algorithm, and how large its trees are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.runtime.errors import SpeculationError
+
+
+class Algorithm(Enum):
+    """Where drafts come from."""
+
+    EAGLE = "EAGLE"
+    """A draft head, which continues from the target's hidden states."""
+    STANDALONE = "STANDALONE"
+    """A small model of its own."""
+    NGRAM = "NGRAM"
+    """What followed the same tokens before, looked up on the host."""
+
+
+_NAMES = {"EAGLE3": Algorithm.EAGLE, **{own.value: own for own in Algorithm}}
+_DEFAULT_STEPS = 3
+_DEFAULT_TREE = 8
+"""Tokens of a tree that is no chain, where nobody says how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecSettings:
+    """What a speculative step is made of."""
+
+    algorithm: Algorithm
+    topk: int
+    """K: candidates that each draft step keeps; 1 is a chain."""
+    num_steps: int
+    """S: the depth of a tree."""
+    num_draft_tokens: int
+    """N: tokens that a verify takes of each request, its last one, the tree's root, included."""
+
+    @classmethod
+    def from_flags(cls, flags: ServerFlags) -> Self | None:
+        """Read a server's flags; None where it does not speculate.
+
+        What is not given is a chain of 3 steps; of a tree, 8 tokens or all that it can have. A
+        chain has as many tokens as steps and its root, whatever the flags say, as in SGLang.
+
+        Raises:
+            SpeculationError: an algorithm that this engine does not have, or sizes that make no
+                tree.
+        """
+        if flags.speculative_algorithm is None:
+            return None
+        algorithm = _NAMES.get(flags.speculative_algorithm)
+        if algorithm is None:
+            raise SpeculationError(
+                flag="--speculative-algorithm",
+                value=flags.speculative_algorithm,
+                expected=f"one of {', '.join(sorted(_NAMES))}",
+            )
+        given = flags.speculative_num_steps
+        num_steps = _DEFAULT_STEPS if given is None else given
+        if num_steps < 1:
+            raise SpeculationError(
+                flag="--speculative-num-steps", value=num_steps, expected="at least 1"
+            )
+        topk = flags.speculative_eagle_topk or 1
+        return cls(
+            algorithm=algorithm,
+            topk=topk,
+            num_steps=num_steps,
+            num_draft_tokens=_num_draft_tokens(
+                topk, num_steps, flags.speculative_num_draft_tokens
+            ),
+        )
+
+    @property
+    def accept_tokens(self) -> int:
+        """The most tokens that one step adds to a context."""
+        return self.num_steps + 1
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every draft has one continuation."""
+        return self.topk == 1
+
+    @property
+    def num_slots(self) -> int:
+        """The most slots behind a context that the forwards of one step write to."""
+        drafted = 1 + (self.num_steps - 1) * self.topk
+        return max(self.num_draft_tokens, drafted, 1 + self.accept_tokens)
+
+
+def num_candidates(topk: int, num_steps: int) -> int:
+    """Count the drafts that a tree is chosen from."""
+    return topk + (num_steps - 1) * topk * topk
+
+
+def _num_draft_tokens(topk: int, num_steps: int, given: int | None) -> int:
+    if topk == 1:
+        return num_steps + 1
+    most = num_candidates(topk, num_steps) + 1
+    if given is None:
+        return min(_DEFAULT_TREE, most)
+    if not num_steps < given <= most:
+        raise SpeculationError(
+            flag="--speculative-num-draft-tokens",
+            value=given,
+            expected=f"{num_steps + 1} to {most}, with {num_steps} steps of {topk} candidates",
+        )
+    return given
