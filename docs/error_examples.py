@@ -82,6 +82,7 @@ from backend_caps.runtime import (
     UnservedFlagsError,
     UnservedPhaseError,
 )
+from backend_caps.runtime.errors import TwoBatchLengthsError
 from backend_caps.runtime.graphs import GraphBucketError
 from backend_caps.runtime.metrics import MetricsPortError
 from backend_caps.runtime.model import (
@@ -208,6 +209,12 @@ ENGINE = (
     PoolShapeError(field="max_requests", value=0),
     GraphBucketError(
         kind="single_token_decode", batch_size=4, num_tokens=8, expected="one token a request"
+    ),
+    TwoBatchLengthsError(
+        mode="verify",
+        batch_size=8,
+        field="seq_lens_cpu",
+        wanted="where its tree mask is cut, and the sum of each half's lengths",
     ),
     ChunkLimitsError(chunked_prefill_size=8, granularity=16),
     MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
