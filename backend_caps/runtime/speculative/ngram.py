@@ -1,0 +1,201 @@
+"""Drafts from what followed the same tokens before, looked up on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTree:
+    """One request's drafts, on the host.
+
+    Node 0 is the root: the request's last token. Parents come before their children.
+    """
+
+    tokens: tuple[int, ...]
+    """By node: siblings differ."""
+    parents: tuple[int, ...]
+    """By node: the node that it continues; the root is its own."""
+    depths: tuple[int, ...]
+    """By node: 0 for the root."""
+
+
+class NgramIndex:
+    """Remember which tokens followed which, in one request's own tokens.
+
+    An append costs at most `max_match` look-ups, a draft at most `max_match * max_recent`
+    continuations, however long the context is.
+
+    Args:
+        max_match: the longest suffix that is looked up.
+        min_match: the shortest one whose continuations are drafts.
+        max_recent: how many places of one suffix are remembered, the latest ones.
+    """
+
+    def __init__(self, *, max_match: int = 12, min_match: int = 1, max_recent: int = 8) -> None:
+        assert 1 <= min_match <= max_match, f"no match has {min_match} to {max_match} tokens"
+        assert max_recent >= 1, f"{max_recent} places of a suffix are none to continue from"
+        self._max_match = max_match
+        self._min_match = min_match
+        self._max_recent = max_recent
+        self._tokens: list[int] = []
+        self._suffixes: dict[int, _Suffix] = {}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens: the prompt first, then what is accepted."""
+        for token in tokens:
+            self._tokens.append(token)
+            self._remember(len(self._tokens) - 1)
+
+    def draft(self, *, topk: int, num_steps: int, num_draft_tokens: int) -> HostTree:
+        """Guess how the tokens go on, as a tree of `num_draft_tokens` nodes.
+
+        The longest suffix that came before is continued first, where it came last; then its earlier
+        places, then shorter suffixes. Nodes that no continuation fills are padding, made of tokens
+        below `topk`, so the vocabulary must have as many.
+
+        Args:
+            topk: the most children of a node; 1 is a chain.
+            num_steps: the greatest depth.
+            num_draft_tokens: nodes, the root included.
+        """
+        assert self._tokens, "a tree's root is the last token, and there is none"
+        tree = _GrowingTree(self._tokens[-1], topk, num_steps, num_draft_tokens)
+        for end in self._places():
+            if tree.is_full:
+                break
+            tree.add(self._continuation(end, num_steps))
+        tree.pad()
+        return tree.finished()
+
+    def _remember(self, end: int) -> None:
+        """Store that the suffixes before place `end` are followed by what stands there."""
+        longer = self._suffixes
+        for length in range(1, min(self._max_match, end) + 1):
+            token = self._tokens[end - length]
+            found = longer.get(token)
+            if found is None:
+                longer[token] = _Suffix(end)
+                return
+            if found.longer is None:
+                found.longer = self._lengthened(found.ends[0], length + 1)
+            found.ends = (end, *found.ends[: self._max_recent - 1])
+            longer = found.longer
+
+    def _lengthened(self, end: int, length: int) -> dict[int, _Suffix]:
+        """Store a suffix's only place one token longer, now that it has another."""
+        if length > min(self._max_match, end):
+            return {}
+        return {self._tokens[end - length]: _Suffix(end)}
+
+    def _places(self) -> Iterator[int]:
+        """Yield where the last tokens came before, each place once: the longest match first."""
+        seen: set[int] = set()
+        for length, found in reversed(list(enumerate(self._found(), start=1))):
+            if length >= self._min_match or self._is_longer(found):
+                yield from (end for end in found.ends if end not in seen)
+                seen.update(found.ends)
+
+    def _found(self) -> Iterator[_Suffix]:
+        """Yield what is stored of the last tokens, the shortest suffix first."""
+        longer: dict[int, _Suffix] | None = self._suffixes
+        for length in range(1, min(self._max_match, len(self._tokens)) + 1):
+            found = longer.get(self._tokens[-length]) if longer else None
+            if found is None:
+                return
+            yield found
+            longer = found.longer
+
+    def _is_longer(self, found: _Suffix) -> bool:
+        """Tell whether a suffix that is stored short, as it came once, matches far enough."""
+        end, least = found.ends[0], self._min_match
+        return (
+            found.longer is None
+            and end >= least
+            and self._tokens[end - least : end] == self._tokens[-least:]
+        )
+
+    def _continuation(self, end: int, num_steps: int) -> Iterator[int]:
+        """Yield what follows a place; behind the last token, the same once more."""
+        period = len(self._tokens) - end
+        return (self._tokens[end + step % period] for step in range(num_steps))
+
+
+class _Suffix:
+    """Tokens of the context, and the places right behind them."""
+
+    __slots__ = ("ends", "longer")
+
+    def __init__(self, end: int) -> None:
+        self.ends: tuple[int, ...] = (end,)
+        """The latest places, the last one first."""
+        self.longer: dict[int, _Suffix] | None = None
+        """The suffixes with one token more, by that token; None while there is but one place,
+        which keeps the index small where nothing repeats."""
+
+
+class _GrowingTree:
+    """A tree of drafts under way."""
+
+    def __init__(self, root: int, topk: int, num_steps: int, num_draft_tokens: int) -> None:
+        self._topk = topk
+        self._num_steps = num_steps
+        self._num_draft_tokens = num_draft_tokens
+        self._tokens = [root]
+        self._parents = [0]
+        self._depths = [0]
+        self._children: list[dict[int, int]] = [{}]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has all its nodes."""
+        return len(self._tokens) >= self._num_draft_tokens
+
+    def add(self, tokens: Iterable[int]) -> None:
+        """Merge a path from the root, as far as there is room for it."""
+        node = 0
+        for token in tokens:
+            child = self._children[node].get(token)
+            if child is None:
+                if self.is_full or len(self._children[node]) >= self._topk:
+                    return
+                child = self._append(token, node)
+            node = child
+
+    def pad(self) -> None:
+        """Fill it up with the smallest tokens that differ from their siblings."""
+        node = 0
+        while not self.is_full:
+            assert node < len(self._tokens), (
+                f"a tree of {self._num_draft_tokens} tokens has no room in"
+                f" {self._num_steps} steps of {self._topk} candidates"
+            )
+            if self._depths[node] < self._num_steps:
+                self._fill(node)
+            node += 1
+
+    def finished(self) -> HostTree:
+        """Return the tree as it is."""
+        return HostTree(
+            tokens=tuple(self._tokens), parents=tuple(self._parents), depths=tuple(self._depths)
+        )
+
+    def _fill(self, node: int) -> None:
+        siblings = self._children[node]
+        unused = (token for token in count() if token not in siblings)
+        while not self.is_full and len(siblings) < self._topk:
+            self._append(next(unused), node)
+
+    def _append(self, token: int, parent: int) -> int:
+        node = len(self._tokens)
+        self._tokens.append(token)
+        self._parents.append(parent)
+        self._depths.append(self._depths[parent] + 1)
+        self._children.append({})
+        self._children[parent][token] = node
+        return node
