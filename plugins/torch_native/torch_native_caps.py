@@ -35,7 +35,7 @@ TORCH_NATIVE = Declaration(
         max_context_len_known=False,
         # A draft step is a decode; draft-extend is several causal tokens a request, like verify.
         roles=frozenset(Role),
-        # Causal within a request: a chain of drafts, no tree mask.
+        # Causal within a request: a chain of drafts. A tree mask is refused.
         max_speculative_topk=1,
         # `req_to_token` names the slot of every single token, so pages are never seen.
         page_sizes=ANY,
@@ -67,9 +67,12 @@ TORCH_PADDED = Declaration(
         two_batch_overlap=True,
         # The row length of `req_to_token`, to which contexts are padded.
         max_context_len_known=True,
-        # From here on as above, for the same reasons.
+        # A draft step and a verify are a tree mask over a uniform batch, or causal without one.
         roles=frozenset(Role),
-        max_speculative_topk=1,
+        # The widest that the tests hold to the oracle. The mask itself has no width: it costs an
+        # entry for each token and each position, whatever the tree.
+        max_speculative_topk=64,
+        # From here on as above, for the same reasons.
         page_sizes=ANY,
         head_sizes=ANY,
         devices=ANY,

@@ -34,6 +34,23 @@ class MissingMirrorError(BackendCapsError):
         )
 
 
+@dataclass(eq=False, kw_only=True)
+class TreeMaskError(BackendCapsError):
+    """Raised where a batch's tokens are a tree, and this backend attends to chains alone."""
+
+    backend: str
+    num_entries: int
+
+    @property
+    def message(self) -> str:
+        """What came, what the backend takes, and how to give it that."""
+        return (
+            f"backend {self.backend!r} got a batch with a tree mask of {self.num_entries} entries; "
+            f"it declares max_speculative_topk=1, a chain, where each token sees all before it. "
+            f"Set --speculative-eagle-topk to 1, or use another backend."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     tokens: slice
@@ -60,8 +77,11 @@ class TorchNative(PagedAttention):
         Capture: no; what it slices by are host values.
 
         Raises:
+            TreeMaskError: if the batch's tokens are a tree.
             MissingMirrorError: if the batch has no host lengths.
         """
+        if batch.tree_mask is not None:
+            raise TreeMaskError(backend="torch_native", num_entries=len(batch.tree_mask))
         if batch.seq_lens_cpu is None:
             raise MissingMirrorError(backend="torch_native", field="seq_lens_cpu")
         lengths: list[int] = batch.seq_lens_cpu.tolist()

@@ -2,7 +2,8 @@
 
 Shapes: L the longest context, B requests and T tokens in this batch, Hq query heads. The T
 tokens stand in R rows of N: a row is a request where all bring the same number of tokens
-(R = B), otherwise a token (N = 1). T, B, R and N are shapes: no length is ever read.
+(R = B), otherwise a token (N = 1). A tree mask has M entries. T, B, R, N and M are shapes: no
+length is ever read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from backend_caps_torch_native.protocols import ForwardBatch
 
 _TOKENS_AT_ONCE = 2**16
 """Padded context tokens whose keys and values are gathered together: 256 MiB in bfloat16 with 8
-heads of 128. It bounds the memory, not the result."""
+heads of 128. So are their entries of a tree mask: 0.5 MiB of indices for each of N tokens. It
+bounds the memory, not the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,22 @@ class TorchPadded(PagedAttention):
         """Do nothing: the host has no share."""
 
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
-        """Gather the page table and mask it by `batch.seq_lens`, all on the device.
+        """Gather the page table and mask it by `batch`, all on the device.
 
         Stream: the current one.
-        Sync: none. Allocates: slots and mask, (R + T) * L. Keeps: those, until the next forward.
+        Sync: none. Allocates: slots and mask, (R + T) * L; while it runs some more masks, and a
+        copy of the tree's. Keeps: slots and mask, until the next forward.
         Capture: yes; a replay reads the batch's tensors and the page table anew.
         """
         extends = batch.extend_seq_lens
+        assert extends is None or batch.tree_mask is None, "trees have the same number of tokens"
         rows, ends = (
             _rows_of_requests(batch) if extends is None else _rows_of_tokens(batch, extends)
         )
         ends = torch.where(rows[:, None] == 0, 0, ends)
-        self._metadata = _metadata(self._req_to_token[rows], ends)
+        self._metadata = _metadata(
+            self._req_to_token[rows], _visible(batch, ends, self._req_to_token.shape[1])
+        )
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         slots, visible = self._metadata.slots, self._metadata.visible
@@ -101,12 +107,37 @@ def _rows_of_tokens(batch: ForwardBatch, extend_seq_lens: Tensor) -> tuple[Tenso
     return rows, (batch.seq_lens[owners] - later)[:, None]
 
 
-def _metadata(table: Tensor, ends: Tensor) -> _Metadata:
-    """Mask the page table [R, L] by what each token sees of it, ends [R, N]."""
-    positions = torch.arange(table.shape[1], device=table.device)
-    longest = ends[:, -1:]
-    # A mask alone would leak: 0 * NaN is NaN. What nobody sees reads the context's first token
-    # instead, which everybody sees, so stale slots and stale page tables are never touched.
-    first = torch.where(longest > 0, table[:, :1], 0)
-    slots = torch.where(positions < longest, table, first)
-    return _Metadata(slots, positions < ends[:, :, None], (ends <= 0).flatten())
+def _visible(batch: ForwardBatch, ends: Tensor, max_context_len: int) -> Tensor:
+    """Tell what each token sees of its context, [R, N, L], which it sees up to ends [R, N].
+
+    In a tree it sees what the mask says, up to where its request's last token stands.
+    """
+    positions = torch.arange(max_context_len, device=ends.device)
+    if batch.tree_mask is None:
+        return positions < ends[:, :, None]
+    entries = _entries(batch.tree_mask, batch.seq_lens, ends.shape[1], positions)
+    return (positions < ends[:, -1:, None]) & entries
+
+
+def _entries(mask: Tensor, seq_lens: Tensor, num_tokens: int, positions: Tensor) -> Tensor:
+    """Spread a tree mask [M] over positions [L]: [B, N, L], true or not past a context's end."""
+    lengths = seq_lens[:, None, None]
+    tokens = torch.arange(num_tokens, device=mask.device)[:, None]
+    starts = (lengths.cumsum(0) - lengths) * num_tokens + tokens * lengths
+    # One entry more, for padded requests: what the mask holds may end before theirs.
+    longer = torch.cat([mask, mask.new_zeros(1)])
+    step = max(1, _TOKENS_AT_ONCE // len(positions))
+    return torch.cat(
+        [longer[(some + positions).clamp(max=len(mask))] for some in torch.split(starts, step)]
+    )
+
+
+def _metadata(table: Tensor, visible: Tensor) -> _Metadata:
+    """Take from the page table [R, L] what the row's tokens see of it, visible [R, N, L]."""
+    is_seen = visible.any(1)
+    # A mask alone would leak: 0 * NaN is NaN. What nobody sees reads a token that somebody sees
+    # instead, so stale slots and stale page tables are never touched.
+    seen = table.gather(1, is_seen.int().argmax(1, keepdim=True))
+    seen = torch.where(is_seen.any(1, keepdim=True), seen, 0)
+    slots = torch.where(is_seen, table, seen)
+    return _Metadata(slots, visible, ~visible.any(2).flatten())

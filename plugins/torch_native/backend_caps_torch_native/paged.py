@@ -57,7 +57,8 @@ class PagedAttention(ABC):
         Stream: the current one.
         Sync: none. Allocates: the output, and copies of the contexts. Keeps: nothing; k and v
         are copied into the KV cache, unless `save_kv_cache` says that they are there.
-        Capture: where the backend declares it. Exact: causal over the whole context.
+        Capture: where the backend declares it. Exact: over the whole context, causal or as the
+        batch's tree mask says.
         """
         if save_kv_cache:
             new_keys = k.reshape(len(k), layer.tp_k_head_num, layer.qk_head_dim)

@@ -1,7 +1,8 @@
 """What the backends read of an engine, by SGLang's names, and nothing more.
 
 Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, B requests
-and T tokens in this batch, Hq query heads, Hk key and value heads, D and Dv their sizes.
+and T tokens in this batch, Hq query heads, Hk key and value heads, D and Dv their sizes, M entries
+in a tree mask.
 """
 
 from __future__ import annotations
@@ -100,6 +101,14 @@ class ForwardBatch(Protocol):
     @property
     def extend_seq_lens_cpu(self) -> Sequence[int] | None:
         """The same on the host; None where `extend_seq_lens` is."""
+
+    @property
+    def tree_mask(self) -> Tensor | None:
+        """[M] bool, device: what each token sees; None where each sees all before it.
+
+        Only without extend lengths. Request after request, T / B rows each, a row as long as the
+        request's context (`seq_lens`). Entries behind the last request's are nobody's.
+        """
 
     @property
     def out_cache_loc(self) -> Tensor:

@@ -8,13 +8,13 @@ from .rig import Scene
 
 
 def expected(scene: Scene) -> Tensor:
-    """Attend from every new token of a scene to its context: [T, Hq, Dv] float64."""
-    outputs = []
+    """Attend from every new token of a scene to what it sees: [T, Hq, Dv] float64."""
     queries = iter(scene.q.double())
-    for (keys, values), count in zip(scene.contexts, scene.counts, strict=True):
-        for position in range(len(keys) - count, len(keys)):
-            seen = slice(position + 1)
-            outputs.append(_one_token(next(queries), keys[seen], values[seen], scene.heads.scaling))
+    outputs = [
+        _one_token(next(queries), keys[seen], values[seen], scene.heads.scaling)
+        for (keys, values), visible in zip(scene.contexts, scene.visible, strict=True)
+        for seen in visible
+    ]
     return stack(outputs)
 
 

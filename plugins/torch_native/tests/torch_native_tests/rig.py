@@ -71,6 +71,7 @@ class Batch:
     extend_seq_lens: Tensor | None
     extend_seq_lens_cpu: Sequence[int] | None
     out_cache_loc: Tensor
+    tree_mask: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +86,8 @@ class Scene:
     v: Tensor
     contexts: Sequence[tuple[Tensor, Tensor]]
     counts: Sequence[int]
+    visible: Sequence[Tensor]
+    """[new tokens, length] bool, for each request: what its new tokens see."""
 
     def run(self, kind: type[PagedAttention]) -> Tensor:
         """Run one layer's forward: [T, Hq, Dv]."""
@@ -103,6 +106,7 @@ class Scene:
         """Take some of the requests, in this order, in the same pools."""
         rows = torch.tensor(order, dtype=torch.int64)
         batch, counts = self.batch, [self.counts[i] for i in order]
+        visible = [self.visible[i] for i in order]
         extends = batch.extend_seq_lens
         return replace(
             self,
@@ -113,12 +117,14 @@ class Scene:
                 extend_seq_lens=None if extends is None else extends[rows],
                 extend_seq_lens_cpu=None if extends is None else counts,
                 out_cache_loc=self.take(batch.out_cache_loc, order),
+                tree_mask=None if batch.tree_mask is None else flat_mask(visible),
             ),
             q=self.take(self.q, order),
             k=self.take(self.k, order),
             v=self.take(self.v, order),
             contexts=[self.contexts[i] for i in order],
             counts=counts,
+            visible=visible,
         )
 
     def take(self, tokens: Tensor, order: Sequence[int]) -> Tensor:
@@ -129,7 +135,7 @@ class Scene:
     def on(self, device: str) -> Scene:
         """Move what lives on a device; the mirror stays."""
         batch = self.batch
-        extends = batch.extend_seq_lens
+        extends, mask = batch.extend_seq_lens, batch.tree_mask
         pools = self.pools
         return replace(
             self,
@@ -140,8 +146,15 @@ class Scene:
                 seq_lens=batch.seq_lens.to(device),
                 extend_seq_lens=None if extends is None else extends.to(device),
                 out_cache_loc=batch.out_cache_loc.to(device),
+                tree_mask=None if mask is None else mask.to(device),
             ),
             q=self.q.to(device),
             k=self.k.to(device),
             v=self.v.to(device),
         )
+
+
+def flat_mask(visible: Sequence[Tensor], num_spare: int = 0) -> Tensor:
+    """Lay what tokens see out as a tree mask: [M] bool, with spare entries that all are true."""
+    spare = torch.ones(num_spare, dtype=torch.bool)
+    return torch.cat([*(rows.flatten() for rows in visible), spare])

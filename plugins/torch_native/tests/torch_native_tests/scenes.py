@@ -32,6 +32,8 @@ class Setting:
     """What every unowned slot of the KV cache holds."""
     stale_slot: int = 0
     """What every unowned entry of the page table holds."""
+    max_context_len: int = MAX_CONTEXT_LEN
+    num_slots: int = NUM_SLOTS
     seed: int = 0
 
 
@@ -60,7 +62,13 @@ def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None 
         v=values[fresh],
         contexts=[*zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True)],
         counts=counts,
+        visible=[causal(new, length) for new, length in zip(counts, lengths, strict=True)],
     )
+
+
+def causal(count: int, length: int) -> Tensor:
+    """Let each of the last tokens of a context see all up to itself: [count, length] bool."""
+    return torch.ones(count, length, dtype=torch.bool).tril(length - count)
 
 
 def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
@@ -77,6 +85,7 @@ def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
             extend_seq_lens=None if extends is None else _more(extends, rows, 0),
             extend_seq_lens_cpu=None if extends is None else [*real.counts, *[0] * rows],
             out_cache_loc=_more(batch.out_cache_loc, tokens, 0),
+            tree_mask=batch.tree_mask,
         ),
         q=_more(real.q, tokens, torch.nan),
         k=_more(real.k, tokens, torch.nan),
@@ -89,9 +98,9 @@ def _pools(
 ) -> tuple[Pools, Tensor, Tensor]:
     """Place the contexts on random pages: the pools, a row each, all slots in plain order."""
     size = setting.page_size
-    free = torch.randperm(NUM_SLOTS // size - 1, generator=generator) + 1
+    free = torch.randperm(setting.num_slots // size - 1, generator=generator) + 1
     rows = torch.randperm(NUM_ROWS - 1, generator=generator)[: len(lengths)] + 1
-    table = torch.full((NUM_ROWS, MAX_CONTEXT_LEN), setting.stale_slot, dtype=torch.int32)
+    table = torch.full((NUM_ROWS, setting.max_context_len), setting.stale_slot, dtype=torch.int32)
     for row, length in zip(rows, lengths, strict=True):
         num_pages = -(-length // size)
         pages, free = free[:num_pages], free[num_pages:]
@@ -102,7 +111,8 @@ def _pools(
     ).long()
     dtype = setting.cache_dtype or setting.dtype
     buffers = (
-        torch.full((NUM_SLOTS, *head), setting.poison, dtype=dtype) for head in _kv_sizes(setting)
+        torch.full((setting.num_slots, *head), setting.poison, dtype=dtype)
+        for head in _kv_sizes(setting)
     )
     return Pools(table, *buffers), rows, owned
 
