@@ -86,11 +86,13 @@ from backend_caps.runtime.errors import TwoBatchLengthsError
 from backend_caps.runtime.graphs import GraphBucketError
 from backend_caps.runtime.metrics import MetricsPortError
 from backend_caps.runtime.model import (
+    DraftMismatchError,
     ModelConfigError,
     ModelFileMissingError,
     ModelFileUnreadableError,
     ModelWeightsError,
     UnsupportedDtypeError,
+    UnsupportedHeadError,
     UnsupportedModelError,
 )
 from backend_caps.runtime.pipeline.errors import ChunkLimitsError
@@ -190,6 +192,8 @@ MODELS = (
     ),
     ModelWeightsError(folder="llama", missing=("model.norm.weight",)),
     UnsupportedDtypeError(dtype="float16", supported=("float32", "bfloat16")),
+    DraftMismatchError(folder="draft", key="vocab_size", value=32000, expected=128256),
+    UnsupportedHeadError(folder="eagle3", kind="EAGLE3", found="d2t"),
 )
 ENGINE = (
     UnservedFlagsError(flags=("--tp-size 2",)),
@@ -271,7 +275,11 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ),
     ("FutureMap", "Raised when a FutureMap is configured or made.", RELAY),
     ("FutureMap, at each call", "Raised with `debug=True`; the ids are checked always.", DEBUG),
-    ("A model's folder", "Raised by `backend_caps.runtime.model.load_llama`.", MODELS),
+    (
+        "A model's folder",
+        "Raised by what loads a model: `backend_caps.runtime.model.load_llama`, `load_eagle`.",
+        MODELS,
+    ),
     ("The engine", "Raised when an engine is made, and by `backend-caps generate`.", ENGINE),
     ("A request", "Raised by `Engine.submit` and by what it is made of.", REQUESTS),
     ("The simulated accelerator", "Raised by the device `sim`.", SIMULATOR),

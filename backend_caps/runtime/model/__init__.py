@@ -4,6 +4,10 @@ It knows neither backends nor batches: attention is what the forward's context m
 """
 
 from backend_caps.runtime.model.config import DefaultRope, Llama3Rope, LlamaConfig
+from backend_caps.runtime.model.draft import DraftModel, StandaloneDraft
+from backend_caps.runtime.model.draft_errors import DraftMismatchError, UnsupportedHeadError
+from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
+from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
 from backend_caps.runtime.model.errors import (
     ModelConfigError,
     ModelFileMissingError,
@@ -23,6 +27,10 @@ __all__ = [
     "AttentionContext",
     "DecoderLayer",
     "DefaultRope",
+    "DraftMismatchError",
+    "DraftModel",
+    "EagleConfig",
+    "EagleHead",
     "Embedding",
     "LMHead",
     "Llama3Rope",
@@ -33,9 +41,13 @@ __all__ = [
     "ModelFileUnreadableError",
     "ModelWeightsError",
     "SamplingBatch",
+    "StandaloneDraft",
     "UnsupportedDtypeError",
+    "UnsupportedHeadError",
     "UnsupportedModelError",
+    "load_eagle",
     "load_llama",
+    "load_standalone",
     "random_llama",
     "sample_tokens",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -27,7 +27,7 @@ from backend_caps.runtime.model.errors import (
     ModelFileMissingError,
     ModelFileUnreadableError,
 )
-from backend_caps.runtime.model.supported import unsupported
+from backend_caps.runtime.model.supported import ARCHITECTURES, unsupported
 
 MAX_VOCAB_SIZE = 2**22
 """The most tokens that a model may know, many times what one does; sampling counts on it."""
@@ -94,6 +94,9 @@ class LlamaConfig(BaseModel):
 
     model_config = _PARSED
 
+    architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
+    """What a config.json may call a model of this shape."""
+
     vocab_size: Annotated[int, Field(gt=0, le=MAX_VOCAB_SIZE)]
     """Tokens that the model knows."""
     hidden_size: _Width
@@ -159,7 +162,7 @@ class LlamaConfig(BaseModel):
         """
         path = Path(folder) / "config.json"
         raw = _read(path)
-        raise_all(f"config {str(path)!r}", list(unsupported(str(path), raw)))
+        raise_all(f"config {str(path)!r}", list(unsupported(str(path), raw, cls.architectures)))
         ends_path, ends = _ends(path, raw)
         try:
             return cls.model_validate({**_normalised(raw), "eos_token_ids": ends})

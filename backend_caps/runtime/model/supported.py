@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from pydantic import JsonValue
 
 from backend_caps.runtime.model.errors import UnsupportedModelError
 
-_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+"""What `architectures` calls a model that stands by itself."""
+
 _MODEL_TYPES = ("llama", "mistral")
 _ROPE_TYPES = ("default", "llama3")
 _MISTRAL_WINDOW = 4096
 """What transformers takes for a Mistral whose config says nothing of its window."""
 
 
-def unsupported(path: str, raw: Mapping[str, JsonValue]) -> Iterator[UnsupportedModelError]:
+def unsupported(
+    path: str, raw: Mapping[str, JsonValue], architectures: Collection[str]
+) -> Iterator[UnsupportedModelError]:
     """List what of a config.json this decoder does not compute."""
-    for key, value, supported in _differences(raw):
+    for key, value, supported in _differences(raw, architectures):
         yield UnsupportedModelError(path=path, key=key, value=value, supported=supported)
 
 
-def _differences(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, object, str]]:
-    yield from _architecture(raw)
+def _differences(
+    raw: Mapping[str, JsonValue], architectures: Collection[str]
+) -> Iterator[tuple[str, object, str]]:
+    yield from _architecture(raw, architectures)
     activation = raw.get("hidden_act")
     if activation not in (None, "silu"):
         yield "hidden_act", activation, "'silu'"
@@ -35,12 +41,14 @@ def _differences(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, object, st
     yield from _rope(raw)
 
 
-def _architecture(raw: Mapping[str, JsonValue]) -> Iterator[tuple[str, object, str]]:
+def _architecture(
+    raw: Mapping[str, JsonValue], architectures: Collection[str]
+) -> Iterator[tuple[str, object, str]]:
     names, model_type = raw.get("architectures"), raw.get("model_type")
     if names is not None and not (
-        isinstance(names, list) and set(_ARCHITECTURES) & {*map(str, names)}
+        isinstance(names, list) and {*architectures} & {*map(str, names)}
     ):
-        yield "architectures", names, " or ".join(_ARCHITECTURES)
+        yield "architectures", names, " or ".join(architectures)
     if model_type not in _MODEL_TYPES:
         yield "model_type", model_type, " or ".join(map(repr, _MODEL_TYPES))
 

@@ -1,0 +1,45 @@
+"""What can be wrong with a draft model, beside what can be with any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend_caps.errors import BackendCapsError
+
+
+@dataclass(eq=False, kw_only=True)
+class DraftMismatchError(BackendCapsError):
+    """A draft model has another size than its target where both have to agree."""
+
+    folder: str
+    key: str
+    value: int
+    expected: int
+    """The target's."""
+
+    @property
+    def message(self) -> str:
+        """Both sizes, and what to do."""
+        return (
+            f"{self.key} is {self.value} in the draft model {self.folder!r}; the target's "
+            f"{self.expected} was expected. Name a draft that was made for this target."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnsupportedHeadError(BackendCapsError):
+    """A folder holds a draft head of a kind that this runtime does not run."""
+
+    folder: str
+    kind: str
+    found: str
+    """The weight that tells."""
+
+    @property
+    def message(self) -> str:
+        """The kind, how it shows, and what this runtime runs."""
+        return (
+            f"the weights in {self.folder!r} are those of an {self.kind} head: {self.found} is "
+            f"among them; a head of EAGLE 1 or 2, with fc.weight and layers.0, was expected. "
+            f"Name such a head, or a standalone draft."
+        )
