@@ -4,6 +4,7 @@ Device work is deferred, and runs in any order that streams, events and the host
 is one device without collectives and without backward. Imports torch.
 """
 
+from backend_caps.conformance.simulator.counts import Counts, Waited, WaitKind
 from backend_caps.conformance.simulator.device import DEVICE_NAME, register
 from backend_caps.conformance.simulator.errors import (
     CaptureError,
@@ -27,6 +28,7 @@ __all__ = [
     "HOST",
     "Access",
     "CaptureError",
+    "Counts",
     "DirtyRunError",
     "GraphStateError",
     "HostSync",
@@ -41,6 +43,8 @@ __all__ = [
     "Site",
     "StarvationWarning",
     "UnsupportedOperatorError",
+    "WaitKind",
+    "Waited",
     "register",
     "simulate",
     "systematic_schedules",

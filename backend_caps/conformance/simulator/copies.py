@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.factories import without_place
 from backend_caps.conformance.simulator.lowering import blocks_of
 from backend_caps.conformance.simulator.ops import OPERATORS, AnyOperator, Operator, aten
@@ -43,23 +44,20 @@ def copy_between(dst: Tensor, src: Tensor, *, non_blocking: bool) -> Tensor:
     is_beside = non_blocking or not (from_host or to_host)
     raw_src = src if from_host else cast("SimTensor", src).raw
     raw_dst = dst if to_host else cast("SimTensor", dst).raw
-    if from_host:
-        simulation.bytes_to_device += src.nbytes
-        if not simulation.pinned.has(src):
-            raw_src = src.clone()
+    if from_host and not simulation.pinned.has(src):
+        raw_src = src.clone()
     if to_host:
-        simulation.bytes_to_host += src.nbytes
         is_beside = is_beside and simulation.pinned.has(dst)
     # torch's own copy of nothing returns before it asks where it goes.
     is_beside = is_beside or not dst.numel()
     if not is_beside:
         simulation.refuse_in_capture(_COPY.name)
-    work = partial(raw_dst.copy_, raw_src)
-    simulation.launch(Op(_COPY.name, call_site(), work, reads, writes))
+    copy = Op(_COPY.name, call_site(), partial(raw_dst.copy_, raw_src), reads, writes)
+    copy.bytes_to_host = src.nbytes if to_host else 0
+    copy.bytes_to_device = src.nbytes if from_host else 0
+    simulation.launch(copy)
     if not is_beside:
-        simulation.synchronize_stream(
-            simulation.current_stream, _COPY.name, simulation.hidden_syncs
-        )
+        simulation.synchronize_stream(simulation.current_stream, _COPY.name, WaitKind.HIDDEN)
     return dst
 
 

@@ -9,6 +9,7 @@ from typing import NoReturn, cast
 import torch
 from torch import Tensor
 
+from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.errors import UnsupportedOperatorError
 from backend_caps.conformance.simulator.ops import AnyOperator, Operator, aten
 from backend_caps.conformance.simulator.queues import NO_BLOCKS, Blocks
@@ -75,10 +76,8 @@ def _host_argument(operator: Operator, tensor: Tensor) -> Tensor:
     """Take a host tensor's value now: a number goes with the launch, an index is copied."""
     if tensor.dim() and operator.func in _INDEXED:
         simulation = current()
-        simulation.bytes_to_device += tensor.nbytes
-        simulation.synchronize_stream(
-            simulation.current_stream, operator.name, simulation.hidden_syncs
-        )
+        simulation.count_copy(to_device=tensor.nbytes)
+        simulation.synchronize_stream(simulation.current_stream, operator.name, WaitKind.HIDDEN)
     elif tensor.dim():
         reason = f"a host tensor of shape {tuple(tensor.shape)} is among its arguments; copy it"
         refuse(operator, f"{reason} to 'sim' first")

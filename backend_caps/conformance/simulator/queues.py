@@ -42,6 +42,10 @@ class Op:
     """Blocks that it writes."""
     ticks: int = 1
     """What it costs on the simulated clock."""
+    bytes_to_host: int = 0
+    """What it brings to the host."""
+    bytes_to_device: int = 0
+    """What it brings from the host."""
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.conformance.simulator.allocator import Lease
+from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.lowering import (
     Lowered,
     accesses,
@@ -21,7 +22,13 @@ from backend_caps.conformance.simulator.lowering import (
     lower,
     refuse,
 )
-from backend_caps.conformance.simulator.ops import AnyOperator, Metadata, Operator, ResultCache
+from backend_caps.conformance.simulator.ops import (
+    AnyOperator,
+    Metadata,
+    Operator,
+    ResultCache,
+    aten,
+)
 from backend_caps.conformance.simulator.queues import NO_BLOCKS, Blocks, Op
 from backend_caps.conformance.simulator.simulation import current
 from backend_caps.conformance.simulator.sites import call_site
@@ -148,8 +155,10 @@ def run_read(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     reads, _ = accesses(operator, args, kwargs)
     found: list[object] = []
     work = partial(_keep, found, operator.func, call)
-    simulation.launch(Op(operator.name, call_site(), work, reads))
-    simulation.synchronize_stream(simulation.current_stream, operator.name, simulation.hidden_syncs)
+    question = Op(operator.name, call_site(), work, reads)
+    question.bytes_to_host = answer_bytes(operator, args)
+    simulation.launch(question)
+    simulation.synchronize_stream(simulation.current_stream, operator.name, WaitKind.HIDDEN)
     (result,) = found
     if isinstance(result, Tensor):
         tensors = run_many(operator, tuple, (Metadata.of(result),), lambda: (result,), NO_BLOCKS)
@@ -158,6 +167,13 @@ def run_read(operator: Operator, args: Args, kwargs: Kwargs) -> object:
         metadata = [Metadata.of(entry) for entry in result]
         return run_many(operator, type(result), metadata, lambda: result, NO_BLOCKS)
     return result
+
+
+def answer_bytes(operator: Operator, args: Args) -> int:
+    """Tell how much the host reads: a number, or how large the results are, as one int64."""
+    if operator.func is aten._local_scalar_dense.default:  # noqa: SLF001 - what item() is
+        return cast("SimTensor", args[0]).itemsize
+    return torch.bool.itemsize if operator.func is aten.equal.default else torch.int64.itemsize
 
 
 def _keep(found: list[object], func: AnyOperator, call: Lowered) -> None:

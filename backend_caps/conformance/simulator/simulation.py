@@ -6,9 +6,11 @@ eager one that nobody looks at, in which models are built and weights are loaded
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from backend_caps.conformance.simulator.allocator import Allocator, Block, Lease
+from backend_caps.conformance.simulator.counts import Counts, Waited, WaitKind
 from backend_caps.conformance.simulator.errors import CaptureError, DirtyRunError
 from backend_caps.conformance.simulator.pinned import PinnedMemory, is_pinned
 from backend_caps.conformance.simulator.policies import Schedule, adversary_of
@@ -30,6 +32,8 @@ class HostSync:
     """The operator or the method that waited."""
     site: Site
     """The line that called it."""
+    waited: Waited
+    """What kind of wait it was, and for whose work."""
 
     def __str__(self) -> str:
         return f"{self.cause} at {self.site}"
@@ -46,10 +50,18 @@ class Simulation:
 
     num_ops: int
     """Operators launched."""
+    num_copies_to_host: int
+    """Copies from the device to the host."""
+    num_copies_to_device: int
+    """Copies from the host to the device."""
     bytes_to_host: int
-    """Bytes copied from the device to the host."""
+    """Bytes that crossed from the device to the host."""
     bytes_to_device: int
-    """Bytes copied from the host to the device."""
+    """Bytes that crossed from the host to the device."""
+    num_event_records: int
+    """Events recorded on a stream."""
+    num_event_waits: int
+    """Waits of a stream for an event."""
     hidden_syncs: list[HostSync]
     """Operators that made the host wait: item, nonzero, a copy that blocks."""
     host_waits: list[HostSync]
@@ -63,7 +75,10 @@ class Simulation:
         self.capture: Capture | None = None
         self.current_stream = 0
         self.num_ops = self.bytes_to_host = self.bytes_to_device = 0
+        self.num_copies_to_host = self.num_copies_to_device = 0
+        self.num_event_records = self.num_event_waits = 0
         self.hidden_syncs, self.host_waits = [], []
+        self._waits: Counter[Waited] = Counter()
         self._adversary = adversary_of(schedule)
         self._allocator = Allocator(self._free_block, self.mark, keeps_blocks=check_races)
         self._num_drawn = 0
@@ -73,6 +88,20 @@ class Simulation:
     def races(self) -> tuple[Race, ...]:
         """Pairs of accesses that nothing orders; empty where nobody looks for them."""
         return () if self.detector is None else self.detector.races()
+
+    @property
+    def counts(self) -> Counts:
+        """What was launched, ordered, moved and waited for so far; two of them make a span."""
+        return Counts(
+            num_ops=self.num_ops,
+            num_copies_to_host=self.num_copies_to_host,
+            num_copies_to_device=self.num_copies_to_device,
+            bytes_to_host=self.bytes_to_host,
+            bytes_to_device=self.bytes_to_device,
+            num_event_records=self.num_event_records,
+            num_event_waits=self.num_event_waits,
+            waits=dict(self._waits),
+        )
 
     @property
     def num_live_blocks(self) -> int:
@@ -107,12 +136,21 @@ class Simulation:
     def enqueue(self, handle: int, op: Op) -> None:
         """Put work on a stream, and let run what the schedule lets run."""
         self.num_ops += 1
+        if op.bytes_to_host or op.bytes_to_device:
+            self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device)
         if self.detector is not None:
             if any(is_pinned(block) for block in op.reads | op.writes):
                 self.detector.wait_for_stream(handle, HOST)
             self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
         self.engine.append(handle, op)
         self._adversary.after_launch(self.engine)
+
+    def count_copy(self, *, to_host: int = 0, to_device: int = 0) -> None:
+        """Take in bytes that cross; a copy of none is no copy."""
+        self.num_copies_to_host += bool(to_host)
+        self.num_copies_to_device += bool(to_device)
+        self.bytes_to_host += to_host
+        self.bytes_to_device += to_device
 
     def allocate(self, num_bytes: int) -> Lease:
         """Allocate memory of the current stream, or of the graph that it is captured in."""
@@ -129,8 +167,14 @@ class Simulation:
         """Put a marker at the end of a stream's work."""
         return self.engine.mark(handle)
 
+    def record(self, handle: int) -> Marker:
+        """Put the marker of an event at the end of a stream's work."""
+        self.num_event_records += 1
+        return self.mark(handle)
+
     def wait(self, handle: int, marker: Marker) -> None:
-        """Make a stream wait for a marker."""
+        """Make a stream wait for the marker of an event."""
+        self.num_event_waits += 1
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))
 
@@ -141,23 +185,23 @@ class Simulation:
             self.engine.run_towards(marker)
         return was_done
 
-    def synchronize_stream(self, handle: int, cause: str, found: list[HostSync]) -> None:
+    def synchronize_stream(self, handle: int, cause: str, kind: WaitKind) -> None:
         """Make the host wait for all that a stream has."""
-        self._note_sync(cause, found)
+        self._note_sync(cause, Waited(kind, handle))
         if self.detector is not None:
             self.detector.synchronize_stream(handle)
         self._adversary.wait_for(self.engine, self.mark(handle))
 
     def synchronize_marker(self, marker: Marker, event: int, cause: str) -> None:
         """Make the host wait for what an event is bound to."""
-        self._note_sync(cause, self.host_waits)
+        self._note_sync(cause, Waited(WaitKind.EVENT, marker.stream))
         if self.detector is not None:
             self.detector.synchronize_event(event)
         self._adversary.wait_for(self.engine, marker)
 
     def synchronize_device(self, cause: str) -> None:
         """Make the host wait for everything."""
-        self._note_sync(cause, self.host_waits)
+        self._note_sync(cause, Waited(WaitKind.DEVICE, None))
         self.drain()
 
     def drain(self) -> None:
@@ -188,9 +232,11 @@ class Simulation:
             return None
         return tuple(dict.fromkeys(str(race) for race in self.races))
 
-    def _note_sync(self, cause: str, found: list[HostSync]) -> None:
+    def _note_sync(self, cause: str, waited: Waited) -> None:
         self.refuse_in_capture(cause)
-        found.append(HostSync(cause=cause, site=call_site()))
+        self._waits[waited] += 1
+        found = self.hidden_syncs if waited.kind is WaitKind.HIDDEN else self.host_waits
+        found.append(HostSync(cause=cause, site=call_site(), waited=waited))
 
     def _free_block(self, block: Block) -> None:
         """Put the poisoning of a block at the end of its stream's work, and run nothing."""

@@ -8,8 +8,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.ops import AnyOperator, Operator, aten
-from backend_caps.conformance.simulator.running import Handler, run_fresh, run_read, run_write
+from backend_caps.conformance.simulator.running import (
+    Handler,
+    answer_bytes,
+    run_fresh,
+    run_read,
+    run_write,
+)
 from backend_caps.conformance.simulator.simulation import current
 from backend_caps.conformance.simulator.tensor import Args, Kwargs
 
@@ -24,8 +31,8 @@ def _index_put(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     """Write where an index says; a mask with one value is filled, and others become numbers."""
     if _has_mask(args[1]) and cast("Tensor", args[2]).numel() != 1:
         simulation = current()
-        stream = simulation.current_stream
-        simulation.synchronize_stream(stream, operator.name, simulation.hidden_syncs)
+        simulation.count_copy(to_host=answer_bytes(operator, args))
+        simulation.synchronize_stream(simulation.current_stream, operator.name, WaitKind.HIDDEN)
     return run_write(operator, args, kwargs)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
+from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.errors import CaptureError
 from backend_caps.conformance.simulator.queues import Marker
 from backend_caps.conformance.simulator.recording import Capture
@@ -61,8 +62,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Make the host wait for all work of this stream."""
-        simulation = current()
-        simulation.synchronize_stream(self.handle, "Stream.synchronize", simulation.host_waits)
+        current().synchronize_stream(self.handle, "Stream.synchronize", WaitKind.STREAM)
 
     def query(self) -> bool:
         """Tell whether all work of this stream has run; who asks often enough gets a yes."""
@@ -165,7 +165,7 @@ class Event:
     def _record_on(self, handle: int) -> None:
         simulation = current()
         self._capture = None
-        self._marker = simulation.mark(handle)
+        self._marker = simulation.record(handle)
         if simulation.detector is not None:
             simulation.detector.record(self._serial, handle)
 
