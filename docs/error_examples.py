@@ -96,6 +96,7 @@ from backend_caps.runtime.model import (
     UnsupportedModelError,
 )
 from backend_caps.runtime.pipeline.errors import ChunkLimitsError
+from backend_caps.runtime.speculative.errors import TreeMaskBufferError
 from backend_caps.startup.configure import UnavailableDeviceError
 
 FLAGS = (
@@ -219,6 +220,9 @@ ENGINE = (
         batch_size=8,
         field="seq_lens_cpu",
         wanted="where its tree mask is cut, and the sum of each half's lengths",
+    ),
+    TreeMaskBufferError(
+        size=65536, batch_size=8, num_queries=8, max_context_len=2048, seq_lens_sum=None
     ),
     ChunkLimitsError(chunked_prefill_size=8, granularity=16),
     MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
