@@ -12,19 +12,21 @@ from torch import Tensor
 
 from .rig import Batch, Scene
 from .scenes import DECODE, PREFIXED, VERIFY, scene
+from .trees import GROVE, tree_scene
 from .watch import Recording, Trap
 
-every_batch = pytest.mark.parametrize(
-    "batch",
-    [
-        pytest.param(scene(PREFIXED), id="prefill"),
-        pytest.param(scene(DECODE, uniform=True), id="decode"),
-        pytest.param(scene(VERIFY, uniform=True), id="verify"),
-    ],
+BATCHES = [
+    pytest.param(scene(PREFIXED), id="prefill"),
+    pytest.param(scene(DECODE, uniform=True), id="decode"),
+    pytest.param(scene(VERIFY, uniform=True), id="verify"),
+]
+every_batch = pytest.mark.parametrize("batch", BATCHES)
+every_batch_and_trees = pytest.mark.parametrize(
+    "batch", [*BATCHES, pytest.param(tree_scene(GROVE), id="trees")]
 )
 
 
-@every_batch
+@every_batch_and_trees
 def test_torch_padded_never_reads_the_mirror(batch: Scene) -> None:
     """With traps in place of every host length the output is the same."""
     trapped = _trapped(batch)
@@ -34,7 +36,7 @@ def test_torch_padded_never_reads_the_mirror(batch: Scene) -> None:
     assert torch.equal(output, batch.run(TorchPadded))
 
 
-@every_batch
+@every_batch_and_trees
 def test_torch_padded_never_reads_the_device(batch: Scene) -> None:
     """No operator hands a value, or a shape that follows from values, to the host."""
     with Recording() as recording:
@@ -55,6 +57,16 @@ def test_forward_runs_where_the_device_has_no_values(
 
     assert output.device.type == "meta"
     assert output.shape == batch.q.shape
+
+
+def test_torch_padded_reads_trees_where_the_device_has_no_values() -> None:
+    """The mask's rows are found on the device: on the meta device every shape still comes out."""
+    meta = tree_scene(GROVE).on("meta")
+
+    output = meta.run(TorchPadded)
+
+    assert output.device.type == "meta"
+    assert output.shape == meta.q.shape
 
 
 @pytest.mark.parametrize(
