@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -10,9 +10,12 @@ from torch import Tensor
 from torch_native_caps import TORCH_PADDED
 
 from backend_caps import BatchKind
+from backend_caps.conformance.simulator import simulate
+from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
 
-from .rig import Batch, Pools, Scene
+from .rig import MAX_CONTEXT_LEN, Batch, Pools, Scene
 from .scenes import Requests, Setting, padded, scene
+from .trees import CHAIN, COMB, FORK, GROVE, STAR, tree_scene
 from .watch import Recording
 
 CAPTURED: dict[BatchKind, tuple[Requests, bool]] = {
@@ -25,6 +28,12 @@ REPLAYED: dict[BatchKind, tuple[Requests, ...]] = {
     BatchKind.UNIFORM_BATCH: (((20, 3), (1, 3), (3, 3)), ((0, 3),), ((7, 3),) * 4),
     BatchKind.MIXED_BATCH: (((11, 1), (0, 9)), ((20, 3), (1, 3), (3, 1)), ((0, 12),)),
 }
+CAPTURED_TREES = GROVE
+REPLAYED_TREES = (
+    ((20, STAR), (0, COMB), (3, FORK)),
+    ((1, COMB),),
+    ((7, CHAIN), (7, STAR), (0, FORK), (20, COMB)),
+)
 
 
 @pytest.mark.parametrize("kind", list(CAPTURED), ids=lambda kind: kind.value)
@@ -44,6 +53,42 @@ def test_torch_padded_replays_other_batches(kind: BatchKind) -> None:
 
         eager = batch.run(TorchPadded)
         torch.testing.assert_close(output[: len(batch.q)], eager, atol=1e-6, rtol=1e-6)
+
+
+def test_torch_padded_replays_other_trees() -> None:
+    """One capture serves other trees over other contexts: a replay reads the mask anew.
+
+    The mask's size is the capture's, and has room for the longest contexts.
+    """
+    captured = _roomy(tree_scene(CAPTURED_TREES))
+    recording, output = _capture(TorchPadded, captured)
+
+    for seed, replayed in enumerate(REPLAYED_TREES, start=1):
+        batch = tree_scene(replayed, setting=Setting(seed=seed))
+        _load(captured, _roomy(_filled(batch, captured)))
+        recording.replay()
+
+        eager = batch.run(TorchPadded)
+        torch.testing.assert_close(output[: len(batch.q)], eager, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["eager", "lazy"])
+def test_torch_padded_replays_trees_on_a_device(schedule: str) -> None:
+    """A device's own graph holds the attention, and neither its capture nor a replay waits."""
+    batch = tree_scene(REPLAYED_TREES[0], setting=Setting(seed=1))
+
+    with simulate(schedule) as run:
+        captured = _roomy(tree_scene(CAPTURED_TREES)).on("sim")
+        loaded = _roomy(_filled(batch, captured)).on("sim")
+        num_loading = len(run.hidden_syncs)
+        recording, output = _capture_on_device(captured)
+        _load(captured, loaded)
+        recording.replay()
+        num_syncs = len(run.hidden_syncs) - num_loading
+        found = output[: len(batch.q)].cpu()
+
+    assert num_syncs == 0
+    torch.testing.assert_close(found, batch.run(TorchPadded), atol=1e-6, rtol=1e-6)
 
 
 def test_torch_padded_declares_what_it_replays() -> None:
@@ -76,10 +121,25 @@ def _capture(kind: type[PagedAttention], batch: Scene) -> tuple[Recording, Tenso
     return recording, output
 
 
+def _capture_on_device(batch: Scene) -> tuple[CUDAGraph, Tensor]:
+    with graph(recording := CUDAGraph()):
+        output = batch.run(TorchPadded)
+    return recording, output
+
+
 def _filled(batch: Scene, captured: Scene) -> Scene:
     """Pad a batch to a capture's sizes."""
     rows, tokens = len(captured.counts) - len(batch.counts), len(captured.q) - len(batch.q)
     return padded(batch, rows=rows, tokens=tokens)
+
+
+def _roomy(trees: Scene) -> Scene:
+    """Give a batch of trees the mask of a graph's buffer, with room for the longest contexts."""
+    assert trees.batch.tree_mask is not None
+    used = trees.batch.tree_mask
+    mask = torch.ones(len(CAPTURED_TREES) * len(FORK) * MAX_CONTEXT_LEN, dtype=torch.bool)
+    mask[: len(used)] = used
+    return replace(trees, batch=replace(trees.batch, tree_mask=mask))
 
 
 def _load(captured: Scene, batch: Scene) -> None:
