@@ -1,0 +1,179 @@
+"""A model over two halves of a batch is the model over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from backend_caps.conformance.simulator import simulate
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.errors import TwoBatchLengthsError
+from backend_caps.runtime.forward_batch import ForwardBatch
+from tests.runtime.graphs.rig import CONFIG, Requests
+from tests.runtime.two_batches import Call, Noted, World
+
+BATCHES = [
+    pytest.param(ForwardMode.DECODE, ((5, 1), (0, 1), (11, 1), (7, 1)), id="decode"),
+    pytest.param(ForwardMode.DECODE, ((5, 1), (9, 1), (0, 1)), id="decode of three"),
+    pytest.param(ForwardMode.DECODE, ((5, 1),), id="decode of one"),
+    pytest.param(ForwardMode.EXTEND, ((0, 9), (4, 3), (0, 1), (8, 8), (2, 5)), id="prefill"),
+    pytest.param(ForwardMode.EXTEND, ((3, 9),), id="prefill of one"),
+    pytest.param(ForwardMode.MIXED, ((0, 7), (3, 2), (9, 1), (2, 1), (20, 1)), id="mixed"),
+    pytest.param(ForwardMode.VERIFY, ((5, 3), (0, 3), (11, 3)), id="verify of chains"),
+    pytest.param(ForwardMode.DRAFT_EXTEND, ((5, 4), (0, 4)), id="draft-extend"),
+    pytest.param(ForwardMode.DECODE, (), id="nobody"),
+]
+THREE: Requests = ((5, 1), (9, 1), (2, 1))
+
+
+@pytest.fixture
+def calls() -> Iterator[list[Call]]:
+    """List what `Noted` backends run."""
+    Noted.calls.clear()
+    yield Noted.calls
+    Noted.calls.clear()
+
+
+@pytest.mark.parametrize("backend", ["torch_native", "torch_padded"])
+@pytest.mark.parametrize(("mode", "requests"), BATCHES)
+def test_hidden_states_are_those_of_the_whole(
+    device: torch.device, backend: str, mode: ForwardMode, requests: Requests
+) -> None:
+    """Whatever the step, each token's state is the one that the undivided batch gives it."""
+    whole, halves = World(device, backend), World(device, backend)
+    batch = halves.batch(mode, requests)
+
+    hidden = halves.runner().hidden_states(batch, mode.phase)
+
+    torch.testing.assert_close(hidden, whole.whole(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prefixes", [[4, 0, 9, 2], [7, 1, 3], [0, 18], [5]])
+@pytest.mark.parametrize("unused", [0, 13])
+def test_verified_trees_see_what_they_see_in_the_whole(
+    device: torch.device, prefixes: list[int], unused: int
+) -> None:
+    """Each half reads its own part of the tree mask, however long the contexts before it are."""
+    whole, halves = World(device, "seen"), World(device, "seen")
+    batch = halves.tree_batch(prefixes, unused=unused)
+
+    hidden = halves.runner().hidden_states(batch, batch.mode.phase)
+
+    torch.testing.assert_close(hidden, whole.whole(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
+
+
+def test_tree_mask_of_other_lengths_is_seen_in_the_result() -> None:
+    """A mirror that is not the truth cuts the mask elsewhere, so the comparison can fail."""
+    whole, halves = World("cpu", "seen"), World("cpu", "seen")
+    batch = halves.tree_batch([4, 3, 9, 2], unused=64)
+    wrong = torch.tensor([10, 10, 15, 8])
+
+    hidden = halves.runner().hidden_states(replace(batch, seq_lens_cpu=wrong), batch.mode.phase)
+
+    expected = whole.whole(batch)
+    torch.testing.assert_close(hidden[:6], expected[:6], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(hidden[12:], expected[12:], atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "requests", "num_scored"),
+    [
+        pytest.param(ForwardMode.MIXED, ((0, 7), (3, 2), (9, 1)), 3, id="last tokens"),
+        pytest.param(ForwardMode.VERIFY, ((5, 3), (0, 3), (11, 3)), 9, id="every token"),
+    ],
+)
+def test_call_scores_the_tokens_that_the_model_scores(
+    mode: ForwardMode, requests: Requests, num_scored: int
+) -> None:
+    """Logits are of each request's last token, or of every one, in the order of the batch."""
+    whole, halves = World("cpu"), World("cpu")
+    batch = halves.batch(mode, requests)
+
+    logits = halves.runner()(batch, mode.phase)
+
+    hidden, lasts = whole.whole(batch), batch.last_token_indices
+    expected = whole.model.lm_head(hidden if lasts is None else hidden[lasts])
+    assert logits.shape == (num_scored, CONFIG.vocab_size)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_layers_of_the_halves_take_turns(calls: list[Call]) -> None:
+    """Both halves are prepared, then each runs a layer before either runs the next one."""
+    world = World("cpu", "noted")
+    batch = world.batch(ForwardMode.DECODE, THREE)
+
+    world.runner().hidden_states(batch, batch.mode.phase)
+
+    rows = batch.req_pool_indices.tolist()
+    turns = [(rows[:1], -1), (rows[1:], -1)]
+    turns += [(own, layer) for layer in range(2) for own in (rows[:1], rows[1:])]
+    assert [(call.rows, call.layer_id) for call in calls] == turns
+
+
+def test_each_half_has_a_backend_object_of_its_own(calls: list[Call]) -> None:
+    """What a backend prepares is one forward's, so the halves share none, step after step."""
+    world = World("cpu", "noted")
+    runner = world.runner()
+    batch = world.batch(ForwardMode.DECODE, THREE)
+
+    for _ in range(2):
+        runner.hidden_states(batch, batch.mode.phase)
+
+    first = {call.backend for call in calls if len(call.rows) == 1}
+    second = {call.backend for call in calls if len(call.rows) == 2}
+    assert (len(first), len(second), len(first | second)) == (1, 1, 2)
+
+
+def test_one_request_runs_whole(calls: list[Call]) -> None:
+    """A batch that cannot be cut runs on one backend, without host lengths too."""
+    world = World("cpu", "noted")
+    batch = world.batch(ForwardMode.DECODE, THREE[:1])
+
+    world.runner().hidden_states(_bare(batch), batch.mode.phase)
+
+    assert [call.layer_id for call in calls] == [-1, 0, 1]
+    assert len({call.backend for call in calls}) == 1
+
+
+def test_halves_of_an_opted_out_backend_still_need_the_mirror() -> None:
+    """That the backend reads no host lengths is not enough: the split does."""
+    world = World("cpu", "torch_padded")
+    batch = _bare(world.batch(ForwardMode.DECODE, THREE))
+
+    with pytest.raises(TwoBatchLengthsError, match="the sum of each half's lengths"):
+        world.runner().hidden_states(batch, batch.mode.phase)
+
+
+def test_refused_batch_writes_nothing_to_the_cache() -> None:
+    """Before the split has refused a batch, no layer of either half has run."""
+    world = World("cpu")
+    batch = _bare(world.batch(ForwardMode.DECODE, THREE))
+    before = world.cache()
+
+    with pytest.raises(TwoBatchLengthsError):
+        world.runner().hidden_states(batch, batch.mode.phase)
+
+    assert torch.equal(world.cache(), before)
+
+
+@pytest.mark.parametrize("backend", ["torch_native", "torch_padded"])
+def test_forward_never_waits_for_the_device(backend: str) -> None:
+    """On a device that does no work before it must, the host enqueues both halves and returns."""
+    with simulate("lazy") as simulation:
+        world = World("sim", backend)
+        batch, runner = world.batch(ForwardMode.DECODE, THREE), world.runner()
+        simulation.host_waits.clear()
+        simulation.hidden_syncs.clear()
+
+        runner(batch, batch.mode.phase)
+
+    assert (simulation.host_waits, simulation.hidden_syncs) == ([], [])
+
+
+def _bare(batch: ForwardBatch) -> ForwardBatch:
+    return replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
