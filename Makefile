@@ -66,6 +66,7 @@ bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/discovery.py
 	$(BIN)/python benchmarks/resolution.py
 	$(BIN)/python benchmarks/relay.py
+	$(BIN)/python benchmarks/waits.py
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/engines.py

@@ -98,6 +98,7 @@ def load_overlap_utils(
     hidden_states: bool = True,
     gather: Gather = gather_by_index,
     context: RuntimeContext | None = None,
+    is_cuda: bool = False,
 ) -> ModuleType:
     """Run a wheel's `overlap_utils.py` on stubs, and return its names as a module.
 
@@ -106,12 +107,14 @@ def load_overlap_utils(
         hidden_states: what SGLang's server arguments say about the draft's hidden state.
         gather: what stands in for the Triton kernel.
         context: the flags as 0.5.23 publishes them; 0.5.13 asks for none.
+        is_cuda: whether it takes its device for CUDA, and so has a pinned column and a private
+            stream of its own. The streams are those of the device that its map is on.
     """
     with zipfile.ZipFile(find_wheel(version)) as wheel:
         source = wheel.read(OVERLAP_UTILS).decode()
     module = ModuleType(f"overlap_utils_of_sglang_{version}")
     stubs = {
-        **_stubs(hidden_states=hidden_states, gather=gather),
+        **_stubs(hidden_states=hidden_states, gather=gather, is_cuda=is_cuda),
         "sglang.srt.runtime_context": context or RuntimeContext(),
     }
     module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _importer(stubs)}
@@ -133,18 +136,23 @@ def cpu_record_stream() -> Iterator[None]:
 
 
 def make_future_map(
-    module: ModuleType, *, pool_size: int, speculative: bool, needs_cpu_seq_lens: bool
+    module: ModuleType,
+    *,
+    pool_size: int,
+    speculative: bool,
+    needs_cpu_seq_lens: bool,
+    device: torch.device | str = "cpu",
 ) -> SimpleNamespace:
-    """Make SGLang's FutureMap for a pool of `pool_size` rows on the CPU."""
+    """Make SGLang's FutureMap for a pool of `pool_size` rows on a device."""
     algorithm = SimpleNamespace(is_none=lambda: not speculative, is_some=lambda: speculative)
     pool = SimpleNamespace(req_to_token=torch.empty(pool_size, 1))
     made: SimpleNamespace = module.FutureMap(
-        torch.device("cpu"), algorithm, pool, needs_cpu_seq_lens=needs_cpu_seq_lens
+        torch.device(device), algorithm, pool, needs_cpu_seq_lens=needs_cpu_seq_lens
     )
     return made
 
 
-def _stubs(*, hidden_states: bool, gather: Gather) -> Mapping[str, object]:
+def _stubs(*, hidden_states: bool, gather: Gather, is_cuda: bool) -> Mapping[str, object]:
     def no() -> bool:
         return False
 
@@ -164,7 +172,7 @@ def _stubs(*, hidden_states: bool, gather: Gather) -> Mapping[str, object]:
         "sglang.srt.speculative.triton_ops.gather_spec_extras": SimpleNamespace(
             gather_spec_extras=gather
         ),
-        "sglang.srt.utils": SimpleNamespace(is_cuda=no, is_hip=no, is_npu=no),
+        "sglang.srt.utils": SimpleNamespace(is_cuda=lambda: is_cuda, is_hip=no, is_npu=no),
         "torch": _TorchWithoutCompiler("torch"),
     }
 
