@@ -43,12 +43,20 @@ class WaitingLine:
         max_prefill_tokens: the most prompt tokens of a step.
         chunked_prefill_size: the most prompt tokens of a step where prompts may be cut; None
             runs every prompt whole.
+        num_slots_behind: slots behind a stretch of a prompt that its step writes to as well.
     """
 
     def __init__(
-        self, memory: RequestMemory, *, max_prefill_tokens: int, chunked_prefill_size: int | None
+        self,
+        memory: RequestMemory,
+        *,
+        max_prefill_tokens: int,
+        chunked_prefill_size: int | None,
+        num_slots_behind: int = 0,
     ) -> None:
         self._memory = memory
+        self.num_slots_behind = num_slots_behind
+        """Slots behind a stretch of a prompt that its step writes to as well."""
         self._line: deque[Request] = deque()
         self._cut: Request | None = None
         self.chunk_rule: ChunkRule | None = None
@@ -137,9 +145,9 @@ class WaitingLine:
     def _pages_for(self, request: Request, num_tokens: int) -> int:
         """Count the pages to be free: for the stretch where it goes on, else for the prompt."""
         if request is self._cut:
-            end = request.num_prefilled + num_tokens
+            end = request.num_prefilled + num_tokens + self.num_slots_behind
             return self._memory.pages_missing((request.row,), (end,))[0]
-        return num_pages_of(_length(request), self._memory.page_size)
+        return num_pages_of(_length(request) + self.num_slots_behind, self._memory.page_size)
 
 
 def _length(request: Request) -> int:

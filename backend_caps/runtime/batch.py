@@ -73,13 +73,15 @@ class ScheduleBatch:
     req_pool_indices_cpu: Tensor
     """[B] int64, host: the same."""
     seq_lens: Tensor
-    """[B] int64, device: each context's length, this step's tokens included."""
+    """[B] int64, device: each context's length, this step's tokens included; in a speculative
+    step, whose tokens nobody knows before it has run, the length before them."""
     seq_lens_cpu: Tensor | None
     """[B] int64, host: the mirror; None where nobody keeps one."""
     seq_lens_sum: int | None = None
     """The mirror's sum, where somebody has it; `ForwardBatch.init_new` computes it otherwise."""
     seq_lens_cpu_upper_bound: Tensor | None = None
-    """[B] int64, host: never below `seq_lens`; None where nobody needs it."""
+    """[B] int64, host: never below `seq_lens`; None where the mirror says more, and where nobody
+    needs it."""
     input_ids: Tensor | None = None
     """[B] int64, device: tokens, or sentinels while `input_ids_pending`."""
     input_ids_pending: bool = False
@@ -96,6 +98,8 @@ class ScheduleBatch:
     """[B] tokens of each request before this step's; on the same side."""
     samples: tuple[bool, ...] = ()
     """Which requests this step makes a token of: all but those with more prompt to come."""
+    next_prompt_ids: tuple[int, ...] = ()
+    """The prompt's token behind each request's tokens; -1 where this step makes it."""
     spec_info: SpecInfo | None = None
     """The draft worker's state; None outside speculative decode."""
 
@@ -124,6 +128,7 @@ class ScheduleBatch:
         num_tokens: Sequence[int],
         memory: RequestMemory,
         staging: Staging,
+        num_slots_behind: int = 0,
     ) -> Self:
         """Make a batch of the next stretch of each request's prompt.
 
@@ -134,6 +139,7 @@ class ScheduleBatch:
             num_tokens: how many tokens of each.
             memory: gives them their pages.
             staging: carries lengths and tokens to the device.
+            num_slots_behind: slots behind each stretch that the step writes to as well.
 
         Raises:
             OutOfPagesError: the KV cache is too full; nothing has changed.
@@ -141,7 +147,7 @@ class ScheduleBatch:
         prefixes = tuple(request.num_prefilled for request in requests)
         ends = [start + count for start, count in zip(prefixes, num_tokens, strict=True)]
         rows = [request.row for request in requests]
-        memory.grow(rows, ends)
+        memory.grow(rows, [end + num_slots_behind for end in ends])
         stretches = zip(requests, prefixes, ends, strict=True)
         ids = [token for own, start, end in stretches for token in own.prefill[start:end]]
         numbers = staging.upload((rows, ends, prefixes, num_tokens))
@@ -165,6 +171,7 @@ class ScheduleBatch:
             extend_seq_lens=tuple(num_tokens),
             extend_prefix_lens=prefixes,
             samples=tuple(not request.num_left_to_prefill for request in requests),
+            next_prompt_ids=tuple(_next_prompt_id(request) for request in requests),
         )
 
     def prepare_for_decode(self) -> None:
@@ -183,32 +190,78 @@ class ScheduleBatch:
         self.out_cache_loc = self.memory.slots_of(self.req_pool_indices, self.seq_lens)
         self.seq_lens = self.seq_lens + 1
         self.seq_lens_cpu = mirror + 1
-        self.seq_lens_sum = None
+        self.seq_lens_cpu_upper_bound = self.seq_lens_sum = None
         self.mode = ForwardMode.DECODE
         self.extend_seq_lens = self.extend_prefix_lens = None
         self.samples = (True,) * len(self.requests)
         self.input_ids = self.prefill_input_ids_cpu = self.mix_running_indices = None
 
+    def prepare_for_speculation(self, lengths: Sequence[int], spec_info: SpecInfo) -> None:
+        """Make this batch's next step a speculative one.
+
+        How far it reaches is known on the device alone: there its slots are looked up, by lengths
+        that the relay has.
+
+        Args:
+            lengths: what each context may come to, the step's drafts included: an upper bound.
+            spec_info: takes the draft worker's state.
+
+        Raises:
+            OutOfPagesError: the KV cache is too full; nothing has changed.
+        """
+        self.memory.grow([request.row for request in self.requests], lengths)
+        self._forget_the_step()
+        self.mode = ForwardMode.DECODE
+        self.samples = (True,) * len(self.requests)
+        self.spec_info = spec_info
+
+    def make_plain(self) -> None:
+        """Make a speculative step one of a token a request: its row in a mixed batch.
+
+        Lengths are as the relay has just said. What the host has of them grows with them, and what
+        it does not have it does not get.
+        """
+        self.out_cache_loc = self.memory.slots_of(self.req_pool_indices, self.seq_lens)
+        self.seq_lens = self.seq_lens + 1
+        self.seq_lens_cpu = _plus_one(self.seq_lens_cpu)
+        self.seq_lens_cpu_upper_bound = _plus_one(self.seq_lens_cpu_upper_bound)
+        self.seq_lens_sum = None
+        self.spec_info = None
+
     def mix_with_running(self, running: ScheduleBatch) -> None:
         """Append decode rows to this batch of prompts; `running` is prepared for decode.
 
-        Their tokens are read from the relay at forward entry, by `mix_running_indices`.
+        Their tokens are read from the relay at forward entry, by `mix_running_indices`. Where the
+        host does not know how long they are, all extend lengths are on the device.
         """
-        assert isinstance(self.extend_seq_lens, tuple), "prompts are cut on the host"
-        assert isinstance(self.extend_prefix_lens, tuple), "prompts are cut on the host"
         assert self.out_cache_loc is not None, "a prepared batch has slots"
         assert running.out_cache_loc is not None, "a prepared batch has slots"
-        prefixes = [length - 1 for length in running.mirror.tolist()]
         slots = torch.cat((self.out_cache_loc, running.out_cache_loc))
-        staged, lens = self.prefill_input_ids_cpu, self.extend_seq_lens
-        before = self.extend_prefix_lens
+        lens, prefixes = self._mixed_lens(running)
+        staged, next_ids = self.prefill_input_ids_cpu, self.next_prompt_ids
         self.merge(running)
         self.mode = ForwardMode.MIXED
         self.prefill_input_ids_cpu = staged
         self.mix_running_indices = running.req_pool_indices
         self.out_cache_loc = slots
-        self.extend_seq_lens = (*lens, *(1 for _ in prefixes))
-        self.extend_prefix_lens = (*before, *prefixes)
+        self.extend_seq_lens, self.extend_prefix_lens = lens, prefixes
+        self.next_prompt_ids = (*next_ids, *(-1 for _ in running.requests))
+
+    def _mixed_lens(
+        self, running: ScheduleBatch
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | tuple[Tensor, Tensor]:
+        """Say how many tokens each request brings, and how many it has before them."""
+        assert isinstance(self.extend_seq_lens, tuple), "prompts are cut on the host"
+        assert isinstance(self.extend_prefix_lens, tuple), "prompts are cut on the host"
+        lens = (*self.extend_seq_lens, *(1 for _ in running.requests))
+        if running.seq_lens_cpu is not None:
+            before = [length - 1 for length in running.seq_lens_cpu.tolist()]
+            return lens, (*self.extend_prefix_lens, *before)
+        prompts = self.staging.upload((self.extend_seq_lens, self.extend_prefix_lens))
+        ones = torch.ones_like(running.seq_lens)
+        mixed = torch.cat((prompts, torch.stack((ones, running.seq_lens - 1))), dim=1)
+        device_lens, device_before = mixed.unbind()
+        return device_lens, device_before
 
     def filter(self, keep: Sequence[int]) -> None:
         """Keep only these requests, by their places in the batch."""
@@ -237,10 +290,9 @@ class ScheduleBatch:
             (self.req_pool_indices_cpu, other.req_pool_indices_cpu)
         )
         self.seq_lens = torch.cat((self.seq_lens, other.seq_lens))
+        bound = _both(self.upper_bound, other.upper_bound)
         self.seq_lens_cpu = _both(self.seq_lens_cpu, other.seq_lens_cpu)
-        self.seq_lens_cpu_upper_bound = _both(
-            self.seq_lens_cpu_upper_bound, other.seq_lens_cpu_upper_bound
-        )
+        self.seq_lens_cpu_upper_bound = bound if self.seq_lens_cpu is None else None
         self._forget_the_step()
 
     def copy(self) -> ScheduleBatch:
@@ -253,9 +305,16 @@ class ScheduleBatch:
         assert self.seq_lens_cpu is not None, "outside speculative decode the mirror is kept"
         return self.seq_lens_cpu
 
+    @property
+    def upper_bound(self) -> Tensor | None:
+        """[B] int64, host: never below `seq_lens`; the mirror is the tightest bound there is."""
+        bound = self.seq_lens_cpu_upper_bound
+        return self.seq_lens_cpu if bound is None else bound
+
     def _forget_the_step(self) -> None:
         """Drop what was of the last step alone."""
-        self.seq_lens_sum = None
+        self.seq_lens_sum = self.spec_info = None
+        self.next_prompt_ids = ()
         self.input_ids = self.prefill_input_ids_cpu = self.mix_running_indices = None
         self.input_ids_pending = False
         self.out_cache_loc = self.extend_seq_lens = self.extend_prefix_lens = None
@@ -263,3 +322,12 @@ class ScheduleBatch:
 
 def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return None if one is None or other is None else torch.cat((one, other))
+
+
+def _plus_one(lengths_cpu: Tensor | None) -> Tensor | None:
+    return None if lengths_cpu is None else lengths_cpu + 1
+
+
+def _next_prompt_id(request: Request) -> int:
+    """Return the token that a prompt goes on by behind what was launched of it; -1 at its end."""
+    return request.prefill[request.num_prefilled] if request.num_left_to_prefill else -1

@@ -12,7 +12,6 @@ import torch
 from torch.distributed import ProcessGroup
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
@@ -37,9 +36,13 @@ from backend_caps.runtime.pools import make_pools
 from backend_caps.runtime.prompts import check_length, checked_tokens
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.scheduler import NewToken, Scheduler
+from backend_caps.runtime.speculative.mask import mask_size
+from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculative.target import TargetRunner, states_of
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.runtime.step import StepLauncher
+from backend_caps.runtime.stepping import make_two_batch, plain_stepping, speculative_stepping
 from backend_caps.runtime.worker import Worker
 from backend_caps.startup.configure import check_device
 
@@ -53,6 +56,8 @@ class Engine:
         device: where the model runs.
         options: room and cutting.
         observer: is told of every step.
+        draft_model_path: a Hugging Face folder of what drafts: an EAGLE head or a small model, as
+            the plan's `--speculative-algorithm` says.
         streams: the device's, where its declared traits are not the ones to use.
 
     Raises:
@@ -67,9 +72,12 @@ class Engine:
         *,
         options: EngineOptions | None = None,
         observer: StepObserver | None = None,
+        draft_model_path: str | Path | None = None,
         streams: DeviceStreams | None = None,
     ) -> None:
         check_flags(plan.flags)
+        self.speculation = SpecSettings.from_flags(plan.flags)
+        lookahead = 0 if self.speculation is None else self.speculation.lookahead
         if streams is None:
             check_device(device)
         self.plan = plan
@@ -83,19 +91,34 @@ class Engine:
             self.device,
             dtype=self.options.dtype,
             num_positions=plan.flags.context_length,
+            lookahead=lookahead,
         )
         check_fit(plan, self.model, self.streams)
-        self.memory, site = make_pools(plan, self.model, self.options, self.staging)
+        self.memory, site = make_pools(plan, self.model, self.options, self.staging, lookahead)
         self.backends = PhaseBackends(plan.uses, Role.TARGET, site)
-        self.relay = FutureMap.from_plan(
-            plan, pool_size=self.memory.rows.pool_size, device=self.device, streams=self.streams
-        )
-        self.graph_choices = choose_graphs(plan, self.streams.traits, buckets_of(self.options))
-        self._worker = Worker(self.model, self.backends, self._capture())
+        two_batch = make_two_batch(plan, self.model, self.backends, site)
+        buckets = buckets_of(self.options, self.speculation)
+        self.graph_choices = choose_graphs(plan, self.streams.traits, buckets)
+        graphs = self._capture()
+        self._worker = Worker(self.model, self.backends, graphs, two_batch)
+        if self.speculation is None:
+            self._stepping = plain_stepping(plan, self._worker, self.memory, self.staging)
+        else:
+            self._stepping = speculative_stepping(
+                plan,
+                self.speculation,
+                target=TargetRunner(self.model, self.backends, graphs, two_batch),
+                memory=self.memory,
+                pools=site,
+                staging=self.staging,
+                draft_model_path=draft_model_path,
+            )
+        self.relay = self._stepping.relay
         self.waiting = WaitingLine(
             self.memory,
             max_prefill_tokens=self.options.max_prefill_tokens,
             chunked_prefill_size=self.options.chunked_prefill_size,
+            num_slots_behind=0 if self.speculation is None else self.speculation.prompt_slots,
         )
         self.scheduler = self._make_scheduler(observer or NoObserver())
         self._num_requests = 0
@@ -273,7 +296,7 @@ class Engine:
 
     def _make_scheduler(self, observer: StepObserver) -> Scheduler:
         launcher = StepLauncher(
-            worker=self._worker,
+            runner=self._stepping.runner,
             relay=self.relay,
             staging=self.staging,
             step_streams=self.step_streams,
@@ -284,6 +307,7 @@ class Engine:
             staging=self.staging,
             step_streams=self.step_streams,
             waiting=self.waiting,
+            decoding=self._stepping.decoding,
             mixed=self.plan.flags.enable_mixed_chunk,
             observer=observer,
         )
@@ -295,10 +319,20 @@ class Engine:
 
     def _capture(self) -> Mapping[Phase, GraphRunner]:
         return capture_graphs(
-            self.model,
+            self.model if self.speculation is None else states_of(self.model),
             self.backends,
             self.plan,
             self.graph_choices,
             streams=self.streams,
             stream=self.step_streams.forward,
+            mask_size=self._mask_size(),
         )
+
+    def _mask_size(self) -> int:
+        """Count the entries of the largest tree mask that a graph may read."""
+        own = self.speculation
+        if own is None or own.is_chain:
+            return 0
+        batch_size = self.options.max_running_requests
+        width = self.memory.rows.req_to_token.shape[1]
+        return mask_size(batch_size, own.num_draft_tokens, seq_lens_sum=None, max_context_len=width)

@@ -265,6 +265,21 @@ class ImplementationError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class MissingDraftModelError(BackendCapsError):
+    """An algorithm drafts with a model, and nobody named one."""
+
+    algorithm: str
+
+    @property
+    def message(self) -> str:
+        """The algorithm, and where a model is named."""
+        return (
+            f"--speculative-algorithm {self.algorithm} drafts with a model, and none was given; a "
+            f"Hugging Face folder of one was expected. Name it: Engine(..., draft_model_path=...)."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class SpeculationError(BackendCapsError):
     """A flag asks for a speculation that there is not."""
 

@@ -97,7 +97,7 @@ class ForwardBatch:
             out_cache_loc=batch.out_cache_loc,
             seq_lens_cpu=batch.seq_lens_cpu,
             seq_lens_sum=_total(batch),
-            seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound,
+            seq_lens_cpu_upper_bound=batch.upper_bound,
             sampling=sampling_of(batch, staging),
         )
         if batch.extend_seq_lens is None:

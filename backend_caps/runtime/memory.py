@@ -28,10 +28,17 @@ class ReqToTokenPool:
         max_context_len: the tokens of the longest request.
         page_size: tokens a page; rows are as wide as whole pages.
         device: where the table is.
+        lookahead: slots behind the longest request that speculative steps write to.
     """
 
     def __init__(
-        self, *, max_requests: int, max_context_len: int, page_size: int, device: torch.device
+        self,
+        *,
+        max_requests: int,
+        max_context_len: int,
+        page_size: int,
+        device: torch.device,
+        lookahead: int = 0,
     ) -> None:
         for name, value in (
             ("max_requests", max_requests),
@@ -42,7 +49,8 @@ class ReqToTokenPool:
                 raise PoolShapeError(field=name, value=value)
         self.max_context_len = max_context_len
         self.page_size = page_size
-        width = num_pages_of(max_context_len, page_size) * page_size
+        self.lookahead = lookahead
+        width = num_pages_of(max_context_len + lookahead, page_size) * page_size
         self.req_to_token = torch.zeros(max_requests + 1, width, dtype=torch.int32, device=device)
         """[P, W] int32, device: the slot of each token; row 0 is the padding row."""
         self._free = list(range(max_requests, 0, -1))
@@ -132,6 +140,18 @@ class TokenToKVPool:
         keys, values = self._keys[layer.layer_id], self._values[layer.layer_id]
         keys.index_put_((loc,), k.to(keys.dtype))
         values.index_put_((loc,), v.to(values.dtype))
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Move keys and values of all layers between slots.
+
+        sources  [T] int64, device
+        targets  [T] int64, device  unique; what is read is read before anything is written
+
+        Stream: the current one. Sync: none. Allocates: what is moved, a layer at a time.
+        Keeps: nothing. Capture: yes.
+        """
+        for buffer in (*self._keys, *self._values):
+            buffer.index_put_((targets,), buffer.index_select(0, sources))
 
 
 class PagePool:

@@ -25,6 +25,7 @@ from backend_caps.runtime.errors import (
 )
 from backend_caps.runtime.graphs import Bucket, mixed_buckets, uniform_buckets
 from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.speculative.settings import SpecSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +65,20 @@ class EngineOptions:
                 raise PoolShapeError(field=name, value=size)
 
 
-def buckets_of(options: EngineOptions) -> Mapping[Phase, Sequence[Bucket]]:
-    """List the sizes of batch that the options name, up to the largest that can be."""
+def buckets_of(
+    options: EngineOptions, speculation: SpecSettings | None = None
+) -> Mapping[Phase, Sequence[Bucket]]:
+    """List the sizes of batch that the options name, up to the largest that can be.
+
+    An engine that speculates verifies instead of decoding, and runs prompts eagerly: a draft head
+    wants the hidden state of each of their tokens, and a graph keeps the last ones.
+    """
     most, sizes = options.max_running_requests, options.graph_batch_sizes
-    smaller = [size for size in sizes if size < most]
+    batch_sizes = (*(size for size in sizes if size < most), most) if sizes else ()
+    if speculation is not None:
+        return {Phase.VERIFY: uniform_buckets(batch_sizes, speculation.num_draft_tokens)}
     return {
-        Phase.DECODE: uniform_buckets((*smaller, most)) if sizes else (),
+        Phase.DECODE: uniform_buckets(batch_sizes),
         Phase.PREFILL: mixed_buckets(most, options.graph_token_counts),
     }
 
@@ -87,8 +96,6 @@ def check_flags(flags: ServerFlags) -> None:
     """
     kv_cache_dtype = flags.kv_cache_dtype
     asked = {
-        f"--speculative-algorithm {flags.speculative_algorithm}": flags.speculative_algorithm,
-        "--enable-two-batch-overlap": flags.enable_two_batch_overlap,
         "--enable-dp-attention": flags.enable_dp_attention,
         "--enable-kv-cache-sharding": flags.enable_kv_cache_sharding,
         f"--disaggregation-mode {flags.disaggregation_mode}": flags.disaggregation_mode != "null",

@@ -33,12 +33,14 @@ def checked_tokens(prompt: Sequence[int], vocab_size: int) -> tuple[int, ...]:
 def check_length(num_prompt_tokens: int, max_new_tokens: int, memory: RequestMemory) -> None:
     """Refuse a request that could never run. Its last token's keys are not stored.
 
+    Speculative steps write behind its end, so its pages have to reach further.
+
     Raises:
         RequestTooLongError: it is longer than the context, or than the whole KV cache.
     """
     limits = {
         "the context": memory.rows.max_context_len,
-        "the KV cache": memory.pages.num_pages * memory.page_size,
+        "the KV cache": memory.pages.num_pages * memory.page_size - memory.rows.lookahead,
     }
     for name, limit in limits.items():
         if num_prompt_tokens + max_new_tokens - 1 > limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -107,7 +108,10 @@ class Request:
     prefill: tuple[int, ...] = ()
     """What this stay prefills: the prompt, and whatever was made of the output before it."""
     num_launched: int = 0
-    """Tokens of this stay's output that were launched; the host may not have seen all."""
+    """Tokens of this stay's output that were launched, at least: a speculative step under way
+    counts as one. The host may not have seen all."""
+    num_steps_under_way: int = 0
+    """Decode steps of this stay whose results the host has not processed."""
     num_retractions: int = 0
 
     @property
@@ -121,6 +125,19 @@ class Request:
         return len(self.prefill) - self.num_prefilled
 
     @property
+    def num_made(self) -> int:
+        """Tokens of this stay's output that the host has seen."""
+        return len(self.prompt) + len(self.output) - len(self.prefill)
+
+    @property
+    def committed_len(self) -> int:
+        """Tokens of this stay whose keys and values are stored for good, as far as the host knows.
+
+        The last token's are not: they come with the step that it is the input of.
+        """
+        return len(self.prefill) + max(0, self.num_made - 1)
+
+    @property
     def is_launched_out(self) -> bool:
         """Whether every token that it may make is made or under way."""
         num_before = len(self.prefill) - len(self.prompt)
@@ -130,11 +147,23 @@ class Request:
         """Begin a stay in a row."""
         self.row, self.generation = row, generation
         self.prefill = (*self.prompt, *self.output)
-        self.num_prefilled = self.num_launched = 0
+        self.num_prefilled = self.num_launched = self.num_steps_under_way = 0
 
     def leave(self) -> None:
         """End the stay; whatever of it is under way is nobody's."""
         self.row = self.generation = 0
+
+    def take_step(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Append what a step made, up to the end of the output; return what was appended."""
+        self.num_launched += len(tokens) - 1
+        if self.num_made:  # the first token is the prompt's, and no decode step's
+            self.num_steps_under_way -= 1
+        before = len(self.output)
+        for token in tokens:
+            self.take(token)
+            if self.is_finished:
+                break
+        return self.output[before:]
 
     def take(self, token: int) -> None:
         """Append a token, and end the output where it is the last one."""

@@ -20,6 +20,7 @@ import torch
 from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.batch import ScheduleBatch
+from backend_caps.runtime.decoding import Decoding
 from backend_caps.runtime.errors import ForeignRequestError
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import FinishReason, Request
@@ -46,6 +47,7 @@ class Scheduler:
         staging: carries host numbers to the device.
         step_streams: the streams of `launcher`.
         waiting: the requests that are not running yet.
+        decoding: how running requests go on.
         mixed: whether decode rows join steps of prompts.
         observer: is told of every processed step.
     """
@@ -58,6 +60,7 @@ class Scheduler:
         staging: Staging,
         step_streams: StepStreams,
         waiting: WaitingLine,
+        decoding: Decoding,
         mixed: bool,
         observer: StepObserver,
     ) -> None:
@@ -67,6 +70,7 @@ class Scheduler:
         self._streams = staging.streams
         self._schedule_stream = step_streams.schedule
         self._waiting = waiting
+        self._decoding = decoding
         self._mixed = mixed
         self._observer = observer
         self._running = ScheduleBatch.empty(memory, staging)
@@ -106,22 +110,25 @@ class Scheduler:
 
     @torch.inference_mode()
     def step_overlapped(self) -> Sequence[NewToken]:
-        """Launch the next step, then process the result of the one before."""
+        """Launch the next step, then process the result of the one before.
+
+        Where drafts are looked up on the host, that result comes first: they continue it.
+        """
         with self._streams.using(self._schedule_stream):
+            made = self._settle(None) if self._decoding.follows_results else ()
             clock = StepClock(now_s())
-            batch = self._next_batch()
+            batch = self._next_batch(clock)
             step = None if batch is None else self._launcher.launch(batch, clock)
             if step is not None:
                 self._launcher.barrier(step)
-            done, self._in_flight = self._in_flight, step
-            return () if done is None else self._process(done)
+            return (*made, *self._settle(step))
 
     @torch.inference_mode()
     def step_plain(self) -> Sequence[NewToken]:
         """Launch the next step, and process its result."""
         with self._streams.using(self._schedule_stream):
             clock = StepClock(now_s())
-            batch = self._next_batch()
+            batch = self._next_batch(clock)
             return () if batch is None else self._process(self._launcher.launch(batch, clock))
 
     @torch.inference_mode()
@@ -131,32 +138,41 @@ class Scheduler:
             batch = ScheduleBatch.empty(self._memory, self._staging)
             self._process(self._launcher.launch(batch, StepClock(now_s())))
 
-    def _next_batch(self) -> ScheduleBatch | None:
-        """Choose the next step: prompts first, else a token of every running request."""
+    def _settle(self, step: Step | None) -> Sequence[NewToken]:
+        """Put a step in the place of the one under way, and process that one's result."""
+        done, self._in_flight = self._in_flight, step
+        return () if done is None else self._process(done)
+
+    def _next_batch(self, clock: StepClock) -> ScheduleBatch | None:
+        """Choose the next step: prompts first, else every running request goes on."""
         self._join_running()
         self._drop_done()
         mixes = self._mixed and self._make_room()
         stretches = self._waiting.admit(len(self._running.requests))
         if not stretches:
-            return self._decode_batch()
+            return self._decode_batch(clock)
         batch = ScheduleBatch.prepare_for_extend(
             [stretch.request for stretch in stretches],
             [stretch.num_tokens for stretch in stretches],
             self._memory,
             self._staging,
+            self._waiting.num_slots_behind,
         )
+        self._decoding.enter(batch.requests)
         if mixes:
-            self._running.prepare_for_decode()
+            self._decoding.prepare_mixed(self._running, clock)
+            _count_steps(self._running)
             batch.mix_with_running(self._running)
             self._running = ScheduleBatch.empty(self._memory, self._staging)
         self._last = batch
         _count_launched(batch)
         return batch
 
-    def _decode_batch(self) -> ScheduleBatch | None:
+    def _decode_batch(self, clock: StepClock) -> ScheduleBatch | None:
         if not self._make_room():
             return None
-        self._running.prepare_for_decode()
+        self._decoding.prepare(self._running, clock)
+        _count_steps(self._running)
         _count_launched(self._running)
         return self._running
 
@@ -178,14 +194,13 @@ class Scheduler:
         self._running.filter(keep)
 
     def _make_room(self) -> bool:
-        """Retract until a token of each running request fits; tell whether any can be made now.
+        """Retract until a step of each running request fits; tell whether any can be run now.
 
         Nobody is retracted for pages that the step under way gives back at its end.
         """
         requests, memory = self._running.requests, self._memory
-        lengths = self._running.mirror.tolist()
         rows = [request.row for request in requests]
-        missing = memory.pages_missing(rows, [length + 1 for length in lengths])
+        missing = memory.pages_missing(rows, self._decoding.reach(self._running))
         if sum(missing) <= memory.pages.num_free:
             return bool(requests)
         if sum(missing) <= memory.pages.num_free + self._num_pages_coming():
@@ -214,15 +229,18 @@ class Scheduler:
         """Take in a step's tokens, and let go of the requests that they end."""
         batch = step.batch
         made: list[NewToken] = []
+        going_on: list[Request] = []
         tokens = self._launcher.tokens(step)
         results = zip(batch.requests, batch.generations, batch.samples, tokens, strict=True)
-        for request, generation, samples, token in results:
+        for request, generation, samples, own in results:
             if not samples or request.generation != generation:
                 continue  # its prompt goes on, or it has left since
-            request.take(token)
-            made.append(NewToken(request, token))
+            made += [NewToken(request, token) for token in request.take_step(own)]
             if request.is_finished:
                 self._let_go(request)
+            else:
+                going_on.append(request)
+        self._decoding.commit(going_on)
         step.clock.done_s = now_s()
         self._observer.observe(self._stats(step, len(made)))
         return made
@@ -246,7 +264,7 @@ class Scheduler:
             num_waiting=len(self._waiting),
             num_retracted=num_retracted,
             total_seq_lens=total_seq_lens(batch),
-            waits_for_lengths=batch.spec_info is not None and batch.seq_lens_cpu is not None,
+            waits_for_lengths=step.clock.num_lengths > 0,
             bytes_to_host=step.bytes_to_host,
             bytes_to_device=step.bytes_to_device,
             replayed=step.replayed,
@@ -255,6 +273,12 @@ class Scheduler:
 
 
 def _count_launched(batch: ScheduleBatch) -> None:
-    """Count the token that a step makes for each request which it makes one for."""
+    """Count the token that a step makes, at least, for each request which it makes one for."""
     for request, samples in zip(batch.requests, batch.samples, strict=True):
         request.num_launched += samples
+
+
+def _count_steps(running: ScheduleBatch) -> None:
+    """Count a decode step of each request."""
+    for request in running.requests:
+        request.num_steps_under_way += 1

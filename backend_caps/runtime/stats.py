@@ -35,6 +35,8 @@ class StepClock:
     """It had the tokens."""
     done_s: float = 0.0
     """It had handed them to their requests."""
+    num_lengths: int = 0
+    """Requests whose lengths it waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs import GraphRunner
 from backend_caps.runtime.model import LlamaModel, sample_tokens
+from backend_caps.runtime.two_batch import TwoBatchRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,10 @@ class StepOutput:
     """What a step leaves on the device."""
 
     tokens: Tensor
-    """[B] int64, device: a token of each request."""
+    """[B] int64, device: a token of each request; of a speculative step [B, 1 + A], how many tokens
+    each request got, and the tokens, of which it accepts at most A."""
+    num_tokens: int
+    """Tokens that the forwards computed."""
     reads_done: EventLike | None = None
     """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
     replayed: bool = False
@@ -35,6 +39,7 @@ class Worker:
         model: the model.
         backends: its attention, by phase.
         graphs: what was captured, by phase.
+        two_batch: runs eager forwards in two halves; None runs them whole.
     """
 
     def __init__(
@@ -42,10 +47,12 @@ class Worker:
         model: LlamaModel,
         backends: PhaseBackends,
         graphs: Mapping[Phase, GraphRunner],
+        two_batch: TwoBatchRunner | None = None,
     ) -> None:
         self._model = model
         self._backends = backends
         self._graphs = graphs
+        self._two_batch = two_batch
 
     def forward(self, batch: ForwardBatch) -> StepOutput:
         """Run a step's forward, and choose its tokens.
@@ -54,16 +61,24 @@ class Worker:
         declares `sync_free_prepare`.
         """
         if batch.mode is ForwardMode.IDLE:
-            return StepOutput(tokens=batch.input_ids)
+            return StepOutput(tokens=batch.input_ids, num_tokens=0)
         phase = batch.mode.phase
         graphs = self._graphs.get(phase)
         if graphs is not None and graphs.holds(batch):
             replayed = graphs.replay(batch)
-            tokens = sample_tokens(replayed.logits, batch.sampling)
-            return StepOutput(tokens=tokens, reads_done=replayed.reads_done, replayed=True)
-        return StepOutput(tokens=sample_tokens(self._eager(batch, phase), batch.sampling))
+            tokens = sample_tokens(replayed.output, batch.sampling)
+            return StepOutput(
+                tokens=tokens,
+                num_tokens=batch.num_tokens,
+                reads_done=replayed.reads_done,
+                replayed=True,
+            )
+        tokens = sample_tokens(self._eager(batch, phase), batch.sampling)
+        return StepOutput(tokens=tokens, num_tokens=batch.num_tokens)
 
     def _eager(self, batch: ForwardBatch, phase: Phase) -> Tensor:
+        if self._two_batch is not None:
+            return self._two_batch(batch, phase)
         backend = self._backends.of(phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)

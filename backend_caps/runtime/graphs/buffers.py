@@ -42,6 +42,15 @@ class StaticBatch:
     of_tokens: Tensor
     """[3, Tg] int64, device: every tensor that has an entry a token."""
 
+    def holds(self, batch: ForwardBatch) -> bool:
+        """Tell whether a batch can be padded to this share. Sync: none; no length is read."""
+        own, new = self.forward.tree_mask, batch.tree_mask
+        if (own is None) is not (new is None):
+            return False
+        if own is not None and new is not None and new.shape[0] > own.shape[0]:
+            return False
+        return self.bucket.holds(batch)
+
     def clear(self) -> None:
         """Make every request and token padding.
 
@@ -64,7 +73,8 @@ class StaticBatch:
         if batch.num_tokens < self.bucket.num_tokens:
             self.of_tokens[:, batch.num_tokens :].zero_()
         for own, new in _pairs(self.forward, batch):
-            own[: new.shape[0]].copy_(new)
+            if own is not new:  # a mask may have been made in place
+                own[: new.shape[0]].copy_(new)
         is_mixed = self.forward.extend_seq_lens is not None
         return replace(
             self.forward,
@@ -84,15 +94,20 @@ class GraphBuffers:
     Args:
         buckets: what it has to hold.
         device: where it is.
+        mask_size: entries of the tree masks of uniform batches; 0: their tokens are no trees.
     """
 
-    def __init__(self, buckets: Iterable[Bucket], device: torch.device) -> None:
+    def __init__(self, buckets: Iterable[Bucket], device: torch.device, mask_size: int = 0) -> None:
         sizes = [(own.batch_size, own.num_tokens) for own in buckets]
         self.max_batch_size, self.max_num_tokens = (
             max(column) for column in zip(*sizes, strict=True)
         )
         self._of_requests = _zeros(5, self.max_batch_size, device)
         self._of_tokens = _zeros(3, self.max_num_tokens, device)
+        self.tree_mask = (
+            torch.ones(mask_size, dtype=torch.bool, device=device) if mask_size else None
+        )
+        """[M] bool, device: where graphs read masks, written before each replay; None: nowhere."""
 
     def share_of(self, bucket: Bucket, host_seq_lens: HostSeqLens) -> StaticBatch:
         """Return the part that one bucket's graph reads.
@@ -124,6 +139,7 @@ class GraphBuffers:
             extend_seq_lens_cpu=no_tokens,
             extend_prefix_lens_cpu=no_tokens,
             last_token_indices=last if is_mixed else None,
+            tree_mask=self.tree_mask if bucket.kind is BatchKind.UNIFORM_BATCH else None,
         )
         return StaticBatch(
             bucket=bucket, forward=forward, of_requests=of_requests, of_tokens=of_tokens
@@ -146,9 +162,10 @@ def _pairs(static: ForwardBatch, batch: ForwardBatch) -> Iterable[tuple[Tensor, 
         (static.extend_seq_lens, batch.extend_seq_lens),
         (static.extend_prefix_lens, batch.extend_prefix_lens),
         (static.last_token_indices, batch.last_token_indices),
+        (static.tree_mask, batch.tree_mask),
     ):
         if own is not None:
-            assert new is not None, "a mixed batch has its extend lengths on the device"
+            assert new is not None, "a graph is found by what a batch has"
             yield own, new
 
 

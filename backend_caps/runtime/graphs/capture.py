@@ -24,6 +24,7 @@ def capture_graphs(
     *,
     streams: DeviceStreams,
     stream: StreamLike,
+    mask_size: int = 0,
 ) -> Mapping[Phase, GraphRunner]:
     """Capture what was chosen, phase by phase.
 
@@ -38,6 +39,7 @@ def capture_graphs(
         streams: the device's.
         stream: what is captured on: the forward stream, on which graphs are replayed. It waits
             for the current one, on which the model was loaded.
+        mask_size: entries of the tree masks of uniform batches; 0: their tokens are no trees.
     """
     chosen: dict[Phase, list[Bucket]] = {}
     for choice in choices:
@@ -50,7 +52,7 @@ def capture_graphs(
     stream.wait_stream(streams.current_stream())
     with streams.using(stream):
         every = [bucket for buckets in chosen.values() for bucket in buckets]
-        buffers = GraphBuffers(every, streams.device)
+        buffers = GraphBuffers(every, streams.device, mask_size)
         memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
         for backend in {id(own): own for own in map(backends.of, chosen)}.values():
             backend.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)

@@ -21,7 +21,7 @@ from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
 
 
 class Model(Protocol):
-    """What is captured: a model's forward."""
+    """What is captured: a model's forward, or that of a part of it."""
 
     def __call__(
         self,
@@ -31,16 +31,17 @@ class Model(Protocol):
         last_token_indices: Tensor | None,
         /,
     ) -> Tensor:
-        """Score what may come after each request's last token, or after every token."""
+        """Return a row for each request's last token, or for every token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """What a replay leaves on the device."""
 
-    logits: Tensor
-    """[B, V] after each request's last token, or [T, V] where the batch names no last tokens. A
-    view of the graph's own memory: its next replay overwrites it, in stream order."""
+    output: Tensor
+    """What the model returned: [B, V] after each request's last token, or a row for each of the T
+    tokens where the batch names no last ones. A view of the graph's own memory: its next replay
+    overwrites it, in stream order."""
     reads_done: EventLike | None
     """Behind the replay's last read of shared buffers; None where nobody knows it. Under IN_REPLAY
     it is the graph's own, which its next replay moves on: who waits later waits for that one."""
@@ -59,7 +60,7 @@ class GraphMemory:
 class _Captured:
     static: StaticBatch
     graph: GraphLike
-    logits: Tensor
+    output: Tensor
     """Kept, so that no other graph of the pool is given its memory."""
     reads_done: EventLike | None
     """What every replay records, under IN_REPLAY."""
@@ -120,10 +121,18 @@ class GraphRunner:
         marked = self._mark(SharedReadsEnd.PRE_REPLAY)
         captured.graph.replay()
         marked = marked or captured.reads_done or self._mark(SharedReadsEnd.POST_REPLAY)
-        return Replayed(logits=_logits_of(batch, captured), reads_done=marked)
+        return Replayed(output=_output_of(batch, captured), reads_done=marked)
+
+    def mask_buffer(self, batch_size: int) -> Tensor | None:
+        """Return the memory that graphs read tree masks from.
+
+        returns  [M] bool, device  None where no graph holds so many requests, or reads masks
+        """
+        largest = max((own.static.bucket.batch_size for own in self._smallest_first), default=0)
+        return self._memory.buffers.tree_mask if batch_size <= largest else None
 
     def _find(self, batch: ForwardBatch) -> _Captured | None:
-        return next((own for own in self._smallest_first if own.static.bucket.holds(batch)), None)
+        return next((own for own in self._smallest_first if own.static.holds(batch)), None)
 
     def _mark(self, point: SharedReadsEnd) -> EventLike | None:
         """Record the end of the reads here, where this is the point."""
@@ -151,8 +160,8 @@ class GraphRunner:
             if self.shared_reads_end is SharedReadsEnd.IN_REPLAY:
                 reads_done = streams.external_event()
                 reads_done.record(stream)
-            logits = self._forward(static.forward)
-        return _Captured(static=static, graph=graph, logits=logits, reads_done=reads_done)
+            output = self._forward(static.forward)
+        return _Captured(static=static, graph=graph, output=output, reads_done=reads_done)
 
     def _forward(self, batch: ForwardBatch) -> Tensor:
         context = ForwardContext(self._backend, batch)
@@ -166,10 +175,10 @@ def marked_reads_end(declared: SharedReadsEnd, traits: DeviceTraits) -> SharedRe
     return declared
 
 
-def _logits_of(batch: ForwardBatch, captured: _Captured) -> Tensor:
-    """View the rows of what the graph scored that the batch asks for."""
+def _output_of(batch: ForwardBatch, captured: _Captured) -> Tensor:
+    """View the rows of what the graph computed that the batch asks for."""
     each = captured.static.bucket.tokens_each
     if each is None:
-        return captured.logits[: batch.batch_size]
-    scored = captured.logits[: batch.num_tokens]
-    return scored if batch.last_token_indices is None else scored[each - 1 :: each]
+        return captured.output[: batch.batch_size]
+    computed = captured.output[: batch.num_tokens]
+    return computed if batch.last_token_indices is None else computed[each - 1 :: each]

@@ -26,6 +26,7 @@ def load_llama(
     *,
     dtype: torch.dtype | None = None,
     num_positions: int | None = None,
+    lookahead: int = 0,
 ) -> LlamaModel:
     """Load a decoder from a folder that `save_pretrained` of transformers wrote.
 
@@ -40,6 +41,7 @@ def load_llama(
         device: where the model is.
         dtype: float32 or bfloat16; by default what the config says, and float32 if it says nothing.
         num_positions: longest context that is computed; by default what the config says.
+        lookahead: positions behind it that speculative steps compute, and drop.
 
     Raises:
         ModelFileMissingError: the folder lacks a file.
@@ -56,7 +58,8 @@ def load_llama(
         # On the meta device a model has names and shapes, and takes no memory.
         hollow = LlamaModel(config, torch.device("meta"), chosen, num_positions=1)
         check_weights(folder, hollow, stored, set(_redundant(config, stored)))
-        model = LlamaModel(config, torch.device(device), chosen, num_positions)
+        context = config.max_position_embeddings if num_positions is None else num_positions
+        model = LlamaModel(config, torch.device(device), chosen, context + lookahead)
         fill_weights(model, stored)
     return model
 

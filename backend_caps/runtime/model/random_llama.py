@@ -26,11 +26,13 @@ _GAINS: Mapping[str, float] = MappingProxyType(
     }
 )
 """How much larger some weights are than those that keep a vector's length."""
-_SCORE_SCALE = 4.0
+_ADDING = ("o_proj.weight", "down_proj.weight")
+"""What a layer adds to a token is made by these."""
+SCORE_SCALE = 4.0
 """The logits' standard deviation: the likeliest token stands out against rounding."""
 
 
-def random_llama(
+def random_llama(  # noqa: PLR0913 - sizes, each known by its name
     folder: str | Path,
     *,
     seed: int = 0,
@@ -42,6 +44,7 @@ def random_llama(
     max_position_embeddings: int = 2048,
     dtype: torch.dtype = torch.float32,
     tie: bool = False,
+    later_gain: float | None = None,
 ) -> LlamaConfig:
     """Write a model with random weights as a Hugging Face folder, and return its config.
 
@@ -59,6 +62,9 @@ def random_llama(
         max_position_embeddings: its longest context.
         dtype: of the weights, float32 or bfloat16.
         tie: the LM head's weight is the embedding's.
+        later_gain: makes a target that is easy to draft for: scales what the layers after the first
+            add, and gives all embeddings one length, as an EAGLE head has no norm for them. The
+            less it is, the oftener a draft made of the first layer is right.
 
     Raises:
         ModelConfigError: a size is none that a model can have.
@@ -82,23 +88,37 @@ def random_llama(
     }
     (path / "config.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     config = LlamaConfig.from_folder(path)
-    weights = _random_weights(config, seed, dtype)
+    weights = _random_weights(config, seed, dtype, later_gain)
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     return config
 
 
-def _random_weights(config: LlamaConfig, seed: int, dtype: torch.dtype) -> dict[str, Tensor]:
+def _random_weights(
+    config: LlamaConfig, seed: int, dtype: torch.dtype, later_gain: float | None
+) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     hollow = LlamaModel(config, torch.device("meta"), dtype, num_positions=1)
-    return {
-        name: _random(name, weight.shape, generator).to(dtype)
+    weights = {
+        name: random_weight(name, weight.shape, generator)
         for name, weight in hollow.named_weights()
     }
+    if later_gain is not None:
+        _ease_drafting(weights, later_gain)
+    return {name: weight.to(dtype) for name, weight in weights.items()}
 
 
-def _random(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+def _ease_drafting(weights: Mapping[str, Tensor], later_gain: float) -> None:
+    for name, weight in weights.items():
+        if name.endswith(_ADDING) and not name.startswith("model.layers.0."):
+            weight.mul_(later_gain)
+    embedding = weights["model.embed_tokens.weight"]
+    embedding.div_(embedding.norm(dim=-1, keepdim=True))
+
+
+def random_weight(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Draw the weight of that name, in float32."""
     if name == "model.norm.weight":
-        return torch.full(shape, _SCORE_SCALE)
+        return torch.full(shape, SCORE_SCALE)
     if len(shape) == 1:
         return torch.ones(shape)
     gain = next((gain for end, gain in _GAINS.items() if name.endswith(end)), 1.0)

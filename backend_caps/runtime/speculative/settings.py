@@ -70,9 +70,7 @@ class SpecSettings:
             algorithm=algorithm,
             topk=topk,
             num_steps=num_steps,
-            num_draft_tokens=_num_draft_tokens(
-                topk, num_steps, flags.speculative_num_draft_tokens
-            ),
+            num_draft_tokens=_num_draft_tokens(topk, num_steps, flags.speculative_num_draft_tokens),
         )
 
     @property
@@ -84,6 +82,19 @@ class SpecSettings:
     def is_chain(self) -> bool:
         """Whether every draft has one continuation."""
         return self.topk == 1
+
+    @property
+    def prompt_slots(self) -> int:
+        """The slots behind a prompt that its step writes to: a small model reads one token more."""
+        return 1 if self.algorithm is Algorithm.STANDALONE else 0
+
+    @property
+    def lookahead(self) -> int:
+        """How far behind the longest context a step may write.
+
+        The host learns one step late that a context is complete, so one more step starts behind it.
+        """
+        return self.accept_tokens + self.num_slots
 
     @property
     def num_slots(self) -> int:

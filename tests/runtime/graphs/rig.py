@@ -233,7 +233,7 @@ class Rig:
 
     def replayed(self, batch: ForwardBatch) -> Tensor:
         """Run a forward by its graph: the logits, host."""
-        return self.on_host(self.replay(batch).logits)
+        return self.on_host(self.replay(batch).output)
 
     def cache(self) -> Tensor:
         """Copy what requests own of the KV cache to the host: [layers * 2, S - 1, ...]."""

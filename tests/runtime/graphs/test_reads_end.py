@@ -40,7 +40,7 @@ def overwritten(rig: Rig, replayed: Replayed) -> Tensor:
     with rig.streams.using(schedule):
         rig.site.req_to_token_pool.req_to_token.zero_()
     schedule.synchronize()
-    return rig.on_host(replayed.logits)
+    return rig.on_host(replayed.output)
 
 
 @pytest.mark.parametrize("schedule", systematic_schedules(3), ids=str)

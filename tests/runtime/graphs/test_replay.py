@@ -115,8 +115,8 @@ def test_replay_returns_a_view_that_the_next_one_overwrites(streams: DeviceStrea
     rig = Rig(streams, BUCKETS[SINGLE][-1:])
     one, other = (rig.batch(FULL[SINGLE], kind=SINGLE, seed=seed) for seed in (1, 2))
 
-    first = rig.replay(one).logits
-    second = rig.replay(other).logits
+    first = rig.replay(one).output
+    second = rig.replay(other).output
 
     assert first.data_ptr() == second.data_ptr()
     torch.testing.assert_close(rig.on_host(first), rig.eager(other), atol=1e-4, rtol=1e-4)
@@ -127,7 +127,7 @@ def test_replay_leaves_the_logits_of_other_graphs(streams: DeviceStreams) -> Non
     rig = Rig(streams, BUCKETS[SINGLE])
     large, small = (rig.batch(FULL[SINGLE][:size], kind=SINGLE) for size in (4, 1))
 
-    logits = rig.replay(large).logits
+    logits = rig.replay(large).output
     rig.replay(small)
 
     torch.testing.assert_close(rig.on_host(logits), rig.eager(large), atol=1e-4, rtol=1e-4)

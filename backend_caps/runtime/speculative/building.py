@@ -1,0 +1,108 @@
+"""From a plan to what speculates: draft model, backends, relay and runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from backend_caps.capability.kind import Role
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import DraftShape, FutureMap
+from backend_caps.relay.streams import DeviceStreams
+from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.errors import MissingDraftModelError
+from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.model.draft import DraftModel
+from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
+from backend_caps.runtime.pools import Pools, make_cache
+from backend_caps.runtime.speculative.drafter import Drafter
+from backend_caps.runtime.speculative.model_drafter import ModelDrafter
+from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.staging import Staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What drafts, and what the relay carries for it."""
+
+    drafter: Drafter
+    shape: DraftShape | None
+    """None where the draft has no state."""
+    backends: Mapping[Role, PhaseBackends]
+    """The attention of a draft model, by role; none where there is no model."""
+
+
+def make_drafting(
+    plan: Plan,
+    settings: SpecSettings,
+    target: LlamaModel,
+    pools: Pools,
+    staging: Staging,
+    draft_model_path: str | Path | None,
+) -> Drafting:
+    """Load the draft model, and build its attention.
+
+    Raises:
+        MissingDraftModelError: the algorithm drafts with a model, and none is named.
+        BackendCapsError: the model or a backend cannot be had.
+    """
+    if settings.algorithm is Algorithm.NGRAM:
+        return Drafting(drafter=NgramDrafter(settings, staging), shape=None, backends={})
+    if draft_model_path is None:
+        raise MissingDraftModelError(algorithm=settings.algorithm.value)
+    load = load_eagle if settings.algorithm is Algorithm.EAGLE else load_standalone
+    model: DraftModel = load(draft_model_path, target, num_positions=target.num_positions)
+    cache = make_cache(plan, model.config, target, pools.token_to_kv_pool.num_slots)
+    site = replace(pools, token_to_kv_pool=cache)
+    backends = {
+        role: PhaseBackends(plan.uses, role, site) for role in (Role.DRAFT, Role.DRAFT_EXTEND)
+    }
+    table: Tensor = pools.req_to_token_pool.req_to_token
+    hidden_size = target.config.hidden_size if model.reads_hidden else None
+    return Drafting(
+        drafter=ModelDrafter(model, backends, settings, table),
+        shape=DraftShape(
+            topk=settings.topk,
+            hidden_size=hidden_size,
+            dtype=None if hidden_size is None else target.dtype,
+            accept_tokens=settings.accept_tokens,
+        ),
+        backends=backends,
+    )
+
+
+def make_relay(
+    plan: Plan,
+    settings: SpecSettings,
+    shape: DraftShape | None,
+    *,
+    pool_size: int,
+    streams: DeviceStreams,
+) -> FutureMap:
+    """Make the relay of a speculating engine.
+
+    In the plain loop the scheduler has every length, and the relay carries them on the device
+    alone.
+    """
+    return FutureMap(
+        pool_size=pool_size,
+        device=streams.device,
+        host_seq_lens=_host_seq_lens(plan),
+        speculative=True,
+        draft=shape,
+        accept_tokens=settings.accept_tokens,
+        streams=streams,
+    )
+
+
+def _host_seq_lens(plan: Plan) -> HostSeqLens:
+    if not plan.relays_speculation:
+        return HostSeqLens.NONE
+    level = plan["host_seq_lens"].value
+    assert isinstance(level, HostSeqLens), "a plan's level is one of the scale"
+    return level

@@ -1,0 +1,101 @@
+"""The target model in a speculative step: hidden states first, which drafts go on from.
+
+Shapes: B rows to score, T tokens in the batch, H features of a token, V tokens in the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase
+from backend_caps.relay.streams import EventLike
+from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.graphs.runner import Model
+from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.two_batch import TwoBatchRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """What a forward of the target leaves on the device."""
+
+    states: Tensor
+    """[T, H] device: normed, as the LM head and a draft head take them."""
+    reads_done: EventLike | None = None
+    """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
+    replayed: bool = False
+    """Whether a captured graph ran it."""
+
+
+def states_of(model: LlamaModel) -> Model:
+    """Return the part of a model that is captured: all but its LM head.
+
+    A draft head goes on from the states, and the head of the model is one more launch.
+    """
+
+    def compute(
+        input_ids: Tensor,
+        positions: Tensor,
+        context: ForwardContext,
+        last_token_indices: Tensor | None,
+        /,
+    ) -> Tensor:
+        assert last_token_indices is None, "every token of a verify is scored"
+        return model.hidden_states(input_ids, positions, context)
+
+    return compute
+
+
+class TargetRunner:
+    """Run forwards of the target model.
+
+    Args:
+        model: the target.
+        backends: its attention, by phase.
+        graphs: what was captured of its hidden states, by phase.
+        two_batch: runs eager forwards in two halves; None runs them whole.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        backends: PhaseBackends,
+        graphs: Mapping[Phase, GraphRunner],
+        two_batch: TwoBatchRunner | None = None,
+    ) -> None:
+        self.model = model
+        self.backends = backends
+        self._graphs = graphs
+        self._two_batch = two_batch
+
+    def hidden_states(self, batch: ForwardBatch) -> Hidden:
+        """Compute what the LM head scores.
+
+        Stream: the current one, which must be the forward stream. Sync: none, where the backend
+        declares `sync_free_prepare`.
+        """
+        phase = batch.mode.phase
+        graphs = self._graphs.get(phase)
+        if graphs is not None and graphs.holds(batch):
+            replayed = graphs.replay(batch)
+            return Hidden(states=replayed.output, reads_done=replayed.reads_done, replayed=True)
+        if self._two_batch is not None:
+            return Hidden(states=self._two_batch.hidden_states(batch, phase))
+        backend = self.backends.of(phase)
+        backend.init_forward_metadata(batch)
+        context = ForwardContext(backend, batch)
+        return Hidden(states=self.model.hidden_states(batch.input_ids, batch.positions, context))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Score the vocabulary: [B, H] to [B, V] float32, device. Sync: none."""
+        return self.model.lm_head(states)
+
+    def mask_buffer(self, phase: Phase, batch_size: int) -> Tensor | None:
+        """Return the memory that graphs of a phase read tree masks from, where one has room."""
+        graphs = self._graphs.get(phase)
+        return None if graphs is None else graphs.mask_buffer(batch_size)

@@ -1,0 +1,95 @@
+"""How an engine's steps go: what runs them, what relays them, and what the scheduler does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend_caps.capability.kind import Role
+from backend_caps.relay import FutureMap
+from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.decoding import Decoding, PlainDecoding
+from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.pools import Pools
+from backend_caps.runtime.speculative.building import make_drafting, make_relay
+from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
+from backend_caps.runtime.speculative.runner import SpeculativeRunner
+from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculative.target import TargetRunner
+from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.step import PlainRunner, StepRunner
+from backend_caps.runtime.two_batch import TwoBatchRunner
+from backend_caps.runtime.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepping:
+    """The three sides of a step."""
+
+    runner: StepRunner
+    """Its forwards, on the device."""
+    relay: FutureMap
+    """What goes from it to the next one."""
+    decoding: Decoding
+    """What the scheduler makes of running requests."""
+
+
+def plain_stepping(plan: Plan, worker: Worker, memory: RequestMemory, staging: Staging) -> Stepping:
+    """Make steps of one forward, which adds one token to each context."""
+    streams = staging.streams
+    relay = FutureMap.from_plan(
+        plan, pool_size=memory.rows.pool_size, device=streams.device, streams=streams
+    )
+    return Stepping(
+        runner=PlainRunner(worker=worker, relay=relay, staging=staging),
+        relay=relay,
+        decoding=PlainDecoding(),
+    )
+
+
+def speculative_stepping(
+    plan: Plan,
+    settings: SpecSettings,
+    *,
+    target: TargetRunner,
+    memory: RequestMemory,
+    pools: Pools,
+    staging: Staging,
+    draft_model_path: str | Path | None,
+) -> Stepping:
+    """Make steps that draft and verify.
+
+    Raises:
+        BackendCapsError: the draft model or its attention cannot be had.
+    """
+    drafting = make_drafting(plan, settings, target.model, pools, staging, draft_model_path)
+    relay = make_relay(
+        plan,
+        settings,
+        drafting.shape,
+        pool_size=memory.rows.pool_size,
+        streams=staging.streams,
+    )
+    runner = SpeculativeRunner(
+        target=target,
+        drafter=drafting.drafter,
+        settings=settings,
+        relay=relay,
+        rows=memory.rows,
+        cache=pools.token_to_kv_pool,
+        staging=staging,
+    )
+    overlapped = plan.relays_speculation
+    decoding = SpeculativeDecoding(settings, relay, overlapped=overlapped)
+    return Stepping(runner=runner, relay=relay, decoding=decoding)
+
+
+def make_two_batch(
+    plan: Plan, model: LlamaModel, backends: PhaseBackends, site: Pools
+) -> TwoBatchRunner | None:
+    """Make what runs forwards in two halves; None where the flags do not ask for it."""
+    if not plan.flags.enable_two_batch_overlap:
+        return None
+    return TwoBatchRunner(model, (backends, PhaseBackends(plan.uses, Role.TARGET, site)))
