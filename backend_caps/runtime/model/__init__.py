@@ -7,6 +7,7 @@ from backend_caps.runtime.model.config import DefaultRope, Llama3Rope, LlamaConf
 from backend_caps.runtime.model.draft import DraftModel, StandaloneDraft
 from backend_caps.runtime.model.draft_errors import DraftMismatchError, UnsupportedHeadError
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
+from backend_caps.runtime.model.drafts import eagle_of, first_layers, random_eagle
 from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
 from backend_caps.runtime.model.errors import (
     ModelConfigError,
@@ -45,9 +46,12 @@ __all__ = [
     "UnsupportedDtypeError",
     "UnsupportedHeadError",
     "UnsupportedModelError",
+    "eagle_of",
+    "first_layers",
     "load_eagle",
     "load_llama",
     "load_standalone",
+    "random_eagle",
     "random_llama",
     "sample_tokens",
 ]
