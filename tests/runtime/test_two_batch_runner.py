@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -29,6 +29,14 @@ BATCHES = [
 THREE: Requests = ((5, 1), (9, 1), (2, 1))
 
 
+def _bare(batch: ForwardBatch) -> ForwardBatch:
+    return replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
+
+
+def _decoding(world: World) -> ForwardBatch:
+    return world.batch(ForwardMode.DECODE, THREE)
+
+
 @pytest.fixture
 def calls() -> Iterator[list[Call]]:
     """List what `Noted` backends run."""
@@ -52,13 +60,14 @@ def test_hidden_states_are_those_of_the_whole(
     torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["seen", "torch_padded"])
 @pytest.mark.parametrize("prefixes", [[4, 0, 9, 2], [7, 1, 3], [0, 18], [5]])
 @pytest.mark.parametrize("unused", [0, 13])
 def test_verified_trees_see_what_they_see_in_the_whole(
-    device: torch.device, prefixes: list[int], unused: int
+    device: torch.device, backend: str, prefixes: list[int], unused: int
 ) -> None:
     """Each half reads its own part of the tree mask, however long the contexts before it are."""
-    whole, halves = World(device, "seen"), World(device, "seen")
+    whole, halves = World(device, "seen"), World(device, backend)
     batch = halves.tree_batch(prefixes, unused=unused)
 
     hidden = halves.runner().hidden_states(batch, batch.mode.phase)
@@ -69,7 +78,7 @@ def test_verified_trees_see_what_they_see_in_the_whole(
 
 def test_tree_mask_of_other_lengths_is_seen_in_the_result() -> None:
     """A mirror that is not the truth cuts the mask elsewhere, so the comparison can fail."""
-    whole, halves = World("cpu", "seen"), World("cpu", "seen")
+    whole, halves = World("cpu", "torch_padded"), World("cpu", "torch_padded")
     batch = halves.tree_batch([4, 3, 9, 2], unused=64)
     wrong = torch.tensor([10, 10, 15, 8])
 
@@ -161,19 +170,24 @@ def test_refused_batch_writes_nothing_to_the_cache() -> None:
     assert torch.equal(world.cache(), before)
 
 
-@pytest.mark.parametrize("backend", ["torch_native", "torch_padded"])
-def test_forward_never_waits_for_the_device(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "make"),
+    [
+        pytest.param("torch_native", _decoding, id="torch_native"),
+        pytest.param("torch_padded", _decoding, id="torch_padded"),
+        pytest.param("torch_padded", lambda world: world.tree_batch([4, 0, 9]), id="trees"),
+    ],
+)
+def test_forward_never_waits_for_the_device(
+    backend: str, make: Callable[[World], ForwardBatch]
+) -> None:
     """On a device that does no work before it must, the host enqueues both halves and returns."""
     with simulate("lazy") as simulation:
         world = World("sim", backend)
-        batch, runner = world.batch(ForwardMode.DECODE, THREE), world.runner()
+        batch, runner = make(world), world.runner()
         simulation.host_waits.clear()
         simulation.hidden_syncs.clear()
 
         runner(batch, batch.mode.phase)
 
     assert (simulation.host_waits, simulation.hidden_syncs) == ([], [])
-
-
-def _bare(batch: ForwardBatch) -> ForwardBatch:
-    return replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
