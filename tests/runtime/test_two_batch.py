@@ -111,7 +111,7 @@ def test_halves_have_host_lengths_of_their_own() -> None:
     assert (first.extend_prefix_lens_cpu, second.extend_prefix_lens_cpu) == ((0, 3), (4, 9, 2))
 
 
-def test_last_tokens_are_counted_from_each_halfs_own_start() -> None:
+def test_last_tokens_are_counted_from_the_start_of_each_half() -> None:
     """The place of a request's last token is its place among the half's tokens."""
     batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
 
@@ -171,7 +171,7 @@ def test_split_writes_nothing_to_the_batch() -> None:
 
 
 @pytest.mark.parametrize("unused", [0, 11])
-def test_tree_mask_is_cut_where_the_second_halfs_requests_begin(unused: int) -> None:
+def test_tree_mask_is_cut_where_the_second_half_begins(unused: int) -> None:
     """Its offset is a request's tokens times the lengths before; what is nobody's comes last."""
     world, prefixes = World("cpu"), [4, 0, 9, 2, 7]
     batch = world.tree_batch(prefixes, unused=unused)
