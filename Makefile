@@ -80,7 +80,7 @@ soak: $(VENV)/developing
 	$(BIN)/python -m tests.races.soak $(SOAK)
 
 # On a machine with a CUDA device, under a torch that was built for it.
-gpu: $(VENV)/developing
+gpu: $(VENV)/developing $(WHEELS)
 	$(BIN)/python -m pytest -n 0 -k cuda tests/relay tests/runtime
 	TORCH_CUDA_SANITIZER=1 $(BIN)/python -m pytest -n 0 -k cuda tests/runtime/test_parity.py
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json

@@ -1,14 +1,17 @@
-"""Step times on a device with streams: overlapped beside plain, and the three mirrors side by side.
+"""Step times on a device with streams: overlapped beside plain, and our relay beside SGLang's.
 
 `python benchmarks/gpu.py [--device cuda] [--json PATH]` measures on one device, side by side in one
 run, sides taking turns:
 
 * **loops**: wall time of a decode step of a real engine, overlapped and plain, eager and replayed.
-* **mirror**: wall time of an overlapped speculative step through the FutureMap, with what the host
-  is told of lengths being EXACT, UPPER_BOUND and NONE, and how long the host stood still for it.
-  The relay is real; verify and draft-extend are matrix products, and what they accept is made up.
+* **mirror**: wall time of an overlapped speculative step through a FutureMap, SGLang 0.5.13's own
+  with and without its mirror, and ours with what the host is told of lengths being EXACT,
+  UPPER_BOUND and NONE: how long the host stood still for lengths, how long these took from the
+  publish to the host, and what the relay launches. The relay is real; verify and draft-extend are
+  matrix products, and what they accept is made up.
 
-The JSON names hardware and versions. Keep it under benchmarks/results/.
+The JSON names hardware and versions. Keep it under benchmarks/results/. `--device sim` rehearses
+all of it on the simulated device, small: counts are right there, and times mean nothing.
 """
 
 from __future__ import annotations
@@ -19,29 +22,39 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
-from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayPayload, StepStreams
+from backend_caps.conformance.simulator import DEVICE_NAME, register, simulate
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
-from backend_caps.startup.rehearsal import RehearsalBatch, RehearsalSpecInfo
+from benchmarks.speculation import (
+    MakeRelay,
+    NoRelay,
+    OurRelay,
+    SglangRelay,
+    SpeculativeLoop,
+    gather_in_one_launch,
+)
+from benchmarks.watched import Launches, Watched, launches
+from tests.upstream.sglang_wheel import Gather, load_gather
 
-BATCHES = (1, 32, 256)
 STEPS = 100
 WARM_UP = 20
 PROMPT = 16
-ACCEPT = 4
-POOL = 4096
-WORK = 2048
-"""Rows of the matrices that stand for a speculative forward."""
+POOLS = (4096, 65536)
+"""Of the smaller one our exact mirror is the whole column, and of the larger one the batch."""
 
 LOOPS: Mapping[str, list[str]] = {
     "plain eager": ["--disable-overlap-schedule", "--disable-cuda-graph"],
@@ -49,6 +62,22 @@ LOOPS: Mapping[str, list[str]] = {
     "plain replayed": ["--disable-overlap-schedule"],
     "overlapped replayed": [],
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large all is."""
+
+    batches: tuple[int, ...] = (1, 32, 256)
+    hidden_size: int = 1024
+    num_layers: int = 8
+    num_heads: int = 16
+    vocab_size: int = 32000
+    work: int = 2048
+    """Rows of the matrices that stand for a speculative forward."""
+
+
+REHEARSAL = Scale(batches=(1, 3), hidden_size=32, num_layers=1, num_heads=4, vocab_size=64, work=4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +93,12 @@ class Timing:
     """Of the medians, to the first side's."""
     host_wait_us: float | None = None
     """Median time that the host stood still for lengths."""
+    lengths_us: float | None = None
+    """Median time from a publish on the device to its lengths on the host."""
+    relay_kernels: float | None = None
+    """Kernels that the relay launches in a step."""
+    relay_copies: float | None = None
+    """Copies between host and device that the relay launches in a step."""
 
 
 @dataclass
@@ -73,7 +108,6 @@ class Side:
     name: str
     step: Callable[[], object]
     step_us: list[float] = field(default_factory=list)
-    wait_us: list[float] = field(default_factory=list)
 
 
 def main() -> int:
@@ -83,16 +117,18 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--steps", type=int, default=STEPS)
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: nothing was measured", file=sys.stderr)
         return 2
-    found = [*loops(device, arguments.steps), *mirrors(device, arguments.steps)]
+    with opened(arguments.device) as (device, scale, gather):
+        found = [
+            *loops(device, arguments.steps, scale),
+            *mirrors(device, arguments.steps, scale, gather),
+        ]
     for own in found:
-        waits = "" if own.host_wait_us is None else f"  host waited {own.host_wait_us:.0f} us"
         print(
-            f"{own.comparison:<8} {own.side:<20} batch {own.batch_size:>4}  "
-            f"{own.step_us:>8.0f} us  x {own.ratio:.2f}{waits}"
+            f"{own.comparison:<13} {own.side:<20} batch {own.batch_size:>4}  "
+            f"{own.step_us:>8.0f} us  x {own.ratio:.2f}{extras(own)}"
         )
     if arguments.json is not None:
         document = {"benchmark": "gpu", **machine(device), "rows": [asdict(own) for own in found]}
@@ -100,14 +136,41 @@ def main() -> int:
     return 0
 
 
-def loops(device: torch.device, steps: int) -> list[Timing]:
+@contextmanager
+def opened(name: str) -> Iterator[tuple[torch.device, Scale, Gather]]:
+    """Give a device, the size of what runs on it, and SGLang's gather for it."""
+    if name == DEVICE_NAME:
+        device = register()
+        with simulate():
+            yield device, REHEARSAL, gather_in_one_launch
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield torch.device(name), Scale(), load_gather(Path(folder))
+
+
+def extras(own: Timing) -> str:
+    """Say what was measured beside the time of a step."""
+    waits = "" if own.host_wait_us is None else f"  host waited {own.host_wait_us:.0f} us"
+    lengths = "" if own.lengths_us is None else f", lengths took {own.lengths_us:.0f} us"
+    launched = ""
+    if own.relay_kernels is not None:
+        launched = f", {own.relay_kernels:.1f} kernels and {own.relay_copies:.1f} copies"
+    return f"{waits}{lengths}{launched}"
+
+
+def loops(device: torch.device, steps: int, scale: Scale) -> list[Timing]:
     """Compare the two loops of the engine."""
     found: list[Timing] = []
     with tempfile.TemporaryDirectory() as folder:
         random_llama(
-            folder, hidden_size=1024, num_layers=8, num_heads=16, num_kv_heads=4, vocab_size=32000
+            folder,
+            hidden_size=scale.hidden_size,
+            num_layers=scale.num_layers,
+            num_heads=scale.num_heads,
+            num_kv_heads=scale.num_heads // 4,
+            vocab_size=scale.vocab_size,
         )
-        for batch_size in BATCHES:
+        for batch_size in scale.batches:
             sides = [
                 Side(name, started(Path(folder), device, batch_size, argv, steps).step)
                 for name, argv in LOOPS.items()
@@ -116,16 +179,82 @@ def loops(device: torch.device, steps: int) -> list[Timing]:
     return found
 
 
-def mirrors(device: torch.device, steps: int) -> list[Timing]:
-    """Compare what the host is told of lengths."""
+def mirrors(device: torch.device, steps: int, scale: Scale, gather: Gather) -> list[Timing]:
+    """Compare what the host is told of lengths, by SGLang's map and by ours."""
     found: list[Timing] = []
-    for batch_size in BATCHES:
-        made = [SpeculativeLoop(device, level, batch_size) for level in HostSeqLens]
-        sides = [Side(own.level.value, own.step) for own in made]
-        for side, own in zip(sides, made, strict=True):
-            own.wait_us = side.wait_us
-        found += compared("mirror", sides, batch_size, steps, device)
+    for pool_size in POOLS:
+        for batch_size in scale.batches:
+            made = relays(pool_size, scale.hidden_size, gather)
+            found += mirrors_of(device, steps, scale, made, (pool_size, batch_size))
     return found
+
+
+def relays(pool_size: int, hidden_size: int, gather: Gather) -> dict[str, MakeRelay]:
+    """Name the makers of the relays; all is compared with the first."""
+    made: dict[str, MakeRelay] = {
+        f"sglang {'exact' if mirrors else 'none'}": partial(
+            SglangRelay, needs_cpu_seq_lens=mirrors, pool_size=pool_size, gather=gather
+        )
+        for mirrors in (True, False)
+    }
+    for level in HostSeqLens:
+        made[level.value] = partial(
+            OurRelay, host_seq_lens=level, pool_size=pool_size, hidden_size=hidden_size
+        )
+    return made
+
+
+def mirrors_of(
+    device: torch.device,
+    steps: int,
+    scale: Scale,
+    makers: Mapping[str, MakeRelay],
+    place: tuple[int, int],
+) -> list[Timing]:
+    """Compare relays on one pool and batch."""
+    pool_size, batch_size = place
+    loops_of = {name: speculating(device, make, batch_size, scale) for name, make in makers.items()}
+    sides = [Side(name, loop.step) for name, loop in loops_of.items()]
+    timings = compared(f"mirror {pool_size}", sides, batch_size, steps, device)
+    alone = launches(device, lambda _streams: NoRelay(), batch_size, scale.hidden_size)
+    found = []
+    for timing in timings:
+        relay = loops_of[timing.side].relay
+        launched = launches(device, makers[timing.side], batch_size, scale.hidden_size)
+        found.append(with_relay(timing, relay, launched.beside(alone)))
+    return found
+
+
+def speculating(
+    device: torch.device, make_relay: MakeRelay, batch_size: int, scale: Scale
+) -> SpeculativeLoop[Watched]:
+    """Make a loop around a relay that is watched, with matrix products for forwards."""
+    work = torch.rand(scale.work, scale.work).to(device)
+
+    def forward(num_products: int) -> None:
+        for _ in range(num_products):
+            torch.mm(work, work)
+
+    return SpeculativeLoop(
+        device,
+        lambda streams: Watched(make_relay(streams), streams),
+        batch_size,
+        hidden=scale.hidden_size,
+        verify=partial(forward, 4),
+        extend=partial(forward, 2),
+    )
+
+
+def with_relay(timing: Timing, relay: Watched, launched: Launches) -> Timing:
+    """Add what was measured of a relay."""
+    lengths_us = relay.lengths_us()[WARM_UP:]
+    return replace(
+        timing,
+        host_wait_us=statistics.median(relay.wait_us[WARM_UP:]),
+        lengths_us=statistics.median(lengths_us) if lengths_us else None,
+        relay_kernels=launched.kernels,
+        relay_copies=launched.copies,
+    )
 
 
 def compared(
@@ -151,7 +280,6 @@ def compared(
             batch_size=batch_size,
             step_us=median,
             ratio=median / medians[0],
-            host_wait_us=statistics.median(side.wait_us) if side.wait_us else None,
         )
         for side, median in zip(sides, medians, strict=True)
     ]
@@ -184,67 +312,6 @@ def plan_of(argv: list[str]) -> Plan:
     flags = ServerFlags.from_argv(["--attention-backend", "torch_padded", *argv])
     rules = registry.rules("sglang-0.5.23")
     return resolve(registry.uses(flags), flags, rules=rules, policy="quiet")
-
-
-class SpeculativeLoop:
-    """An overlapped speculative loop around a real FutureMap and stand-ins for its forwards."""
-
-    def __init__(self, device: torch.device, level: HostSeqLens, batch_size: int) -> None:
-        self.level = level
-        self.wait_us: list[float] = []
-        self.streams = DeviceStreams(device)
-        self.on = StepStreams.drawn_from(self.streams)
-        self.relay = FutureMap(
-            pool_size=POOL,
-            device=device,
-            host_seq_lens=level,
-            speculative=True,
-            draft=DraftShape(topk=4, hidden_size=1024, dtype=torch.bfloat16, accept_tokens=ACCEPT),
-            streams=self.streams,
-        )
-        rows_cpu = torch.arange(1, batch_size + 1)
-        rows, lens = rows_cpu.to(device), torch.full((batch_size,), PROMPT, device=device)
-        self.batch = RehearsalBatch(
-            req_pool_indices=rows,
-            req_pool_indices_cpu=rows_cpu,
-            seq_lens=lens,
-            seq_lens_cpu=None,
-            seq_lens_sum=None,
-            spec_info=RehearsalSpecInfo(),
-        )
-        self.accepted = torch.randint(1, ACCEPT + 1, (batch_size,)).to(device)
-        self.payload = RelayPayload(
-            bonus_tokens=torch.ones_like(rows),
-            topk_p=torch.rand(batch_size, 4).to(device),
-            topk_index=torch.zeros(batch_size, 4, dtype=torch.int64, device=device),
-            hidden_states=torch.zeros(batch_size, 1024, dtype=torch.bfloat16, device=device),
-        )
-        self.work = torch.rand(WORK, WORK).to(device)
-        self.relay.publish(rows, lens)
-        self.relay.stash(rows, self.payload)
-        self.relay.commit_lengths(rows_cpu, lens.cpu(), torch.ones_like(rows_cpu))
-        self.streams.synchronize()
-
-    def step(self) -> None:
-        """Prepare and launch one step, and leave the schedule stream behind it."""
-        with self.streams.using(self.on.schedule):
-            began_s = perf_counter()
-            self.relay.resolve_seq_lens_cpu(self.batch)
-            self.wait_us.append((perf_counter() - began_s) * 1e6)
-            self.on.forward.wait_stream(self.on.schedule)
-            with self.streams.using(self.on.forward):
-                self._forward()
-            self.on.schedule.wait_stream(self.on.forward)
-
-    def _forward(self) -> None:
-        batch = self.batch
-        self.relay.resolve_future(batch)
-        for _ in range(4):
-            torch.mm(self.work, self.work)
-        self.relay.publish(batch.req_pool_indices, batch.seq_lens + self.accepted)
-        for _ in range(2):
-            torch.mm(self.work, self.work)
-        self.relay.stash(batch.req_pool_indices, self.payload)
 
 
 def machine(device: torch.device) -> dict[str, object]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -195,6 +195,7 @@ class _Step:
     copied: EventLike
 
 
+R = TypeVar("R", bound=Relay)
 MakeRelay = Callable[[DeviceStreams], Relay]
 Heavy = Callable[[], object]
 
@@ -207,7 +208,7 @@ class _Lines:
     on: StepStreams
 
 
-class SpeculativeLoop:
+class SpeculativeLoop(Generic[R]):
     """Launch step n + 1, then process step n.
 
     Args:
@@ -222,7 +223,7 @@ class SpeculativeLoop:
     def __init__(
         self,
         device: torch.device | str,
-        make_relay: MakeRelay,
+        make_relay: Callable[[DeviceStreams], R],
         batch_size: int,
         *,
         hidden: int,

@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
 OVERLAP_UTILS = "sglang/srt/managers/overlap_utils.py"
+GATHER = "sglang/srt/speculative/triton_ops/gather_spec_extras.py"
 
 Extras = tuple[Tensor, Tensor, Tensor, Tensor | None]
 Gather = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], Extras]
@@ -126,6 +128,25 @@ def load_overlap_utils(
         del sys.modules[module.__name__]
     module.__dict__["torch"] = torch
     return module
+
+
+def load_gather(folder: Path, version: str = "0.5.13") -> Gather:
+    """Run a wheel's fused gather, which is a Triton kernel: it needs Triton and a GPU.
+
+    Args:
+        folder: where its file is put, and stays: Triton reads a kernel's source from there.
+        version: the wheel's version.
+    """
+    path = folder / Path(GATHER).name
+    with zipfile.ZipFile(find_wheel(version)) as wheel:
+        path.write_bytes(wheel.read(GATHER))
+    spec = spec_from_file_location(f"gather_of_sglang_{version}", path)
+    assert spec is not None, path
+    assert spec.loader is not None, path
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    gather: Gather = module.gather_spec_extras
+    return gather
 
 
 @contextmanager
