@@ -133,7 +133,13 @@ def simulation() -> str:
     """Give how the simulated accelerator is run, and what a run holds."""
     functions = ("register", "simulate", "systematic_schedules")
     documented = (_documented(name, getattr(simulator, name)) for name in functions)
-    kinds = (simulator.Simulation, simulator.HostSync, simulator.Race, simulator.Access)
+    kinds = (
+        simulator.Simulation,
+        simulator.Counts,
+        simulator.HostSync,
+        simulator.Race,
+        simulator.Access,
+    )
     return "\n\n".join((*documented, *map(_attributes_documented, kinds)))
 
 
