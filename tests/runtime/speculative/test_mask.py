@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import pickle
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from backend_caps.runtime.speculative.errors import TreeMaskBufferError
+from backend_caps.runtime.speculative.mask import draft_mask, mask_size, tree_mask, verify_mask
+from tests.property.strategies import law
+from tests.runtime.speculative.drafted import RNGS, Drafts, HostTree, grow, laid_out, tree_of
+
+_LONGEST = 12
+
+
+def _visible(rng: random.Random, batch_size: int, num_queries: int, num_places: int) -> Tensor:
+    """Draw what tokens see, without any law that a tree has."""
+    count = batch_size * num_queries * num_places
+    drawn = torch.tensor([rng.random() < 0.5 for _ in range(count)], dtype=torch.bool)
+    return drawn.view(batch_size, num_queries, num_places)
+
+
+_SIZES = st.tuples(st.integers(0, 4), st.integers(1, 5), st.integers(1, 6))
+
+
+@law
+@given(rng=RNGS, sizes=_SIZES, least=st.sampled_from([0, 6]))
+def test_mask_has_its_layout(rng: random.Random, sizes: tuple[int, int, int], least: int) -> None:
+    """With a mirror the mask is exactly as large as the rows, padded requests having none."""
+    visible = _visible(rng, *sizes)
+    lengths = [rng.randint(least, _LONGEST) for _ in range(sizes[0])]
+
+    mask = tree_mask(
+        visible,
+        torch.tensor(lengths, dtype=torch.int64),
+        seq_lens_sum=sum(lengths),
+        max_context_len=_LONGEST,
+    )
+
+    assert mask.tolist() == laid_out(visible, lengths)
+
+
+@law
+@given(rng=RNGS, sizes=_SIZES, least=st.sampled_from([0, 6]))
+def test_mask_without_a_mirror_is_as_large_as_can_be(
+    rng: random.Random, sizes: tuple[int, int, int], least: int
+) -> None:
+    """Without a sum there is room for the longest contexts, and behind the last all is true."""
+    visible = _visible(rng, *sizes)
+    lengths = [rng.randint(least, _LONGEST) for _ in range(sizes[0])]
+
+    mask = tree_mask(
+        visible,
+        torch.tensor(lengths, dtype=torch.int64),
+        seq_lens_sum=None,
+        max_context_len=_LONGEST,
+    )
+
+    expected = laid_out(visible, lengths)
+    assert mask.tolist() == expected + [True] * (mask.numel() - len(expected))
+    assert mask.numel() == sizes[0] * sizes[1] * _LONGEST
+
+
+@law
+@given(rng=RNGS, sizes=_SIZES, spare=st.integers(0, 9), knows_sum=st.booleans())
+def test_buffer_is_written_whole_and_nothing_beside_it(
+    rng: random.Random, sizes: tuple[int, int, int], spare: int, *, knows_sum: bool
+) -> None:
+    """A buffer's mask is the buffer: what it held is gone, and memory around it is as it was."""
+    visible = _visible(rng, *sizes)
+    lengths = [rng.randint(0, _LONGEST) for _ in range(sizes[0])]
+    total = sum(lengths) if knows_sum else None
+    size = mask_size(sizes[0], sizes[1], seq_lens_sum=total, max_context_len=_LONGEST) + spare
+    memory = torch.zeros(size + 20, dtype=torch.bool)
+    buffer = memory[10:-10]
+
+    mask = tree_mask(
+        visible,
+        torch.tensor(lengths, dtype=torch.int64),
+        seq_lens_sum=total,
+        max_context_len=_LONGEST,
+        buffer=buffer,
+    )
+
+    expected = laid_out(visible, lengths)
+    assert mask is buffer
+    assert mask.tolist() == expected + [True] * (size - len(expected))
+    assert not bool(memory[:10].any())
+    assert not bool(memory[-10:].any())
+
+
+@pytest.mark.parametrize(
+    ("seq_lens_sum", "size"),
+    [
+        pytest.param(None, 2 * 3 * 12, id="the most it can be"),
+        pytest.param(19, 3 * 19, id="the mirror's sum"),
+    ],
+)
+def test_buffer_that_is_too_small_is_refused(seq_lens_sum: int | None, size: int) -> None:
+    """One entry less than the batch's mask can have is refused, by numbers; so many will do."""
+    seq_lens, visible = torch.tensor([12, 7]), torch.ones(2, 3, 3, dtype=torch.bool)
+
+    with pytest.raises(TreeMaskBufferError) as refused:
+        tree_mask(
+            visible,
+            seq_lens,
+            seq_lens_sum=seq_lens_sum,
+            max_context_len=12,
+            buffer=torch.zeros(size - 1, dtype=torch.bool),
+        )
+
+    assert (refused.value.size, refused.value.needed) == (size - 1, size)
+    assert f"{size - 1} entries; {size} were expected" in str(refused.value)
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)  # noqa: S301 - ours
+
+
+def _rows(mask: Tensor, num_queries: int, length: int) -> list[list[bool]]:
+    rows: list[list[bool]] = mask.view(num_queries, length).tolist()
+    return rows
+
+
+def test_verify_sees_the_context_and_its_path() -> None:
+    """A node of a verified tree sees all before the tree, and its own path."""
+    tree = tree_of([HostTree(tokens=[5, 1, 2, 3], parents=[0, 0, 0, 2])], 2)
+
+    mask = verify_mask(tree, torch.tensor([6]), seq_lens_sum=6, max_context_len=8)
+
+    assert mask is not None
+    assert _rows(mask, 4, 6) == [
+        [True, True, True, False, False, False],
+        [True, True, True, True, False, False],
+        [True, True, True, False, True, False],
+        [True, True, True, False, True, True],
+    ]
+
+
+def test_draft_step_sees_the_context_and_its_ancestors() -> None:
+    """A beam sees all before the drafts, its ancestors among these, and itself."""
+    steps = [[(0.5, 1), (0.25, 2)]], [[(0.5, 3), (0.25, 4)], [(1.0, 5), (0.0, 6)]]
+    _, (first, second) = grow([Drafts(topk=2, steps=[*steps, steps[1]])])
+
+    masks = [
+        draft_mask(beams, torch.tensor([length]), seq_lens_sum=length, max_context_len=8)
+        for beams, length in ((first, 3), (second, 5))
+    ]
+
+    assert masks[0] is not None
+    assert masks[1] is not None
+    assert _rows(masks[0], 2, 3) == [[True, True, False], [True, False, True]]
+    assert _rows(masks[1], 2, 5) == [
+        [True, True, False, True, False],
+        [True, False, True, False, True],
+    ]
+
+
+def test_chain_needs_no_mask() -> None:
+    """Where each token sees all before it there is no mask, in a draft as in a verify."""
+    rng = random.Random(0)  # noqa: S311 - a draft
+    tree = tree_of([HostTree.chain(rng, 3)], 2, is_chain=True)
+    _, forwards = grow([Drafts.drawn(rng, 1, 2)])
+    seq_lens = torch.tensor([5])
+
+    drafted = draft_mask(forwards[0], seq_lens, seq_lens_sum=5, max_context_len=8)
+    verified = verify_mask(tree, seq_lens, seq_lens_sum=5, max_context_len=8)
+
+    assert drafted is None
+    assert verified is None

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.runtime.model.sampling import SamplingBatch, sample_tokens
+from backend_caps.runtime.speculative.beams import Candidates, best_tree
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.tree import DraftTree
+from backend_caps.runtime.speculative.verify import Accepted, accepted, predict
+
+NUM_REQUESTS, VOCAB, LENGTH = 20_000, 8, 3
+PROMPT = (3, 5)
+"""The last tokens of every request's context."""
+_GENERATOR = torch.Generator().manual_seed(7)
+TARGET = 1.5 * torch.randn(VOCAB, VOCAB, VOCAB, generator=_GENERATOR)
+"""The target's scores, by the last token but one and the last."""
+DRAFT = TARGET.mean(dim=0) + 0.5 * torch.randn(VOCAB, VOCAB, generator=_GENERATOR)
+"""The draft's, by the last token alone: often right, and often wrong."""
+
+Verifier = Callable[[Tensor, DraftTree, Tensor, SamplingBatch, int], Accepted]
+
+
+@dataclass(slots=True)
+class Written:
+    """What a batch has so far."""
+
+    tokens: Tensor
+    """[B, ...] with room for a whole step behind the last one."""
+    lengths: Tensor
+    """[B] how many there are."""
+
+    @classmethod
+    def begun(cls, num_requests: int) -> Written:
+        """Begin each with the prompt."""
+        room = torch.zeros(num_requests, len(PROMPT) + LENGTH + 8, dtype=torch.int64)
+        room[:, : len(PROMPT)] = torch.tensor(PROMPT)
+        return cls(tokens=room, lengths=torch.full((num_requests,), len(PROMPT)))
+
+    def last(self, place: int) -> Tensor:
+        """Take the last tokens, or those before them."""
+        return self.tokens.gather(1, (self.lengths - place).unsqueeze(1)).squeeze(1)
+
+    @property
+    def output(self) -> Tensor:
+        """[B, LENGTH] what came behind the prompt."""
+        return self.tokens[:, len(PROMPT) : len(PROMPT) + LENGTH]
+
+    def add(self, tokens: Tensor, counts: Tensor) -> None:
+        """Write a step's tokens; those behind the counts are written over by the next step."""
+        places = self.lengths.unsqueeze(1) + torch.arange(tokens.shape[1])
+        self.tokens.scatter_(1, places.clamp(max=self.tokens.shape[1] - 1), tokens)
+        self.lengths = self.lengths + counts
+
+
+def _sampling(num: int, temperature: float, **limits: float) -> SamplingBatch:
+    return SamplingBatch(
+        temperature=torch.full((num,), temperature),
+        seeds=torch.arange(num),
+        positions=torch.full((num,), -1),
+        top_k=torch.full((num,), int(limits["top_k"])) if "top_k" in limits else None,
+        top_p=torch.full((num,), limits["top_p"]) if "top_p" in limits else None,
+    )
+
+
+def _drafted(settings: SpecSettings, roots: Tensor) -> DraftTree:
+    """Let the draft model make a tree for each root."""
+
+    def drafts(of: Tensor) -> tuple[Tensor, Tensor]:
+        topk = DRAFT[of].softmax(dim=-1).topk(settings.topk)
+        return topk.values, topk.indices
+
+    candidates = Candidates.start(*drafts(roots))
+    for _ in range(settings.num_steps - 1):
+        beams = candidates.beams()
+        candidates = candidates.grown(beams, *drafts(beams.tokens))
+    return best_tree(candidates, roots, settings.num_draft_tokens)
+
+
+def _verified(
+    logits: Tensor, tree: DraftTree, seq_lens: Tensor, sampling: SamplingBatch, num_steps: int
+) -> Accepted:
+    predicted = predict(logits, tree.depths, seq_lens, sampling)
+    return accepted(tree, predicted, num_steps=num_steps)
+
+
+def _speculated(
+    settings: SpecSettings, sampling: SamplingBatch, verify: Verifier = _verified
+) -> tuple[Tensor, list[int]]:
+    """Decode by speculation; return the outputs, and how many tokens each step accepted."""
+    written, num_accepted = Written.begun(sampling.seeds.shape[0]), list[int]()
+    while int(written.lengths.min()) < len(PROMPT) + LENGTH:
+        tree = _drafted(settings, written.last(1))
+        before = tree.tokens.gather(1, tree.parents)
+        before[:, 0] = written.last(2)
+        logits = TARGET[before, tree.tokens].flatten(0, 1)
+        step = verify(logits, tree, written.lengths - 1, sampling, settings.num_steps)
+        counts = step.accept_lens.masked_fill(written.lengths >= len(PROMPT) + LENGTH, 0)
+        num_accepted += counts[counts > 0].tolist()
+        written.add(step.tokens, counts)
+    return written.output, num_accepted
+
+
+def _decoded(sampling: SamplingBatch) -> Tensor:
+    """Decode token by token."""
+    written = Written.begun(sampling.seeds.shape[0])
+    for _ in range(LENGTH):
+        logits = TARGET[written.last(2), written.last(1)]
+        tokens = sample_tokens(logits, replace(sampling, positions=written.lengths))
+        written.add(tokens.unsqueeze(1), torch.ones_like(tokens))
+    return written.output
+
+
+def _odds(scores: Tensor, temperature: float, **limits: float) -> Tensor:
+    """Compute the distribution that one token is drawn from, by its words: likeliest first."""
+    likeliest = scores.double().div(temperature).softmax(dim=-1).sort(descending=True)
+    kept = likeliest.values[: int(limits.get("top_k", VOCAB))]
+    kept = kept / kept.sum()
+    kept = kept[kept.cumsum(0) - kept < limits.get("top_p", 1.0)]
+    kept = kept / kept.sum()
+    tokens = likeliest.indices[: len(kept)]
+    return torch.zeros(VOCAB, dtype=torch.float64).scatter(0, tokens, kept)
+
+
+def _expected(temperature: float, **limits: float) -> Tensor:
+    """Compute each output's probability, [VOCAB] * LENGTH, from the target's table alone."""
+    odds = [_odds(scores, temperature, **limits) for scores in TARGET.flatten(0, 1)]
+    table = torch.stack(odds).view_as(TARGET)
+    return table[PROMPT][:, None, None] * table[PROMPT[1]][:, :, None] * table
+
+
+def _p_value(outputs: Tensor, expected: Tensor) -> float:
+    """Ask by Pearson's chi-square how likely outputs are that fit no better; 0 for what cannot be.
+
+    Outputs of which less than five are expected are counted together.
+    """
+    numbers = (outputs[:, 0] * VOCAB + outputs[:, 1]) * VOCAB + outputs[:, 2]
+    counts, wanted = (
+        numbers.bincount(minlength=VOCAB**3).double(),
+        expected.flatten() * len(outputs),
+    )
+    if bool((counts[wanted == 0] > 0).any()):
+        return 0.0
+    rare = wanted < 5
+    counts = torch.cat((counts[~rare], counts[rare].sum().view(1)))
+    wanted = torch.cat((wanted[~rare], wanted[rare].sum().view(1)))
+    counts, wanted = counts[wanted > 0], wanted[wanted > 0]
+    chi_square = ((counts - wanted) ** 2 / wanted).sum()
+    return float(
+        torch.special.gammaincc(torch.tensor((len(wanted) - 1) / 2).double(), chi_square / 2)
+    )
+
+
+def _settings(topk: int, num_steps: int, num_draft_tokens: int) -> SpecSettings:
+    return SpecSettings(
+        algorithm=Algorithm.EAGLE,
+        topk=topk,
+        num_steps=num_steps,
+        num_draft_tokens=num_draft_tokens,
+    )
+
+
+_TWO_BRANCHES = _settings(2, 2, 5)
+TREES = [
+    pytest.param(_settings(1, 3, 4), id="chain"),
+    pytest.param(_TWO_BRANCHES, id="two branches"),
+    pytest.param(_settings(3, 3, 16), id="three branches"),
+    pytest.param(_settings(4, 1, 5), id="one step"),
+]
+LIMITS = [
+    pytest.param({"temperature": 1.0}, id="temperature 1"),
+    pytest.param({"temperature": 0.6}, id="low temperature"),
+    pytest.param({"temperature": 1.0, "top_k": 3}, id="top_k"),
+    pytest.param({"temperature": 1.5, "top_p": 0.8}, id="top_p"),
+    pytest.param({"temperature": 1.2, "top_k": 5, "top_p": 0.9}, id="both"),
+]
+
+
+@pytest.mark.parametrize("settings", TREES)
+def test_outputs_of_every_tree_come_as_often_as_the_target_s(settings: SpecSettings) -> None:
+    """Over 20,000 seeds the outputs are distributed as the target's own, and drafts are used."""
+    outputs, num_accepted = _speculated(settings, _sampling(NUM_REQUESTS, 1.0))
+
+    assert _p_value(outputs, _expected(1.0)) > 1e-3
+    assert sum(num_accepted) > 1.2 * len(num_accepted)
+    assert max(num_accepted) == settings.num_steps + 1
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_limited_outputs_come_as_often_as_the_target_s(limits: dict[str, float]) -> None:
+    """Over 20,000 seeds this is so with each limit, and no other token comes."""
+    outputs, num_accepted = _speculated(_TWO_BRANCHES, _sampling(NUM_REQUESTS, **limits))
+
+    assert _p_value(outputs, _expected(**limits)) > 1e-3
+    assert sum(num_accepted) > 1.2 * len(num_accepted)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("settings", TREES)
+def test_outputs_are_those_of_plain_decoding(
+    settings: SpecSettings, limits: dict[str, float]
+) -> None:
+    """A seed gives the same tokens with speculation and without, one by one."""
+    sampling = _sampling(2000, **limits)
+
+    outputs, _ = _speculated(settings, sampling)
+
+    assert torch.equal(outputs, _decoded(sampling))
+
+
+@pytest.mark.parametrize("settings", TREES)
+def test_each_request_has_its_own_way_of_sampling(settings: SpecSettings) -> None:
+    """In one batch, some of it greedy, each request gets what it gets by plain decoding."""
+    sampling = SamplingBatch(
+        temperature=torch.tensor([0.0, 0.7, 1.0, 1.5]).repeat(60),
+        seeds=torch.arange(240) * 11,
+        positions=torch.full((240,), -1),
+        top_k=torch.tensor([1, 3, 2**31]).repeat(80),
+        top_p=torch.tensor([0.9, 1.0, 0.5, 0.7, 1.0]).repeat(48),
+    )
+
+    outputs, _ = _speculated(settings, sampling)
+
+    assert torch.equal(outputs, _decoded(sampling))
+
+
+@pytest.mark.parametrize("settings", TREES)
+def test_greedy_outputs_are_those_of_plain_decoding(settings: SpecSettings) -> None:
+    """Where nobody samples, the choice at each node is the argmax."""
+
+    def greedy(
+        logits: Tensor, tree: DraftTree, seq_lens: Tensor, _: SamplingBatch, num_steps: int
+    ) -> Accepted:
+        predicted = predict(logits, tree.depths, seq_lens, None)
+        return accepted(tree, predicted, num_steps=num_steps)
+
+    outputs, _ = _speculated(settings, _sampling(1, 0.0), greedy)
+
+    assert torch.equal(outputs, _decoded(_sampling(1, 0.0)))
+
+
+def _always(
+    logits: Tensor, tree: DraftTree, seq_lens: Tensor, sampling: SamplingBatch, num_steps: int
+) -> Accepted:
+    """Accept each node's first child, whatever the target says."""
+    predicted = predict(logits, tree.depths, seq_lens, sampling)
+    for node in range(tree.tokens.shape[1] - 1, 0, -1):
+        predicted.scatter_(1, tree.parents[:, node : node + 1], tree.tokens[:, node : node + 1])
+    return accepted(tree, predicted, num_steps=num_steps)
+
+
+def _drawn_again(
+    logits: Tensor, tree: DraftTree, seq_lens: Tensor, sampling: SamplingBatch, num_steps: int
+) -> Accepted:
+    """Draw anew where no child is accepted, and forget that the children were refused."""
+    step = _verified(logits, tree, seq_lens, sampling, num_steps)
+    again = predict(
+        logits, tree.depths, seq_lens, replace(sampling, seeds=sampling.seeds + NUM_REQUESTS)
+    )
+    last = (step.accept_lens - 1).unsqueeze(1)
+    bonus = again.gather(1, step.path.gather(1, last))
+    return replace(step, tokens=step.tokens.scatter(1, last, bonus))
+
+
+def _frozen(
+    logits: Tensor, tree: DraftTree, seq_lens: Tensor, sampling: SamplingBatch, num_steps: int
+) -> Accepted:
+    """Give all positions the same noise."""
+    nowhere = torch.zeros_like(tree.depths), torch.zeros_like(seq_lens)
+    predicted = predict(logits, *nowhere, sampling)
+    return accepted(tree, predicted, num_steps=num_steps)
+
+
+@pytest.mark.parametrize("settings", TREES[:2])
+@pytest.mark.parametrize("wrong", [_always, _drawn_again, _frozen])
+def test_wrong_verifier_is_found(settings: SpecSettings, wrong: Verifier) -> None:
+    """Verifiers with a known fault do not pass for the target."""
+    outputs, _ = _speculated(settings, _sampling(NUM_REQUESTS, 1.0), wrong)
+
+    assert _p_value(outputs, _expected(1.0)) < 1e-9
+
+
+def test_right_sampler_of_another_temperature_is_found() -> None:
+    """What is drawn right, from a distribution nearby, does not pass for the target."""
+    outputs, _ = _speculated(_TWO_BRANCHES, _sampling(NUM_REQUESTS, 1.05))
+
+    assert _p_value(outputs, _expected(1.0)) < 1e-3
