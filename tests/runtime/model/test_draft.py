@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend_caps.runtime.model import (
+    DraftMismatchError,
+    DraftModel,
+    EagleHead,
+    LlamaModel,
+    StandaloneDraft,
+    load_eagle,
+    load_llama,
+    load_standalone,
+    random_eagle,
+    random_llama,
+)
+from tests.runtime.model.reference import Cache, Reference, Stretch, run
+
+PROMPT = [5, 6, 7, 8]
+
+
+def _target(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaModel:
+    random_llama(folder / "target", dtype=dtype)
+    return load_llama(folder / "target", "cpu")
+
+
+def test_standalone_draft_scores_as_its_model(tmp_path: Path) -> None:
+    """A standalone draft's scores are those of the small model, whatever states it is given."""
+    target = _target(tmp_path)
+    random_llama(tmp_path / "draft", seed=1, num_layers=1, hidden_size=32)
+    draft = load_standalone(tmp_path / "draft", target)
+    cache, ids = Cache(draft.model), torch.tensor(PROMPT)
+
+    context = Reference(cache, [Stretch(cache.grow(0, 4), 4)])
+    states = draft.hidden_states(ids, torch.arange(4), torch.full((4, 64), torch.nan), context)
+
+    expected = run(draft.model, Cache(draft.model), [PROMPT], (0,))
+    torch.testing.assert_close(draft.logits(states), expected)
+
+
+def test_standalone_draft_takes_dtype_and_device_of_its_target(tmp_path: Path) -> None:
+    """What the draft was saved in does not matter."""
+    target = _target(tmp_path, torch.bfloat16)
+    random_llama(tmp_path / "draft", dtype=torch.float32)
+
+    draft = load_standalone(tmp_path / "draft", target)
+
+    assert (draft.model.dtype, draft.model.device) == (torch.bfloat16, target.device)
+
+
+def test_standalone_draft_has_its_own_shape(tmp_path: Path) -> None:
+    """Vocabulary aside, a small model may differ from the target in everything."""
+    target = _target(tmp_path)
+    config = random_llama(tmp_path / "draft", num_layers=1, hidden_size=32, num_kv_heads=1)
+
+    draft = load_standalone(tmp_path / "draft", target)
+
+    assert draft.config == config
+    assert not draft.reads_hidden
+
+
+def test_standalone_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    """A draft's tokens mean the target's, so that both know as many."""
+    target = _target(tmp_path)
+    random_llama(tmp_path / "draft", vocab_size=100)
+
+    with pytest.raises(DraftMismatchError) as raised:
+        load_standalone(tmp_path / "draft", target)
+
+    assert raised.value.message == (
+        f"vocab_size is 100 in the draft model {str(tmp_path / 'draft')!r}; the target's 512 was "
+        f"expected. Name a draft that was made for this target."
+    )
+
+
+def test_positions_beyond_the_config_s_are_computed(tmp_path: Path) -> None:
+    """A table that was asked to be longer tells positions apart that the config does not have."""
+    target = _target(tmp_path)
+    random_llama(tmp_path / "draft", max_position_embeddings=16)
+    draft = load_standalone(tmp_path / "draft", target, num_positions=20)
+
+    beyond = run(draft.model, Cache(draft.model), [PROMPT], (15,))
+
+    # Attention knows distances alone, so that the scores are those of the first positions.
+    assert draft.num_positions == 20
+    torch.testing.assert_close(
+        beyond, run(draft.model, Cache(draft.model), [PROMPT], (0,)), atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("kind", [StandaloneDraft, EagleHead])
+def test_each_kind_is_a_draft_model(
+    tmp_path: Path, kind: type[StandaloneDraft | EagleHead]
+) -> None:
+    """A head and a small model answer to the same questions."""
+    target = _target(tmp_path)
+    random_eagle(tmp_path / "head", target.config)
+    drafts: list[DraftModel] = [
+        load_eagle(tmp_path / "head", target),
+        load_standalone(tmp_path / "target", target),
+    ]
+
+    own = next(draft for draft in drafts if isinstance(draft, kind))
+
+    assert own.reads_hidden is (kind is EagleHead)
+    assert own.logits(torch.zeros(3, own.config.hidden_size)).shape == (3, 512)

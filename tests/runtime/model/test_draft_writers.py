@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from backend_caps.runtime.model import (
+    LlamaConfig,
+    LlamaModel,
+    ModelConfigError,
+    eagle_of,
+    first_layers,
+    load_eagle,
+    load_llama,
+    load_standalone,
+    random_eagle,
+    random_llama,
+)
+from tests.runtime.model.eagles import cache_of, run_head
+from tests.runtime.model.folders import LLAMA3_ROPE, edit, save
+from tests.runtime.model.reference import Cache, Reference, Stretch, run
+
+EASY = 0.05
+"""What later layers add, where a draft is to be right often."""
+
+
+def _tokens(seed: int, vocab_size: int) -> list[int]:
+    drawn = torch.randint(0, vocab_size, (200,), generator=torch.Generator().manual_seed(seed))
+    return list(map(int, drawn))
+
+
+def _states(target: LlamaModel, tokens: list[int]) -> Tensor:
+    """Return what the target's LM head scores of each token."""
+    cache, count = Cache(target), len(tokens)
+    context = Reference(cache, [Stretch(cache.grow(0, count), count)])
+    return target.hidden_states(torch.tensor(tokens), torch.arange(count), context)
+
+
+def _agreement(one: Tensor, other: Tensor) -> float:
+    return float((one.argmax(-1) == other.argmax(-1)).float().mean())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("vocab_size", "hidden_size", "tie"),
+    [
+        pytest.param(512, 64, False, id="the default"),
+        pytest.param(64, 16, False, id="tiny"),
+        pytest.param(512, 64, True, id="tied"),
+    ],
+)
+def test_first_layer_often_agrees_with_an_easy_target(
+    tmp_path: Path, seed: int, vocab_size: int, hidden_size: int, *, tie: bool
+) -> None:
+    """A draft of the first layer names the target's token in 3 of 4 places, a head in 2 of 3."""
+    random_llama(
+        tmp_path / "target",
+        seed=seed,
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        tie=tie,
+        later_gain=EASY,
+    )
+    first_layers(tmp_path / "draft", tmp_path / "target")
+    eagle_of(tmp_path / "head", tmp_path / "target")
+    target, tokens = load_llama(tmp_path / "target", "cpu"), _tokens(seed, vocab_size)
+    states = _states(target, tokens)
+    draft = load_standalone(tmp_path / "draft", target)
+    head = load_eagle(tmp_path / "head", target)
+
+    scores = run(draft.model, Cache(draft.model), [tokens], (0,))
+    drafted = run_head(head, cache_of(head), [tokens[1:]], states[:-1], (0,))
+
+    expected = target.lm_head(states)
+    assert _agreement(scores, expected) >= 0.75
+    assert _agreement(head.logits(drafted), expected[1:]) >= 0.66
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_head_scores_on_the_target_s_scale(tmp_path: Path, seed: int) -> None:
+    """A head's scores spread as the target's do: a tree of drafts is grown by probabilities."""
+    random_llama(tmp_path / "target", seed=seed, later_gain=EASY)
+    eagle_of(tmp_path / "head", tmp_path / "target")
+    target, tokens = load_llama(tmp_path / "target", "cpu"), _tokens(seed, 512)
+    states, head = _states(target, tokens), load_eagle(tmp_path / "head", target)
+
+    drafted = run_head(head, cache_of(head), [tokens[1:]], states[:-1], (0,))
+
+    ratio = head.logits(drafted).std() / target.lm_head(states).std()
+    assert 0.8 < float(ratio) < 1.25
+
+
+def _even_embeddings(folder: Path) -> None:
+    """Give a target what makes a head of its first layer exact: one length, one last norm."""
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"].div_(
+        weights["model.embed_tokens.weight"].norm(dim=1, keepdim=True)
+    )
+    weights["model.norm.weight"].fill_(3.0)
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="norms with weights"),
+        pytest.param({"attention_bias": True, "mlp_bias": True}, id="biases"),
+        pytest.param({"rope_parameters": LLAMA3_ROPE, "head_dim": 16}, id="rope and wide heads"),
+    ],
+)
+def test_head_of_a_layer_computes_what_the_layer_does(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    """Where tokens have one length, a head without a first norm has the direction of the layer."""
+    save(tmp_path, num_hidden_layers=1, **changes)  # type: ignore[arg-type] # a table of any
+    _even_embeddings(tmp_path)
+    eagle_of(tmp_path / "head", tmp_path)
+    target, tokens = load_llama(tmp_path, "cpu"), _tokens(0, 97)[:100]
+    head = load_eagle(tmp_path / "head", target)
+
+    states = run_head(head, cache_of(head), [tokens], torch.zeros(100, 32), (0,))
+
+    torch.testing.assert_close(target.norm(states), _states(target, tokens), atol=1e-3, rtol=1e-3)
+
+
+def test_first_layers_are_the_target_s(tmp_path: Path) -> None:
+    """Every weight of a draft of first layers is the target's, to the bit."""
+    save(tmp_path / "target", num_hidden_layers=3, max_shard_size="10KB")
+
+    config = first_layers(tmp_path / "draft", tmp_path / "target", num_layers=2)
+
+    weights = dict(load_llama(tmp_path / "target", "cpu").named_weights())
+    own = load_file(tmp_path / "draft" / "model.safetensors")
+    assert config.num_hidden_layers == 2
+    assert all(torch.equal(weight, weights[name]) for name, weight in own.items())
+
+
+def test_all_layers_make_the_target(tmp_path: Path) -> None:
+    """A draft of all layers is the target, whatever its config says of RoPE, biases and ends."""
+    changes = {"rope_parameters": LLAMA3_ROPE, "attention_bias": True, "eos_token_id": [3, 5]}
+    save(tmp_path / "target", **changes)  # type: ignore[arg-type] # a table of any
+    first_layers(tmp_path / "draft", tmp_path / "target", num_layers=2)
+
+    target, draft = (load_llama(tmp_path / name, "cpu") for name in ("target", "draft"))
+
+    scores, expected = (run(own, Cache(own), [[5, 6, 7]], (0,)) for own in (draft, target))
+    assert draft.config == target.config
+    assert torch.equal(scores, expected)
+
+
+def test_first_layers_are_a_model_of_transformers(tmp_path: Path) -> None:
+    """The draft's folder loads in transformers, which has the same scores."""
+    random_llama(tmp_path / "target", num_layers=3, later_gain=EASY)
+    first_layers(tmp_path / "draft", tmp_path / "target")
+    draft, prompt = load_llama(tmp_path / "draft", "cpu"), torch.tensor([[5, 6, 7]])
+
+    with torch.no_grad():
+        expected = LlamaForCausalLM.from_pretrained(tmp_path / "draft")(prompt).logits[0]
+
+    torch.testing.assert_close(
+        run(draft, Cache(draft), prompt.tolist(), (0,)), expected, atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("num_layers", [0, 3])
+def test_layers_that_the_target_has_not_are_refused(tmp_path: Path, num_layers: int) -> None:
+    """A draft has one of the target's layers at least, and no more than there are."""
+    random_llama(tmp_path / "target")
+
+    with pytest.raises(ModelConfigError) as raised:
+        first_layers(tmp_path / "draft", tmp_path / "target", num_layers=num_layers)
+
+    assert f"num_hidden_layers is {num_layers}" in raised.value.message
+    assert "1 to 2, the target's, was expected" in raised.value.message
+    assert not (tmp_path / "draft").exists()
+
+
+def test_head_is_written_in_the_shape_of_its_target(tmp_path: Path) -> None:
+    """A random head has one layer of its target's shape, RoPE included, and says so."""
+    random_llama(tmp_path / "target", num_kv_heads=1)
+    edit(tmp_path / "target" / "config.json", lambda own: own.update(rope_scaling=LLAMA3_ROPE))
+    target = LlamaConfig.from_folder(tmp_path / "target")
+
+    config = random_eagle(tmp_path / "head", target, dtype=torch.bfloat16)
+
+    own = {"num_hidden_layers": 1, "dtype": "bfloat16", "bias": False}
+    assert dict(config) == {**dict(target), **own}
+
+
+def test_random_eagle_is_a_function_of_its_arguments(tmp_path: Path) -> None:
+    """The same arguments write the same bytes, and another seed others."""
+    target = random_llama(tmp_path / "target")
+    for name, seed in (("one", 3), ("same", 3), ("other", 4)):
+        random_eagle(tmp_path / name, target, seed=seed)
+
+    one, same, other = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "same", "other")
+    )
+    assert one == same
+    assert one != other
+
+
+def test_head_of_a_layer_reads_tokens_alone(tmp_path: Path) -> None:
+    """What a head of the first layer takes of the states is nothing."""
+    random_llama(tmp_path / "target")
+
+    eagle_of(tmp_path / "head", tmp_path / "target")
+
+    _, states = load_file(tmp_path / "head" / "model.safetensors")["fc.weight"].chunk(2, dim=1)
+    assert not states.any()
+
+
+def test_later_gain_scales_what_later_layers_add(tmp_path: Path) -> None:
+    """An easy target differs from the plain one where later layers add, and in its embedding."""
+    random_llama(tmp_path / "plain", num_layers=3)
+    random_llama(tmp_path / "easy", num_layers=3, later_gain=0.25)
+
+    plain, easy = (load_file(tmp_path / n / "model.safetensors") for n in ("plain", "easy"))
+
+    changed = {name for name, weight in plain.items() if not torch.equal(weight, easy[name])}
+    adding = {
+        f"model.layers.{layer}.{part}.weight"
+        for layer in (1, 2)
+        for part in ("self_attn.o_proj", "mlp.down_proj")
+    }
+    assert changed == {*adding, "model.embed_tokens.weight"}
+    assert all(torch.equal(easy[name], plain[name] * 0.25) for name in adding)
+
+
+def test_embeddings_of_an_easy_target_have_one_length(tmp_path: Path) -> None:
+    """No token of an easy target is longer than another, whatever the layers add."""
+    random_llama(tmp_path, later_gain=1.0)
+
+    lengths = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"].norm(dim=1)
+
+    torch.testing.assert_close(lengths, torch.ones(512))

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model import (
+    EagleConfig,
+    EagleHead,
+    LlamaModel,
+    eagle_of,
+    load_eagle,
+    load_llama,
+    random_eagle,
+    random_llama,
+)
+from tests.runtime.model.eagles import HeadOracle, cache_of, run_head, save_head
+from tests.runtime.model.folders import LLAMA3_ROPE, save
+
+TOKENS = ([3, 14, 15, 92, 65, 35, 89, 79, 32, 38], [46], [26, 43, 38, 32, 79, 50] * 6)
+STARTS = (0, 0, 0)
+META = torch.device("meta")
+
+
+def _hidden(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(47, 32, generator=torch.Generator().manual_seed(2)).to(dtype)
+
+
+def _expected(oracle: HeadOracle, embedding: Tensor) -> Tensor:
+    """Ask the oracle for the states of each request's tokens, each request by itself."""
+    parts = zip(TOKENS, torch.split(_hidden(), [len(own) for own in TOKENS]), strict=True)
+    return torch.cat([oracle(embedding[own], hidden) for own, hidden in parts])
+
+
+def _target(folder: Path, device: torch.device | str = "cpu") -> LlamaModel:
+    save(folder / "target")
+    return load_llama(folder / "target", device)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="grouped queries"),
+        pytest.param({"num_key_value_heads": 4}, id="a key head for each query head"),
+        pytest.param({"num_hidden_layers": 3}, id="several layers"),
+        pytest.param({"bias": True}, id="a bias of its own"),
+        pytest.param({"attention_bias": True, "mlp_bias": True}, id="biases of its layer"),
+        pytest.param({"head_dim": 16}, id="heads wider than the hidden state"),
+        pytest.param({"rms_norm_eps": 0.1}, id="another epsilon"),
+        pytest.param({"rope_parameters": LLAMA3_ROPE}, id="rope that the target has not"),
+    ],
+)
+def test_states_equal_those_of_transformers(
+    tmp_path: Path, device: torch.device, changes: dict[str, object]
+) -> None:
+    """A head's states are those of the same layers in float64, whatever its config asks for."""
+    target = _target(tmp_path, device)
+    oracle = save_head(tmp_path, **changes)  # type: ignore[arg-type] # a table of any of them
+
+    head = load_eagle(tmp_path, target)
+    states = run_head(head, cache_of(head), TOKENS, _hidden().to(device), STARTS)
+
+    expected = _expected(oracle, target.embedding.weight.cpu()).float()
+    torch.testing.assert_close(states.cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_decode_continues_what_prefill_began(tmp_path: Path) -> None:
+    """Tokens that come in several stretches have the states of the whole."""
+    target, oracle = _target(tmp_path), save_head(tmp_path)
+    head = load_eagle(tmp_path, target)
+    cache, own, hidden = cache_of(head), TOKENS[0], _hidden()
+    cuts = [(0, 5), (5, 8), (8, 9), (9, 10)]
+
+    parts = [run_head(head, cache, [own[i:j]], hidden[i:j], (i,)) for i, j in cuts]
+
+    expected = oracle(target.embedding.weight[own], hidden[:10]).float()
+    torch.testing.assert_close(torch.cat(parts), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_bfloat16_is_near_to_float64(tmp_path: Path) -> None:
+    """In bfloat16 the states are off by no more than rounding, and keep the target's dtype."""
+    save(tmp_path / "target", dtype=torch.bfloat16)
+    target, oracle = load_llama(tmp_path / "target", "cpu"), save_head(tmp_path)
+    head = load_eagle(tmp_path, target)
+
+    states = run_head(head, cache_of(head), TOKENS, _hidden(torch.bfloat16), STARTS)
+
+    expected = _expected(oracle, target.embedding.weight)
+    assert states.dtype is torch.bfloat16
+    assert (states - expected).norm() < 0.05 * expected.norm()
+
+
+def test_logits_are_those_of_the_target_s_head(tmp_path: Path) -> None:
+    """A head scores its states as the target scores its own: in float32, by the same weights."""
+    target = _target(tmp_path)
+    save_head(tmp_path)
+    head = load_eagle(tmp_path, target)
+
+    logits = head.logits(_hidden())
+
+    assert logits.dtype is torch.float32
+    torch.testing.assert_close(logits, _hidden() @ target.lm_head.weight.T)
+
+
+def test_embedding_and_lm_head_are_shared(tmp_path: Path) -> None:
+    """A head has the target's own embedding and LM head, and no memory for another one."""
+    target = _target(tmp_path)
+    save_head(tmp_path)
+
+    head = load_eagle(tmp_path, target)
+
+    assert head.embedding is target.embedding
+    assert head.lm_head is target.lm_head
+
+
+def test_head_continues_from_hidden_states(tmp_path: Path) -> None:
+    """A head says that it reads hidden states, and other states make other drafts."""
+    config = random_llama(tmp_path / "target")
+    random_eagle(tmp_path, config)
+    head = load_eagle(tmp_path, load_llama(tmp_path / "target", "cpu"))
+
+    drafts = {
+        tuple(head.logits(run_head(head, cache_of(head), [[5, 6, 7]], hidden, (0,))).argmax(-1))
+        for hidden in torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0))
+    }
+
+    assert head.reads_hidden
+    assert len(drafts) == 2
+
+
+def test_head_without_states_is_our_fault(tmp_path: Path) -> None:
+    """A head that is given no hidden states computes nothing."""
+    target = _target(tmp_path)
+    save_head(tmp_path)
+    head = load_eagle(tmp_path, target)
+    nothing = torch.zeros(1, dtype=torch.int64)
+
+    with pytest.raises(AssertionError, match="got none"):
+        head.hidden_states(nothing, nothing, None, Echo())
+
+
+def test_positions_beyond_the_config_s_are_computed(tmp_path: Path) -> None:
+    """A table that was asked to be longer tells positions apart that the config does not have."""
+    target = _target(tmp_path)
+    save_head(tmp_path)
+    asked, hidden = load_eagle(tmp_path, target, num_positions=136), _hidden()[:10]
+    own = load_eagle(tmp_path, target)
+
+    beyond = run_head(asked, cache_of(asked), [TOKENS[0]], hidden, (126,))
+
+    # Attention knows distances alone, so that the states are those of the first positions.
+    first = run_head(own, cache_of(own), [TOKENS[0]], hidden, (0,))
+    assert (asked.num_positions, own.num_positions) == (136, 128)
+    torch.testing.assert_close(beyond, first, atol=1e-4, rtol=1e-4)
+
+
+class Echo:
+    """A context whose attention is the queries."""
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Give the queries back."""
+        del layer, k, v
+        return q
+
+
+def test_head_reads_no_number_on_the_host(tmp_path: Path) -> None:
+    """On a device whose tensors hold no numbers a head computes states and scores all the same."""
+    config = random_llama(tmp_path)
+    target = LlamaModel(config, META, torch.bfloat16)
+    head = EagleHead(config, target.embedding, target.lm_head, META, torch.bfloat16)
+    ids = torch.zeros(7, dtype=torch.int64, device=META)
+    hidden = torch.zeros(7, 64, dtype=torch.bfloat16, device=META)
+
+    logits = head.logits(head.hidden_states(ids, ids, hidden, Echo()))
+
+    assert logits.shape == (7, 512)
+
+
+def test_config_is_the_shape_of_the_head_s_layers(tmp_path: Path) -> None:
+    """The KV cache of a head is made from its own config, which may differ from the target's."""
+    target = _target(tmp_path)
+    save_head(tmp_path, num_key_value_heads=4)
+
+    head = load_eagle(tmp_path, target)
+
+    assert isinstance(head.config, EagleConfig)
+    assert (head.config.num_hidden_layers, head.config.num_key_value_heads) == (1, 4)
+
+
+def test_bfloat16_head_of_a_target_is_written_in_its_dtype(tmp_path: Path) -> None:
+    """A head made of a target's layer loads beside it in the dtype of both."""
+    random_llama(tmp_path / "target", dtype=torch.bfloat16)
+    eagle_of(tmp_path / "head", tmp_path / "target")
+
+    head = load_eagle(tmp_path / "head", load_llama(tmp_path / "target", "cpu"))
+
+    assert head.config.dtype == "bfloat16"
+    assert {weight.dtype for _, weight in head.named_weights()} == {torch.bfloat16}
