@@ -108,6 +108,15 @@ class _Implementation(Protocol):
     def __call__(self, site: BackendSite, /) -> AttentionBackend: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltBackends:
+    """The backends of some uses; one that serves several phases is there once."""
+
+    names: Mapping[Phase, Use]
+    """Whose uses they are."""
+    backends: Mapping[Phase, AttentionBackend]
+
+
 class PhaseBackends:
     """The backends of one role, by phase: a pair where the flags name one for each.
 
@@ -125,12 +134,14 @@ class PhaseBackends:
     """
 
     def __init__(self, uses: Iterable[Use], role: Role, site: BackendSite) -> None:
-        self.names = _by_phase(uses, role)
-        made = {
-            name: _built(use, site)
-            for name, use in {use.backend: use for use in self.names.values()}.items()
-        }
-        self._backends = {phase: made[use.backend] for phase, use in self.names.items()}
+        self.role = role
+        self._site = site
+        self._of_phase = self.built(uses)
+
+    @property
+    def names(self) -> Mapping[Phase, Use]:
+        """Whose uses they are, by phase."""
+        return self._of_phase.names
 
     def of(self, phase: Phase) -> AttentionBackend:
         """Return the backend of a phase.
@@ -138,11 +149,27 @@ class PhaseBackends:
         Raises:
             UnservedPhaseError: the plan has no use of this role and phase.
         """
-        backend = self._backends.get(phase)
+        backend = self._of_phase.backends.get(phase)
         if backend is None:
-            served = tuple(own.value for own in self._backends)
+            served = tuple(own.value for own in self.names)
             raise UnservedPhaseError(phase=phase.value, served=served)
         return backend
+
+    def built(self, uses: Iterable[Use]) -> BuiltBackends:
+        """Build the backends of other uses, for `put`.
+
+        Raises:
+            SharedUseError, ImplementationError: as above.
+        """
+        names = _by_phase(uses, self.role)
+        of_backend = {use.backend: use for use in names.values()}
+        made = {name: _built(use, self._site) for name, use in of_backend.items()}
+        backends = {phase: made[use.backend] for phase, use in names.items()}
+        return BuiltBackends(names=names, backends=backends)
+
+    def put(self, built: BuiltBackends) -> None:
+        """Put others in the place of these. No forward is under way: its metadata is theirs."""
+        self._of_phase = built
 
 
 def _built(use: Use, site: BackendSite) -> AttentionBackend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -11,20 +11,12 @@ from weakref import finalize
 import torch
 from torch.distributed import ProcessGroup
 
-from backend_caps.capability.kind import Phase, Role
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.admission import WaitingLine
-from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.resolution.uses import Use
+from backend_caps.runtime.assembly import assemble
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
-from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs
-from backend_caps.runtime.model import load_llama
-from backend_caps.runtime.options import (
-    EngineOptions,
-    buckets_of,
-    check_fit,
-    check_flags,
-)
+from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
 from backend_caps.runtime.pipeline import (
     ChunkLimits,
     ChunkProfiler,
@@ -32,18 +24,14 @@ from backend_caps.runtime.pipeline import (
     agree_on_chunks,
     profile_chunks,
 )
-from backend_caps.runtime.pools import make_pools
 from backend_caps.runtime.prompts import check_length, checked_tokens
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.scheduler import NewToken, Scheduler
-from backend_caps.runtime.speculative.mask import mask_size
-from backend_caps.runtime.speculative.settings import SpecSettings
-from backend_caps.runtime.speculative.target import TargetRunner, states_of
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.runtime.step import StepLauncher
-from backend_caps.runtime.stepping import make_two_batch, plain_stepping, speculative_stepping
-from backend_caps.runtime.worker import Worker
+from backend_caps.runtime.stepping import Stepping
+from backend_caps.runtime.swapping import swapped
 from backend_caps.startup.configure import check_device
 
 
@@ -76,8 +64,6 @@ class Engine:
         streams: DeviceStreams | None = None,
     ) -> None:
         check_flags(plan.flags)
-        self.speculation = SpecSettings.from_flags(plan.flags)
-        lookahead = 0 if self.speculation is None else self.speculation.lookahead
         if streams is None:
             check_device(device)
         self.plan = plan
@@ -86,41 +72,24 @@ class Engine:
         self.device = self.streams.device
         self.step_streams = StepStreams.drawn_from(self.streams)
         self.staging = Staging(self.streams)
-        self.model = load_llama(
-            model_path,
-            self.device,
-            dtype=self.options.dtype,
-            num_positions=plan.flags.context_length,
-            lookahead=lookahead,
+        parts = assemble(
+            plan,
+            self.options,
+            model_path=model_path,
+            draft_model_path=draft_model_path,
+            staging=self.staging,
+            forward_stream=self.step_streams.forward,
         )
-        check_fit(plan, self.model, self.streams)
-        self.memory, site = make_pools(plan, self.model, self.options, self.staging, lookahead)
-        self.backends = PhaseBackends(plan.uses, Role.TARGET, site)
-        two_batch = make_two_batch(plan, self.model, self.backends, site)
-        buckets = buckets_of(self.options, self.speculation)
-        self.graph_choices = choose_graphs(plan, self.streams.traits, buckets)
-        graphs = self._capture()
-        self._worker = Worker(self.model, self.backends, graphs, two_batch)
-        if self.speculation is None:
-            self._stepping = plain_stepping(plan, self._worker, self.memory, self.staging)
-        else:
-            self._stepping = speculative_stepping(
-                plan,
-                self.speculation,
-                target=TargetRunner(self.model, self.backends, graphs, two_batch),
-                memory=self.memory,
-                pools=site,
-                staging=self.staging,
-                draft_model_path=draft_model_path,
-            )
-        self.relay = self._stepping.relay
-        self.waiting = WaitingLine(
-            self.memory,
-            max_prefill_tokens=self.options.max_prefill_tokens,
-            chunked_prefill_size=self.options.chunked_prefill_size,
-            num_slots_behind=0 if self.speculation is None else self.speculation.prompt_slots,
-        )
-        self.scheduler = self._make_scheduler(observer or NoObserver())
+        self.model = parts.model
+        self.memory = parts.memory
+        self.backends = parts.backends[0]
+        self._all_backends = parts.backends
+        self._graphs = parts.graphs
+        self.graph_choices = parts.graph_choices
+        self.relay = parts.stepping.relay
+        self._worker = parts.worker
+        self.waiting = parts.waiting
+        self.scheduler = self._make_scheduler(parts.stepping, observer or NoObserver())
         self._num_requests = 0
         self._failure: str | None = None
         # Nothing of an engine may be freed under a step that runs.
@@ -257,6 +226,41 @@ class Engine:
         if self._failure is not None:
             raise EngineFailedError(cause=self._failure)
 
+    @property
+    def spec_v2_attn_backends(self) -> tuple[Use, ...]:
+        """List whom steps run: each use of the target, the draft and its draft-extend.
+
+        A slot that no flag names is its role's own backend, so none of them is empty.
+        """
+        uses = {own.role: own.names.values() for own in self._all_backends}
+        return tuple(use for of_role in uses.values() for use in of_role)
+
+    def swap_backends(self, swaps: Iterable[Use]) -> Plan:
+        """Put other backends in the places of some, and return the plan that then holds.
+
+        The plan is resolved anew. Where it asks for more than the engine was made with, nothing
+        is changed. Steps go on behind it; requests keep their places. Sync: the device.
+
+        Args:
+            swaps: uses of the plan, by role and phase, with other backends.
+
+        Raises:
+            BackendSwapError: the engine cannot go on with them.
+            ImplementationError: a backend cannot be built.
+        """
+        self._require_running()
+        new = swapped(
+            self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self._graphs.keys()
+        )
+        check_fit(new, self.model, self.streams)
+        self.streams.synchronize()
+        built = [own.built(new.uses) for own in self._all_backends]
+        for own, made in zip(self._all_backends, built, strict=True):
+            own.put(made)
+        self.streams.synchronize()
+        self.plan = new
+        return new
+
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.
 
@@ -294,10 +298,10 @@ class Engine:
             self.step()
         self.streams.synchronize()
 
-    def _make_scheduler(self, observer: StepObserver) -> Scheduler:
+    def _make_scheduler(self, stepping: Stepping, observer: StepObserver) -> Scheduler:
         launcher = StepLauncher(
-            runner=self._stepping.runner,
-            relay=self.relay,
+            runner=stepping.runner,
+            relay=stepping.relay,
             staging=self.staging,
             step_streams=self.step_streams,
         )
@@ -307,7 +311,7 @@ class Engine:
             staging=self.staging,
             step_streams=self.step_streams,
             waiting=self.waiting,
-            decoding=self._stepping.decoding,
+            decoding=stepping.decoding,
             mixed=self.plan.flags.enable_mixed_chunk,
             observer=observer,
         )
@@ -316,23 +320,3 @@ class Engine:
         tokens = checked_tokens(prompt, self.model.config.vocab_size)
         check_length(len(tokens), sampling.max_new_tokens, self.memory)
         return tokens
-
-    def _capture(self) -> Mapping[Phase, GraphRunner]:
-        return capture_graphs(
-            self.model if self.speculation is None else states_of(self.model),
-            self.backends,
-            self.plan,
-            self.graph_choices,
-            streams=self.streams,
-            stream=self.step_streams.forward,
-            mask_size=self._mask_size(),
-        )
-
-    def _mask_size(self) -> int:
-        """Count the entries of the largest tree mask that a graph may read."""
-        own = self.speculation
-        if own is None or own.is_chain:
-            return 0
-        batch_size = self.options.max_running_requests
-        width = self.memory.rows.req_to_token.shape[1]
-        return mask_size(batch_size, own.num_draft_tokens, seq_lens_sum=None, max_context_len=width)

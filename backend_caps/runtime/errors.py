@@ -265,6 +265,21 @@ class ImplementationError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class BackendSwapError(BackendCapsError):
+    """A running engine cannot go on with another backend."""
+
+    reasons: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """Every reason, and what to do."""
+        return (
+            f"the backends cannot be swapped: {'; '.join(self.reasons)}. Backends that need no "
+            f"more than the engine supplies were expected. Make a new engine with their plan."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class MissingDraftModelError(BackendCapsError):
     """An algorithm drafts with a model, and nobody named one."""
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend_caps.capability.kind import Role
 from backend_caps.relay import FutureMap
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.decoding import Decoding, PlainDecoding
 from backend_caps.runtime.memory import RequestMemory
-from backend_caps.runtime.model import LlamaModel
 from backend_caps.runtime.pools import Pools
 from backend_caps.runtime.speculative.building import make_drafting, make_relay
 from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
@@ -20,7 +18,6 @@ from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.runtime.speculative.target import TargetRunner
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.step import PlainRunner, StepRunner
-from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.runtime.worker import Worker
 
 
@@ -34,6 +31,8 @@ class Stepping:
     """What goes from it to the next one."""
     decoding: Decoding
     """What the scheduler makes of running requests."""
+    draft_backends: tuple[PhaseBackends, ...] = ()
+    """The attention of a draft model, by role; none where there is no model."""
 
 
 def plain_stepping(plan: Plan, worker: Worker, memory: RequestMemory, staging: Staging) -> Stepping:
@@ -83,13 +82,9 @@ def speculative_stepping(
     )
     overlapped = plan.relays_speculation
     decoding = SpeculativeDecoding(settings, relay, overlapped=overlapped)
-    return Stepping(runner=runner, relay=relay, decoding=decoding)
-
-
-def make_two_batch(
-    plan: Plan, model: LlamaModel, backends: PhaseBackends, site: Pools
-) -> TwoBatchRunner | None:
-    """Make what runs forwards in two halves; None where the flags do not ask for it."""
-    if not plan.flags.enable_two_batch_overlap:
-        return None
-    return TwoBatchRunner(model, (backends, PhaseBackends(plan.uses, Role.TARGET, site)))
+    return Stepping(
+        runner=runner,
+        relay=relay,
+        decoding=decoding,
+        draft_backends=tuple(drafting.backends.values()),
+    )

@@ -1,0 +1,127 @@
+"""From a plan and folders to the parts of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.relay.streams import StreamLike
+from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.admission import WaitingLine
+from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.graphs import GraphChoice, GraphRunner, capture_graphs, choose_graphs
+from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.model import LlamaModel, load_llama
+from backend_caps.runtime.options import EngineOptions, buckets_of, check_fit
+from backend_caps.runtime.pools import make_pools
+from backend_caps.runtime.speculative.mask import mask_size
+from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculative.target import TargetRunner, states_of
+from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.stepping import Stepping, plain_stepping, speculative_stepping
+from backend_caps.runtime.two_batch import TwoBatchRunner
+from backend_caps.runtime.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an engine is made of, streams and scheduler aside."""
+
+    model: LlamaModel
+    """The target, where there is a draft."""
+    memory: RequestMemory
+    backends: tuple[PhaseBackends, ...]
+    """Every attention that a step runs: the target's first, once more for second halves of batches,
+    then a draft model's, by role."""
+    graphs: Mapping[Phase, GraphRunner]
+    """What was captured of the target, by phase."""
+    graph_choices: tuple[GraphChoice, ...]
+    worker: Worker
+    """Runs plain forwards of the target."""
+    waiting: WaitingLine
+    stepping: Stepping
+
+
+def assemble(
+    plan: Plan,
+    options: EngineOptions,
+    *,
+    model_path: str | Path,
+    draft_model_path: str | Path | None,
+    staging: Staging,
+    forward_stream: StreamLike,
+) -> Parts:
+    """Load the models, make their memory and attention, and capture their graphs.
+
+    Raises:
+        BackendCapsError: a folder, the plan or an option cannot be served.
+    """
+    settings = SpecSettings.from_flags(plan.flags)
+    lookahead = 0 if settings is None else settings.lookahead
+    model = load_llama(
+        model_path,
+        staging.streams.device,
+        dtype=options.dtype,
+        num_positions=plan.flags.context_length,
+        lookahead=lookahead,
+    )
+    check_fit(plan, model, staging.streams)
+    memory, pools = make_pools(plan, model, options, staging, lookahead)
+    backends = PhaseBackends(plan.uses, Role.TARGET, pools)
+    choices = choose_graphs(plan, staging.streams.traits, buckets_of(options, settings))
+    graphs = capture_graphs(
+        model if settings is None else states_of(model),
+        backends,
+        plan,
+        choices,
+        streams=staging.streams,
+        stream=forward_stream,
+        mask_size=_mask_size(settings, options, memory),
+    )
+    own = [backends]
+    two_batch = None
+    if plan.flags.enable_two_batch_overlap:
+        own.append(PhaseBackends(plan.uses, Role.TARGET, pools))
+        two_batch = TwoBatchRunner(model, (own[0], own[1]))
+    worker = Worker(model, backends, {} if settings is not None else graphs, two_batch)
+    if settings is None:
+        stepping = plain_stepping(plan, worker, memory, staging)
+    else:
+        stepping = speculative_stepping(
+            plan,
+            settings,
+            target=TargetRunner(model, backends, graphs, two_batch),
+            memory=memory,
+            pools=pools,
+            staging=staging,
+            draft_model_path=draft_model_path,
+        )
+    return Parts(
+        model=model,
+        memory=memory,
+        backends=(*own, *stepping.draft_backends),
+        graphs=graphs,
+        graph_choices=choices,
+        worker=worker,
+        waiting=WaitingLine(
+            memory,
+            max_prefill_tokens=options.max_prefill_tokens,
+            chunked_prefill_size=options.chunked_prefill_size,
+            num_slots_behind=0 if settings is None else settings.prompt_slots,
+        ),
+        stepping=stepping,
+    )
+
+
+def _mask_size(settings: SpecSettings | None, options: EngineOptions, memory: RequestMemory) -> int:
+    """Count the entries of the largest tree mask that a graph may read."""
+    if settings is None or settings.is_chain:
+        return 0
+    return mask_size(
+        options.max_running_requests,
+        settings.num_draft_tokens,
+        seq_lens_sum=None,
+        max_context_len=memory.rows.req_to_token.shape[1],
+    )
