@@ -96,7 +96,7 @@ class ForwardBatch:
             seq_lens=batch.seq_lens,
             out_cache_loc=batch.out_cache_loc,
             seq_lens_cpu=batch.seq_lens_cpu,
-            seq_lens_sum=_total(batch),
+            seq_lens_sum=mirror_sum(batch),
             seq_lens_cpu_upper_bound=batch.upper_bound,
             sampling=sampling_of(batch, staging),
         )
@@ -124,8 +124,8 @@ class ForwardBatch:
         self.last_token_indices = self.extend_seq_lens.cumsum(0) - 1
 
 
-def _total(batch: ScheduleBatch) -> int | None:
-    """Sum the mirror where nobody did; without a mirror there is no sum."""
+def mirror_sum(batch: ScheduleBatch) -> int | None:
+    """Return the sum of a batch's mirror; where nobody has it, add up. No mirror has no sum."""
     if batch.seq_lens_sum is not None or batch.seq_lens_cpu is None:
         return batch.seq_lens_sum
     lengths: list[int] = batch.seq_lens_cpu.tolist()

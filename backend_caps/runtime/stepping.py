@@ -64,13 +64,7 @@ def speculative_stepping(
         BackendCapsError: the draft model or its attention cannot be had.
     """
     drafting = make_drafting(plan, settings, target.model, pools, staging, draft_model_path)
-    relay = make_relay(
-        plan,
-        settings,
-        drafting.shape,
-        pool_size=memory.rows.pool_size,
-        streams=staging.streams,
-    )
+    relay = make_relay(plan, settings, drafting.shape, memory.rows, staging.streams)
     runner = SpeculativeRunner(
         target=target,
         drafter=drafting.drafter,

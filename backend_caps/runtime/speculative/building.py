@@ -15,6 +15,7 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import MissingDraftModelError
+from backend_caps.runtime.memory import ReqToTokenPool
 from backend_caps.runtime.model import LlamaModel
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
@@ -80,8 +81,7 @@ def make_relay(
     plan: Plan,
     settings: SpecSettings,
     shape: DraftShape | None,
-    *,
-    pool_size: int,
+    rows: ReqToTokenPool,
     streams: DeviceStreams,
 ) -> FutureMap:
     """Make the relay of a speculating engine.
@@ -90,11 +90,12 @@ def make_relay(
     alone.
     """
     return FutureMap(
-        pool_size=pool_size,
+        pool_size=rows.pool_size,
         device=streams.device,
         host_seq_lens=_host_seq_lens(plan),
         speculative=True,
         draft=shape,
+        max_context_len=rows.req_to_token.shape[1],
         accept_tokens=settings.accept_tokens,
         streams=streams,
     )

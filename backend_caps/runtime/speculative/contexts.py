@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.forward_batch import ForwardBatch, mirror_sum
 from backend_caps.runtime.speculative.mask import tree_mask
 
 
@@ -32,6 +32,8 @@ class Contexts:
     """[B] int64, device: tokens before the forwards that are made here."""
     seq_lens_cpu: Tensor | None
     """[B] int64, host: the mirror, or None where nobody keeps one."""
+    seq_lens_sum: int | None
+    """The mirror's sum; None where there is no mirror."""
     upper_bound: Tensor | None
     """[B] int64, host: never below `seq_lens`; None where nobody needs it."""
 
@@ -43,6 +45,7 @@ class Contexts:
             req_pool_indices=batch.req_pool_indices,
             seq_lens=batch.seq_lens,
             seq_lens_cpu=batch.seq_lens_cpu,
+            seq_lens_sum=mirror_sum(batch),
             upper_bound=batch.upper_bound,
         )
 
@@ -54,6 +57,7 @@ class Contexts:
             req_pool_indices=forward.req_pool_indices,
             seq_lens=forward.seq_lens,
             seq_lens_cpu=forward.seq_lens_cpu,
+            seq_lens_sum=forward.seq_lens_sum,
             upper_bound=forward.seq_lens_cpu_upper_bound,
         )
 
@@ -93,7 +97,7 @@ class Contexts:
         added = start + count
         seq_lens = self.seq_lens + added
         seq_lens_cpu = None if self.seq_lens_cpu is None else self.seq_lens_cpu + added
-        seq_lens_sum = None if seq_lens_cpu is None else sum(seq_lens_cpu.tolist())
+        seq_lens_sum = None if self.seq_lens_sum is None else self.seq_lens_sum + size * added
         mask = None
         if visible is not None:
             mask = tree_mask(

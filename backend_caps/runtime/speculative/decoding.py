@@ -37,8 +37,11 @@ class SpeculativeDecoding:
 
     @property
     def follows_results(self) -> bool:
-        """Drafts that are looked up on the host continue the last step's tokens."""
-        return self._settings.algorithm is Algorithm.NGRAM
+        """Drafts that are looked up on the host continue the last step's tokens.
+
+        Where the relay carries no lengths from step to step, the results do.
+        """
+        return self._settings.algorithm is Algorithm.NGRAM or not self._overlapped
 
     def reach(self, running: ScheduleBatch) -> Sequence[int]:
         """Return upper bounds: as if every step under way accepted all of its drafts."""
