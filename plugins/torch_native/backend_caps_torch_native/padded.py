@@ -58,8 +58,11 @@ class TorchPadded(PagedAttention):
             _rows_of_requests(batch) if extends is None else _rows_of_tokens(batch, extends)
         )
         ends = torch.where(rows[:, None] == 0, 0, ends)
-        self._metadata = _metadata(
-            self._req_to_token[rows], _visible(batch, ends, self._req_to_token.shape[1])
+        table, mask = self._req_to_token[rows], batch.tree_mask
+        self._metadata = (
+            _metadata(table, ends)
+            if mask is None
+            else _metadata_of_tree(table, ends, mask, batch.seq_lens)
         )
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
@@ -107,16 +110,28 @@ def _rows_of_tokens(batch: ForwardBatch, extend_seq_lens: Tensor) -> tuple[Tenso
     return rows, (batch.seq_lens[owners] - later)[:, None]
 
 
-def _visible(batch: ForwardBatch, ends: Tensor, max_context_len: int) -> Tensor:
-    """Tell what each token sees of its context, [R, N, L], which it sees up to ends [R, N].
+def _metadata(table: Tensor, ends: Tensor) -> _Metadata:
+    """Mask the page table [R, L] by what each token sees of it, ends [R, N]."""
+    positions = torch.arange(table.shape[1], device=table.device)
+    longest = ends[:, -1:]
+    # A mask alone would leak: 0 * NaN is NaN. What nobody sees reads the context's first token
+    # instead, which everybody sees, so stale slots and stale page tables are never touched.
+    first = torch.where(longest > 0, table[:, :1], 0)
+    slots = torch.where(positions < longest, table, first)
+    return _Metadata(slots, positions < ends[:, :, None], (ends <= 0).flatten())
 
-    In a tree it sees what the mask says, up to where its request's last token stands.
-    """
-    positions = torch.arange(max_context_len, device=ends.device)
-    if batch.tree_mask is None:
-        return positions < ends[:, :, None]
-    entries = _entries(batch.tree_mask, batch.seq_lens, ends.shape[1], positions)
-    return (positions < ends[:, -1:, None]) & entries
+
+def _metadata_of_tree(table: Tensor, ends: Tensor, mask: Tensor, seq_lens: Tensor) -> _Metadata:
+    """Mask the page table [B, L] by a tree mask [M], up to where a request's last token stands."""
+    positions = torch.arange(table.shape[1], device=table.device)
+    entries = _entries(mask, seq_lens, ends.shape[1], positions)
+    visible = (positions < ends[:, -1:, None]) & entries
+    is_seen = visible.any(1)
+    # As above, but a mask may hide any position, the first one too: a seen one is looked for.
+    seen = table.gather(1, is_seen.int().argmax(1, keepdim=True))
+    seen = torch.where(is_seen.any(1, keepdim=True), seen, 0)
+    slots = torch.where(is_seen, table, seen)
+    return _Metadata(slots, visible, ~visible.any(2).flatten())
 
 
 def _entries(mask: Tensor, seq_lens: Tensor, num_tokens: int, positions: Tensor) -> Tensor:
@@ -130,14 +145,3 @@ def _entries(mask: Tensor, seq_lens: Tensor, num_tokens: int, positions: Tensor)
     return torch.cat(
         [longer[(some + positions).clamp(max=len(mask))] for some in torch.split(starts, step)]
     )
-
-
-def _metadata(table: Tensor, visible: Tensor) -> _Metadata:
-    """Take from the page table [R, L] what the row's tokens see of it, visible [R, N, L]."""
-    is_seen = visible.any(1)
-    # A mask alone would leak: 0 * NaN is NaN. What nobody sees reads a token that somebody sees
-    # instead, so stale slots and stale page tables are never touched.
-    seen = table.gather(1, is_seen.int().argmax(1, keepdim=True))
-    seen = torch.where(is_seen.any(1, keepdim=True), seen, 0)
-    slots = torch.where(is_seen, table, seen)
-    return _Metadata(slots, visible, ~visible.any(2).flatten())
