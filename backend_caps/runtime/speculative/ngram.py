@@ -104,8 +104,8 @@ class NgramIndex:
     def _found(self) -> Iterator[_Suffix]:
         """Yield what is stored of the last tokens, the shortest suffix first."""
         longer: dict[int, _Suffix] | None = self._suffixes
-        for length in range(1, min(self._max_match, len(self._tokens)) + 1):
-            found = longer.get(self._tokens[-length]) if longer else None
+        for token in reversed(self._tokens):
+            found = longer.get(token) if longer else None
             if found is None:
                 return
             yield found

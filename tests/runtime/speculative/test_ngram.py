@@ -39,8 +39,9 @@ def _any_count(sizes: tuple[int, int]) -> st.SearchStrategy[_Sizes]:
     return st.integers(num_steps + 1, most + 1).map(lambda nodes: _Sizes(topk, num_steps, nodes))
 
 
-_TEXTS = st.integers(1, 4).flatmap(
-    lambda words: st.lists(st.integers(0, words - 1), min_size=1, max_size=40)
+# The length is drawn first: lists that may have any length are mostly short.
+_TEXTS = st.tuples(st.integers(1, 6), st.integers(1, 40)).flatmap(
+    lambda sizes: st.lists(st.integers(0, sizes[0] - 1), min_size=sizes[1], max_size=sizes[1])
 )
 _LIMITS = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3)).map(
     lambda drawn: _Limits(max(drawn[:2]), min(drawn[:2]), drawn[2])
@@ -269,6 +270,15 @@ def test_shorter_matches_fill_the_tree() -> None:
     tree = _draft(index, _Sizes(2, 2, 5))
 
     assert (tree.tokens, tree.parents) == ((2, 30, 31, 40, 41), (0, 0, 1, 0, 3))
+
+
+def test_branches_end_at_topk() -> None:
+    """A continuation that would be a node's child beyond topk is left out."""
+    index = _index([2, 30, 2, 40, 2, 50, 2])
+
+    tree = _draft(index, _Sizes(2, 2, 6))
+
+    assert (tree.tokens, tree.parents) == ((2, 50, 2, 40, 2, 0), (0, 0, 1, 0, 3, 1))
 
 
 def test_padding_starts_at_the_root() -> None:
