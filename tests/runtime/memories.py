@@ -8,7 +8,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from backend_caps.relay import DeviceStreams
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.relay import DeviceStreams, FutureMap
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, num_pages_of
 from backend_caps.runtime.request import Request, Sampling
@@ -43,6 +44,16 @@ def make_memory(
         device=staging.streams.device,
     )
     return RequestMemory(rows, PagePool(num_tokens // page_size), staging), staging
+
+
+def make_relay(staging: Staging, *, speculative: bool = False) -> FutureMap:
+    """Make a relay of 16 rows that brings no length to the host."""
+    return FutureMap(
+        pool_size=16,
+        device=staging.streams.device,
+        host_seq_lens=HostSeqLens.NONE,
+        speculative=speculative,
+    )
 
 
 def make_request(

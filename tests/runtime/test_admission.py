@@ -18,10 +18,14 @@ def _line(
     *lengths: int,
     max_prefill_tokens: int = 100,
     chunked_prefill_size: int | None = None,
+    num_slots_behind: int = 0,
 ) -> tuple[WaitingLine, list[Request]]:
     """Make a line of requests with prompts of these lengths."""
     line = WaitingLine(
-        memory, max_prefill_tokens=max_prefill_tokens, chunked_prefill_size=chunked_prefill_size
+        memory,
+        max_prefill_tokens=max_prefill_tokens,
+        chunked_prefill_size=chunked_prefill_size,
+        num_slots_behind=num_slots_behind,
     )
     requests = [make_request(number, [7] * length) for number, length in enumerate(lengths, 1)]
     for request in requests:
@@ -288,3 +292,32 @@ def test_admit_never_promises_more_than_there_is(
     needed = sum(num_pages_of(own.num_tokens, page_size) for own in stretches)
     others = max(0, len(stretches) - 1)
     assert not stretches or needed + num_running + others <= memory.pages.num_free
+
+
+@pytest.mark.parametrize(
+    ("num_slots_behind", "num_admitted"), [pytest.param(0, 2, id="0"), pytest.param(1, 1, id="1")]
+)
+def test_admit_counts_what_a_step_writes_behind_a_prompt(
+    num_slots_behind: int, num_admitted: int
+) -> None:
+    """A page that is begun behind a prompt is one of its step's."""
+    memory, _ = make_memory(page_size=4, num_tokens=16)
+    line, _ = _line(memory, 4, 4, num_slots_behind=num_slots_behind)
+
+    assert len(line.admit(0)) == num_admitted
+
+
+@pytest.mark.parametrize(
+    ("num_slots_behind", "expected"),
+    [pytest.param(0, [(1, 4)], id="0"), pytest.param(1, [], id="1")],
+)
+def test_admit_counts_what_a_step_writes_behind_a_cut_prompt(
+    num_slots_behind: int, expected: list[tuple[int, int]]
+) -> None:
+    """A stretch that ends with its page needs the next one for what its step writes behind it."""
+    memory, _ = make_memory(page_size=4, num_tokens=12)
+    line, _ = _line(memory, 8, chunked_prefill_size=4, num_slots_behind=num_slots_behind)
+    _run(memory, line.admit(0))
+    memory.pages.alloc(1)
+
+    assert _counts(line.admit(0)) == expected

@@ -15,10 +15,15 @@ from tests.runtime.memories import enter, make_batch, make_memory, make_request,
         (ForwardMode.EXTEND, Phase.PREFILL),
         (ForwardMode.MIXED, Phase.PREFILL),
         (ForwardMode.DECODE, Phase.DECODE),
+        (ForwardMode.VERIFY, Phase.VERIFY),
+        (ForwardMode.DRAFT_EXTEND, Phase.VERIFY),
     ],
 )
 def test_mode_names_whose_backend_runs_it(mode: ForwardMode, phase: Phase) -> None:
-    """A mixed batch is the prefill backend's: its decode rows are stretches of one token."""
+    """A mixed batch is the prefill backend's: its decode rows are stretches of one token.
+
+    What takes in drafts is verify's.
+    """
     assert mode.phase is phase
 
 
@@ -225,10 +230,11 @@ def test_merge_has_no_mirror_where_either_has_none(without: tuple[int, ...]) -> 
 def test_merge_has_upper_bounds_where_both_have(
     bounds: tuple[list[int] | None, list[int] | None], merged: list[int] | None
 ) -> None:
-    """Upper bounds are appended where there are two, and gone where there is one."""
+    """Without mirrors, bounds are appended where there are two, and gone where there is one."""
     memory, staging = make_memory()
     both = (make_batch(memory, staging, 2), make_batch(memory, staging, 3, first=2))
     for batch, bound in zip(both, bounds, strict=True):
+        batch.seq_lens_cpu = None
         batch.seq_lens_cpu_upper_bound = None if bound is None else torch.tensor(bound)
 
     both[0].merge(both[1])

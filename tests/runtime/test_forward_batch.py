@@ -4,22 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import FutureMap, PendingInputIdsError, RelayPayload
+from backend_caps.relay import PendingInputIdsError, RelayPayload
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.staging import Staging
-from tests.runtime.memories import make_batch, make_memory, values_of
+from tests.runtime.memories import make_batch, make_memory, make_relay, values_of
 
 
 def _ready(batch: ScheduleBatch, staging: Staging) -> ScheduleBatch:
     """Resolve a batch's tokens by a relay; a row's last token is 100 and its number."""
-    relay = FutureMap(
-        pool_size=16,
-        device=staging.streams.device,
-        host_seq_lens=HostSeqLens.NONE,
-        speculative=False,
-    )
+    relay = make_relay(staging)
     rows = torch.arange(16, device=staging.streams.device)
     relay.stash(rows, RelayPayload(rows + 100))
     if batch.mode in {ForwardMode.DECODE, ForwardMode.MIXED}:

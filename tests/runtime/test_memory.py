@@ -165,6 +165,59 @@ def test_kv_pool_stores_by_slot_and_layer(device: torch.device) -> None:
     assert not pool.get_key_buffer(0).any()
 
 
+def _numbered(device: torch.device) -> TokenToKVPool:
+    """Make a cache in which each slot has its number, times 10 in the second layer."""
+    pool = TokenToKVPool(**CACHE, dtype=torch.float32, device=device)
+    for layer_id, factor in ((0, 1), (1, 10)):
+        for buffer in (pool.get_key_buffer(layer_id), pool.get_value_buffer(layer_id)):
+            buffer.copy_(torch.arange(8, device=device).view(8, 1, 1) * factor)
+    return pool
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "expected"),
+    [
+        pytest.param([5, 6], [1, 2], [0, 5, 6, 3, 4, 5, 6, 7], id="apart"),
+        pytest.param([2, 3, 4], [1, 2, 3], [0, 2, 3, 4, 4, 5, 6, 7], id="down by one"),
+        pytest.param([1, 2, 3], [2, 3, 4], [0, 1, 1, 2, 3, 5, 6, 7], id="up by one"),
+        pytest.param([1, 2], [2, 1], [0, 2, 1, 3, 4, 5, 6, 7], id="exchanged"),
+        pytest.param([1, 3, 3], [1, 2, 3], [0, 1, 3, 3, 4, 5, 6, 7], id="one for two"),
+        pytest.param([], [], [0, 1, 2, 3, 4, 5, 6, 7], id="nothing"),
+    ],
+)
+def test_kv_pool_reads_all_that_it_moves_before_it_writes(
+    sources: list[int], targets: list[int], expected: list[int], device: torch.device
+) -> None:
+    """Slots that are read and written keep what they had, in the move; so in every layer."""
+    pool = _numbered(device)
+
+    pool.move(*(torch.tensor(own, dtype=torch.int64, device=device) for own in (sources, targets)))
+
+    for layer_id, factor in ((0, 1), (1, 10)):
+        for buffer in (pool.get_key_buffer(layer_id), pool.get_value_buffer(layer_id)):
+            own = torch.tensor(expected, dtype=torch.float32, device=device) * factor
+            assert torch.equal(buffer, own.view(8, 1, 1).expand_as(buffer))
+
+
+@pytest.mark.parametrize(
+    ("max_context_len", "lookahead", "width"), [(10, 2, 12), (10, 3, 16), (12, 0, 12)]
+)
+def test_req_to_token_pool_has_room_behind_the_longest_context(
+    max_context_len: int, lookahead: int, width: int
+) -> None:
+    """Rows have slots for what speculative steps write, in whole pages; contexts do not grow."""
+    rows = ReqToTokenPool(
+        max_requests=3,
+        max_context_len=max_context_len,
+        page_size=4,
+        device=torch.device("cpu"),
+        lookahead=lookahead,
+    )
+
+    assert rows.req_to_token.shape == (4, width)
+    assert rows.max_context_len == max_context_len
+
+
 @pytest.mark.parametrize(
     ("num_tokens", "page_size", "num_pages"),
     [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2), (3, 1, 3)],

@@ -108,3 +108,111 @@ def test_request_is_launched_out_by_tokens_of_every_stay(
     request.num_launched = num_launched
 
     assert request.is_launched_out is is_launched_out
+
+
+def test_request_takes_a_step_of_several_tokens() -> None:
+    """What a speculative step made is appended in its order, and told."""
+    request = make_request()
+
+    taken = request.take_step([9, 8, 7])
+
+    assert (taken, request.output) == ([9, 8, 7], [9, 8, 7])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "taken", "reason"),
+    [
+        pytest.param([9, 2, 8], [9, 2], FinishReason.STOP, id="behind a stop token"),
+        pytest.param([9, 8, 7, 6], [9, 8, 7], FinishReason.LENGTH, id="behind its length"),
+        pytest.param([9, 8, 2, 6], [9, 8, 2], FinishReason.STOP, id="behind both"),
+    ],
+)
+def test_request_takes_nothing_behind_the_end_of_its_output(
+    tokens: list[int], taken: list[int], reason: FinishReason
+) -> None:
+    """Of a step that goes beyond the end, the rest is nobody's."""
+    request = make_request(max_new_tokens=4)
+    request.take(5)
+
+    own = request.take_step(tokens)
+
+    assert own == taken
+    assert (request.output, request.finish_reason) == ([5, *taken], reason)
+
+
+def test_request_counts_what_a_step_made_above_one() -> None:
+    """A step under way counts as one token; what it made is known with its result."""
+    request = make_request(max_new_tokens=5)
+    request.enter(1, 1)
+    request.num_launched = 2
+    request.take_step([9])
+
+    request.take_step([8, 7, 6])
+
+    assert request.num_launched == 4
+    assert not request.is_launched_out
+
+
+def test_request_counts_steps_of_decode_alone() -> None:
+    """The first result of a stay is its prompt's, and ends no decode step."""
+    request = make_request()
+    request.enter(1, 1)
+    request.num_steps_under_way = 2
+
+    left = []
+    for tokens in ([9], [8, 7], [6]):
+        request.take_step(tokens)
+        left.append(request.num_steps_under_way)
+
+    assert left == [2, 1, 0]
+
+
+def test_request_counts_a_prompt_of_every_stay() -> None:
+    """A stay that begins with output prefills that too, and its first result is no step's."""
+    request = make_request()
+    request.enter(1, 1)
+    request.take_step([9])
+    request.enter(2, 2)
+    request.num_steps_under_way = 1
+
+    request.take_step([8])
+
+    assert request.num_steps_under_way == 1
+
+
+def test_request_forgets_the_steps_of_the_stay_before() -> None:
+    """A new stay has nothing under way."""
+    request = make_request()
+    request.enter(1, 1)
+    request.num_steps_under_way = request.num_launched = 3
+
+    request.enter(2, 2)
+
+    assert (request.num_steps_under_way, request.num_launched) == (0, 0)
+
+
+def test_request_has_committed_all_but_its_last_token() -> None:
+    """The prompt is committed with its step, and each token with the step that it goes into."""
+    request = make_request(prompt=[5, 6, 7])
+    request.enter(1, 1)
+    committed = [request.committed_len]
+
+    for tokens in ([9], [8, 7], [6]):
+        request.take_step(tokens)
+        committed.append(request.committed_len)
+
+    assert committed == [3, 3, 5, 6]
+
+
+def test_request_has_committed_what_its_stay_began_with() -> None:
+    """A stay that begins with output has all of that in its prompt's step."""
+    request = make_request(prompt=[5, 6, 7])
+    request.take_step([9, 8])
+    request.enter(2, 2)
+    committed = [request.committed_len]
+
+    for tokens in ([7], [6, 5]):
+        request.take_step(tokens)
+        committed.append(request.committed_len)
+
+    assert committed == [5, 5, 7]
