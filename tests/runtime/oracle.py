@@ -16,7 +16,7 @@ CONTEXT_LEN = 256
 NUM_JOBS = 200
 MAX_PROMPT_LEN = 100
 MAX_NEW_TOKENS = 24
-_STOPS = (2, 17, 90)
+STOPS = (2, 17, 90)
 _PADDING = 0
 
 
@@ -49,7 +49,7 @@ def ask_transformers(folder: Path) -> Oracle:
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT_LEN,
         initializer_range=0.3,
-        eos_token_id=list(_STOPS),
+        eos_token_id=list(STOPS),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -57,7 +57,7 @@ def ask_transformers(folder: Path) -> Oracle:
     model.train(mode=False)
     model.save_pretrained(folder)
     jobs = _jobs()
-    return Oracle(folder=folder, jobs=jobs, tokens=_tokens(model, jobs))
+    return Oracle(folder=folder, jobs=jobs, tokens=tokens_of(model, jobs))
 
 
 def _jobs() -> Sequence[Job]:
@@ -72,7 +72,7 @@ def _jobs() -> Sequence[Job]:
     ]
 
 
-def _tokens(model: LlamaForCausalLM, jobs: Sequence[Job]) -> Sequence[list[int]]:
+def tokens_of(model: LlamaForCausalLM, jobs: Sequence[Job]) -> Sequence[list[int]]:
     """Generate for all prompts at once, padded on the left, and cut each output where it ends."""
     padding = [[_PADDING] * (MAX_PROMPT_LEN - len(job.prompt)) for job in jobs]
     ids = [[*pad, *job.prompt] for pad, job in zip(padding, jobs, strict=True)]
@@ -82,7 +82,7 @@ def _tokens(model: LlamaForCausalLM, jobs: Sequence[Job]) -> Sequence[list[int]]
         attention_mask=torch.tensor(mask),
         max_new_tokens=MAX_NEW_TOKENS,
         do_sample=False,
-        eos_token_id=list(_STOPS),
+        eos_token_id=list(STOPS),
         pad_token_id=_PADDING,
     )
     assert isinstance(generated, Tensor), "nothing but tokens was asked for"
@@ -92,5 +92,5 @@ def _tokens(model: LlamaForCausalLM, jobs: Sequence[Job]) -> Sequence[list[int]]
 
 def _cut(output: list[int], max_new_tokens: int) -> list[int]:
     """Cut what was generated behind its first stop token, or at its own length."""
-    ends = [place + 1 for place, token in enumerate(output) if token in _STOPS]
+    ends = [place + 1 for place, token in enumerate(output) if token in STOPS]
     return output[: min([*ends, max_new_tokens])]
