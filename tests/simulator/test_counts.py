@@ -136,6 +136,18 @@ def test_copies_are_counted_each_way() -> None:
     assert (counts.num_copies_to_host, counts.num_copies_to_device) == (1, 2)
 
 
+def test_bytes_to_the_host_are_counted_by_stream() -> None:
+    """Each stream has what crosses on it, a number that the host reads on it too."""
+    side, pinned = Stream(handle=3), torch.zeros(2, dtype=torch.int64).pin_memory()
+
+    def copy(numbers: Tensor) -> None:
+        numbers[0].item()
+        with sim.stream(side):
+            pinned.copy_(numbers[:2], non_blocking=True)
+
+    assert _counted(copy).bytes_to_host_on == {0: 8, 3: 16}
+
+
 def test_operators_are_counted_when_they_are_launched() -> None:
     """A launch counts before it has run; views and memory count nothing."""
     counts = _counted(lambda t: torch.empty(3, device="sim").copy_(t[:2].sum() + 1))

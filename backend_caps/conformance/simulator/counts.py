@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Self
 
@@ -54,6 +54,8 @@ class Counts:
     """Waits of a stream for an event that was recorded; `wait_stream` is one."""
     waits: Mapping[Waited, int]
     """Waits of the host, by kind and stream; without those that there are none of."""
+    bytes_to_host_on: Mapping[int, int] = field(default_factory=dict)
+    """`bytes_to_host` by the handle of the stream that they crossed on."""
 
     @property
     def num_host_waits(self) -> int:
@@ -79,4 +81,7 @@ class Counts:
             num_event_records=self.num_event_records - earlier.num_event_records,
             num_event_waits=self.num_event_waits - earlier.num_event_waits,
             waits=dict(Counter(self.waits) - Counter(earlier.waits)),
+            bytes_to_host_on=dict(
+                Counter(self.bytes_to_host_on) - Counter(earlier.bytes_to_host_on)
+            ),
         )

@@ -79,6 +79,7 @@ class Simulation:
         self.num_event_records = self.num_event_waits = 0
         self.hidden_syncs, self.host_waits = [], []
         self._waits: Counter[Waited] = Counter()
+        self._bytes_to_host_on: Counter[int] = Counter()
         self._adversary = adversary_of(schedule)
         self._allocator = Allocator(self._free_block, self.mark, keeps_blocks=check_races)
         self._num_drawn = 0
@@ -101,6 +102,7 @@ class Simulation:
             num_event_records=self.num_event_records,
             num_event_waits=self.num_event_waits,
             waits=dict(self._waits),
+            bytes_to_host_on=dict(self._bytes_to_host_on),
         )
 
     @property
@@ -137,7 +139,7 @@ class Simulation:
         """Put work on a stream, and let run what the schedule lets run."""
         self.num_ops += 1
         if op.bytes_to_host or op.bytes_to_device:
-            self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device)
+            self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
         if self.detector is not None:
             if any(is_pinned(block) for block in op.reads | op.writes):
                 self.detector.wait_for_stream(handle, HOST)
@@ -145,11 +147,15 @@ class Simulation:
         self.engine.append(handle, op)
         self._adversary.after_launch(self.engine)
 
-    def count_copy(self, *, to_host: int = 0, to_device: int = 0) -> None:
-        """Take in bytes that cross; a copy of none is no copy."""
+    def count_copy(
+        self, *, to_host: int = 0, to_device: int = 0, handle: int | None = None
+    ) -> None:
+        """Take in bytes that cross, on the current stream unless told; a copy of none is none."""
         self.num_copies_to_host += bool(to_host)
         self.num_copies_to_device += bool(to_device)
         self.bytes_to_host += to_host
+        if to_host:
+            self._bytes_to_host_on[self.current_stream if handle is None else handle] += to_host
         self.bytes_to_device += to_device
 
     def allocate(self, num_bytes: int) -> Lease:
