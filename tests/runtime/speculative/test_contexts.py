@@ -1,0 +1,264 @@
+"""Forwards behind lengths that the device alone knows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.conformance.simulator import simulate
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.speculative.contexts import Contexts
+from backend_caps.runtime.speculative.errors import TreeMaskBufferError
+from tests.runtime.memories import make_batch, make_memory, values_of
+
+WIDTH = 12
+LENGTHS = (3, 5)
+VISIBLE = torch.tensor([[[True, False], [False, True]]] * 2)
+"""Two tokens of each request, which do not see each other."""
+
+
+def _contexts(
+    *, mirror: bool = False, bound: tuple[int, int] | None = None, device: str = "cpu"
+) -> Contexts:
+    """Make two contexts, in rows 3 and 1, of which row r's slots start at 100 r."""
+    table = torch.arange(4)[:, None] * 100 + torch.arange(WIDTH)
+    return Contexts(
+        req_to_token=table.to(torch.int32).to(device),
+        req_pool_indices=torch.tensor([3, 1]).to(device),
+        seq_lens=torch.tensor(LENGTHS).to(device),
+        seq_lens_cpu=torch.tensor(LENGTHS) if mirror else None,
+        seq_lens_sum=sum(LENGTHS) if mirror else None,
+        upper_bound=None if bound is None else torch.tensor(bound),
+    )
+
+
+def _forward(
+    contexts: Contexts,
+    *,
+    start: int = 0,
+    visible: Tensor | None = None,
+    mask_buffer: Tensor | None = None,
+) -> ForwardBatch:
+    """Make a forward of two tokens of each request."""
+    device = contexts.seq_lens.device
+    return contexts.forward(
+        ForwardMode.VERIFY,
+        torch.tensor([[11, 12], [21, 22]]).to(device),
+        torch.tensor([[3, 4], [5, 5]]).to(device),
+        start=start,
+        visible=None if visible is None else visible.to(device),
+        mask_buffer=mask_buffer,
+    )
+
+
+def _list(tensor: Tensor | None) -> list[int] | None:
+    return None if tensor is None else tensor.tolist()
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        pytest.param(0, [[303, 304, 305], [105, 106, 107]], id="right behind"),
+        pytest.param(2, [[305, 306, 307], [107, 108, 109]], id="further on"),
+    ],
+)
+def test_slots_stand_behind_each_context(start: int, expected: list[list[int]]) -> None:
+    """Each row's slots are looked up by its own length, as int64."""
+    slots = _contexts().slots(start, 3)
+
+    assert slots.tolist() == expected
+    assert slots.dtype is torch.int64
+
+
+def test_forward_takes_tokens_request_after_request() -> None:
+    """Tokens, positions and slots are in one order, and the rows are the contexts'."""
+    forward = _forward(_contexts(), start=1)
+
+    assert forward.mode is ForwardMode.VERIFY
+    assert forward.input_ids.tolist() == [11, 12, 21, 22]
+    assert forward.positions.tolist() == [3, 4, 5, 5]
+    assert forward.out_cache_loc.tolist() == [304, 305, 106, 107]
+    assert forward.req_pool_indices.tolist() == [3, 1]
+
+
+def test_forward_brings_the_same_number_of_each() -> None:
+    """Without extend lengths all bring as many, and every token is scored."""
+    forward = _forward(_contexts())
+
+    assert (forward.batch_size, forward.num_tokens) == (2, 4)
+    assert forward.extend_seq_lens is forward.last_token_indices is None
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_forward_counts_all_up_to_its_last_token(start: int) -> None:
+    """Lengths include what lies between the context and the first token, and leave the old ones."""
+    contexts = _contexts(mirror=True)
+
+    forward = _forward(contexts, start=start)
+
+    assert forward.seq_lens.tolist() == [5 + start, 7 + start]
+    assert contexts.seq_lens.tolist() == list(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("mirror", "bound", "expected"),
+    [
+        pytest.param(False, None, (None, None, None), id="nothing"),
+        pytest.param(False, (9, 6), (None, None, [12, 9]), id="a bound"),
+        pytest.param(True, None, ([6, 8], 14, None), id="a mirror"),
+        pytest.param(True, (3, 5), ([6, 8], 14, [6, 8]), id="both"),
+    ],
+)
+def test_forward_has_what_the_host_has_of_its_contexts(
+    mirror: bool, bound: tuple[int, int] | None, expected: tuple[object, object, object]
+) -> None:
+    """Mirror, sum and bound grow with the lengths, each where there was one."""
+    forward = _forward(_contexts(mirror=mirror, bound=bound), start=1)
+
+    found = (
+        _list(forward.seq_lens_cpu),
+        forward.seq_lens_sum,
+        _list(forward.seq_lens_cpu_upper_bound),
+    )
+    assert found == expected
+
+
+def test_forward_of_a_chain_has_no_mask() -> None:
+    """Where each token sees all before it, nothing has to say so."""
+    assert _forward(_contexts()).tree_mask is None
+
+
+def _laid_out() -> list[bool]:
+    """Write the mask of `VISIBLE` down: two rows of each request, all before the tree seen."""
+    rows = [[True] * length + own for length in LENGTHS for own in ([True, False], [False, True])]
+    return [entry for row in rows for entry in row]
+
+
+def test_mask_is_exact_where_there_is_a_mirror() -> None:
+    """The host's sum says how large the mask is."""
+    forward = _forward(_contexts(mirror=True), visible=VISIBLE)
+
+    assert _list(forward.tree_mask) == _laid_out()
+
+
+@pytest.mark.parametrize("bound", [None, (3, 5)])
+def test_mask_without_a_sum_has_room_for_full_rows(bound: tuple[int, int] | None) -> None:
+    """Without a mirror it has an entry for each place of each row; a bound changes nothing."""
+    mask = _forward(_contexts(bound=bound), visible=VISIBLE).tree_mask
+
+    exact = _laid_out()
+    assert mask is not None
+    assert mask.tolist() == exact + [True] * (2 * 2 * WIDTH - len(exact))
+
+
+@pytest.mark.parametrize(
+    ("mirror", "size"),
+    [pytest.param(True, 24, id="the sum"), pytest.param(False, 48, id="full rows")],
+)
+def test_mask_is_made_in_a_buffer_that_holds_it(mirror: bool, size: int) -> None:
+    """A buffer of just the batch's size is taken, and is the mask."""
+    buffer = torch.zeros(size, dtype=torch.bool)
+
+    forward = _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffer=buffer)
+
+    assert forward.tree_mask is buffer
+    assert buffer.tolist()[:24] == _laid_out()
+
+
+@pytest.mark.parametrize(
+    ("mirror", "size"),
+    [pytest.param(True, 24, id="the sum"), pytest.param(False, 48, id="full rows")],
+)
+def test_mask_buffer_is_checked_against_the_batch(mirror: bool, size: int) -> None:
+    """One entry too few is refused before anything is written."""
+    buffer = torch.zeros(size - 1, dtype=torch.bool)
+
+    with pytest.raises(TreeMaskBufferError, match=f"{size - 1} entries; {size} were expected"):
+        _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffer=buffer)
+
+    assert not buffer.any()
+
+
+def test_contexts_of_a_step_are_those_of_its_batch() -> None:
+    """A step finds the batch's lengths, and of the host's what there is."""
+    memory, staging = make_memory()
+    batch = make_batch(memory, staging, 2, 3)
+    batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound = None, torch.tensor([7, 8])
+
+    contexts = Contexts.of_step(batch, memory.rows.req_to_token)
+
+    assert contexts.seq_lens is batch.seq_lens
+    assert contexts.req_pool_indices is batch.req_pool_indices
+    assert (contexts.seq_lens_cpu, _list(contexts.upper_bound)) == (None, [7, 8])
+
+
+@pytest.mark.parametrize(
+    ("mirror", "known", "expected"),
+    [
+        pytest.param(True, 100, 100, id="somebody summed"),
+        pytest.param(True, None, 5, id="nobody summed"),
+        pytest.param(False, None, None, id="no mirror"),
+    ],
+)
+def test_contexts_of_a_step_have_the_sum_of_its_mirror(
+    mirror: bool, known: int | None, expected: int | None
+) -> None:
+    """A sum that is known is taken, one that is not is made, and no mirror has none."""
+    memory, staging = make_memory()
+    batch = make_batch(memory, staging, 2, 3)
+    batch.seq_lens_sum = known
+    if not mirror:
+        batch.seq_lens_cpu = None
+
+    contexts = Contexts.of_step(batch, memory.rows.req_to_token)
+
+    assert contexts.seq_lens_sum == expected
+
+
+def test_contexts_of_a_step_are_bounded_by_the_mirror() -> None:
+    """Where the batch has a mirror and no bound, the mirror is the bound."""
+    memory, staging = make_memory()
+    batch = make_batch(memory, staging, 2, 3)
+
+    contexts = Contexts.of_step(batch, memory.rows.req_to_token)
+
+    assert contexts.upper_bound is contexts.seq_lens_cpu is batch.seq_lens_cpu
+
+
+def test_contexts_of_a_forward_have_its_tokens() -> None:
+    """What a forward leaves is as long as it said."""
+    before = _contexts(mirror=True, bound=(3, 5))
+    forward = _forward(before)
+
+    contexts = Contexts.of_forward(forward, before.req_to_token)
+
+    assert contexts.seq_lens.tolist() == _list(contexts.seq_lens_cpu) == [5, 7]
+    assert (contexts.seq_lens_sum, _list(contexts.upper_bound)) == (12, [5, 7])
+    assert contexts.slots(0, 1).tolist() == [[305], [107]]
+
+
+def test_forward_writes_nothing_to_the_schedulers_batch() -> None:
+    """Every field of the batch, and what each tensor holds, is what it was before."""
+    memory, staging = make_memory()
+    batch = make_batch(memory, staging, 2, 3)
+    before = values_of(batch)
+
+    _forward(Contexts.of_step(batch, memory.rows.req_to_token), visible=VISIBLE)
+
+    assert values_of(batch) == before
+
+
+@pytest.mark.parametrize("mirror", [True, False])
+def test_forward_never_makes_the_host_wait(mirror: bool) -> None:
+    """Slots, lengths and masks are made without a wait and without a byte to the host."""
+    with simulate("lazy") as simulation:
+        contexts, visible = _contexts(mirror=mirror, device="sim"), VISIBLE.to("sim")
+        ids = torch.zeros(2, 2, dtype=torch.int64, device="sim")
+        before = simulation.counts
+
+        contexts.forward(ForwardMode.VERIFY, ids, ids, start=0, visible=visible)
+
+        spent = simulation.counts - before
+        assert (spent.num_host_waits, spent.bytes_to_host) == (0, 0)
