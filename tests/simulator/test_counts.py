@@ -138,10 +138,11 @@ def test_copies_are_counted_each_way() -> None:
 
 def test_bytes_to_the_host_are_counted_by_stream() -> None:
     """Each stream has what crosses on it, a number that the host reads on it too."""
-    side, pinned = Stream(handle=3), torch.zeros(2, dtype=torch.int64).pin_memory()
+    side = Stream(handle=3)
 
     def copy(numbers: Tensor) -> None:
         numbers[0].item()
+        pinned = torch.zeros(2, dtype=torch.int64).pin_memory()
         with sim.stream(side):
             pinned.copy_(numbers[:2], non_blocking=True)
 
