@@ -66,11 +66,13 @@ from backend_caps.resolution.errors import (
 from backend_caps.resolution.rules import UnknownRuleSetError
 from backend_caps.runtime import (
     AttentionShapeError,
+    BackendSwapError,
     ContextTooLongError,
     EngineClosedError,
     EngineFailedError,
     ForeignRequestError,
     ImplementationError,
+    MissingDraftModelError,
     OutOfPagesError,
     PageSizeError,
     PoolShapeError,
@@ -78,11 +80,12 @@ from backend_caps.runtime import (
     RequestTooLongError,
     SamplingError,
     SharedUseError,
+    SpeculationError,
+    TwoBatchLengthsError,
     UnfitBackendError,
     UnservedFlagsError,
     UnservedPhaseError,
 )
-from backend_caps.runtime.errors import TwoBatchLengthsError
 from backend_caps.runtime.graphs import GraphBucketError
 from backend_caps.runtime.metrics import MetricsPortError
 from backend_caps.runtime.model import (
@@ -214,6 +217,11 @@ ENGINE = (
     PoolShapeError(field="max_requests", value=0),
     GraphBucketError(
         kind="single_token_decode", batch_size=4, num_tokens=8, expected="one token a request"
+    ),
+    SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
+    MissingDraftModelError(algorithm="EAGLE"),
+    BackendSwapError(
+        reasons=("'my_flash' needs host_seq_lens 'exact', and the relay was made for 'none'",)
     ),
     TwoBatchLengthsError(
         mode="verify",

@@ -14,7 +14,7 @@ from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.errors import MissingDraftModelError
+from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
 from backend_caps.runtime.memory import ReqToTokenPool
 from backend_caps.runtime.model import LlamaModel
 from backend_caps.runtime.model.draft import DraftModel
@@ -49,9 +49,16 @@ def make_drafting(
     """Load the draft model, and build its attention.
 
     Raises:
+        SpeculationError: trees have more branches than the model has tokens.
         MissingDraftModelError: the algorithm drafts with a model, and none is named.
         BackendCapsError: the model or a backend cannot be had.
     """
+    if settings.topk > (vocab_size := target.config.vocab_size):
+        raise SpeculationError(
+            flag="--speculative-eagle-topk",
+            value=settings.topk,
+            expected=f"at most the model's {vocab_size} tokens",
+        )
     if settings.algorithm is Algorithm.NGRAM:
         return Drafting(drafter=NgramDrafter(settings, staging), shape=None, backends={})
     if draft_model_path is None:
