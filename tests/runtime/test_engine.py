@@ -151,8 +151,8 @@ def test_engine_refuses_backends_that_share_no_page_size(oracle: Oracle) -> None
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--speculative-algorithm", "EAGLE"),
-        ("--enable-two-batch-overlap",),
+        ("--enable-dp-attention",),
+        ("--pp-size", "2"),
         ("--tp-size", "2"),
         ("--kv-cache-dtype", "fp8_e5m2"),
     ],

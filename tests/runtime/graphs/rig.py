@@ -29,6 +29,8 @@ from backend_caps.runtime.graphs import (
 )
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model import LlamaConfig, LlamaModel
+from backend_caps.runtime.speculative.mask import tree_mask
+from backend_caps.runtime.speculative.tree import visible_nodes
 from backend_caps.runtime.tokens import token_positions
 
 SIMULATED = DeviceTraits(
@@ -136,6 +138,7 @@ class Rig:
         build: makes the backend from the pools.
         host_seq_lens: what batches bring at least.
         reads_end: where the backend ends its reads.
+        mask_size: entries of the tree masks that uniform batches bring; 0: they bring none.
     """
 
     def __init__(
@@ -146,6 +149,7 @@ class Rig:
         build: Callable[[Site], AttentionBackend] = padded,
         host_seq_lens: HostSeqLens = HostSeqLens.NONE,
         reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN,
+        mask_size: int = 0,
     ) -> None:
         self.streams = streams
         self.stream: StreamLike = streams.private_stream()
@@ -154,7 +158,7 @@ class Rig:
             self.model = make_model(streams.device)
             self.site = make_site(streams.device)
             self.backend = build(self.site)
-            buffers = GraphBuffers(buckets, streams.device)
+            buffers = GraphBuffers(buckets, streams.device, mask_size)
         self.fill(seed=0)
         self.memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
         self.runner = self.capture(buckets, host_seq_lens, reads_end)
@@ -208,6 +212,33 @@ class Rig:
                 seq_lens_sum=int(seq_lens.sum()),
             )
             return batch if kind is not BatchKind.MIXED_BATCH else extended(batch, requests)
+
+    def tree_batch(
+        self, cached: Sequence[int], *, seed: int = 0, in_place: bool = False, mirror: bool = True
+    ) -> ForwardBatch:
+        """Make a batch of a tree of drafts a request, behind so many tokens of each.
+
+        Its mask is in memory of its own, or in that of the graphs.
+        """
+        batch = self.batch(
+            [(own, DRAFTS) for own in cached], kind=BatchKind.UNIFORM_BATCH, seed=seed
+        )
+        drawn = random.Random(seed)  # noqa: S311 - a test keeps no secrets
+        parents = torch.tensor([[0, 0, drawn.randrange(2)] for _ in cached])
+        if not mirror:
+            batch = replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
+        with self.streams.using(self.stream):
+            visible = visible_nodes(parents, DRAFTS).to(self.streams.device)
+            depths = visible.sum(dim=2) - 1
+            mask = tree_mask(
+                visible,
+                batch.seq_lens,
+                seq_lens_sum=batch.seq_lens_sum,
+                max_context_len=MAX_CONTEXT_LEN,
+                buffer=self.runner.mask_buffer(len(cached)) if in_place else None,
+            )
+            positions = (batch.seq_lens - DRAFTS)[:, None] + depths
+            return replace(batch, positions=positions.flatten(), tree_mask=mask)
 
     def run(self, batch: ForwardBatch) -> Tensor:
         """Run a forward without a graph: the logits, device."""
