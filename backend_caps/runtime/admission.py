@@ -76,15 +76,18 @@ class WaitingLine:
         """Put a request at the end of the line, or where it stood before it was retracted."""
         insort(self._line, request, key=attrgetter("number"))
 
-    def admit(self, num_running: int) -> list[Stretch]:
+    def admit(self, num_kept: int) -> list[Stretch]:
         """Choose the stretches of the next step, and give their requests rows.
 
-        Room is left for one page of every request that runs, so that an admission is not paid for
-        by a retraction in the same step. A prompt is begun only where all of it fits now: one that
-        is given up half run was run in vain.
+        A prompt is begun only where all of it fits now: one that is given up half run was run in
+        vain.
+
+        Args:
+            num_kept: pages that are left for the requests that run, so that an admission is not
+                paid for by a retraction in the same step.
         """
         budget = self._budget
-        free = self._memory.pages.num_free - num_running
+        free = self._memory.pages.num_free - num_kept
         stretches: list[Stretch] = []
         while budget > 0 and (request := self._first()) is not None:
             count = self._stretch_of(request, budget)

@@ -148,7 +148,7 @@ class Scheduler:
         self._join_running()
         self._drop_done()
         mixes = self._mixed and self._make_room()
-        stretches = self._waiting.admit(len(self._running.requests))
+        stretches = self._waiting.admit(self._num_pages_kept())
         if not stretches:
             return self._decode_batch(clock)
         batch = ScheduleBatch.prepare_for_extend(
@@ -213,6 +213,12 @@ class Scheduler:
         keep = [place for place, request in enumerate(requests) if request.row]
         self._running.filter(keep)
         return sum(missing[place] for place in keep) <= memory.pages.num_free
+
+    def _num_pages_kept(self) -> int:
+        """Count the pages to be left by prompts: what each running request's next step may take."""
+        rows = [request.row for request in self._running.requests]
+        missing = self._memory.pages_missing(rows, self._decoding.reach(self._running))
+        return sum(max(1, own) for own in missing)
 
     def _num_pages_coming(self) -> int:
         """Count the pages of requests whose last token is under way."""

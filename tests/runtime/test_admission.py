@@ -99,8 +99,8 @@ def test_line_counts_the_cut_prompt() -> None:
     assert list(line) == requests
 
 
-def test_admit_leaves_a_page_for_each_that_runs() -> None:
-    """An admission leaves as many pages as requests run, those of this step among them."""
+def test_admit_leaves_the_pages_that_are_kept() -> None:
+    """An admission leaves what is kept, and a page for each that it admits."""
     memory, _ = make_memory(num_tokens=12)
     line, _ = _line(memory, 4, 4)
 
