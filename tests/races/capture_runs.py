@@ -87,7 +87,7 @@ def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
         model, backends, plan, choices, streams=streams, stream=stream
     )
     with streams.using(stream):
-        return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).logits.cpu()
+        return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).output.cpu()
 
 
 def _eager(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
@@ -17,6 +18,8 @@ class Program(Enum):
     """The engine, on a random trace of requests."""
     REPLAYS = "replays"
     """The engine, on a random trace whose decode steps are replayed graphs."""
+    DRAFTS = "drafts"
+    """The engine with speculation, on a random trace."""
     ENDS = "ends"
     """The same, of which a step fails, or which is deleted while a step runs."""
     SPECULATIVE = "speculative"
@@ -87,8 +90,17 @@ class Case:
 
         Half of the runs look for races, and the others hand memory out again.
         """
+        return cls._drawn(seed, policy, (Program.ENGINE, Program.REPLAYS))
+
+    @classmethod
+    def drafting(cls, seed: int, policy: OrderPolicy | None = None) -> Self:
+        """Draw a trace of the engine with speculation, and its schedule, in the same way."""
+        return cls._drawn(seed, policy, (Program.DRAFTS,))
+
+    @classmethod
+    def _drawn(cls, seed: int, policy: OrderPolicy | None, programs: Sequence[Program]) -> Self:
         rng = random.Random(seed)  # noqa: S311 - a trace, not a secret
-        program = rng.choice((Program.ENGINE, Program.REPLAYS))
+        program = rng.choice(programs)
         drawn = rng.choice(tuple(OrderPolicy))
         checks_races = rng.random() < 0.5
         chosen = drawn if policy is None else policy

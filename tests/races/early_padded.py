@@ -26,14 +26,14 @@ class EarlyPadded(TorchPadded):
         super().init_forward_metadata_in_graph(batch)
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
-        """Make the buffers: a row for each token, each of which sees what it sees.
+        """Make the buffers: what each token sees, and a row of slots for each, at most.
 
         Allocates: an index and a bool for each entry of so many rows. Keeps: those.
         """
         shape = (max(max_bs, max_num_tokens), self._req_to_token.shape[1])
         device = self._req_to_token.device
         self._slots = self._req_to_token.new_zeros(shape)
-        self._visible = torch.zeros(shape, dtype=torch.bool, device=device)[:, None]
+        self._visible = torch.zeros(shape, dtype=torch.bool, device=device)
         self._is_blind = torch.ones(shape[0], dtype=torch.bool, device=device)
 
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
@@ -43,8 +43,9 @@ class EarlyPadded(TorchPadded):
         """
         super().init_forward_metadata_in_graph(batch)
         made = self._metadata
-        size = made.slots.shape[0]
-        buffers = _Metadata(self._slots[:size], self._visible[:size], self._is_blind[:size])
+        num_rows, num_tokens = made.slots.shape[0], made.is_blind.shape[0]
+        visible = self._visible[:num_tokens].view(made.visible.shape)
+        buffers = _Metadata(self._slots[:num_rows], visible, self._is_blind[:num_tokens])
         buffers.slots.copy_(made.slots)
         buffers.visible.copy_(made.visible)
         buffers.is_blind.copy_(made.is_blind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import gt
 from pathlib import Path
 from weakref import WeakSet
 
@@ -17,11 +18,12 @@ from torch import Tensor
 from backend_caps.conformance.simulator.run import simulate
 from backend_caps.conformance.simulator.simulation import Simulation
 from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTraits, EventLike
+from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from tests.races.cases import Case, Fault, Finding, Program
 from tests.races.left_over import collect_cycles, findings_after
-from tests.races.setting import options_of, plan_of
+from tests.races.setting import draft_of, model_of, options_of, plan_of
 from tests.races.traces import VOCAB_SIZE, Trace
 
 _MOST_STEPS = 400
@@ -52,10 +54,37 @@ class Boundary:
 
     seq_lens: Tensor
     """[B] int64, device: a copy, made in the order of the schedule stream."""
-    seq_lens_cpu: Tensor
+    seq_lens_cpu: Tensor | None
     """[B] int64, host: the mirror itself, which nobody may write to."""
-    mirrored: list[int]
+    mirrored: list[int] | None
     """What the mirror held then."""
+    bounds: list[int] | None
+    """The host's upper bounds, where it has any."""
+
+    @classmethod
+    def of(cls, batch: ScheduleBatch) -> Boundary:
+        """Take a batch's lengths as they are."""
+        mirror, bound = batch.seq_lens_cpu, batch.upper_bound
+        return cls(
+            seq_lens=batch.seq_lens.clone(),
+            seq_lens_cpu=mirror,
+            mirrored=None if mirror is None else mirror.tolist(),
+            bounds=None if bound is None else bound.tolist(),
+        )
+
+    def findings(self) -> Iterator[Finding]:
+        """Compare both sides, once the device has run everything."""
+        lengths = self.seq_lens.tolist()
+        if self.mirrored is not None and lengths != self.mirrored:
+            what = f"the device has lengths {lengths}, the mirror {self.mirrored}"
+            yield Finding(fault=Fault.VALUE, what=what)
+        later = None if self.seq_lens_cpu is None else self.seq_lens_cpu.tolist()
+        if later != self.mirrored:
+            what = f"a mirror of {self.mirrored} was overwritten by {later}"
+            yield Finding(fault=Fault.VALUE, what=what)
+        if self.bounds is not None and any(map(gt, lengths, self.bounds)):
+            what = f"the device has lengths {lengths}, above the bounds {self.bounds}"
+            yield Finding(fault=Fault.VALUE, what=what)
 
 
 @dataclass(slots=True)
@@ -69,27 +98,18 @@ class Watch:
         scheduler = engine.scheduler
         batches = (scheduler._running, scheduler._last)  # noqa: SLF001 - a boundary is between them
         with engine.streams.using(engine.step_streams.schedule), torch.inference_mode():
-            self.boundaries.extend(
-                Boundary(batch.seq_lens.clone(), batch.mirror, batch.mirror.tolist())
-                for batch in batches
-                if batch is not None
-            )
+            self.boundaries.extend(Boundary.of(batch) for batch in batches if batch is not None)
 
     def findings(self) -> Iterator[Finding]:
         """Compare, once the device has run everything."""
         for boundary in self.boundaries:
-            lengths = boundary.seq_lens.tolist()
-            if lengths != boundary.mirrored:
-                what = f"the device has lengths {lengths}, the mirror {boundary.mirrored}"
-                yield Finding(fault=Fault.VALUE, what=what)
-            later = boundary.seq_lens_cpu.tolist()
-            if later != boundary.mirrored:
-                what = f"a mirror of {boundary.mirrored} was overwritten by {later}"
-                yield Finding(fault=Fault.VALUE, what=what)
+            yield from boundary.findings()
 
 
 def trace_of(case: Case) -> Trace:
     """Draw the trace of a case's seed."""
+    if case.program is Program.DRAFTS:
+        return Trace.drafting(case.seed)
     replays = case.program in {Program.REPLAYS, Program.ENDS}
     return Trace.drawn(case.seed, replays=replays)
 
@@ -105,8 +125,9 @@ def num_retractions(trace: Trace, folder: Path) -> int:
 
 
 def _run_plain(trace: Trace, folder: Path) -> list[Request]:
-    plain = replace(trace, overlapped=False, replayed=None)
-    engine = Engine(folder, plan_of(plain), "cpu", options=options_of(plain))
+    plain = replace(trace, overlapped=False, replayed=None, speculation=None)
+    model = model_of(trace, folder)
+    engine = Engine(model, plan_of(plain), "cpu", options=options_of(plain))
     requests = [engine.submit(own.prompt, own.sampling) for own in plain.asked]
     engine.drain()
     return requests
@@ -119,7 +140,14 @@ def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
     watch = Watch()
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
         streams = EventCount("sim", _traits(trace))
-        engine = Engine(folder, plan_of(trace), "sim", options=options_of(trace), streams=streams)
+        engine = Engine(
+            model_of(trace, folder),
+            plan_of(trace),
+            "sim",
+            options=options_of(trace),
+            draft_model_path=draft_of(trace, folder),
+            streams=streams,
+        )
         num_events = len(streams.live)
         requests = _play(trace, engine, watch)
         engine.drain()

@@ -29,7 +29,7 @@ _NUM_STREAMS = {
     Program.RECEIVES: 5,
     Program.CAPTURES: 2,
 }
-"""Streams of a program, the default one included; an engine has four."""
+"""Streams of a loop, the default one included; an engine has four, and more."""
 _NUM_EXACT = 2
 """Of four speculative loops, those whose relay adds a stream of its own."""
 _PROGRAMS = (
@@ -37,6 +37,7 @@ _PROGRAMS = (
     ("backend_caps/runtime/graphs/capture", (Program.CAPTURES,)),
     ("backend_caps/runtime/pipeline/received", (Program.RECEIVES,)),
     ("backend_caps/runtime/pipeline/profile", (Program.PROFILES,)),
+    ("backend_caps/runtime/speculative/", (Program.DRAFTS,)),
     ("backend_caps/runtime/engine", (Program.ENDS, Program.REPLAYS, Program.ENGINE)),
     ("backend_caps/runtime/", (Program.REPLAYS, Program.ENGINE)),
 )
@@ -81,8 +82,8 @@ def programs_of(mutant: Mutant) -> tuple[Program, ...]:
 def _cases(mutant: Mutant, first_seed: int) -> Iterator[Case]:
     for seed in count(first_seed):
         for program in programs_of(mutant):
-            is_large = program in {Program.ENGINE, Program.REPLAYS, Program.ENDS, Program.PROFILES}
-            for schedule in schedules_of(program, seed)[: _NUM_LARGE if is_large else None]:
+            is_small = program in _NUM_STREAMS
+            for schedule in schedules_of(program, seed)[: None if is_small else _NUM_LARGE]:
                 yield Case(program=program, seed=seed, schedule=schedule)
 
 

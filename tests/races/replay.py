@@ -22,7 +22,7 @@ from tests.races.setting import model_folder
 def main(words: tuple[str, ...], mutant: str | None) -> None:
     """Print what is wrong with a case; whatever it raises comes with its traceback."""
     case = Case.parse(" ".join(words))
-    if case.program in {Program.ENGINE, Program.REPLAYS, Program.ENDS}:
+    if case.program in {Program.ENGINE, Program.REPLAYS, Program.DRAFTS, Program.ENDS}:
         click.echo(repr(trace_of(case)))
     change = nullcontext() if mutant is None else mutated(mutant_named(mutant))
     with model_folder() as folder, change:

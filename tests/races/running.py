@@ -23,7 +23,7 @@ def run_case(case: Case, folder: Path) -> tuple[Finding, ...]:
 
     Args:
         case: what to run.
-        folder: the model's.
+        folder: the models'.
     """
     try:
         return run_raising(case, folder)
@@ -43,7 +43,7 @@ def run_raising(case: Case, folder: Path) -> tuple[Finding, ...]:
 
 def _run(case: Case, folder: Path) -> tuple[Finding, ...]:
     match case.program:
-        case Program.ENGINE | Program.REPLAYS:
+        case Program.ENGINE | Program.REPLAYS | Program.DRAFTS:
             return run_engine(case, folder)
         case Program.SPECULATIVE:
             return run_speculative(case)

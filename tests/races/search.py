@@ -14,18 +14,19 @@ from tests.races.hunting import schedules_of
 from tests.races.mutants import MUTANTS, REDUNDANT
 from tests.races.working import failures, hunts
 
-_LOOPS = tuple(Program)[2:]
+_LOOPS = tuple(Program)[3:]
 
 
 @click.command(help=__doc__)
-@click.option("--num-cases", default=100, show_default=True, help="Traces of each policy.")
+@click.option("--num-cases", default=100, show_default=True, help="Traces of each policy, twice.")
 @click.option("--first-seed", default=0, show_default=True, help="Where the seeds begin.")
 @click.option("--write", is_flag=True, help="Keep what shows each mutant, for tests and page.")
 def main(num_cases: int, first_seed: int, *, write: bool) -> None:
     """Exit with 1 where a trace is not clean, or a mutant is shown by nothing."""
     console = Console()
     seeds = range(first_seed, first_seed + num_cases)
-    cases = [Case.drawn(seed, policy) for policy in OrderPolicy for seed in seeds]
+    draws = (Case.drawn, Case.drafting)
+    cases = [drawn(seed, policy) for drawn in draws for policy in OrderPolicy for seed in seeds]
     cases += loop_cases(range(first_seed, first_seed + num_cases // 10))
     is_clean = told_clean(cases, console)
     found = hunts(MUTANTS, first_seed, console, "mutants")

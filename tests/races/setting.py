@@ -3,38 +3,63 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
+import torch
+from safetensors.torch import load_file, save_file
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps import Declaration, Phase, Plan, Role, ServerFlags, SharedReadsEnd, Use, resolve
+from backend_caps.capability.facts import Given
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.drafts import eagle_of, first_layers
 from backend_caps.runtime.options import EngineOptions
+from backend_caps.runtime.speculative.settings import Algorithm
+from tests.races.speculation import Speculation
 from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Backends, Trace
 
 _GRAPHS = (2, 4)
 """Other batches are padded, up to the largest one."""
 _PROMPT_GRAPHS = (8,)
 """Steps of more tokens are not replayed."""
+_TARGET = "target"
+_DRAFTS: Mapping[Algorithm, str] = MappingProxyType(
+    {Algorithm.EAGLE: "head", Algorithm.STANDALONE: "small"}
+)
+"""Folders of the models that draft."""
+_LATER_GAIN = 0.3
+"""What the target's second layer adds: drafts of the first one are right half of the time."""
+_STATES_GAIN = 0.005
+"""How much a head makes of states: enough for wrong ones to change its drafts."""
+_RULES = frozenset({"two-batch-overlap", "ngram"})
+"""Rules about what this engine itself reads on the host; others are about SGLang's own code."""
 
 
 @contextmanager
 def model_folder() -> Iterator[Path]:
-    """Write the model of all traces, for the length of a `with` block."""
-    with tempfile.TemporaryDirectory() as folder:
-        random_llama(
-            folder,
+    """Write the models of all traces, for the length of a `with` block."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write = partial(
+            random_llama,
             seed=7,
             vocab_size=VOCAB_SIZE,
             hidden_size=32,
-            num_layers=1,
             num_heads=2,
             num_kv_heads=1,
             max_position_embeddings=MAX_LENGTH,
         )
-        yield Path(folder)
+        write(folder, num_layers=1)
+        write(folder / _TARGET, num_layers=2, later_gain=_LATER_GAIN)
+        _write_drafts(folder)
+        yield folder
 
 
 def plan_of(trace: Trace) -> Plan:
@@ -43,7 +68,9 @@ def plan_of(trace: Trace) -> Plan:
     argv += [] if trace.overlapped else ["--disable-overlap-schedule"]
     argv += ["--enable-mixed-chunk"] if trace.mixed else []
     argv += ["--disable-cuda-graph"] if trace.replayed is None else []
-    return resolve(tuple(_uses(trace)), ServerFlags.from_argv(argv))
+    argv += [] if trace.speculation is None else _spoken(trace.speculation)
+    flags = ServerFlags.from_argv(argv)
+    return resolve(tuple(_uses(trace)), flags, rules=_rules_of(trace.speculation))
 
 
 def options_of(trace: Trace) -> EngineOptions:
@@ -57,16 +84,81 @@ def options_of(trace: Trace) -> EngineOptions:
     )
 
 
+def model_of(trace: Trace, folder: Path) -> Path:
+    """Name the folder of a trace's model: another one where it is drafted for."""
+    return folder if trace.speculation is None else folder / _TARGET
+
+
+def draft_of(trace: Trace, folder: Path) -> Path | None:
+    """Name the folder of what drafts, where it is a model."""
+    if trace.speculation is None:
+        return None
+    name = _DRAFTS.get(trace.speculation.settings.algorithm)
+    return None if name is None else folder / name
+
+
+def _write_drafts(folder: Path) -> None:
+    """Write two models that draft for the target, often right and often wrong."""
+    first_layers(folder / _DRAFTS[Algorithm.STANDALONE], folder / _TARGET)
+    head = folder / _DRAFTS[Algorithm.EAGLE]
+    eagle_of(head, folder / _TARGET)
+    file = head / "model.safetensors"
+    weights = load_file(file)
+    _, states = weights["fc.weight"].chunk(2, dim=1)
+    # Made of a layer of the target it would not read states, which the relay carries.
+    generator = torch.Generator().manual_seed(0)
+    states.copy_(torch.randn(states.shape, generator=generator) * _STATES_GAIN)
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def _spoken(speculation: Speculation) -> list[str]:
+    """Say on the command line how a server speculates."""
+    settings = speculation.settings
+    return [
+        *("--speculative-algorithm", settings.algorithm.value),
+        *("--speculative-eagle-topk", str(settings.topk)),
+        *("--speculative-num-steps", str(settings.num_steps)),
+        *("--speculative-num-draft-tokens", str(settings.num_draft_tokens)),
+        *(["--enable-two-batch-overlap"] if speculation.two_batch else []),
+    ]
+
+
+def _rules_of(speculation: Speculation | None) -> RuleSet | None:
+    """Force what the host knows of lengths, beside what this engine itself wants."""
+    if speculation is None:
+        return None
+    engine = RuleSet.builtin("sglang-0.5.23")
+    level = Rule(
+        name="trace",
+        given=Given(enable_dp_attention=False),
+        forces=Capabilities(host_seq_lens=speculation.host_seq_lens),
+        reason="the trace says so",
+    )
+    return replace(engine, rules=(*(own for own in engine.rules if own.name in _RULES), level))
+
+
 def _uses(trace: Trace) -> Iterator[Use]:
     padded = _padded(trace.replayed)
-    by_phase = {
+    prefill, decode = {
         Backends.NATIVE: (TORCH_NATIVE, TORCH_NATIVE),
         Backends.PADDED: (padded, padded),
         Backends.PAIR: (TORCH_NATIVE, padded),
     }[trace.backends]
-    for phase, declaration in zip((Phase.PREFILL, Phase.DECODE), by_phase, strict=True):
+    for role, phase in _slots(trace.speculation):
+        declaration = prefill if phase is Phase.PREFILL else decode
         name = "torch_native" if declaration is TORCH_NATIVE else "torch_padded"
-        yield Use(backend=name, role=Role.TARGET, phase=phase, declaration=declaration)
+        yield Use(backend=name, role=role, phase=phase, declaration=declaration)
+
+
+def _slots(speculation: Speculation | None) -> Iterator[tuple[Role, Phase]]:
+    yield from ((Role.TARGET, Phase.PREFILL), (Role.TARGET, Phase.DECODE))
+    if speculation is None:
+        return
+    yield Role.TARGET, Phase.VERIFY
+    if speculation.settings.algorithm in _DRAFTS:
+        yield Role.DRAFT, Phase.PREFILL
+        yield Role.DRAFT, Phase.DECODE
+        yield Role.DRAFT_EXTEND, Phase.VERIFY
 
 
 def _padded(replayed: SharedReadsEnd | None) -> Declaration:

@@ -14,7 +14,9 @@ from tests.races.hunting import schedules_of
 from tests.races.running import run_case
 from tests.races.traces import Backends, Trace
 
-CASES = [Case.drawn(seed) for seed in range(60)]
+PLAIN = [Case.drawn(seed) for seed in range(30)]
+DRAFTS = [Case.drafting(seed) for seed in range(30)]
+CASES = [*PLAIN, *DRAFTS]
 LOOPS = [
     Case(program=program, seed=seed, schedule=schedule, checks_races=bool((seed + place) % 2))
     for program, seeds in (

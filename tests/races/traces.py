@@ -7,11 +7,12 @@ by itself, so that every one of them ends, however often it is retracted.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
 from backend_caps.runtime.request import Sampling
+from tests.races.speculation import Speculation
 
 VOCAB_SIZE = 64
 MAX_LENGTH = 64
@@ -27,6 +28,10 @@ class Backends(Enum):
     """By the device alone."""
     PAIR = "torch_native, torch_padded"
     """Prompts by the mirror, decode steps by the device alone."""
+
+
+_DRAFTED = (Backends.PADDED, Backends.PADDED)
+"""Who attends where lengths may stay on the device, beside what a plain trace has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +69,8 @@ class Trace:
     max_running_requests: int
     max_total_tokens: int
     chunked_prefill_size: int | None
+    speculation: Speculation | None = None
+    """How decode steps draft; None: they do not."""
 
     @classmethod
     def drawn(cls, seed: int, *, replays: bool = False) -> Trace:
@@ -99,6 +106,35 @@ class Trace:
             max_total_tokens=room,
             chunked_prefill_size=rng.choice((None, 4, 8)),
         )
+
+    @classmethod
+    def drafting(cls, seed: int) -> Trace:
+        """Draw a trace whose decode steps draft, verify and accept.
+
+        Steps write behind their contexts, so the KV cache is larger by that.
+        """
+        rng = random.Random(f"drafts {seed}")  # noqa: S311 - a trace, not a secret
+        plain = cls.drawn(seed, replays=rng.random() < 0.4)
+        plain = replace(plain, backends=rng.choice((*_DRAFTED, plain.backends)))
+        # Prompts come with lengths on the host; rows that are mixed in come with what there is.
+        is_told = plain.mixed and plain.backends is not Backends.PADDED
+        speculation = Speculation.drawn(
+            rng,
+            is_chain=plain.backends is Backends.NATIVE,
+            two_batch=plain.replayed is None,
+            levels=(HostSeqLens.EXACT,) if is_told else tuple(HostSeqLens),
+        )
+        room = plain.max_total_tokens + speculation.settings.lookahead
+        return replace(
+            plain,
+            speculation=speculation,
+            max_total_tokens=-(-room // plain.page_size) * plain.page_size,
+        )
+
+    @property
+    def without_speculation(self) -> Trace:
+        """The same requests, a token a step."""
+        return replace(self, speculation=None)
 
 
 def _asked(rng: random.Random, room: int) -> Asked:
