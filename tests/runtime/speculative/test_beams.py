@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.runtime.speculative.beams import Candidates, best_tree
+from backend_caps.runtime.speculative.beams import Candidates
 from tests.property.strategies import law
 from tests.runtime.speculative.drafted import (
     RNGS,
@@ -119,17 +121,16 @@ def test_chain_says_nothing_of_what_is_seen() -> None:
 
 
 @law
-@given(rng=RNGS, topk=st.integers(2, 4), num_steps=_STEPS)
-def test_tree_of_no_numbers_is_a_tree(rng: random.Random, topk: int, num_steps: int) -> None:
+@given(rng=RNGS, topk=st.integers(2, 4), num_steps=_STEPS, from_step=st.integers(0, 4))
+def test_tree_of_no_numbers_is_a_tree(
+    rng: random.Random, topk: int, num_steps: int, from_step: int
+) -> None:
     """Where a draft model says NaN, as padding may, parents still come before their children."""
-    topk_p, topk_index = step_of([Drafts.drawn(rng, topk, 1)], 0)
-    candidates = Candidates.start(topk_p * torch.nan, topk_index)
-    for _ in range(num_steps - 1):
-        beams = candidates.beams()
-        children = topk_index.unsqueeze(1).expand(-1, topk, -1)
-        candidates = candidates.grown(beams, torch.full((1, topk, topk), torch.nan), children)
+    drafts = Drafts.drawn(rng, topk, num_steps)
+    nothing = [[[(math.nan, t) for _, t in beam] for beam in step] for step in drafts.steps]
+    steps = [*drafts.steps[:from_step], *nothing[from_step:]]
 
-    tree = best_tree(candidates, torch.zeros(1, dtype=torch.int64), num_steps + 1)
+    tree = tree_from([replace(drafts, steps=steps)], num_steps + 1)
 
     assert bool((tree.parents[:, 1:] < torch.arange(1, num_steps + 1)).all())
     assert torch.equal(tree.depths[:, 1:], tree.depths.gather(1, tree.parents)[:, 1:] + 1)

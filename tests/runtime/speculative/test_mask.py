@@ -118,6 +118,15 @@ def test_buffer_that_is_too_small_is_refused(seq_lens_sum: int | None, size: int
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)  # noqa: S301 - ours
 
 
+def test_batch_of_padding_has_no_entries() -> None:
+    """Where no request has a context, an exact mask is empty."""
+    visible, seq_lens = torch.ones(2, 3, 3, dtype=torch.bool), torch.tensor([0, 0])
+
+    mask = tree_mask(visible, seq_lens, seq_lens_sum=0, max_context_len=12)
+
+    assert mask.shape == (0,)
+
+
 def _rows(mask: Tensor, num_queries: int, length: int) -> list[list[bool]]:
     rows: list[list[bool]] = mask.view(num_queries, length).tolist()
     return rows
