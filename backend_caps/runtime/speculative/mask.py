@@ -5,7 +5,7 @@ an entry for each place of its context. Offsets follow from lengths on the devic
 of the whole is a number of the host: exact where there is a mirror, else the most it can be.
 
 Shapes: B requests in the batch, Q tokens that each brings, C places at the end of each context that
-the tree is in, M entries in the mask, N tokens in a tree, K candidates that a draft step keeps.
+the tree is in, M entries in the mask.
 """
 
 from __future__ import annotations
@@ -13,63 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.speculative.beams import Beams
 from backend_caps.runtime.speculative.errors import TreeMaskBufferError
-from backend_caps.runtime.speculative.tree import DraftTree
-
-
-def verify_mask(
-    tree: DraftTree,
-    seq_lens: Tensor,
-    *,
-    seq_lens_sum: int | None,
-    max_context_len: int,
-    buffer: Tensor | None = None,
-) -> Tensor | None:
-    """Make the mask of a verify; None for a chain, whose tokens see all before them.
-
-    seq_lens  [B] int64, device  each context's length, the tree's N tokens included
-    buffer    [M] bool, device
-    returns   [M] bool, device
-
-    Arguments, contract and errors: `tree_mask`.
-    """
-    if tree.visible is None:
-        return None
-    return tree_mask(
-        tree.visible,
-        seq_lens,
-        seq_lens_sum=seq_lens_sum,
-        max_context_len=max_context_len,
-        buffer=buffer,
-    )
-
-
-def draft_mask(
-    beams: Beams,
-    seq_lens: Tensor,
-    *,
-    seq_lens_sum: int | None,
-    max_context_len: int,
-    buffer: Tensor | None = None,
-) -> Tensor | None:
-    """Make the mask of a draft step; None where there is one beam, which sees all before it.
-
-    seq_lens  [B] int64, device  each context's length, all draft tokens so far included
-    buffer    [M] bool, device
-    returns   [M] bool, device
-
-    Arguments, contract and errors: `tree_mask`.
-    """
-    if beams.ancestors is None:
-        return None
-    return tree_mask(
-        beams.ancestors,
-        seq_lens,
-        seq_lens_sum=seq_lens_sum,
-        max_context_len=max_context_len,
-        buffer=buffer,
-    )
 
 
 def tree_mask(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from backend_caps.runtime.speculative.errors import TreeMaskBufferError
-from backend_caps.runtime.speculative.mask import draft_mask, mask_size, tree_mask, verify_mask
+from backend_caps.runtime.speculative.mask import mask_size, tree_mask
 from tests.property.strategies import law
 from tests.runtime.speculative.drafted import RNGS, Drafts, HostTree, grow, laid_out, tree_of
 
@@ -136,9 +136,9 @@ def test_verify_sees_the_context_and_its_path() -> None:
     """A node of a verified tree sees all before the tree, and its own path."""
     tree = tree_of([HostTree(tokens=[5, 1, 2, 3], parents=[0, 0, 0, 2])], 2)
 
-    mask = verify_mask(tree, torch.tensor([6]), seq_lens_sum=6, max_context_len=8)
+    assert tree.visible is not None
+    mask = tree_mask(tree.visible, torch.tensor([6]), seq_lens_sum=6, max_context_len=8)
 
-    assert mask is not None
     assert _rows(mask, 4, 6) == [
         [True, True, True, False, False, False],
         [True, True, True, True, False, False],
@@ -153,12 +153,11 @@ def test_draft_step_sees_the_context_and_its_ancestors() -> None:
     _, (first, second) = grow([Drafts(topk=2, steps=[*steps, steps[1]])])
 
     masks = [
-        draft_mask(beams, torch.tensor([length]), seq_lens_sum=length, max_context_len=8)
+        tree_mask(beams.ancestors, torch.tensor([length]), seq_lens_sum=length, max_context_len=8)
         for beams, length in ((first, 3), (second, 5))
+        if beams.ancestors is not None
     ]
 
-    assert masks[0] is not None
-    assert masks[1] is not None
     assert _rows(masks[0], 2, 3) == [[True, True, False], [True, False, True]]
     assert _rows(masks[1], 2, 5) == [
         [True, True, False, True, False],
@@ -171,10 +170,7 @@ def test_chain_needs_no_mask() -> None:
     rng = random.Random(0)  # noqa: S311 - a draft
     tree = tree_of([HostTree.chain(rng, 3)], 2, is_chain=True)
     _, forwards = grow([Drafts.drawn(rng, 1, 2)])
-    seq_lens = torch.tensor([5])
 
-    drafted = draft_mask(forwards[0], seq_lens, seq_lens_sum=5, max_context_len=8)
-    verified = verify_mask(tree, seq_lens, seq_lens_sum=5, max_context_len=8)
+    seen = (forwards[0].ancestors, tree.visible)
 
-    assert drafted is None
-    assert verified is None
+    assert seen == (None, None)

@@ -13,7 +13,7 @@ from backend_caps.conformance.simulator import Schedule, register, simulate
 from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
 from backend_caps.runtime.model.sampling import SamplingBatch
 from backend_caps.runtime.speculative.beams import Candidates, best_tree
-from backend_caps.runtime.speculative.mask import draft_mask, verify_mask
+from backend_caps.runtime.speculative.mask import tree_mask
 from backend_caps.runtime.speculative.verify import accepted, predict
 from tests.runtime.speculative.drafted import (
     VOCAB,
@@ -61,13 +61,11 @@ def _step(inputs: Sequence[Tensor], buffer: Tensor | None = None) -> list[Tensor
     masks = list[Tensor | None]()
     for step in range(1, _STEPS):
         beams, seq_lens = candidates.beams(), lengths + step * candidates.topk
-        masks.append(draft_mask(beams, seq_lens, seq_lens_sum=None, max_context_len=_LONGEST))
+        masks.append(_mask(beams.ancestors, seq_lens))
         candidates = candidates.grown(beams, drafted[2 * step], drafted[2 * step + 1])
     num_nodes = logits.shape[0] // _BATCH
     tree, seq_lens = best_tree(candidates, roots, num_nodes), lengths + num_nodes
-    masks.append(
-        verify_mask(tree, seq_lens, seq_lens_sum=None, max_context_len=_LONGEST, buffer=buffer)
-    )
+    masks.append(_mask(tree.visible, seq_lens, buffer))
     sampling = SamplingBatch(
         temperature=temperature, seeds=seeds, positions=lengths, top_k=top_k, top_p=top_p
     )
@@ -75,6 +73,12 @@ def _step(inputs: Sequence[Tensor], buffer: Tensor | None = None) -> list[Tensor
     result = accepted(tree, predicted, num_steps=_STEPS)
     numbers = [result.path, result.accept_lens, result.tokens, result.bonus_tokens]
     return [*numbers, *(mask for mask in masks if mask is not None)]
+
+
+def _mask(visible: Tensor | None, seq_lens: Tensor, buffer: Tensor | None = None) -> Tensor | None:
+    if visible is None:
+        return None
+    return tree_mask(visible, seq_lens, seq_lens_sum=None, max_context_len=_LONGEST, buffer=buffer)
 
 
 def _lists(results: Sequence[Tensor]) -> list[object]:
@@ -129,7 +133,13 @@ def test_device_does_as_written_down(device: torch.device, seed: int, topk: int)
 
     tree = tree_from(batch, num_nodes, device)
     seq_lens = torch.tensor(lengths, device=device) + num_nodes
-    mask = verify_mask(tree, seq_lens, seq_lens_sum=int(seq_lens.sum()), max_context_len=100)
+    mask = (
+        None
+        if tree.visible is None
+        else tree_mask(
+            tree.visible, seq_lens, seq_lens_sum=int(seq_lens.sum()), max_context_len=100
+        )
+    )
     result = accepted(tree, torch.tensor(predicted, device=device), num_steps=_STEPS)
 
     visible = torch.tensor([own.visible for own in grown])
