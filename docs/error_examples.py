@@ -89,6 +89,7 @@ from backend_caps.runtime import (
 from backend_caps.runtime.graphs import GraphBucketError
 from backend_caps.runtime.metrics import MetricsPortError
 from backend_caps.runtime.model import (
+    DraftLayersError,
     DraftMismatchError,
     ModelConfigError,
     ModelFileMissingError,
@@ -197,6 +198,7 @@ MODELS = (
     ModelWeightsError(folder="llama", missing=("model.norm.weight",)),
     UnsupportedDtypeError(dtype="float16", supported=("float32", "bfloat16")),
     DraftMismatchError(folder="draft", key="vocab_size", value=32000, expected=128256),
+    DraftLayersError(num_layers=3, target_folder="llama", available=2),
     UnsupportedHeadError(folder="eagle3", kind="EAGLE3", found="d2t"),
 )
 ENGINE = (

@@ -5,7 +5,11 @@ It knows neither backends nor batches: attention is what the forward's context m
 
 from backend_caps.runtime.model.config import DefaultRope, Llama3Rope, LlamaConfig
 from backend_caps.runtime.model.draft import DraftModel, StandaloneDraft
-from backend_caps.runtime.model.draft_errors import DraftMismatchError, UnsupportedHeadError
+from backend_caps.runtime.model.draft_errors import (
+    DraftLayersError,
+    DraftMismatchError,
+    UnsupportedHeadError,
+)
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
 from backend_caps.runtime.model.drafts import eagle_of, first_layers, random_eagle
 from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
@@ -28,6 +32,7 @@ __all__ = [
     "AttentionContext",
     "DecoderLayer",
     "DefaultRope",
+    "DraftLayersError",
     "DraftMismatchError",
     "DraftModel",
     "EagleConfig",

@@ -43,3 +43,20 @@ class UnsupportedHeadError(BackendCapsError):
             f"among them; a head of EAGLE 1 or 2, with fc.weight and layers.0, was expected. "
             f"Name such a head, or a standalone draft."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class DraftLayersError(BackendCapsError):
+    """A draft was asked for with layers that its target does not have."""
+
+    num_layers: int
+    target_folder: str
+    available: int
+
+    @property
+    def message(self) -> str:
+        """How many were asked for, and how many there are."""
+        return (
+            f"num_layers is {self.num_layers}; 1 to {self.available} was expected, as "
+            f"{self.target_folder!r} has {self.available}. Ask for fewer layers, or for one."
+        )

@@ -18,8 +18,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.draft_errors import DraftLayersError
 from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
-from backend_caps.runtime.model.errors import ModelConfigError
 from backend_caps.runtime.model.linear import Embedding, LMHead
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.loading import load_llama
@@ -74,16 +74,15 @@ def first_layers(
         num_layers: of the target's.
 
     Raises:
-        ModelConfigError: the target has fewer layers, or none were asked for.
+        DraftLayersError: the target has fewer layers, or none were asked for.
         BackendCapsError: the target cannot be loaded; see `load_llama`.
     """
     target = LlamaConfig.from_folder(target_folder)
     if not 1 <= num_layers <= target.num_hidden_layers:
-        raise ModelConfigError(
-            path=str(Path(folder) / "config.json"),
-            key="num_hidden_layers",
-            value=num_layers,
-            expected=f"1 to {target.num_hidden_layers}, the target's,",
+        raise DraftLayersError(
+            num_layers=num_layers,
+            target_folder=str(target_folder),
+            available=target.num_hidden_layers,
         )
     config = _with_layers(target, num_layers)
     model = load_llama(target_folder, _CPU, num_positions=1)

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model import (
+    DraftLayersError,
     LlamaConfig,
     LlamaModel,
-    ModelConfigError,
     eagle_of,
     first_layers,
     load_eagle,
@@ -171,11 +171,13 @@ def test_layers_that_the_target_has_not_are_refused(tmp_path: Path, num_layers: 
     """A draft has one of the target's layers at least, and no more than there are."""
     random_llama(tmp_path / "target")
 
-    with pytest.raises(ModelConfigError) as raised:
+    with pytest.raises(DraftLayersError) as raised:
         first_layers(tmp_path / "draft", tmp_path / "target", num_layers=num_layers)
 
-    assert f"num_hidden_layers is {num_layers}" in raised.value.message
-    assert "1 to 2, the target's, was expected" in raised.value.message
+    assert raised.value.message == (
+        f"num_layers is {num_layers}; 1 to 2 was expected, as {str(tmp_path / 'target')!r} has 2. "
+        f"Ask for fewer layers, or for one."
+    )
     assert not (tmp_path / "draft").exists()
 
 

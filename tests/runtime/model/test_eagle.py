@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from backend_caps.conformance.simulator import simulate
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.model import (
     EagleConfig,
@@ -27,6 +28,11 @@ META = torch.device("meta")
 
 def _hidden(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(47, 32, generator=torch.Generator().manual_seed(2)).to(dtype)
+
+
+def _wide(seed: int) -> Tensor:
+    """Return states of three tokens, as long as a random target's."""
+    return 4 * torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
 
 
 def _expected(oracle: HeadOracle, embedding: Tensor) -> Tensor:
@@ -68,8 +74,8 @@ def test_states_equal_those_of_transformers(
 
 
 def test_decode_continues_what_prefill_began(tmp_path: Path) -> None:
-    """Tokens that come in several stretches have the states of the whole."""
-    target, oracle = _target(tmp_path), save_head(tmp_path)
+    """Tokens that come in several stretches have the states of the whole, in each layer's cache."""
+    target, oracle = _target(tmp_path), save_head(tmp_path, num_hidden_layers=2)
     head = load_eagle(tmp_path, target)
     cache, own, hidden = cache_of(head), TOKENS[0], _hidden()
     cuts = [(0, 5), (5, 8), (8, 9), (9, 10)]
@@ -116,19 +122,26 @@ def test_embedding_and_lm_head_are_shared(tmp_path: Path) -> None:
     assert head.lm_head is target.lm_head
 
 
-def test_head_continues_from_hidden_states(tmp_path: Path) -> None:
-    """A head says that it reads hidden states, and other states make other drafts."""
-    config = random_llama(tmp_path / "target")
-    random_eagle(tmp_path, config)
+@pytest.mark.parametrize(
+    ("tokens", "seed"),
+    [
+        pytest.param([5, 6, 7], 1, id="other states"),
+        pytest.param([8, 9, 10], 0, id="other tokens"),
+    ],
+)
+def test_head_reads_states_and_tokens(tmp_path: Path, tokens: list[int], seed: int) -> None:
+    """A head says that it reads hidden states; other states or tokens make other drafts."""
+    random_eagle(tmp_path, random_llama(tmp_path / "target"))
     head = load_eagle(tmp_path, load_llama(tmp_path / "target", "cpu"))
+    given = (([5, 6, 7], 0), (tokens, seed))
 
-    drafts = {
-        tuple(head.logits(run_head(head, cache_of(head), [[5, 6, 7]], hidden, (0,))).argmax(-1))
-        for hidden in torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0))
-    }
+    one, other = (
+        head.logits(run_head(head, cache_of(head), [own], _wide(state), (0,))).argmax(-1)
+        for own, state in given
+    )
 
     assert head.reads_hidden
-    assert len(drafts) == 2
+    assert not torch.equal(one, other)
 
 
 def test_head_without_states_is_our_fault(tmp_path: Path) -> None:
@@ -177,6 +190,20 @@ def test_head_reads_no_number_on_the_host(tmp_path: Path) -> None:
     logits = head.logits(head.hidden_states(ids, ids, hidden, Echo()))
 
     assert logits.shape == (7, 512)
+
+
+def test_head_on_a_device_waits_for_nothing(tmp_path: Path) -> None:
+    """On a device that does no work before it must, drafting launches and never waits."""
+    random_eagle(tmp_path, random_llama(tmp_path / "target"))
+    with simulate("lazy") as simulation:
+        head = load_eagle(tmp_path, load_llama(tmp_path / "target", "sim"))
+        ids, hidden = torch.arange(3).to("sim"), torch.ones(3, 64).to("sim")
+        before = simulation.counts.waits
+
+        head.logits(head.hidden_states(ids, ids, hidden, Echo()))
+        after = simulation.counts.waits
+
+    assert after == before
 
 
 def test_config_is_the_shape_of_the_head_s_layers(tmp_path: Path) -> None:
