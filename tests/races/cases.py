@@ -43,6 +43,8 @@ class Fault(Enum):
     """The host reads what nobody has written, or what was freed."""
     VALUE = "wrong value"
     """A token, a length or a draft's value is not what the plain loop on the CPU has."""
+    DRAFT = "wrong draft"
+    """The target accepts more or less of a draft than of the same one in the plain loop."""
     DEVICE = "device error"
     """An operator fails on the simulated device, as by an index that is poison."""
     HOST = "host error"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import gt
+from operator import attrgetter, gt
 from pathlib import Path
 from weakref import WeakSet
 
@@ -21,13 +21,18 @@ from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTrait
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
+from backend_caps.runtime.stats import NoObserver, StepObserver
+from tests.races.accepts import Accepts
 from tests.races.cases import Case, Fault, Finding, Program
 from tests.races.left_over import collect_cycles, findings_after
 from tests.races.setting import draft_of, model_of, options_of, plan_of
+from tests.races.speculation import Speculation
 from tests.races.traces import VOCAB_SIZE, Trace
 
 _MOST_STEPS = 400
 """More than any trace needs, retractions included."""
+_ROOM = 1024
+"""As many tokens as all requests have together."""
 
 
 class EventCount(DeviceStreams):
@@ -92,6 +97,7 @@ class Watch:
     """Look at the engine between steps, without making anybody wait."""
 
     boundaries: list[Boundary] = field(default_factory=list)
+    accepts: Accepts = field(default_factory=Accepts)
 
     def look(self, engine: Engine) -> None:
         """Keep what both sides have of the lengths, in the order of the schedule stream."""
@@ -100,10 +106,12 @@ class Watch:
         with engine.streams.using(engine.step_streams.schedule), torch.inference_mode():
             self.boundaries.extend(Boundary.of(batch) for batch in batches if batch is not None)
 
-    def findings(self) -> Iterator[Finding]:
-        """Compare, once the device has run everything."""
+    def findings(self, right: Accepts | None) -> Iterator[Finding]:
+        """Compare, once the device has run everything; None: nobody drafted."""
         for boundary in self.boundaries:
             yield from boundary.findings()
+        if right is not None:
+            yield from self.accepts.findings(right)
 
 
 def trace_of(case: Case) -> Trace:
@@ -115,7 +123,7 @@ def trace_of(case: Case) -> Trace:
 
 
 def oracle(trace: Trace, folder: Path) -> list[list[int]]:
-    """Return each request's tokens, by the plain loop on the CPU."""
+    """Return each request's tokens, by the plain loop on the CPU, a token a step."""
     return [request.output for request in _run_plain(trace, folder)]
 
 
@@ -124,19 +132,45 @@ def num_retractions(trace: Trace, folder: Path) -> int:
     return sum(request.num_retractions for request in _run_plain(trace, folder))
 
 
+def oracle_of_drafts(trace: Trace, folder: Path) -> Accepts:
+    """Return what steps accept, by the plain loop on the CPU, where all that is asked has room."""
+    accepts = Accepts()
+    roomy = replace(trace, mixed=False, max_total_tokens=_ROOM, max_running_requests=_ROOM)
+    engine = _plain_engine(roomy, trace.speculation, folder, accepts)
+    for own in sorted(trace.asked, key=attrgetter("submitted_at")):
+        engine.submit(own.prompt, own.sampling)
+    while engine.scheduler.has_work:
+        accepts.take(engine.step())
+    return accepts
+
+
 def _run_plain(trace: Trace, folder: Path) -> list[Request]:
-    plain = replace(trace, overlapped=False, replayed=None, speculation=None)
-    model = model_of(trace, folder)
-    engine = Engine(model, plan_of(plain), "cpu", options=options_of(plain))
-    requests = [engine.submit(own.prompt, own.sampling) for own in plain.asked]
+    engine = _plain_engine(trace, None, folder, NoObserver())
+    requests = [engine.submit(own.prompt, own.sampling) for own in trace.asked]
     engine.drain()
     return requests
+
+
+def _plain_engine(
+    trace: Trace, speculation: Speculation | None, folder: Path, observer: StepObserver
+) -> Engine:
+    """Make an engine of the plain loop, of the model that a trace's requests are for."""
+    plain = replace(trace, overlapped=False, replayed=None, speculation=speculation)
+    return Engine(
+        model_of(trace, folder),
+        plan_of(plain),
+        "cpu",
+        options=options_of(plain),
+        draft_model_path=draft_of(plain, folder),
+        observer=observer,
+    )
 
 
 def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
     """Run the trace of a case's seed on the simulated device, and list what is wrong."""
     trace = trace_of(case)
     expected = oracle(trace, folder)
+    right = None if trace.speculation is None else oracle_of_drafts(trace, folder)
     watch = Watch()
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
         streams = EventCount("sim", _traits(trace))
@@ -146,13 +180,14 @@ def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
             "sim",
             options=options_of(trace),
             draft_model_path=draft_of(trace, folder),
+            observer=watch.accepts,
             streams=streams,
         )
         num_events = len(streams.live)
         requests = _play(trace, engine, watch)
         engine.drain()
         found = [*_left_over(engine, simulation), *_wrong_tokens(trace, requests, expected)]
-        found += watch.findings()
+        found += watch.findings(right)
         collect_cycles()
         if len(streams.live) > num_events:
             what = f"{len(streams.live) - num_events} events are still alive"
@@ -179,7 +214,7 @@ def _play(trace: Trace, engine: Engine, watch: Watch) -> Sequence[Request]:
                 engine.abort(requests[place])
         if step in trace.idle_steps:
             engine.scheduler.step_idle()
-        engine.step()
+        watch.accepts.take(engine.step())
         if trace.watched:
             watch.look(engine)
         step += 1

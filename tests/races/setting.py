@@ -34,9 +34,9 @@ _DRAFTS: Mapping[Algorithm, str] = MappingProxyType(
     {Algorithm.EAGLE: "head", Algorithm.STANDALONE: "small"}
 )
 """Folders of the models that draft."""
-_LATER_GAIN = 0.3
+_LATER_GAIN = 0.15
 """What the target's second layer adds: drafts of the first one are right half of the time."""
-_STATES_GAIN = 0.005
+_STATES_GAIN = 0.002
 """How much a head makes of states: enough for wrong ones to change its drafts."""
 _RULES = frozenset({"two-batch-overlap", "ngram"})
 """Rules about what this engine itself reads on the host; others are about SGLang's own code."""
