@@ -66,7 +66,7 @@ class UnservedFlagsError(BackendCapsError):
         """The flags, and what to do."""
         return (
             f"the plan was resolved with {', '.join(self.flags)}, which this engine does not do; "
-            f"flags of one process without speculation were expected. Resolve a plan without them."
+            f"flags of one process were expected. Resolve a plan without them."
         )
 
 
