@@ -68,9 +68,11 @@ from backend_caps.runtime import (
     AttentionShapeError,
     BackendSwapError,
     ContextTooLongError,
+    DisaggregationModeError,
     EngineClosedError,
     EngineFailedError,
     ForeignRequestError,
+    HandoverMisfitError,
     ImplementationError,
     MissingDraftModelError,
     OutOfPagesError,
@@ -222,6 +224,13 @@ ENGINE = (
     ),
     SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
     MissingDraftModelError(algorithm="EAGLE"),
+    DisaggregationModeError(asked="generate", mode="decode", expected="null"),
+    HandoverMisfitError(
+        problems=(
+            "its draft model is none, and the engine has 7d8cee01f36f",
+            "its keys are torch.float16 instead of torch.bfloat16",
+        ),
+    ),
     BackendSwapError(
         reasons=("'my_flash' needs host_seq_lens 'exact', and the relay was made for 'none'",)
     ),

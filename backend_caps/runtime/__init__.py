@@ -1,6 +1,9 @@
 """A compact overlapped engine on which backends really run. Imports torch."""
 
 from backend_caps.runtime.attention import AttentionBackend, BackendSite, ForwardContext
+from backend_caps.runtime.disaggregation.errors import DisaggregationModeError, HandoverMisfitError
+from backend_caps.runtime.disaggregation.handover import Handover
+from backend_caps.runtime.disaggregation.states import PromptStates
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import (
     AttentionShapeError,
@@ -38,6 +41,7 @@ __all__ = [
     "BackendSite",
     "BackendSwapError",
     "ContextTooLongError",
+    "DisaggregationModeError",
     "Engine",
     "EngineClosedError",
     "EngineFailedError",
@@ -46,6 +50,8 @@ __all__ = [
     "ForeignRequestError",
     "ForwardBatch",
     "ForwardContext",
+    "Handover",
+    "HandoverMisfitError",
     "ImplementationError",
     "MissingDraftModelError",
     "NewToken",
@@ -53,6 +59,7 @@ __all__ = [
     "PageSizeError",
     "PoolShapeError",
     "PromptError",
+    "PromptStates",
     "Request",
     "RequestTooLongError",
     "Sampling",

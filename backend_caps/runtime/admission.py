@@ -89,7 +89,7 @@ class WaitingLine:
         budget = self._budget
         free = self._memory.pages.num_free - num_kept
         stretches: list[Stretch] = []
-        while budget > 0 and (request := self._first()) is not None:
+        while budget > 0 and (request := self._first()) is not None and request.states is None:
             count = self._stretch_of(request, budget)
             if stretches and count > budget:
                 break
@@ -102,6 +102,25 @@ class WaitingLine:
             if self._cut is not None:
                 break
         return stretches
+
+    def admit_arrived(self, num_kept: int) -> list[Request]:
+        """Choose the requests that go on at once, as their prompts ran elsewhere, and give rows.
+
+        They come in their turn. There is room for the first step of each.
+
+        Args:
+            num_kept: pages that are left for the requests that run.
+        """
+        free = self._memory.pages.num_free - num_kept
+        arrived: list[Request] = []
+        while (request := self._first()) is not None and request.states is not None:
+            reach = len(request.prompt) + max(1, self._memory.rows.lookahead)
+            pages = num_pages_of(reach, self._memory.page_size)
+            if pages > free or not self._enter(request):
+                break
+            free -= pages
+            arrived.append(request)
+        return arrived
 
     def give_up_cut(self) -> Request | None:
         """Take the half-run prompt out of the KV cache, back to the line, where there is one."""

@@ -11,11 +11,13 @@ from backend_caps.relay.streams import StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.disaggregation.caches import PromptCaches
+from backend_caps.runtime.disaggregation.fingerprint import fingerprint
 from backend_caps.runtime.graphs import GraphChoice, GraphRunner, capture_graphs, choose_graphs
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.model import LlamaModel, load_llama
 from backend_caps.runtime.options import EngineOptions, buckets_of, check_fit
-from backend_caps.runtime.pools import make_pools
+from backend_caps.runtime.pools import Pools, make_pools
 from backend_caps.runtime.speculative.mask import mask_size
 from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.runtime.speculative.target import TargetRunner, states_of
@@ -42,6 +44,8 @@ class Parts:
     """Runs plain forwards of the target."""
     waiting: WaitingLine
     stepping: Stepping
+    caches: PromptCaches | None
+    """What is handed over or taken over; None where prompts run and are gone on with here."""
 
 
 def assemble(
@@ -112,6 +116,28 @@ def assemble(
             num_slots_behind=0 if settings is None else settings.prompt_slots,
         ),
         stepping=stepping,
+        caches=None
+        if plan.flags.disaggregation_mode == "null"
+        else _caches(settings, model, memory, pools, stepping),
+    )
+
+
+def _caches(
+    settings: SpecSettings | None,
+    model: LlamaModel,
+    memory: RequestMemory,
+    pools: Pools,
+    stepping: Stepping,
+) -> PromptCaches:
+    """Say where prompts leave what they leave, and of which models it is."""
+    draft = stepping.draft_model
+    return PromptCaches(
+        memory=memory,
+        target=pools.token_to_kv_pool,
+        draft=stepping.draft_cache,
+        num_slots_behind=0 if settings is None else settings.prompt_slots,
+        model=fingerprint(model.config, model),
+        draft_model=None if draft is None else fingerprint(draft.config, draft),
     )
 
 

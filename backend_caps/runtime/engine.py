@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 from weakref import finalize
@@ -15,6 +16,9 @@ from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.assembly import assemble
+from backend_caps.runtime.disaggregation.ends import Ends
+from backend_caps.runtime.disaggregation.handover import Handover
+from backend_caps.runtime.disaggregation.outgoing import Outgoing
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
 from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
 from backend_caps.runtime.pipeline import (
@@ -89,6 +93,13 @@ class Engine:
         self.relay = parts.stepping.relay
         self._worker = parts.worker
         self.waiting = parts.waiting
+        self._ends = Ends.of(
+            plan.flags.disaggregation_mode,
+            parts.caches,
+            self.relay,
+            self.staging,
+            self.step_streams,
+        )
         self.scheduler = self._make_scheduler(parts.stepping, observer or NoObserver())
         self._num_requests = 0
         self._failure: str | None = None
@@ -174,25 +185,89 @@ class Engine:
         Raises:
             PromptError: the prompt is empty, or holds a token that the model does not have.
             RequestTooLongError: it can never run.
+            DisaggregationModeError: the engine runs prompts for others, or goes on with theirs.
         """
+        self._ends.require_whole("submit")
         return self._enter(self._checked(prompt, sampling), sampling)
 
     def _submit_all(self, prompts: Iterable[Sequence[int]], sampling: Sampling) -> list[Request]:
         """Take all prompts in, or none where one of them is refused."""
+        self._ends.require_whole("generate")
         checked = [self._checked(prompt, sampling) for prompt in prompts]
         return [self._enter(prompt, sampling) for prompt in checked]
 
     def _enter(self, prompt: tuple[int, ...], sampling: Sampling) -> Request:
+        request = self._made(prompt, sampling)
+        self.scheduler.add(request)
+        return request
+
+    def _made(self, prompt: tuple[int, ...], sampling: Sampling) -> Request:
         self._require_running()
         self._num_requests += 1
         stops = sampling.stop_token_ids
-        request = Request(
+        return Request(
             number=self._num_requests,
             prompt=prompt,
             sampling=sampling,
             stop_token_ids=frozenset(self.model.config.eos_token_ids) if stops is None else stops,
         )
-        self.scheduler.add(request)
+
+    def hand_over(
+        self, token_ids: Sequence[Sequence[int]], sampling: Sampling
+    ) -> Iterator[Handover]:
+        """Return what another engine goes on from, of each prompt as soon as it has run.
+
+        The prompts wait from now on. Who stops reading gives them up.
+
+        Sync: the copy of each to the host, where it is read.
+
+        Args:
+            token_ids: the prompts.
+            sampling: how their tokens are chosen, the first one's too, and when they end.
+
+        Raises:
+            DisaggregationModeError: the plan is not of `--disaggregation-mode prefill`.
+            PromptError, RequestTooLongError: as `submit` does; then no prompt waits.
+        """
+        outgoing = self._ends.require_outgoing("hand_over")
+        first = replace(sampling, max_new_tokens=1)
+        checked = [self._checked(prompt, first) for prompt in token_ids]
+        requests = [self._enter(prompt, first) for prompt in checked]
+        return self._handovers(requests, sampling, outgoing)
+
+    def _handovers(
+        self, requests: Sequence[Request], sampling: Sampling, outgoing: Outgoing
+    ) -> Generator[Handover]:
+        """Run steps until each prompt has run; those that have not at the end are given up."""
+        try:
+            for request in requests:
+                while not request.is_finished:
+                    self.step()
+                yield outgoing.received(request, sampling)
+        finally:
+            for request in requests:
+                self.abort(request)
+                outgoing.drop(request)
+
+    def take_over(self, handover: Handover) -> Request:
+        """Take in a request whose prompt another engine ran; `step` runs the rest.
+
+        Its output has the first token already. It waits in line for a row and pages; where it is
+        retracted later, its prompt runs again, here.
+
+        Raises:
+            DisaggregationModeError: the plan is not of `--disaggregation-mode decode`.
+            HandoverMisfitError: it is of another model, or of other shapes.
+            PromptError, RequestTooLongError: as `submit` does.
+        """
+        states = self._ends.require_incoming("take_over").fitting(handover)
+        prompt = self._checked(handover.prompt, handover.sampling)
+        checked_tokens((handover.token,), self.model.config.vocab_size)
+        request = self._made(prompt, handover.sampling)
+        request.take(handover.token)
+        if not request.is_finished:
+            request.states = states
+            self.scheduler.add(request)
         return request
 
     def abort(self, request: Request) -> None:
@@ -314,6 +389,8 @@ class Engine:
             decoding=stepping.decoding,
             mixed=self.plan.flags.enable_mixed_chunk,
             observer=observer,
+            outgoing=self._ends.outgoing,
+            incoming=self._ends.incoming,
         )
 
     def _checked(self, prompt: Sequence[int], sampling: Sampling) -> tuple[int, ...]:

@@ -4,8 +4,8 @@ Who has which page is known on the host, which alone hands pages out; the device
 attention reads. Page 0 and row 0 are padding: no request gets them, so a padded row of a batch
 reads and writes what is nobody's.
 
-Shapes: P rows in the request pool, W entries in a row, S slots in the KV cache, N pages in an
-upload, T tokens in a batch, Hk key and value heads, D and Dv their sizes.
+Shapes: P rows in the request pool, W entries in a row, S slots in the KV cache, N layers, T tokens
+in a batch, Hk key and value heads, D and Dv their sizes.
 """
 
 from __future__ import annotations
@@ -141,6 +141,43 @@ class TokenToKVPool:
         keys.index_put_((loc,), k.to(keys.dtype))
         values.index_put_((loc,), v.to(values.dtype))
 
+    def layout_of_keys(self, num_tokens: int) -> tuple[tuple[int, ...], torch.dtype]:
+        """Return shape and dtype of the keys of so many tokens, as `load` returns them."""
+        return _layout(self._keys, num_tokens)
+
+    def layout_of_values(self, num_tokens: int) -> tuple[tuple[int, ...], torch.dtype]:
+        """Return shape and dtype of the values of so many tokens, as `load` returns them."""
+        return _layout(self._values, num_tokens)
+
+    def load(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Read keys and values of all N layers.
+
+        slots    [T] int64, device
+        returns  [N, T, Hk, D], device
+                 [N, T, Hk, Dv], device
+
+        Stream: the current one. Sync: none. Allocates: the result, and a layer more.
+        Keeps: nothing. Capture: yes.
+        """
+        keys, values = (
+            torch.stack([buffer.index_select(0, slots) for buffer in buffers])
+            for buffers in (self._keys, self._values)
+        )
+        return keys, values
+
+    def store(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write what `load` returned, of this pool or of one of the same layout.
+
+        slots   [T] int64, device  unique
+        keys    [N, T, Hk, D], device
+        values  [N, T, Hk, Dv], device
+
+        Stream: the current one. Sync: none. Keeps: nothing; both are copied from. Capture: yes.
+        """
+        for buffers, layers in ((self._keys, keys), (self._values, values)):
+            for buffer, layer in zip(buffers, layers.unbind(), strict=True):
+                buffer.index_copy_(0, slots, layer)
+
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Move keys and values of all layers between slots.
 
@@ -152,6 +189,10 @@ class TokenToKVPool:
         """
         for buffer in (*self._keys, *self._values):
             buffer.index_put_((targets,), buffer.index_select(0, sources))
+
+
+def _layout(buffers: Sequence[Tensor], num_tokens: int) -> tuple[tuple[int, ...], torch.dtype]:
+    return (len(buffers), num_tokens, *buffers[0].shape[1:]), buffers[0].dtype
 
 
 class PagePool:

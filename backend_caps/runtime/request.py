@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from backend_caps.runtime.disaggregation.states import PromptStates
 from backend_caps.runtime.errors import SamplingError
 
 
@@ -113,6 +114,9 @@ class Request:
     num_steps_under_way: int = 0
     """Decode steps of this stay whose results the host has not processed."""
     num_retractions: int = 0
+    states: PromptStates | None = None
+    """What its prompt left in another engine, until its first stay begins; None where it runs
+    here."""
 
     @property
     def is_finished(self) -> bool:
@@ -144,10 +148,13 @@ class Request:
         return num_before + self.num_launched >= self.sampling.max_new_tokens
 
     def enter(self, row: int, generation: int) -> None:
-        """Begin a stay in a row."""
+        """Begin a stay in a row; where the prompt ran elsewhere, with a prefill that is done."""
         self.row, self.generation = row, generation
-        self.prefill = (*self.prompt, *self.output)
         self.num_prefilled = self.num_launched = self.num_steps_under_way = 0
+        self.prefill = (*self.prompt, *self.output)
+        if self.states is not None:
+            self.prefill = self.prompt
+            self.num_prefilled, self.num_launched = len(self.prompt), len(self.output)
 
     def leave(self) -> None:
         """End the stay; whatever of it is under way is nobody's."""

@@ -21,6 +21,8 @@ from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.decoding import Decoding
+from backend_caps.runtime.disaggregation.incoming import Incoming
+from backend_caps.runtime.disaggregation.outgoing import Outgoing
 from backend_caps.runtime.errors import ForeignRequestError
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import FinishReason, Request
@@ -50,6 +52,8 @@ class Scheduler:
         decoding: how running requests go on.
         mixed: whether decode rows join steps of prompts.
         observer: is told of every processed step.
+        outgoing: takes what prompts leave, where others go on with them.
+        incoming: gives requests what their prompts left elsewhere, where they come with that.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Scheduler:
         decoding: Decoding,
         mixed: bool,
         observer: StepObserver,
+        outgoing: Outgoing | None = None,
+        incoming: Incoming | None = None,
     ) -> None:
         self._launcher = launcher
         self._memory = memory
@@ -73,6 +79,8 @@ class Scheduler:
         self._decoding = decoding
         self._mixed = mixed
         self._observer = observer
+        self._outgoing = outgoing
+        self._incoming = incoming
         self._running = ScheduleBatch.empty(memory, staging)
         self._last: ScheduleBatch | None = None
         self._in_flight: Step | None = None
@@ -105,6 +113,7 @@ class Scheduler:
         if request not in self._open:
             raise ForeignRequestError(number=request.number)
         request.finish_reason = FinishReason.ABORT
+        request.states = None
         self._waiting.drop(request)
         self._let_go(request)
 
@@ -147,6 +156,7 @@ class Scheduler:
         """Choose the next step: prompts first, else every running request goes on."""
         self._join_running()
         self._drop_done()
+        self._take_over()
         mixes = self._mixed and self._make_room()
         stretches = self._waiting.admit(self._num_pages_kept())
         if not stretches:
@@ -167,6 +177,16 @@ class Scheduler:
         self._last = batch
         _count_launched(batch)
         return batch
+
+    def _take_over(self) -> None:
+        """Let requests run whose prompts ran elsewhere, as far as there is room for them."""
+        if self._incoming is None:
+            return
+        arrived = self._waiting.admit_arrived(self._num_pages_kept())
+        if arrived:
+            batch = self._incoming.enter(arrived)
+            self._decoding.enter(batch.requests)
+            self._running.merge(batch)
 
     def _decode_batch(self, clock: StepClock) -> ScheduleBatch | None:
         if not self._make_room():
@@ -243,6 +263,8 @@ class Scheduler:
                 continue  # its prompt goes on, or it has left since
             made += [NewToken(request, token) for token in request.take_step(own)]
             if request.is_finished:
+                if self._outgoing is not None:
+                    self._outgoing.send(request)
                 self._let_go(request)
             else:
                 going_on.append(request)

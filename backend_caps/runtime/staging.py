@@ -48,3 +48,30 @@ class Staging:
         staged = self.stage([number for column in columns for number in column])
         on_device = staged.to(self.streams.device, non_blocking=True)
         return on_device.view(len(columns), len(columns[0]))
+
+    def carry(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor of the host to the device, through pinned memory where it is in none.
+
+        Where the device is the host, it is the tensor itself.
+
+        Stream: the current one. Sync: none. Allocates: it, on the device; pinned, where it is not.
+        """
+        self.num_bytes += tensor.nbytes
+        if self.streams.traits.has_pinned_memory and not self.streams.is_pinned(tensor):
+            tensor = self._pinned_like(tensor).copy_(tensor)
+        return tensor.to(self.streams.device, non_blocking=True)
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor of the device to the host; where the device is the host, it is that tensor.
+
+        Stream: the current one. Sync: none where there is pinned memory: the copy is not there
+        before an event behind it is. Allocates: it, pinned.
+        """
+        if not self.streams.traits.has_pinned_memory:
+            return tensor.to("cpu")
+        return self._pinned_like(tensor).copy_(tensor, non_blocking=True)
+
+    def _pinned_like(self, tensor: Tensor) -> Tensor:
+        """Allocate pinned memory of a tensor's shape and dtype."""
+        words = self.streams.empty_pinned(-(-tensor.nbytes // torch.int64.itemsize))
+        return words.view(tensor.dtype)[: tensor.numel()].view(tensor.shape)

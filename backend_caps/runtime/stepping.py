@@ -9,7 +9,8 @@ from backend_caps.relay import FutureMap
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.decoding import Decoding, PlainDecoding
-from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.memory import RequestMemory, TokenToKVPool
+from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.pools import Pools
 from backend_caps.runtime.speculative.building import make_drafting, make_relay
 from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
@@ -33,6 +34,10 @@ class Stepping:
     """What the scheduler makes of running requests."""
     draft_backends: tuple[PhaseBackends, ...] = ()
     """The attention of a draft model, by role; none where there is no model."""
+    draft_model: DraftModel | None = None
+    """None where no model drafts."""
+    draft_cache: TokenToKVPool | None = None
+    """The draft model's keys and values, in the target's slots."""
 
 
 def plain_stepping(plan: Plan, worker: Worker, memory: RequestMemory, staging: Staging) -> Stepping:
@@ -81,4 +86,6 @@ def speculative_stepping(
         relay=relay,
         decoding=decoding,
         draft_backends=tuple(drafting.backends.values()),
+        draft_model=drafting.model,
+        draft_cache=drafting.cache,
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.runtime.model.linear import NamedWeights
 from backend_caps.runtime.model.llama import LlamaModel
 
 
@@ -49,6 +50,9 @@ class DraftModel(Protocol):
         Stream: the current one. Sync: none. Allocates: the result, in both dtypes.
         Keeps: nothing. Capture: yes.
         """
+
+    def named_weights(self) -> NamedWeights:
+        """List its own weights by their names in a checkpoint, none that it shares."""
 
 
 class StandaloneDraft:
@@ -102,3 +106,7 @@ class StandaloneDraft:
         Keeps: nothing. Capture: yes.
         """
         return self.model.lm_head(hidden)
+
+    def named_weights(self) -> NamedWeights:
+        """List the small model's weights by their names in a checkpoint."""
+        return self.model.named_weights()

@@ -15,7 +15,7 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
-from backend_caps.runtime.memory import ReqToTokenPool
+from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model import LlamaModel
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
@@ -36,6 +36,10 @@ class Drafting:
     """None where the draft has no state."""
     backends: Mapping[Role, PhaseBackends]
     """The attention of a draft model, by role; none where there is no model."""
+    model: DraftModel | None = None
+    """None where no model drafts."""
+    cache: TokenToKVPool | None = None
+    """The model's keys and values, in the target's slots."""
 
 
 def make_drafting(
@@ -81,6 +85,8 @@ def make_drafting(
             accept_tokens=settings.accept_tokens,
         ),
         backends=backends,
+        model=model,
+        cache=cache,
     )
 
 

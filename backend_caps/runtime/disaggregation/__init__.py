@@ -1,0 +1,1 @@
+"""Prompts that run in one engine, and are gone on with in another."""
