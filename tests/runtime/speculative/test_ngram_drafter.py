@@ -1,0 +1,226 @@
+"""Drafts that are looked up on the host, in tokens that requests have made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend_caps.conformance.simulator import simulate
+from backend_caps.runtime.batch import ScheduleBatch
+from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.request import Request
+from backend_caps.runtime.speculative import ngram_drafter
+from backend_caps.runtime.speculative.contexts import Contexts
+from backend_caps.runtime.speculative.ngram import HostTree, NgramIndex
+from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.tree import DraftTree, visible_nodes
+from backend_caps.runtime.speculative.verify import Accepted
+from backend_caps.runtime.staging import Staging
+from tests.runtime.memories import enter, make_memory, make_request
+
+CHAIN = SpecSettings(algorithm=Algorithm.NGRAM, topk=1, num_steps=3, num_draft_tokens=4)
+TREE = SpecSettings(algorithm=Algorithm.NGRAM, topk=2, num_steps=3, num_draft_tokens=6)
+PROMPT = (4, 5, 6, 7, 4, 5, 9, 4, 5)
+NOTHING = torch.zeros(0)
+
+
+class Scene:
+    """Requests with rows, and who drafts for them."""
+
+    def __init__(self, settings: SpecSettings = CHAIN, device: str = "cpu") -> None:
+        self.settings = settings
+        self.memory: RequestMemory
+        self.staging: Staging
+        self.memory, self.staging = make_memory(device)
+        self.drafter = NgramDrafter(settings, self.staging)
+
+    def request(self, number: int, prompt: Sequence[int] = PROMPT) -> Request:
+        """Make a request that has a row."""
+        request = make_request(number, prompt, max_new_tokens=40)
+        enter(self.memory, request)
+        return request
+
+    def draft(self, *requests: Request) -> DraftTree:
+        """Draft for a batch of requests."""
+        batch = ScheduleBatch.empty(self.memory, self.staging)
+        batch.requests = requests
+        return self.drafter.tree(batch, self.contexts(batch))
+
+    def contexts(self, batch: ScheduleBatch) -> Contexts:
+        """Return what a step finds, of which these drafts read nothing."""
+        return Contexts.of_step(batch, self.memory.rows.req_to_token)
+
+    def expected(self, *requests: Request) -> Sequence[HostTree]:
+        """Draft with an index that is made anew of all that each request has."""
+        settings, trees = self.settings, []
+        for request in requests:
+            index = NgramIndex()
+            index.extend((*request.prompt, *request.output))
+            trees.append(
+                index.draft(
+                    topk=settings.topk,
+                    num_steps=settings.num_steps,
+                    num_draft_tokens=settings.num_draft_tokens,
+                )
+            )
+        return trees
+
+
+def _lists(tree: DraftTree) -> Sequence[HostTree]:
+    """Write a batch's trees down."""
+    columns = (tree.tokens.tolist(), tree.parents.tolist(), tree.depths.tolist())
+    return [
+        HostTree(tokens=tuple(tokens), parents=tuple(parents), depths=tuple(depths))
+        for tokens, parents, depths in zip(*columns, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+def test_drafts_are_those_of_each_request(settings: SpecSettings) -> None:
+    """A request's tree is made of its own tokens, in the batch's order."""
+    scene = Scene(settings)
+    requests = [scene.request(1), scene.request(2, (8, 8, 8)), scene.request(3, (1,))]
+
+    tree = scene.draft(*requests)
+
+    assert _lists(tree) == scene.expected(*requests)
+
+
+def test_drafts_repeat_what_came_before() -> None:
+    """Behind tokens that came before stands what followed them, the latest first."""
+    scene = Scene()
+
+    tree = scene.draft(scene.request(1))
+
+    assert tree.tokens.tolist() == [[5, 9, 4, 5]]
+
+
+@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+def test_index_follows_the_output(settings: SpecSettings) -> None:
+    """What a request was given since the last step is looked up, however much it was."""
+    scene = Scene(settings)
+    request = scene.request(1)
+
+    for made in ([], [6], [7, 4, 5], [], [9, 4]):
+        request.output += made
+
+        assert _lists(scene.draft(request)) == scene.expected(request)
+
+
+def test_index_is_made_once_and_reads_each_token_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step costs as much as it was given, not as much as the context is long."""
+    read: list[Sequence[int]] = []
+
+    class Noted(NgramIndex):
+        def extend(self, tokens: Sequence[int]) -> None:
+            read.append(tuple(tokens))
+            super().extend(tokens)
+
+    monkeypatch.setattr(ngram_drafter, "NgramIndex", Noted)
+    scene = Scene()
+    request = scene.request(1)
+
+    for made in ([], [6], [7, 4]):
+        request.output += made
+        scene.draft(request)
+
+    assert read == [PROMPT, (), (6,), (7, 4)]
+
+
+def test_index_forgets_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not in a step has no index any more; coming back it is made of all that it has."""
+    made: list[NgramIndex] = []
+
+    class Noted(NgramIndex):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(ngram_drafter, "NgramIndex", Noted)
+    scene = Scene()
+    one, other = scene.request(1), scene.request(2)
+
+    for batch in ((one, other), (other,), (one, other)):
+        one.output.append(6)
+        scene.draft(*batch)
+
+    assert len(made) == 3
+    assert len(made[-1]) == len(PROMPT) + 3
+
+
+def test_index_stays_with_its_request_whoever_is_beside_it() -> None:
+    """Requests change places and rows, and their drafts go on from their own tokens."""
+    scene = Scene(TREE)
+    one, two, three = (scene.request(number, (number, *PROMPT)) for number in (1, 2, 3))
+
+    for batch in ((one, two), (two, one, three), (three, two)):
+        for request in batch:
+            request.output.append(request.number)
+
+        assert _lists(scene.draft(*batch)) == scene.expected(*batch)
+
+
+def test_drafts_are_the_same_behind_a_retraction() -> None:
+    """A request that prefills its output has the tokens that it had."""
+    scene = Scene(TREE)
+    request = scene.request(1)
+    request.output += [6, 7]
+    scene.draft(request)
+
+    scene.memory.release(request.row)
+    request.leave()
+    enter(scene.memory, request)
+    request.output.append(4)
+
+    assert _lists(scene.draft(request)) == scene.expected(request)
+
+
+def test_chain_needs_no_mask() -> None:
+    """Each draft sees all before it."""
+    scene = Scene(CHAIN)
+
+    assert scene.draft(scene.request(1)).visible is None
+
+
+def test_tree_says_what_each_node_sees() -> None:
+    """A node sees those that it continues."""
+    scene = Scene(TREE)
+
+    tree = scene.draft(scene.request(1), scene.request(2, (8, 8, 8)))
+
+    assert tree.visible is not None
+    assert torch.equal(tree.visible, visible_nodes(tree.parents, TREE.num_steps))
+
+
+def _accepted(nothing: Tensor) -> Accepted:
+    return Accepted(path=nothing, accept_lens=nothing, tokens=nothing, bonus_tokens=nothing)
+
+
+def test_drafts_of_the_host_leave_nothing_on_the_device() -> None:
+    """There is no draft model: nothing is handed on, and the page table is not read."""
+    scene = Scene()
+    batch = ScheduleBatch.empty(scene.memory, scene.staging)
+
+    state = scene.drafter.follow_accepted(scene.contexts(batch), _accepted(NOTHING), NOTHING)
+
+    left = (state.topk_p, state.topk_index, state.bonus_tokens, state.hidden_states)
+    assert left == (None, None, None, None)
+    assert not scene.drafter.reads_table_last
+
+
+def test_drafts_of_the_host_cross_at_once_and_never_wait() -> None:
+    """All trees of a batch are one upload, of three numbers a node."""
+    with simulate("lazy") as simulation:
+        scene = Scene(CHAIN, "sim")
+        requests = [scene.request(1), scene.request(2)]
+        before = simulation.counts
+
+        scene.draft(*requests)
+
+        spent = simulation.counts - before
+        assert (spent.num_host_waits, spent.num_copies_to_device) == (0, 1)
+        assert spent.bytes_to_device == 2 * 3 * CHAIN.num_draft_tokens * 8

@@ -1,0 +1,75 @@
+"""Forwards of the target in speculative steps: all of a model but its LM head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from backend_caps import Phase
+from backend_caps.runtime.attention import ForwardContext
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.speculative.target import TargetRunner, states_of
+from tests.runtime.two_batches import World
+
+
+def _verify(world: World) -> ForwardBatch:
+    """Make a verify of chains."""
+    return world.batch(ForwardMode.VERIFY, [(cached, 3) for cached in (4, 0, 19, 9)])
+
+
+@pytest.mark.parametrize("mode", [ForwardMode.VERIFY, ForwardMode.EXTEND])
+def test_states_are_those_of_the_whole_model(mode: ForwardMode) -> None:
+    """Without a graph each token has its state, whatever the step is."""
+    world, other = World("cpu"), World("cpu")
+    target = TargetRunner(world.model, world.backends(), {})
+    batch = world.batch(mode, [(4, 2), (0, 2), (9, 2)])
+
+    hidden = target.hidden_states(batch)
+
+    assert torch.equal(hidden.states, other.whole(batch))
+    assert (hidden.reads_done, hidden.replayed) == (None, False)
+
+
+def test_states_of_halves_are_those_of_the_whole() -> None:
+    """Under two-batch overlap the halves are joined in the batch's order."""
+    world, other = World("cpu"), World("cpu")
+    target = TargetRunner(world.model, world.backends(), {}, world.runner())
+    batch = _verify(world)
+
+    hidden = target.hidden_states(batch)
+
+    torch.testing.assert_close(hidden.states, other.whole(batch), atol=1e-5, rtol=1e-5)
+    assert not hidden.replayed
+
+
+def test_logits_are_the_lm_head_s() -> None:
+    """What the model scores is its states, through its head."""
+    world = World("cpu")
+    target = TargetRunner(world.model, world.backends(), {})
+    states = target.hidden_states(_verify(world)).states
+
+    assert torch.equal(target.logits(states), world.model.lm_head(states))
+
+
+def test_captured_states_are_of_every_token() -> None:
+    """Who asks a verify for last tokens alone is told that there are none."""
+    world = World("cpu")
+    batch = _verify(world)
+    context = ForwardContext(world.backends().of(Phase.VERIFY), batch)
+
+    with pytest.raises(AssertionError, match="every token of a verify is scored"):
+        states_of(world.model)(batch.input_ids, batch.positions, context, torch.tensor([1]))
+
+
+def test_target_without_graphs_has_no_memory_for_masks() -> None:
+    """Masks of eager verifies are made anew."""
+    world = World("cpu")
+    graphs: Mapping[Phase, GraphRunner] = {}
+
+    target = TargetRunner(world.model, world.backends(), graphs)
+
+    assert target.mask_buffer(Phase.VERIFY, 1) is None
