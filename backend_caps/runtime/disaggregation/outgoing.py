@@ -7,7 +7,8 @@ own, so that no step's tokens wait for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -22,21 +23,12 @@ from backend_caps.runtime.speculative.state import DraftState
 from backend_caps.runtime.staging import Staging
 
 
-@dataclass(slots=True, kw_only=True)
-class _Crossing:
+class _Crossing(NamedTuple):
     """States on their way to the host."""
 
-    on_device: PromptStates | None
-    """Read by the copy until `copied`; None from then on."""
-    slots: Tensor | None
-    """Read by the forward stream until then."""
-    on_host: PromptStates
-    """Nothing until `copied`."""
+    states: PromptStates
+    """On the host; nothing until `copied`."""
     copied: EventLike
-
-    def let_go(self) -> None:
-        """Free the device's side."""
-        self.on_device = self.slots = None
 
 
 class Outgoing:
@@ -71,23 +63,25 @@ class Outgoing:
         """Enqueue the copy of what a prompt left; then its row and pages may be given back.
 
         Stream: the current one must be the schedule stream; the copy is on one of its own.
-        Sync: none. Allocates: the states, on both sides.
+        Sync: none. Allocates: the states, on both sides, pinned on the host.
+        Keeps: what it reads, until the copy is done.
         """
-        self._let_go()
         num_tokens = len(request.prefill)
         row = self._staging.upload(((request.row,),))[0]
         slots = self._caches.slots(row, num_tokens)
         self._on.forward.wait_stream(self._on.schedule)
         with self._streams.using(self._on.forward):
             states = self._with_draft_state(self._caches.load(slots, num_tokens), row)
+            for lent in (row, slots):
+                self._streams.keep_alive(lent)
         copied = self._streams.event()
         self._transfer.wait_stream(self._on.forward)
         with self._streams.using(self._transfer):
             on_host = states.mapped(self._staging.to_host)
+            for own in states.tensors.values():
+                self._streams.keep_alive(own)
             copied.record(self._transfer)
-        self._crossings[request] = _Crossing(
-            on_device=states, slots=slots, on_host=on_host, copied=copied
-        )
+        self._crossings[request] = _Crossing(on_host, copied)
 
     def received(self, request: Request, sampling: Sampling) -> Handover:
         """Return what another engine goes on from.
@@ -104,16 +98,14 @@ class Outgoing:
             prompt=request.prompt,
             sampling=sampling,
             token=request.output[0],
-            states=crossing.on_host,
+            states=crossing.states,
             model=self._caches.model,
             draft_model=self._caches.draft_model,
         )
 
     def drop(self, request: Request) -> None:
-        """Forget what nobody asks for any more. Sync: the copy, where there is one."""
-        crossing = self._crossings.pop(request, None)
-        if crossing is not None:
-            crossing.copied.synchronize()
+        """Forget what nobody asks for any more; it may be under way."""
+        self._crossings.pop(request, None)
 
     def _with_draft_state(self, states: PromptStates, row: Tensor) -> PromptStates:
         """Add what a draft model left in the relay, as the next step would find it.
@@ -132,12 +124,6 @@ class Outgoing:
             topk_index=_only(left.topk_index),
             hidden_states=_only(left.hidden_states),
         )
-
-    def _let_go(self) -> None:
-        """Free the device's side of what has crossed."""
-        for crossing in self._crossings.values():
-            if crossing.on_device is not None and crossing.copied.query():
-                crossing.let_go()
 
 
 def _only(values: Tensor | None) -> Tensor | None:
