@@ -75,9 +75,10 @@ bench: $(VENV)/developing $(WHEELS)
 races: $(VENV)/developing
 	$(BIN)/python -m tests.races.search $(RACES)
 
-# `make soak SOAK="--minutes 60"`; it says what else can be given.
+# `make soak SOAK="--minutes 60" GRID="--seed 1"`; both say what else can be given.
 soak: $(VENV)/developing
 	$(BIN)/python -m tests.races.soak $(SOAK)
+	$(BIN)/python -m tests.runtime.speculative.grid_soak $(GRID)
 
 # On a machine with a CUDA device, under a torch that was built for it.
 gpu: $(VENV)/developing $(WHEELS)

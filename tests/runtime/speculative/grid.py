@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
+from itertools import product
 from types import MappingProxyType
 
 import torch
@@ -175,6 +177,13 @@ def cover() -> Sequence[Way]:
     return [way_of(row) for row in rows]
 
 
+def grid(draw: random.Random) -> Sequence[Way]:
+    """List a way for every combination of what matters; what must not matter is drawn."""
+    ways = ([way_of({**core, **others}) for others in _rows(_OTHERS)] for core in _rows(_CORE))
+    legal = ([way for way in some if way.is_legal] for some in ways)
+    return [draw.choice(some) for some in legal if some]
+
+
 def make_engine(
     targets: Targets,
     way: Way,
@@ -203,6 +212,10 @@ def make_plain_engine(targets: Targets, algorithm: Algorithm) -> Engine:
     arguments = ("--attention-backend", "torch_padded", "--context-length", str(CONTEXT_LEN))
     plan = _plan((*arguments, *PLAIN_LOOP, _NO_PIECES), "sglang-0.5.23", Mirror.NONE)
     return Engine(targets.of(algorithm).folder, plan, "cpu")
+
+
+def _rows(axes: Mapping[str, Sequence[object]]) -> Sequence[Row]:
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 @cache
