@@ -1,0 +1,201 @@
+"""From a plan to what speculates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend_caps import BatchKind, Capabilities, HostSeqLens, Phase, Role
+from backend_caps.capability.facts import Given
+from backend_caps.relay import DeviceStreams, DraftShape
+from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import Rule
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
+from backend_caps.runtime.model import load_llama
+from backend_caps.runtime.options import EngineOptions, buckets_of
+from backend_caps.runtime.pools import Pools, make_pools
+from backend_caps.runtime.speculative.building import Drafting, make_drafting, make_relay
+from backend_caps.runtime.speculative.model_drafter import ModelDrafter
+from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.staging import Staging
+from tests.runtime.engines import PLAIN_LOOP, plan_of
+from tests.runtime.speculative.redrafted import VOCAB_SIZE, Models, write_models
+
+PADDED = ("--attention-backend", "torch_padded", "--context-length", "64")
+HIDDEN_SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Write a target and its drafts once."""
+    return write_models(tmp_path_factory.mktemp("models"))
+
+
+def _plan(algorithm: str, *arguments: str) -> Plan:
+    return plan_of(*PADDED, "--speculative-algorithm", algorithm, *arguments)
+
+
+def _settings(plan: Plan) -> SpecSettings:
+    settings = SpecSettings.from_flags(plan.flags)
+    assert settings is not None, "an algorithm is named"
+    return settings
+
+
+def _drafting(models: Models, plan: Plan, draft: Path | None) -> tuple[Drafting, Pools]:
+    """Make what drafts for the target, and the target's pools."""
+    settings, staging = _settings(plan), Staging(DeviceStreams("cpu"))
+    target = load_llama(models.target, torch.device("cpu"), num_positions=64)
+    _, pools = make_pools(plan, target, EngineOptions(), staging, settings.lookahead)
+    return make_drafting(plan, settings, target, pools, staging, draft), pools
+
+
+@pytest.mark.parametrize("name", ["EAGLE", "EAGLE3", "STANDALONE"])
+def test_drafts_of_a_model_need_one(name: str, models: Models) -> None:
+    """Without a folder the algorithm is refused, and told where one is named."""
+    plan = _plan(name)
+    algorithm = _settings(plan).algorithm.value
+
+    with pytest.raises(MissingDraftModelError) as refused:
+        Engine(models.target, plan, "cpu")
+
+    assert f"--speculative-algorithm {algorithm} drafts with a model" in str(refused.value)
+    assert "Engine(..., draft_model_path=...)" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["EAGLE", "NGRAM"])
+def test_trees_have_no_more_branches_than_the_model_has_tokens(name: str, models: Models) -> None:
+    """Siblings differ, so there are at most as many as tokens; one less is taken."""
+    plan = plan_of(
+        *("--attention-backend", "torch_padded", "--speculative-algorithm", name),
+        *("--speculative-eagle-topk", str(VOCAB_SIZE + 1), "--speculative-num-steps", "1"),
+    )
+
+    with pytest.raises(SpeculationError, match=f"is {VOCAB_SIZE + 1}; at most the model's"):
+        _drafting(models, plan, None)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "shape"),
+    [
+        pytest.param(
+            Algorithm.EAGLE,
+            DraftShape(topk=2, hidden_size=HIDDEN_SIZE, dtype=torch.float32, accept_tokens=4),
+            id="a head",
+        ),
+        pytest.param(Algorithm.STANDALONE, DraftShape(topk=2, accept_tokens=4), id="a small model"),
+    ],
+)
+def test_relay_carries_what_a_draft_model_goes_on_from(
+    algorithm: Algorithm, shape: DraftShape, models: Models
+) -> None:
+    """Candidates of each, and of a head the state that it continues."""
+    plan = _plan(algorithm.value, "--speculative-eagle-topk", "2")
+
+    drafting, _ = _drafting(models, plan, models.drafts[algorithm])
+
+    assert drafting.shape == shape
+    assert isinstance(drafting.drafter, ModelDrafter)
+
+
+def test_relay_carries_nothing_for_drafts_of_the_host(models: Models) -> None:
+    """They have no state, and no attention of their own."""
+    drafting, _ = _drafting(models, _plan("NGRAM"), None)
+
+    assert (drafting.shape, drafting.backends) == (None, {})
+    assert isinstance(drafting.drafter, NgramDrafter)
+
+
+def test_draft_model_has_attention_of_each_role(models: Models) -> None:
+    """Draft steps and what is accepted have backends, which the plan may tell apart."""
+    drafting, _ = _drafting(models, _plan("EAGLE"), models.drafts[Algorithm.EAGLE])
+
+    assert set(drafting.backends) == {Role.DRAFT, Role.DRAFT_EXTEND}
+
+
+def test_draft_model_has_a_cache_of_its_own_in_the_target_s_slots(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it stores is not the target's, and stands where the page table says."""
+    made: list[Pools] = []
+    module = "backend_caps.runtime.speculative.building.PhaseBackends"
+    monkeypatch.setattr(module, lambda _uses, _role, site: made.append(site))
+
+    _, pools = _drafting(models, _plan("EAGLE"), models.drafts[Algorithm.EAGLE])
+
+    assert all(own.req_to_token_pool is pools.req_to_token_pool for own in made)
+    caches = [own.token_to_kv_pool for own in made]
+    assert caches[0] is caches[1] is not pools.token_to_kv_pool
+    assert caches[0].num_slots == pools.token_to_kv_pool.num_slots
+
+
+def _ruled(level: HostSeqLens, *arguments: str) -> Plan:
+    """Resolve a speculating server under a rule that forces lengths on the host."""
+    plan = _plan("EAGLE", "--disable-piecewise-cuda-graph", *arguments)
+    rule = Rule(
+        name="test",
+        given=Given(speculative_algorithm=frozenset({"EAGLE"})),
+        forces=Capabilities(host_seq_lens=level),
+        reason="a test asks for it",
+    )
+    rules = plan.rules if level is HostSeqLens.NONE else plan.rules.with_rules([rule])
+    return resolve(plan.uses, plan.flags, rules=rules, policy="quiet")
+
+
+@pytest.mark.parametrize("level", list(HostSeqLens))
+def test_relay_brings_the_host_what_the_plan_says(level: HostSeqLens, models: Models) -> None:
+    """The plan's level is the relay's, in the overlapped loop."""
+    plan = _ruled(level)
+    _, pools = _drafting(models, plan, models.drafts[Algorithm.EAGLE])
+
+    relay = make_relay(plan, _settings(plan), None, pools.req_to_token_pool, DeviceStreams("cpu"))
+
+    assert relay.host_seq_lens is level
+    assert relay.speculative
+
+
+def test_relay_of_the_plain_loop_brings_nothing(models: Models) -> None:
+    """Every result is processed before the next step, so the scheduler has the lengths."""
+    plan = _ruled(HostSeqLens.EXACT, *PLAIN_LOOP)
+    _, pools = _drafting(models, plan, models.drafts[Algorithm.EAGLE])
+
+    relay = make_relay(plan, _settings(plan), None, pools.req_to_token_pool, DeviceStreams("cpu"))
+
+    assert relay.host_seq_lens is HostSeqLens.NONE
+    assert relay.speculative
+
+
+def test_rows_have_room_for_what_steps_write_behind_contexts(models: Models) -> None:
+    """Behind the longest context are the slots of a step that starts late, and of its drafts."""
+    plan = _plan("EAGLE", "--speculative-eagle-topk", "2")
+
+    _, pools = _drafting(models, plan, models.drafts[Algorithm.EAGLE])
+
+    rows = pools.req_to_token_pool
+    assert rows.max_context_len == 64 - _settings(plan).lookahead
+    assert rows.req_to_token.shape[1] == 64
+
+
+@pytest.mark.parametrize(
+    ("topk", "kind", "num_tokens"),
+    [
+        pytest.param(1, BatchKind.UNIFORM_BATCH, 4, id="chain"),
+        pytest.param(2, BatchKind.UNIFORM_BATCH, 8, id="tree"),
+    ],
+)
+def test_graphs_of_a_speculating_engine_are_of_verifies(
+    topk: int, kind: BatchKind, num_tokens: int
+) -> None:
+    """Each request brings a tree; decode has no other forward, and prompts run eagerly."""
+    settings = _settings(_plan("EAGLE", "--speculative-eagle-topk", str(topk)))
+    options = EngineOptions(graph_batch_sizes=(1, 2, 8), max_running_requests=4)
+
+    buckets = buckets_of(options, settings)
+
+    assert set(buckets) == {Phase.VERIFY}
+    sizes = [(own.kind, own.batch_size, own.num_tokens) for own in buckets[Phase.VERIFY]]
+    assert sizes == [(kind, count, count * num_tokens) for count in (1, 2, 4)]
