@@ -29,7 +29,7 @@ from backend_caps.runtime.stats import StepStats
 from tests.runtime.speculative.pairwise import pairwise_cover
 
 NONE, UPPER_BOUND, EXACT = HostSeqLens
-ENDLESS = Sampling(max_new_tokens=150, stop_token_ids=frozenset())
+ENDLESS = Sampling(max_new_tokens=50, stop_token_ids=frozenset())
 NUM_STEPS, SETTLING, NUM_SPEC_STEPS, MOST = 3, 2, 2, 4
 LENGTH = torch.int64.itemsize
 MIXED = ("--enable-mixed-chunk",)
@@ -127,7 +127,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _plan(way: Way, level: HostSeqLens, arguments: tuple[str, ...]) -> Plan:
     """Resolve a server whose backends opt out, unless the arguments or the level say more."""
     line = (
-        *("--attention-backend", "torch_padded", "--context-length", "256"),
+        *("--attention-backend", "torch_padded", "--context-length", "64"),
         *("--speculative-algorithm", way.algorithm.value),
         *("--speculative-eagle-topk", str(way.topk)),
         *("--speculative-num-steps", str(NUM_SPEC_STEPS)),
