@@ -173,7 +173,7 @@ def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
     right = None if trace.speculation is None else oracle_of_drafts(trace, folder)
     watch = Watch()
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        streams = EventCount("sim", _traits(trace))
+        streams = EventCount("sim", traits_of(trace))
         engine = Engine(
             model_of(trace, folder),
             plan_of(trace),
@@ -186,7 +186,7 @@ def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
         num_events = len(streams.live)
         requests = _play(trace, engine, watch)
         engine.drain()
-        found = [*_left_over(engine, simulation), *_wrong_tokens(trace, requests, expected)]
+        found = [*left_over(engine, simulation), *wrong_tokens(trace, requests, expected)]
         found += watch.findings(right)
         collect_cycles()
         if len(streams.live) > num_events:
@@ -197,7 +197,8 @@ def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
     return (*found, *findings_after(simulation))
 
 
-def _traits(trace: Trace) -> DeviceTraits:
+def traits_of(trace: Trace) -> DeviceTraits:
+    """Say what the device of a trace has."""
     return replace(DEVICE_TRAITS["sim"], has_pinned_memory=trace.pinned)
 
 
@@ -223,7 +224,8 @@ def _play(trace: Trace, engine: Engine, watch: Watch) -> Sequence[Request]:
     return [requests[place] for place in range(len(trace.asked))]
 
 
-def _left_over(engine: Engine, simulation: Simulation) -> Iterator[Finding]:
+def left_over(engine: Engine, simulation: Simulation) -> Iterator[Finding]:
+    """List what an engine has not got back, and what the device has yet to do."""
     memory = engine.memory
     counts = {
         "rows": engine.options.max_running_requests - memory.rows.num_free,
@@ -235,9 +237,10 @@ def _left_over(engine: Engine, simulation: Simulation) -> Iterator[Finding]:
             yield Finding(fault=Fault.LEAK, what=f"{count} {name} are left over")
 
 
-def _wrong_tokens(
+def wrong_tokens(
     trace: Trace, requests: Sequence[Request], expected: Sequence[Sequence[int]]
 ) -> Iterator[Finding]:
+    """Compare what requests got with the plain loop's tokens, up to where they were given up."""
     for place, (own, request, right) in enumerate(
         zip(trace.asked, requests, expected, strict=True)
     ):

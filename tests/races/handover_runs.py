@@ -1,0 +1,106 @@
+"""A trace of which one engine runs the prompts, and another one all that follows.
+
+The second one has the trace's times, aborts and room: requests enter rows and pages of others that
+have just left, while a step of theirs is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from backend_caps.conformance.simulator.run import simulate
+from backend_caps.relay.streams import DeviceStreams
+from backend_caps.runtime.disaggregation.handover import Handover
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.request import Request
+from backend_caps.runtime.stats import NoObserver, StepObserver
+from tests.races.cases import Case, Finding
+from tests.races.engine_runs import (
+    EndlessError,
+    Watch,
+    left_over,
+    oracle,
+    oracle_of_drafts,
+    traits_of,
+    wrong_tokens,
+)
+from tests.races.left_over import collect_cycles, findings_after
+from tests.races.setting import draft_of, model_of, options_of, plan_of
+from tests.races.traces import Trace
+
+_MOST_STEPS = 400
+"""More than any trace needs, retractions included."""
+
+
+def handed_trace(seed: int) -> Trace:
+    """Draw a trace; two of three draft."""
+    return Trace.drafting(seed) if seed % 3 else Trace.drawn(seed)
+
+
+def run_handovers(case: Case, folder: Path) -> tuple[Finding, ...]:
+    """Run the trace of a case's seed by two engines, and list what is wrong."""
+    trace = handed_trace(case.seed)
+    expected = oracle(trace, folder)
+    right = None if trace.speculation is None else oracle_of_drafts(trace, folder)
+    watch = Watch()
+    with simulate(case.schedule, check_races=case.checks_races) as simulation:
+        prefill = _half(trace, "prefill", folder, NoObserver())
+        decode = _half(trace, "decode", folder, watch.accepts)
+        requests = _play(trace, decode, _run_prompts(trace, prefill), watch)
+        found = list(wrong_tokens(trace, requests, expected))
+        for engine in (prefill, decode):
+            engine.drain()
+            found += left_over(engine, simulation)
+        found += watch.findings(right)
+        watch.boundaries.clear()
+    del prefill, decode, engine, requests
+    collect_cycles()
+    return (*found, *findings_after(simulation))
+
+
+def _half(
+    trace: Trace, mode: Literal["prefill", "decode"], folder: Path, observer: StepObserver
+) -> Engine:
+    """Make an engine that does its part of a trace, with what the host knows in that trace."""
+    plan = plan_of(trace)
+    flags = plan.flags.model_copy(update={"disaggregation_mode": mode})
+    return Engine(
+        model_of(trace, folder),
+        replace(plan, flags=flags),
+        "sim",
+        options=options_of(trace),
+        draft_model_path=draft_of(trace, folder),
+        observer=observer,
+        streams=DeviceStreams("sim", traits_of(trace)),
+    )
+
+
+def _run_prompts(trace: Trace, engine: Engine) -> Mapping[int, Handover]:
+    """Run all prompts, side by side; return what each leaves, by its place in the trace."""
+    ways = [engine.hand_over([own.prompt], own.sampling) for own in trace.asked]
+    return {place: next(way) for place, way in enumerate(ways)}
+
+
+def _play(
+    trace: Trace, engine: Engine, handovers: Mapping[int, Handover], watch: Watch
+) -> Sequence[Request]:
+    """Take over, abort and step as the trace says, until nothing is left to do."""
+    requests: dict[int, Request] = {}
+    last = max(own.submitted_at for own in trace.asked)
+    for step in range(_MOST_STEPS):
+        for place, own in enumerate(trace.asked):
+            if own.submitted_at == step:
+                requests[place] = engine.take_over(handovers[place])
+            if own.aborted_at == step:
+                engine.abort(requests[place])
+        if step in trace.idle_steps:
+            engine.scheduler.step_idle()
+        watch.accepts.take(engine.step())
+        if trace.watched:
+            watch.look(engine)
+        if step >= last and not engine.scheduler.has_work:
+            return [requests[place] for place in range(len(trace.asked))]
+    raise EndlessError(f"{_MOST_STEPS} steps did not end {len(trace.asked)} requests")
