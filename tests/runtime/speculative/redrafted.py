@@ -7,10 +7,10 @@ are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 import torch
@@ -27,10 +27,14 @@ from backend_caps.runtime.model.drafts import eagle_of, first_layers
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.model_drafter import ModelDrafter
+from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.tree import DraftTree
 from tests.runtime.speculative.drafted import Draft, Drafts, Grown, HostTree
 
+D = TypeVar("D")
+Tree = Callable[[D, ScheduleBatch, Contexts], DraftTree]
+"""A drafter's way to draft."""
 VOCAB_SIZE = 61
 _STATES_GAIN = 0.001
 """Of a head's weights of states, beside those of tokens: enough for states to matter, and little
@@ -94,16 +98,21 @@ class Watch:
 
     @classmethod
     def over(cls, monkeypatch: pytest.MonkeyPatch) -> Self:
-        """Watch every model that drafts."""
-        watch, tree = cls(), ModelDrafter.tree
+        """Watch whoever drafts."""
+        watch = cls()
+        for drafter in (ModelDrafter, NgramDrafter):
+            monkeypatch.setattr(drafter, "tree", watch.watched(drafter.tree))
+        return watch
 
-        def watched(self: ModelDrafter, batch: ScheduleBatch, contexts: Contexts) -> DraftTree:
-            drafts = tree(self, batch, contexts)
-            watch.add(batch, contexts, drafts)
+    def watched(self, tree: Tree[D]) -> Tree[D]:
+        """Let a way to draft be watched."""
+
+        def watched(drafter: D, batch: ScheduleBatch, contexts: Contexts) -> DraftTree:
+            drafts = tree(drafter, batch, contexts)
+            self.add(batch, contexts, drafts)
             return drafts
 
-        monkeypatch.setattr(ModelDrafter, "tree", watched)
-        return watch
+        return watched
 
     def add(self, batch: ScheduleBatch, contexts: Contexts, drafts: DraftTree) -> None:
         """Write a step's trees down."""

@@ -44,7 +44,8 @@ CROWDED = Way(
     options=EngineOptions(chunked_prefill_size=7, max_running_requests=5, max_total_tokens=92),
 )
 """Prompts in chunks, decode rows mixed into them, and retractions."""
-WAYS = {"roomy": ROOMY, "plain loop": PLAIN, "crowded": CROWDED}
+HALVES = Way(arguments=("--enable-two-batch-overlap",))
+WAYS = {"roomy": ROOMY, "plain loop": PLAIN, "crowded": CROWDED, "halves": HALVES}
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,7 @@ CASES = [
         ("tree", "crowded"),
         ("wide tree", "crowded"),
         ("one step", "roomy"),
+        ("tree", "halves"),
     )
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ from torch import Tensor
 
 from backend_caps.conformance.simulator import simulate
 from backend_caps.runtime.batch import ScheduleBatch
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculative import ngram_drafter
 from backend_caps.runtime.speculative.contexts import Contexts
@@ -20,7 +24,11 @@ from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.tree import DraftTree, visible_nodes
 from backend_caps.runtime.speculative.verify import Accepted
 from backend_caps.runtime.staging import Staging
+from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.memories import enter, make_memory, make_request
+from tests.runtime.observed import Kept
+from tests.runtime.speculative import drafted
+from tests.runtime.speculative.redrafted import Watch
 
 CHAIN = SpecSettings(algorithm=Algorithm.NGRAM, topk=1, num_steps=3, num_draft_tokens=4)
 TREE = SpecSettings(algorithm=Algorithm.NGRAM, topk=2, num_steps=3, num_draft_tokens=6)
@@ -56,18 +64,18 @@ class Scene:
 
     def expected(self, *requests: Request) -> Sequence[HostTree]:
         """Draft with an index that is made anew of all that each request has."""
-        settings, trees = self.settings, []
-        for request in requests:
-            index = NgramIndex()
-            index.extend((*request.prompt, *request.output))
-            trees.append(
-                index.draft(
-                    topk=settings.topk,
-                    num_steps=settings.num_steps,
-                    num_draft_tokens=settings.num_draft_tokens,
-                )
-            )
-        return trees
+        return [_anew(self.settings, (*own.prompt, *own.output)) for own in requests]
+
+
+def _anew(settings: SpecSettings, tokens: Sequence[int]) -> HostTree:
+    """Draft with an index that is made of tokens at once."""
+    index = NgramIndex()
+    index.extend(tokens)
+    return index.draft(
+        topk=settings.topk,
+        num_steps=settings.num_steps,
+        num_draft_tokens=settings.num_draft_tokens,
+    )
 
 
 def _lists(tree: DraftTree) -> Sequence[HostTree]:
@@ -224,3 +232,35 @@ def test_drafts_of_the_host_cross_at_once_and_never_wait() -> None:
         spent = simulation.counts - before
         assert (spent.num_host_waits, spent.num_copies_to_device) == (0, 1)
         assert spent.bytes_to_device == 2 * 3 * CHAIN.num_draft_tokens * 8
+
+
+@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("way", [(), PLAIN_LOOP], ids=["overlapped", "plain loop"])
+def test_drafts_of_an_engine_continue_all_that_it_made(
+    settings: SpecSettings, way: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through chunks, mixed steps and retractions a tree is that of the tokens up to its root."""
+    random_llama(tmp_path, vocab_size=31, num_layers=1, max_position_embeddings=96)
+    watch, kept = Watch.over(monkeypatch), Kept()
+    plan = plan_of(
+        *("--attention-backend", "torch_padded", "--context-length", "64", "--enable-mixed-chunk"),
+        *("--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", str(settings.topk)),
+        *("--speculative-num-draft-tokens", str(settings.num_draft_tokens), *way),
+    )
+    options = EngineOptions(
+        chunked_prefill_size=7, max_running_requests=5, max_total_tokens=72, graph_batch_sizes=()
+    )
+    engine = Engine(tmp_path, plan, "cpu", options=options, observer=kept)
+    engine.generate([[7 * place % 31, 3] * place for place in range(1, 10)], 14)
+
+    expected = [_redrafted(settings, own.read) for own in watch.kept]
+
+    assert len(expected) > len(kept.steps) > 20
+    assert [own.tree for own in watch.kept] == expected
+    assert sum(step.num_retracted for step in kept.steps) > 0
+
+
+def _redrafted(settings: SpecSettings, read: Sequence[int]) -> drafted.HostTree:
+    """Draft anew behind tokens, as the watched trees are written down."""
+    tree = _anew(settings, read)
+    return drafted.HostTree(tokens=list(tree.tokens), parents=list(tree.parents))
