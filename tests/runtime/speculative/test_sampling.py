@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 
@@ -61,10 +61,19 @@ def _sampled(engine: Engine, targets: Targets, algorithm: Algorithm) -> Sequence
     return [request.output for request in requests]
 
 
+@pytest.fixture(scope="module")
+def plainly(targets: Targets) -> Mapping[Algorithm, Sequence[list[int]]]:
+    """Sample once without drafts, from each algorithm's target."""
+    return {own: _sampled(make_plain_engine(targets, own), targets, own) for own in Algorithm}
+
+
 @pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("size", SIZES)
 def test_sampled_tokens_are_those_of_plain_decoding(
-    targets: Targets, algorithm: Algorithm, size: tuple[int, int]
+    targets: Targets,
+    plainly: Mapping[Algorithm, Sequence[list[int]]],
+    algorithm: Algorithm,
+    size: tuple[int, int],
 ) -> None:
     """By the same seeds, requests sampled in all ways get the same tokens as without drafts."""
     topk, num_steps = size
@@ -72,26 +81,29 @@ def test_sampled_tokens_are_those_of_plain_decoding(
 
     tokens = _sampled(engine, targets, algorithm)
 
-    assert tokens == _sampled(make_plain_engine(targets, algorithm), targets, algorithm)
+    assert tokens == plainly[algorithm]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sampled_tokens_are_the_same_in_every_mode(targets: Targets, way: Way) -> None:
+def test_sampled_tokens_are_the_same_in_every_mode(
+    targets: Targets, plainly: Mapping[Algorithm, Sequence[list[int]]], way: Way
+) -> None:
     """Loop, mixing and mirror change no sampled token."""
     engine = make_engine(targets, way)
 
     tokens = _sampled(engine, targets, way.algorithm)
 
-    assert tokens == _sampled(make_plain_engine(targets, way.algorithm), targets, way.algorithm)
+    assert tokens == plainly[way.algorithm]
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-def test_sampled_tokens_are_other_than_greedy_ones(targets: Targets, algorithm: Algorithm) -> None:
-    """What is sampled is not by chance what the oracle has, but where it is asked for greedily."""
-    engine = make_engine(targets, Way(algorithm=algorithm))
-
-    tokens = _sampled(engine, targets, algorithm)
-
+def test_plain_decoding_samples(
+    targets: Targets, plainly: Mapping[Algorithm, Sequence[list[int]]], algorithm: Algorithm
+) -> None:
+    """What is sampled is not what the oracle has, but where it is asked for greedily."""
     greedy = targets.of(algorithm).tokens
+
+    tokens = plainly[algorithm]
+
     assert tokens[4::5] == greedy[4::5]
     assert sum(own == right for own, right in zip(tokens, greedy, strict=True)) < 20
