@@ -255,7 +255,7 @@ def test_drafts_of_an_engine_continue_all_that_it_made(
 
     expected = [_redrafted(settings, own.read) for own in watch.kept]
 
-    assert len(expected) > len(kept.steps) > 20
+    assert len(expected) > 20
     assert [own.tree for own in watch.kept] == expected
     assert sum(step.num_retracted for step in kept.steps) > 0
 
