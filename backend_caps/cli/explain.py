@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from pathlib import Path
+
 import click
 
 from backend_caps.capability.kind import Phase, Scope
@@ -12,6 +15,9 @@ from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.report.views import explain_view
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
+
+NOT_MEASURED = 2
+"""The exit status where what was asked to be measured cannot be run here."""
 
 
 @request_options
@@ -26,12 +32,48 @@ _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not S
 @click.option(
     "--phase", type=click.Choice([phase.value for phase in Phase]), help="Only this phase."
 )
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Add what the mirror costs a step: a few steps are run on a simulated device and counted.",
+)
+@click.option(
+    "--results",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="With --measure, where results of GPUs are stored; those of a checkout unless given.",
+)
 @click.pass_context
 def explain(
-    ctx: click.Context, /, capability: tuple[str, ...], phase: str | None, **_options: object
+    ctx: click.Context,
+    /,
+    capability: tuple[str, ...],
+    phase: str | None,
+    results: Path | None,
+    *,
+    measure: bool,
+    **_options: object,
 ) -> None:
     """Show every cause of a capability's value on a server; of host_seq_lens unless named."""
+    if results is not None and not measure:
+        raise click.UsageError(f"--results {results} is shown with --measure; add it.")
     request = request_of(ctx)
-    document = request.plan(request.registry(ctx.ensure_object(Invocation)))
+    registry = request.registry(ctx.ensure_object(Invocation))
+    plan = request.resolved(registry)
+    document = request.written(plan, registry)
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
-    request.show(document, explain_view(document, names, phase))
+    explained = explain_view(document, names, phase)
+    if not measure:
+        request.show(document, explained)
+        return
+    # Loads torch, which an explanation alone does not.
+    from backend_caps.cli.measure import measure_document  # noqa: PLC0415
+    from backend_caps.report.measure_results import RESULTS  # noqa: PLC0415
+    from backend_caps.report.measure_views import measured_view  # noqa: PLC0415
+
+    found = measure_document(plan, document, request, results or RESULTS)
+    costs = () if found.measured is None else measured_view(found.measured, document)
+    request.show(found, chain(explained, costs))
+    if found.problem is not None:
+        click.echo(f"error: {found.problem}", err=True)
+        ctx.exit(NOT_MEASURED)

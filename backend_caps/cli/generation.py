@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gc
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import click
 
 from backend_caps.cli.asked import Asked
 from backend_caps.cli.generated import backends_of, output_document, run_document, step_document
-from backend_caps.cli.job import Job, random_model
+from backend_caps.cli.job import Job, importable, random_model
 from backend_caps.cli.options import Request as CommandRequest
 from backend_caps.conformance.simulator import Simulation, simulate
 from backend_caps.discovery.registry import Registry
@@ -58,7 +56,7 @@ def generate_document(
             simulation = stack.enter_context(simulate(asked.schedule))
         folder = asked.model or stack.enter_context(random_model(asked.sampling.seed))
         job = Job.planned(asked, request, registry, folder)
-        stack.enter_context(_importable(request.path))
+        stack.enter_context(importable(request.path))
         ran = _ran(asked, job, simulation, stack)
     plan = job.plan
     return GenerateDocument(
@@ -101,18 +99,6 @@ def _ran(asked: Asked, job: Job, simulation: Simulation | None, stack: ExitStack
         seconds=seconds,
         simulation=None if simulation is None else _found(simulation, num_syncs),
     )
-
-
-@contextmanager
-def _importable(folders: Sequence[Path]) -> Iterator[None]:
-    """Import from folders first within a `with` block: what they declare is there."""
-    paths = [str(folder.absolute()) for folder in folders]
-    sys.path[:0] = paths
-    try:
-        yield
-    finally:
-        for path in paths:
-            sys.path.remove(path)
 
 
 def _warm_up(engine: Engine, asked: Asked, job: Job) -> None:

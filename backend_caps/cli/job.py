@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -102,6 +103,18 @@ def random_model(seed: int) -> Iterator[Path]:
             yield Path(folder)
     finally:
         torch.set_num_threads(num_threads)
+
+
+@contextmanager
+def importable(folders: Sequence[Path]) -> Iterator[None]:
+    """Import from folders first within a `with` block: what they declare is there."""
+    paths = [str(folder.absolute()) for folder in folders]
+    sys.path[:0] = paths
+    try:
+        yield
+    finally:
+        for path in paths:
+            sys.path.remove(path)
 
 
 def _dtype(asked: Asked, config: LlamaConfig) -> str:

@@ -21,7 +21,7 @@ from backend_caps.report.documents import PlanDocument, plan_document
 from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, Engine
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
-from backend_caps.resolution.plan import Policy
+from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 
@@ -103,9 +103,13 @@ class Request:
         return discover(self.path or None)
 
     def plan(self, registry: Registry) -> PlanDocument:
+        """Resolve the flags, and write the plan down."""
+        return self.written(self.resolved(registry), registry)
+
+    def resolved(self, registry: Registry) -> Plan:
         """Resolve the flags against what is installed; what was not read is the plan's problem."""
         unread = () if self.reading is None else self.reading.unread(self.facts)
-        plan = resolve(
+        return resolve(
             registry.uses(self.flags),
             self.flags,
             rules=registry.rules(self.rules).with_problems(unread),
@@ -113,6 +117,9 @@ class Request:
             policy=self.policy,
             unsafe_override=self.override,
         )
+
+    def written(self, plan: Plan, registry: Registry) -> PlanDocument:
+        """Write a plan of these flags down, with what would change it."""
         engine = None if self.reading is None else name_of(self.reading)
         return plan_document(plan, flips(plan, registry, self.flags), engine=engine)
 

@@ -1,0 +1,87 @@
+"""Small models with random weights: a target, and what drafts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from backend_caps.runtime.model import eagle_of, first_layers, random_llama
+from backend_caps.runtime.speculative.settings import Algorithm
+
+_DRAFTED_LAYERS, _LATER_GAIN = 3, 0.2
+"""Layers of a target that is drafted for, and how much the later ones add: little, so that drafts
+of its first layer are often right, and not always."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes:
+    """How large a small target is."""
+
+    vocab_size: int = 512
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_size: int = 16
+    max_position_embeddings: int = 2048
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallModels:
+    """Folders of a target, and of what drafts for it."""
+
+    target: Path
+    draft: Path | None
+    """None where nothing drafts, or the drafts come of no model."""
+
+
+@contextmanager
+def small_models(
+    algorithm: Algorithm | None, *, seed: int = 0, sizes: ModelSizes | None = None
+) -> Iterator[SmallModels]:
+    """Make models for as long as a `with` block runs; so small that threads only cost them time.
+
+    Args:
+        algorithm: what drafts: a head or a small model, made of the target's first layer; None
+            where nothing does.
+        seed: of the weights.
+        sizes: of the target.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with TemporaryDirectory(prefix="backend-caps-") as folder:
+            yield _written(Path(folder), algorithm, seed, sizes or ModelSizes())
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _written(
+    folder: Path, algorithm: Algorithm | None, seed: int, sizes: ModelSizes
+) -> SmallModels:
+    target, draft = folder / "target", folder / "draft"
+    is_drafted = algorithm is not None
+    random_llama(
+        target,
+        seed=seed,
+        vocab_size=sizes.vocab_size,
+        hidden_size=sizes.num_heads * sizes.head_size,
+        num_layers=_DRAFTED_LAYERS if is_drafted else 2,
+        num_heads=sizes.num_heads,
+        num_kv_heads=sizes.num_kv_heads,
+        max_position_embeddings=sizes.max_position_embeddings,
+        dtype=sizes.dtype,
+        later_gain=_LATER_GAIN if is_drafted else None,
+    )
+    match algorithm:
+        case Algorithm.EAGLE:
+            eagle_of(draft, target)
+        case Algorithm.STANDALONE:
+            first_layers(draft, target)
+        case _:
+            return SmallModels(target=target, draft=None)
+    return SmallModels(target=target, draft=draft)

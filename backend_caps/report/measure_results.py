@@ -1,0 +1,86 @@
+"""Times of GPUs, from the files that `make gpu` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from backend_caps.errors import BackendCapsError
+from backend_caps.report.measure_documents import Level, TimeDocument
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+"""Where a checkout keeps them; an installed package has none."""
+_LEVELS: tuple[Level, ...] = ("none", "upper_bound", "exact")
+
+
+@dataclass(eq=False, kw_only=True)
+class GpuResultError(BackendCapsError):
+    """A file among the stored results is none."""
+
+    path: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """The file, and what writes such files."""
+        return (
+            f"{self.path!r} holds no result of a GPU: {self.problem}; a file that make gpu wrote "
+            f"was expected. Move it elsewhere, or name another folder with --results."
+        )
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    comparison: str
+    side: str
+    batch_size: int
+    step_us: float
+    host_wait_us: float | None = None
+    lengths_us: float | None = None
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    hardware: str | None = None
+    rows: tuple[_Row, ...]
+
+
+def stored_times(folder: Path) -> list[TimeDocument]:
+    """Read what the mirror cost a step on GPUs: our relay's sides of each comparison.
+
+    Raises:
+        GpuResultError: a file is no result.
+    """
+    return [time for path in sorted(folder.glob("*.json")) for time in _times(path)]
+
+
+def _times(path: Path) -> Iterator[TimeDocument]:
+    result = _read(path)
+    if result.hardware is None:
+        return  # a rehearsal on the simulated device, whose times mean nothing
+    for row in result.rows:
+        for level in _LEVELS:
+            if row.side == level and row.comparison.startswith("mirror"):
+                yield TimeDocument(
+                    file=path.name,
+                    hardware=result.hardware,
+                    comparison=row.comparison,
+                    level=level,
+                    batch_size=row.batch_size,
+                    step_us=row.step_us,
+                    host_wait_us=row.host_wait_us,
+                    lengths_us=row.lengths_us,
+                )
+
+
+def _read(path: Path) -> _Result:
+    try:
+        return _Result.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise GpuResultError(path=str(path), problem=told) from error

@@ -1,0 +1,145 @@
+"""What the mirror costs a step, as sections behind an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from backend_caps.report.documents import PlanDocument
+from backend_caps.report.measure_documents import (
+    DraftsDocument,
+    LevelDocument,
+    MeasuredDocument,
+    TimeDocument,
+)
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.words import decided_by
+
+_NOTHING = "—"
+"""What is shown where nothing was measured."""
+
+
+def measured_view(measured: MeasuredDocument, plan: PlanDocument) -> Iterator[Section]:
+    """Show what a step costs at each level, and what these numbers are of."""
+    yield Heading("What a step costs, by what the host is told about lengths")
+    yield Lines(tuple(_what_ran(measured)))
+    yield Table(
+        (
+            *("host_seq_lens", "host waits", "for lengths", "bytes to host"),
+            *("of lengths", "event waits", "launches"),
+        ),
+        tuple(_level(each) for each in measured.levels),
+        cells="names",
+    )
+    yield Lines(tuple(_what_it_means(measured, plan)))
+    if measured.times:
+        yield Heading("Times of GPUs")
+        yield _times(measured.times)
+
+
+def _what_ran(measured: MeasuredDocument) -> Iterator[str]:
+    graphs = "replayed by a graph" if measured.replayed else "run eagerly"
+    yield (
+        f"counted: {measured.num_steps} decode steps of {measured.batch_size} requests at each "
+        f"level, in the middle of their outputs; means of a step"
+    )
+    if measured.drafts is not None:
+        yield f"drafts: {drafts_words(measured.drafts)}"
+    yield (
+        "run: the plan's flags and backends, with small random models on a simulated device; "
+        f"the target {graphs}; {_counted(measured.tokens_made, 'token', 'tokens')} a request and "
+        "step"
+    )
+    yield from _difference(measured.levels)
+
+
+def drafts_words(drafts: DraftsDocument) -> str:
+    """Say how steps speculate."""
+    tokens = _counted(drafts.num_draft_tokens, "token", "tokens")
+    shape = f"chains of {tokens}" if drafts.topk == 1 else f"trees of {tokens}"
+    steps = _counted(drafts.num_steps, "step", "steps")
+    return f"{drafts.algorithm}, top-k {drafts.topk}, {steps}: {shape}, the last token included"
+
+
+def _difference(levels: Sequence[LevelDocument]) -> Iterator[str]:
+    """Say what the mirror adds, where a run without it is there to compare with."""
+    least, most = levels[0], levels[-1]
+    if least is most:
+        return
+    added = {
+        ("host wait", "host waits"): most.host_waits - least.host_waits,
+        ("byte to the host", "bytes to the host"): most.bytes_to_host - least.bytes_to_host,
+        ("event wait", "event waits"): most.event_waits - least.event_waits,
+        ("launch", "launches"): most.launches - least.launches,
+    }
+    told = ", ".join(_counted(number, *names) for names, number in added.items())
+    yield f"{most.level} costs a step more than {least.level}: {told}"
+
+
+def _counted(number: float, one: str, several: str) -> str:
+    return f"{_number(number)} {one if number == 1 else several}"
+
+
+def _level(level: LevelDocument) -> tuple[str, ...]:
+    return (
+        f"{level.level} (this plan)" if level.is_planned else level.level,
+        _number(level.host_waits),
+        _number(level.waits_for_lengths),
+        _number(level.bytes_to_host),
+        _number(level.bytes_of_lengths),
+        _number(level.event_waits),
+        _number(level.launches),
+    )
+
+
+def _number(value: float) -> str:
+    """Write a mean, without decimals where each step had as many."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _what_it_means(measured: MeasuredDocument, plan: PlanDocument) -> Iterator[str]:
+    own = next(level for level in measured.levels if level.is_planned)
+    yield "each step waits once for its tokens; what it waits more is for lengths, or hidden"
+    for syncs, number in own.hidden_syncs.items():
+        yield f"hidden: {syncs} made the host wait {number} times in {measured.num_steps} steps"
+    for reason in dict.fromkeys(each.reason for each in measured.left_out):
+        levels = [each.level for each in measured.left_out if each.reason == reason]
+        yield f"not run with {' and '.join(levels)}: {reason}"
+    yield from _of_levels(measured, plan, own)
+    if any(level.bytes_of_lengths for level in measured.levels):
+        yield (
+            f"the lengths are the column of a request pool of {measured.pool_size} rows, 8 bytes "
+            "each; a server's has a row for each request that can run, and beyond 8192 rows the "
+            "batch's alone cross"
+        )
+    yield "not counted: steps of prompts, other ranks, and what models of a real size launch more"
+    if not measured.times:
+        yield (
+            "no times: the simulated device has none, and no stored result of a GPU holds any "
+            "(make gpu writes them)"
+        )
+
+
+def _of_levels(measured: MeasuredDocument, plan: PlanDocument, own: LevelDocument) -> Iterator[str]:
+    if len(measured.levels) == 1 and not measured.left_out:
+        yield f"other levels cost the same: {plan.server['host_seq_lens'].effect}"
+    elif measured.levels[0].level != own.level:
+        mirror = plan.server["host_seq_lens"]
+        deciding = decided_by(mirror)
+        yield f"what is above {own.level} in the table is what it would cost without {deciding}"
+
+
+def _times(times: Sequence[TimeDocument]) -> Table:
+    columns = ("GPU", "relay", "host_seq_lens", "requests", "step µs", "waited µs", "lengths µs")
+    rows = tuple(
+        (
+            each.hardware,
+            each.comparison,
+            each.level,
+            str(each.batch_size),
+            f"{each.step_us:.0f}",
+            _NOTHING if each.host_wait_us is None else f"{each.host_wait_us:.0f}",
+            _NOTHING if each.lengths_us is None else f"{each.lengths_us:.0f}",
+        )
+        for each in times
+    )
+    return Table(columns, rows)
