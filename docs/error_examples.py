@@ -6,6 +6,7 @@ from __future__ import annotations
 from backend_caps.cli.generate import NoBackendNamedError
 from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
+from backend_caps.conformance.measuring.errors import NotMeasuredError
 from backend_caps.conformance.simulator.errors import (
     CaptureError,
     DirtyRunError,
@@ -45,6 +46,7 @@ from backend_caps.relay import (
     UndeclaredDeviceError,
 )
 from backend_caps.report.errors import LockFileError, LockSchemaError
+from backend_caps.report.measure_results import GpuResultError
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
     CompositeCycleError,
@@ -246,6 +248,11 @@ ENGINE = (
     ChunkLimitsError(chunked_prefill_size=8, granularity=16),
     MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
     ModelDtypeError(dtype="float16"),
+    NotMeasuredError(
+        problem="the plan was resolved with --tp-size 8, which this engine does not do; flags of "
+        "one process were expected. Resolve a plan without them."
+    ),
+    GpuResultError(path="benchmarks/results/gpu.json", problem="Field required"),
     OutputError(problem="No space left on device"),
     NoBackendNamedError(phases=("decode",), declared=("torch_native", "torch_padded")),
 )

@@ -21,6 +21,7 @@ from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
+from backend_caps.report.measure_documents import MeasureDocument
 from backend_caps.resolution.flags import ServerFlags
 from docs.sources import attribute_docs
 
@@ -32,6 +33,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "diff": (DiffDocument, "serialization"),
     "generate": (GenerateDocument, "serialization"),
     "lock": (LockDocument, "validation"),
+    "measure": (MeasureDocument, "serialization"),
     "plan": (PlanDocument, "serialization"),
     "relay": (RelayDocument, "serialization"),
     "report": (ReportDocument, "serialization"),

@@ -1,0 +1,317 @@
+"""What `explain --measure` counts, and what it says where nothing can be counted."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend_caps import Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
+from backend_caps.conformance.measuring import NotMeasuredError, measured_levels
+from backend_caps.report.measure_documents import LevelDocument, MeasureDocument
+from tests.cli.conftest import CommandLine
+
+PADDED = "--attention-backend torch_padded"
+EAGLE3 = f"{PADDED} --speculative-algorithm EAGLE3"
+OPTED_OUT = f"{EAGLE3} --disable-piecewise-cuda-graph"
+SMALL = "--speculative-num-steps 1"
+ASKS = """\
+from backend_caps import Capabilities, Declaration, Role
+
+ASKS = Declaration(
+    capabilities=Capabilities(
+        page_sizes="any", needs_cpu_seq_lens=False, max_context_len_known=True, roles=set(Role)
+    ),
+    implementation="asks_caps:build",
+)
+
+def build(site):
+    from backend_caps_torch_native import TorchPadded
+    class Asks(TorchPadded):
+        def init_forward_metadata(self, batch):
+            assert batch.seq_lens.sum().item() >= 0
+            super().init_forward_metadata(batch)
+    return Asks(site)
+"""
+"""A backend that declares nothing of the host, and asks the device for a number."""
+FAILS = re.sub("assert .*", "raise ValueError('no such batch')", ASKS)
+ROW = {"batch_size": 32, "step_us": 812.4, "host_wait_us": 41.6, "lengths_us": 12.5}
+RESULT = {
+    "benchmark": "gpu",
+    "device": "cuda",
+    "hardware": "NVIDIA H200",
+    "rows": [
+        {"comparison": "mirror 4096", "side": "exact", "ratio": 1.0, **ROW},
+        {"comparison": "mirror 4096", "side": "sglang exact", **ROW},
+        {"comparison": "loops", "side": "plain eager", **ROW},
+    ],
+}
+
+
+@pytest.fixture
+def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line over the one plugin that comes with the package, and no stored result."""
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
+    return acme
+
+
+def _plan(flags: str, facts: Facts | None = None) -> Plan:
+    registry, read = discover(), ServerFlags.from_argv(f"{flags} {SMALL}".split())
+    return resolve(registry.uses(read), read, facts=facts, policy="quiet")
+
+
+def _document(line: CommandLine, flags: str, options: str = "") -> MeasureDocument:
+    result = line.run(f"explain --measure {options} --format json -- {flags} {SMALL}")
+    assert result.exit_code == 0, result.stderr
+    return MeasureDocument.model_validate_json(result.stdout)
+
+
+def _levels(document: MeasureDocument) -> dict[str, LevelDocument]:
+    assert document.measured is not None, document.problem
+    return {level.level: level for level in document.measured.levels}
+
+
+def test_measure_counts_the_exact_mirror_once_a_step(line: CommandLine) -> None:
+    """An exact mirror costs a wait, the pool's column and a launch; less costs none of it."""
+    document = _document(line, EAGLE3)
+
+    levels = _levels(document)
+    exact, none = levels["exact"], levels["none"]
+    assert document.measured is not None
+    assert (exact.host_waits, exact.waits_for_lengths) == (2, 1)
+    assert exact.bytes_of_lengths == 8 * document.measured.pool_size
+    assert exact.bytes_to_host - none.bytes_to_host == exact.bytes_of_lengths
+    assert (exact.launches - none.launches, exact.event_waits - none.event_waits) == (1, 1)
+
+
+@pytest.mark.parametrize("level", ["none", "upper_bound"])
+def test_measure_counts_no_wait_for_lengths_below_exact(line: CommandLine, level: str) -> None:
+    """Where the host is told nothing, or a bound, a step waits for its tokens alone."""
+    found = _levels(_document(line, EAGLE3))[level]
+
+    assert (found.host_waits, found.waits_for_lengths, found.bytes_of_lengths) == (1, 0, 0)
+    assert found.hidden_syncs == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "planned"),
+    [
+        pytest.param(EAGLE3, "exact", id="forced by a rule"),
+        pytest.param(OPTED_OUT, "none", id="opted out"),
+    ],
+)
+def test_measure_marks_the_level_of_the_plan(line: CommandLine, flags: str, planned: str) -> None:
+    """Other levels stand beside the plan's own, which alone is marked."""
+    levels = _levels(_document(line, flags))
+
+    assert [*levels] == ["none", "upper_bound", "exact"]
+    assert [name for name, level in levels.items() if level.is_planned] == [planned]
+
+
+def test_measure_as_json_has_the_published_keys(line: CommandLine) -> None:
+    """The document names its schema, the plan and what was counted."""
+    result = line.run(f"explain --measure --format json -- {OPTED_OUT} {SMALL}")
+
+    document = json.loads(result.stdout)
+    assert document["schema"] == "backend-caps/measure@1"
+    assert {*document} == {"schema", "plan", "measured"}
+
+
+def test_measure_runs_the_speculation_of_the_flags(line: CommandLine) -> None:
+    """Top-k, steps and draft tokens are the server's."""
+    tree = "--speculative-eagle-topk 2 --speculative-num-steps 2 --speculative-num-draft-tokens 5"
+    result = line.run(f"explain --measure --format json -- {OPTED_OUT} {tree}")
+
+    measured = MeasureDocument.model_validate_json(result.stdout).measured
+    assert measured is not None
+    assert measured.drafts is not None
+    drafts = measured.drafts
+    assert (drafts.topk, drafts.num_steps, drafts.num_draft_tokens) == (2, 2, 5)
+
+
+def test_measure_shows_the_explanation_first(line: CommandLine) -> None:
+    """What is counted comes behind the causes, as markdown too."""
+    result = line.run(f"explain --measure --format markdown -- {OPTED_OUT} {SMALL}")
+
+    causes, _, costs = result.stdout.partition("## What a step costs")
+    assert result.exit_code == 0
+    assert "| backend torch\\_padded | none (declared) |" in causes
+    assert "| none (this plan) | 1 | 0 |" in costs
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        pytest.param(
+            "--attention-backend fa3 --speculative-algorithm EAGLE3",
+            "backend 'fa3' cannot be built: its declaration was not read",
+            id="a backend that is not installed",
+        ),
+        pytest.param(
+            f"{EAGLE3} --tp-size 8",
+            "the plan was resolved with --tp-size 8, which this engine does not do",
+            id="a flag of several ranks",
+        ),
+        pytest.param(
+            f"{PADDED} --speculative-algorithm DFLASH",
+            "--speculative-algorithm is 'DFLASH'",
+            id="another algorithm",
+        ),
+        pytest.param(
+            "--speculative-algorithm EAGLE3",
+            "no flag names the attention backend of every forward",
+            id="no backend",
+        ),
+        pytest.param(
+            "--attention-backend torch_native --speculative-algorithm EAGLE3 "
+            "--speculative-eagle-topk 2 --speculative-num-steps 2",
+            "backend 'torch_native' got a batch with a tree mask",
+            id="a tree for a backend of chains",
+        ),
+    ],
+)
+def test_measure_says_why_nothing_can_be_counted(
+    line: CommandLine, flags: str, problem: str
+) -> None:
+    """What cannot run here is explained all the same; the reason and a status say the rest."""
+    result = line.run(f"explain --measure -- {flags}")
+
+    nothing = "error: this configuration cannot be run here, so nothing of it is counted: "
+    assert result.exit_code == 2
+    assert "host_seq_lens = exact" in result.stdout
+    assert result.stderr.splitlines()[-1].startswith(f"{nothing}{problem}")
+
+
+def test_measure_as_json_has_the_reason_too(line: CommandLine) -> None:
+    """Without counts the document has the plan, and why there are none."""
+    result = line.run("explain --measure --format json -- --attention-backend fa3")
+
+    document = MeasureDocument.model_validate_json(result.stdout)
+    assert (result.exit_code, document.measured) == (2, None)
+    assert f"error: {document.problem}" == result.stderr.splitlines()[-1]
+
+
+def _install(line: CommandLine, monkeypatch: pytest.MonkeyPatch, source: str) -> str:
+    """Put a backend into the folder of plugins, and return the flags that name it."""
+    monkeypatch.delenv("BACKEND_CAPS_PLUGINS")
+    monkeypatch.delitem(sys.modules, "asks_caps", raising=False)
+    line.install("asks", "[backend_caps.backends]\nasks = asks_caps:ASKS\n", source)
+    return "--attention-backend asks --speculative-algorithm EAGLE3"
+
+
+def test_measure_names_hidden_syncs(line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that asks the device for a number is named with its line, and counts as a wait."""
+    flags = _install(line, monkeypatch, ASKS)
+
+    exact = _levels(_document(line, flags, "--path @"))["exact"]
+
+    assert {sync.rpartition("/")[2] for sync in exact.hidden_syncs} == {"asks_caps.py:14"}
+    num_hidden = sum(exact.hidden_syncs.values()) / 8
+    assert exact.host_waits == 2 + num_hidden
+
+
+def test_measure_tells_what_a_backend_raises(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin whose code fails is no traceback, and its own words are told."""
+    flags = _install(line, monkeypatch, FAILS)
+
+    result = line.run(f"explain --measure --path @ -- {flags}")
+
+    assert result.exit_code == 2
+    assert "a step raised ValueError: no such batch;" in result.stderr
+
+
+def test_measured_levels_leave_out_what_a_backend_needs() -> None:
+    """A level below what a backend declares is not tried, and the backend is named."""
+    flags = "--attention-backend torch_native --speculative-algorithm EAGLE3"
+
+    levels = measured_levels(_plan(flags))
+
+    assert [*levels.measured] == [HostSeqLens.EXACT]
+    assert {each.reason for each in levels.left_out} == {
+        "backend 'torch_native' declares host_seq_lens=exact"
+    }
+
+
+def test_measured_levels_leave_out_what_fails() -> None:
+    """Halves of a batch are cut by host lengths, so without these the run says what it lacks."""
+    levels = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
+
+    assert [each.level for each in levels.left_out] == [HostSeqLens.NONE, HostSeqLens.UPPER_BOUND]
+    assert "cannot be split in two" in levels.left_out[0].reason
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(PADDED, id="without speculation"),
+        pytest.param(f"{EAGLE3} --disable-overlap-schedule", id="without overlap"),
+    ],
+)
+def test_measured_levels_are_one_where_no_lengths_are_relayed(flags: str) -> None:
+    """Where the scheduler knows the lengths, a step costs the same at every level."""
+    levels = measured_levels(_plan(flags))
+
+    assert [*levels.measured] == [levels.own]
+    assert levels.measured[levels.own].num_waits_for_lengths == 0
+
+
+def test_measured_models_have_the_head_size_that_is_known() -> None:
+    """A fact of the server's model is one of the small model that stands in for it."""
+    source = _plan(OPTED_OUT, Facts(head_size=32, dtype="bfloat16"))
+
+    levels = measured_levels(source)
+
+    assert levels.measured[HostSeqLens.NONE].counts.num_host_waits == 8
+
+
+def test_measured_levels_refuse_what_no_engine_runs() -> None:
+    """What the plan's flags ask for, and this engine is not, is no measurement."""
+    plan = _plan(f"{EAGLE3} --kv-cache-dtype fp8_e5m2")
+
+    with pytest.raises(NotMeasuredError, match="--kv-cache-dtype fp8_e5m2"):
+        measured_levels(plan)
+
+
+def test_measure_shows_times_that_are_stored(line: CommandLine, tmp_path: Path) -> None:
+    """Of a stored result the rows of our relay are shown, with the GPU's name."""
+    (tmp_path / "gpu.json").write_text(json.dumps(RESULT))
+
+    document = _document(line, OPTED_OUT, f"--results {tmp_path}")
+
+    assert document.measured is not None
+    times = [(own.hardware, own.level, own.host_wait_us) for own in document.measured.times]
+    assert times == [("NVIDIA H200", "exact", 41.6)]
+
+
+def test_measure_takes_no_times_of_a_rehearsal(line: CommandLine, tmp_path: Path) -> None:
+    """What was rehearsed on the simulated device names no hardware, and its times mean nothing."""
+    rehearsed = {name: value for name, value in RESULT.items() if name != "hardware"}
+    (tmp_path / "sim.json").write_text(json.dumps(rehearsed))
+
+    document = _document(line, OPTED_OUT, f"--results {tmp_path}")
+
+    assert document.measured is not None
+    assert document.measured.times == []
+
+
+def test_measure_refuses_a_result_that_is_none(line: CommandLine, tmp_path: Path) -> None:
+    """A file without rows is named."""
+    (tmp_path / "other.json").write_text("{}")
+
+    result = line.run(f"explain --measure --results {tmp_path} -- {OPTED_OUT}")
+
+    assert result.exit_code == 1
+    assert "other.json' holds no result of a GPU: Field required" in result.stderr
+
+
+def test_results_without_measure_are_refused(line: CommandLine, tmp_path: Path) -> None:
+    """Where nothing is measured, times have no place."""
+    result = line.run(f"explain --results {tmp_path} -- {OPTED_OUT}")
+
+    assert result.exit_code == 2
+    assert result.stderr.endswith("is shown with --measure; add it.\n")
