@@ -89,6 +89,7 @@ from backend_caps.runtime import (
     UnfitBackendError,
     UnservedFlagsError,
     UnservedPhaseError,
+    UnusedDraftModelError,
 )
 from backend_caps.runtime.graphs import GraphBucketError
 from backend_caps.runtime.metrics import MetricsPortError
@@ -226,6 +227,7 @@ ENGINE = (
     ),
     SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
     MissingDraftModelError(algorithm="EAGLE"),
+    UnusedDraftModelError(path="my/draft", algorithm="NGRAM"),
     DisaggregationModeError(asked="generate", mode="decode", expected="null"),
     HandoverMisfitError(
         problems=(

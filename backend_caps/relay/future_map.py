@@ -125,14 +125,12 @@ class FutureMap:
             streams: the device's streams, where the declared traits are not the ones to use.
         """
         flags = plan.flags
-        host_seq_lens = plan["host_seq_lens"].value
-        assert isinstance(host_seq_lens, HostSeqLens), f"a plan holds {host_seq_lens!r}"
         accept_tokens = None if draft is None else draft.accept_tokens
         accept_tokens = accept_tokens or flags.accept_tokens
         return cls(
             pool_size=pool_size,
             device=device,
-            host_seq_lens=host_seq_lens,
+            host_seq_lens=plan.host_seq_lens,
             speculative=plan.relays_speculation,
             draft=draft,
             max_context_len=_row_width(flags.context_length, accept_tokens),

@@ -119,7 +119,14 @@ class Plan:
     @property
     def needs_cpu_seq_lens(self) -> bool:
         """Whether the lengths themselves must cross to the host: SGLang's question."""
-        return self.server["host_seq_lens"].value is HostSeqLens.EXACT
+        return self.host_seq_lens is HostSeqLens.EXACT
+
+    @property
+    def host_seq_lens(self) -> HostSeqLens:
+        """What the host is told about lengths."""
+        level = self.server["host_seq_lens"].value
+        assert isinstance(level, HostSeqLens), f"a plan holds {level!r}"
+        return level
 
     def values(self) -> Iterator[tuple[Phase | None, Resolved]]:
         """List every value: the server's, then each phase's."""

@@ -26,6 +26,7 @@ from backend_caps.runtime.errors import (
     UnfitBackendError,
     UnservedFlagsError,
     UnservedPhaseError,
+    UnusedDraftModelError,
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.layer import AttentionLayer
@@ -72,4 +73,5 @@ __all__ = [
     "UnfitBackendError",
     "UnservedFlagsError",
     "UnservedPhaseError",
+    "UnusedDraftModelError",
 ]

@@ -79,8 +79,8 @@ class WaitingLine:
     def admit(self, num_kept: int) -> list[Stretch]:
         """Choose the stretches of the next step, and give their requests rows.
 
-        A prompt is begun only where all of it fits now: one that is given up half run was run in
-        vain.
+        A prompt is begun only where all of it fits now, and the first step behind it: one that is
+        given up half run, or before it has made a token more, was run in vain.
 
         Args:
             num_kept: pages that are left for the requests that run, so that an admission is not
@@ -96,7 +96,9 @@ class WaitingLine:
             pages = self._pages_for(request, count)
             if pages > free or not self._enter(request):
                 break
-            free, budget = free - pages - 1, budget - count
+            # A plain step takes a page at most, and whoever has no room for it can wait for one.
+            behind = 0 if self._memory.rows.lookahead else 1
+            free, budget = free - pages - behind, budget - count
             stretches.append(Stretch(request, count))
             self._cut = request if count < request.num_left_to_prefill else None
             if self._cut is not None:
@@ -114,8 +116,7 @@ class WaitingLine:
         free = self._memory.pages.num_free - num_kept
         arrived: list[Request] = []
         while (request := self._first()) is not None and request.states is not None:
-            reach = len(request.prompt) + max(1, self._memory.rows.lookahead)
-            pages = num_pages_of(reach, self._memory.page_size)
+            pages = self._pages_to_begin(len(request.prompt), 1)
             if pages > free or not self._enter(request):
                 break
             free -= pages
@@ -169,7 +170,12 @@ class WaitingLine:
         if request is self._cut:
             end = request.num_prefilled + num_tokens + self.num_slots_behind
             return self._memory.pages_missing((request.row,), (end,))[0]
-        return num_pages_of(_length(request) + self.num_slots_behind, self._memory.page_size)
+        return self._pages_to_begin(_length(request), self.num_slots_behind)
+
+    def _pages_to_begin(self, num_tokens: int, num_behind: int) -> int:
+        """Count the pages of so many tokens, and of what is written behind them in a first step."""
+        reach = num_tokens + max(num_behind, self._memory.rows.lookahead)
+        return num_pages_of(reach, self._memory.page_size)
 
 
 def _length(request: Request) -> int:

@@ -13,6 +13,7 @@ from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.disaggregation.caches import PromptCaches
 from backend_caps.runtime.disaggregation.fingerprint import fingerprint
+from backend_caps.runtime.errors import UnusedDraftModelError
 from backend_caps.runtime.graphs import GraphChoice, GraphRunner, capture_graphs, choose_graphs
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.model import LlamaModel, load_llama
@@ -63,6 +64,10 @@ def assemble(
         BackendCapsError: a folder, the plan or an option cannot be served.
     """
     settings = SpecSettings.from_flags(plan.flags)
+    if draft_model_path is not None and (settings is None or not settings.has_draft_model):
+        raise UnusedDraftModelError(
+            path=str(draft_model_path), algorithm=plan.flags.speculative_algorithm
+        )
     lookahead = 0 if settings is None else settings.lookahead
     model = load_llama(
         model_path,

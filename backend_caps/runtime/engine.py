@@ -89,6 +89,8 @@ class Engine:
         self.backends = parts.backends[0]
         self._all_backends = parts.backends
         self._graphs = parts.graphs
+        drafts = parts.stepping.draft_model
+        self._draft_config = None if drafts is None else drafts.config
         self.graph_choices = parts.graph_choices
         self.relay = parts.stepping.relay
         self._worker = parts.worker
@@ -327,7 +329,7 @@ class Engine:
         new = swapped(
             self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self._graphs.keys()
         )
-        check_fit(new, self.model, self.streams)
+        check_fit(new, self.model, self.streams, self._draft_config)
         self.streams.synchronize()
         built = [own.built(new.uses) for own in self._all_backends]
         for own, made in zip(self._all_backends, built, strict=True):

@@ -187,15 +187,18 @@ class RequestTooLongError(BackendCapsError):
     max_new_tokens: int
     limit: int
     limited_by: str
+    lookahead: int = 0
+    """Slots behind it that speculative steps write to."""
 
     @property
     def message(self) -> str:
         """Its length, the limit, and what sets it."""
+        behind = f", and {self.lookahead} behind them for drafts" if self.lookahead else ""
         return (
             f"a prompt of {self.num_prompt_tokens} tokens with max_new_tokens="
             f"{self.max_new_tokens} needs {self.num_prompt_tokens + self.max_new_tokens - 1} "
-            f"tokens, the last one's keys aside; {self.limited_by} has {self.limit}. Shorten one "
-            f"of them, or enlarge that."
+            f"tokens, the last one's keys aside{behind}; {self.limited_by} has {self.limit}. "
+            f"Shorten one of them, or enlarge that."
         )
 
 
@@ -261,6 +264,23 @@ class ImplementationError(BackendCapsError):
             f"backend {self.backend!r}{where} cannot be built: {self.problem}; a declaration "
             f"with implementation='package.module:Class' was expected. Install what it needs, or "
             f"name another backend."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnusedDraftModelError(BackendCapsError):
+    """A draft model is named, and nothing drafts with a model."""
+
+    path: str
+    algorithm: str | None
+
+    @property
+    def message(self) -> str:
+        """The folder, the algorithm, and those that have a draft model."""
+        asked = f"--speculative-algorithm {self.algorithm}" if self.algorithm else "no speculation"
+        return (
+            f"a draft model was given, {self.path!r}, and the plan has {asked}; EAGLE, EAGLE3 or "
+            f"STANDALONE was expected. Name one of these, or leave the model out."
         )
 
 

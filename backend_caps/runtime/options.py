@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import Phase
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.spelling import AUTO
 from backend_caps.relay.streams import DeviceStreams
@@ -24,7 +24,7 @@ from backend_caps.runtime.errors import (
     UnservedFlagsError,
 )
 from backend_caps.runtime.graphs import Bucket, mixed_buckets, uniform_buckets
-from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.model import LlamaConfig, LlamaModel
 from backend_caps.runtime.speculative.settings import SpecSettings
 
 
@@ -51,7 +51,8 @@ class EngineOptions:
     any of them, `max_running_requests` is one too, so that every batch replays; none captures
     nothing."""
     graph_token_counts: tuple[int, ...] = ()
-    """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly."""
+    """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly, and
+    speculation does too."""
 
     def __post_init__(self) -> None:
         sizes = {
@@ -109,14 +110,31 @@ def check_flags(flags: ServerFlags) -> None:
 
 _MISFITS = frozenset(
     f"{fact}-unsupported"
-    for fact in ("device", "dtype", "kv-cache-dtype", "head-size", "page-size")
+    for fact in (
+        *("device", "dtype", "kv-cache-dtype", "head-size", "page-size"),
+        "speculative-topk",
+    )
 )
 
 
-def check_fit(plan: Plan, model: LlamaModel, streams: DeviceStreams) -> None:
+_DRAFTING = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
+
+
+def check_fit(
+    plan: Plan,
+    model: LlamaModel,
+    streams: DeviceStreams,
+    draft: LlamaConfig | None = None,
+) -> None:
     """Refuse a plan whose backends do not take what the engine has found out.
 
     A stand-in for a device is no device that a backend could know.
+
+    Args:
+        plan: the engine's.
+        model: the target.
+        streams: the device's.
+        draft: the shape of what drafts; None: the target's backends alone are asked.
 
     Raises:
         ContextTooLongError: the flags ask for more than the model was made for.
@@ -127,14 +145,25 @@ def check_fit(plan: Plan, model: LlamaModel, streams: DeviceStreams) -> None:
         raise ContextTooLongError(
             context_length=context, max_position_embeddings=config.max_position_embeddings
         )
-    found = {"dtype": str(model.dtype), "head_size": config.head_dim}
+    own = replace(plan, uses=tuple(use for use in plan.uses if use.role is Role.TARGET))
+    misfits = list(_misfits(own, config, model.dtype, streams))
+    if draft is not None:
+        own = replace(plan, uses=tuple(use for use in plan.uses if use.role in _DRAFTING))
+        misfits += _misfits(own, draft, model.dtype, streams)
+    if misfits:
+        raise UnfitBackendError(problems=tuple(dict.fromkeys(misfits)))
+
+
+def _misfits(
+    plan: Plan, config: LlamaConfig, dtype: torch.dtype, streams: DeviceStreams
+) -> Iterator[str]:
+    """Say what a plan's backends do not take of a model."""
+    found = {"dtype": str(dtype), "head_size": config.head_dim}
     if not streams.traits.is_stand_in:
         found["device"] = streams.device.type
     facts = Facts.model_validate({**plan.facts.known(), **found})
     known = resolve(plan.uses, plan.flags, rules=plan.rules, facts=facts, policy=Policy.QUIET)
-    misfits = [problem.message for problem in known.problems if problem.code in _MISFITS]
-    if misfits:
-        raise UnfitBackendError(problems=tuple(misfits))
+    yield from (problem.message for problem in known.problems if problem.code in _MISFITS)
 
 
 def page_size_of(plan: Plan) -> int:

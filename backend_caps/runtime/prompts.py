@@ -8,6 +8,8 @@ from operator import index
 from backend_caps.runtime.errors import PromptError, RequestTooLongError
 from backend_caps.runtime.memory import RequestMemory
 
+_CACHE = "the KV cache"
+
 
 def checked_tokens(prompt: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     """Return a prompt's tokens; whole numbers of any kind are taken.
@@ -40,13 +42,15 @@ def check_length(num_prompt_tokens: int, max_new_tokens: int, memory: RequestMem
     """
     limits = {
         "the context": memory.rows.max_context_len,
-        "the KV cache": memory.pages.num_pages * memory.page_size - memory.rows.lookahead,
+        _CACHE: memory.pages.num_pages * memory.page_size,
     }
     for name, limit in limits.items():
-        if num_prompt_tokens + max_new_tokens - 1 > limit:
+        behind = memory.rows.lookahead if name == _CACHE else 0
+        if num_prompt_tokens + max_new_tokens - 1 + behind > limit:
             raise RequestTooLongError(
                 num_prompt_tokens=num_prompt_tokens,
                 max_new_tokens=max_new_tokens,
                 limit=limit,
                 limited_by=name,
+                lookahead=behind,
             )

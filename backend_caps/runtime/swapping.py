@@ -56,11 +56,10 @@ def _reasons(
     supplied: HostSeqLens,
     captured: Collection[Phase],
 ) -> Iterator[str]:
-    resolved = new["host_seq_lens"]
-    needed = resolved.value
-    assert isinstance(needed, HostSeqLens), "a plan's level is one of the scale"
+    needed = new.host_seq_lens
     if new.relays_speculation and supplied < needed:
-        forcing = sorted({cause.name for cause in resolved.causes if cause.value is needed})
+        causes = new["host_seq_lens"].causes
+        forcing = sorted({cause.name for cause in causes if cause.value is needed})
         yield (
             f"{', '.join(map(repr, forcing))} needs host_seq_lens {needed.value!r}, and the relay "
             f"was made for {supplied.value!r}"

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterable, Mapping
 
 from backend_caps.capability.kind import Phase
-from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
+from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
@@ -64,17 +64,11 @@ def capture_graphs(
             stream=stream,
             buckets=buckets,
             memory=memory,
-            host_seq_lens=_host_seq_lens(plan),
+            host_seq_lens=plan.host_seq_lens,
             shared_reads_end=_shared_reads_end(plan, phase),
         )
         for phase, buckets in chosen.items()
     }
-
-
-def _host_seq_lens(plan: Plan) -> HostSeqLens:
-    level = plan["host_seq_lens"].value
-    assert isinstance(level, HostSeqLens), "a plan's level is one of the scale"
-    return level
 
 
 def _shared_reads_end(plan: Plan, phase: Phase) -> SharedReadsEnd:

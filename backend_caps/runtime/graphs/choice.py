@@ -22,6 +22,8 @@ class Obstacle(Enum):
     """The device has no graphs."""
     BACKEND = "backend"
     """A backend of the phase does not declare that its captures may be replayed."""
+    SPECULATION = "speculation"
+    """A speculative engine runs it eagerly, or not at all."""
     SIZES = "sizes"
     """Nobody named sizes of it to capture."""
 
@@ -35,6 +37,7 @@ _REASONS = {
     Obstacle.DISABLED: "--disable-cuda-graph is given",
     Obstacle.DEVICE: "the device has no graphs",
     Obstacle.BACKEND: "its backend does not declare it in graph_replay",
+    Obstacle.SPECULATION: "with speculation the verify alone is captured",
     Obstacle.SIZES: "no sizes of it are named",
 }
 
@@ -79,11 +82,13 @@ def _choice(
 ) -> GraphChoice:
     replayed = plan["graph_replay", phase].value
     assert isinstance(replayed, frozenset), "a plan's set of kinds is a frozenset"
+    speculates = plan.flags.speculative_algorithm is not None
     sizes = tuple(own for own in buckets if own.kind is kind)
     stands = {
         Obstacle.DISABLED: plan.flags.disable_cuda_graph,
         Obstacle.DEVICE: not traits.has_graphs,
         Obstacle.BACKEND: kind not in replayed,
+        Obstacle.SPECULATION: speculates and phase is not Phase.VERIFY,
         Obstacle.SIZES: not sizes,
     }
     obstacles = tuple(own for own, is_there in stands.items() if is_there)

@@ -19,6 +19,7 @@ from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model import LlamaModel
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
+from backend_caps.runtime.options import check_fit
 from backend_caps.runtime.pools import Pools, make_cache
 from backend_caps.runtime.speculative.drafter import Drafter
 from backend_caps.runtime.speculative.model_drafter import ModelDrafter
@@ -69,6 +70,7 @@ def make_drafting(
         raise MissingDraftModelError(algorithm=settings.algorithm.value)
     load = load_eagle if settings.algorithm is Algorithm.EAGLE else load_standalone
     model: DraftModel = load(draft_model_path, target, num_positions=target.num_positions)
+    check_fit(plan, target, staging.streams, model.config)
     cache = make_cache(plan, model.config, target, pools.token_to_kv_pool.num_slots)
     site = replace(pools, token_to_kv_pool=cache)
     backends = {
@@ -105,18 +107,10 @@ def make_relay(
     return FutureMap(
         pool_size=rows.pool_size,
         device=streams.device,
-        host_seq_lens=_host_seq_lens(plan),
+        host_seq_lens=plan.host_seq_lens if plan.relays_speculation else HostSeqLens.NONE,
         speculative=True,
         draft=shape,
         max_context_len=rows.req_to_token.shape[1],
         accept_tokens=settings.accept_tokens,
         streams=streams,
     )
-
-
-def _host_seq_lens(plan: Plan) -> HostSeqLens:
-    if not plan.relays_speculation:
-        return HostSeqLens.NONE
-    level = plan["host_seq_lens"].value
-    assert isinstance(level, HostSeqLens), "a plan's level is one of the scale"
-    return level

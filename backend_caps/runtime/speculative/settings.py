@@ -43,8 +43,9 @@ class SpecSettings:
     def from_flags(cls, flags: ServerFlags) -> Self | None:
         """Read a server's flags; None where it does not speculate.
 
-        What is not given is a chain of 3 steps; of a tree, 8 tokens or all that it can have. A
-        chain has as many tokens as steps and its root, whatever the flags say, as in SGLang.
+        What is not given is a chain of 3 steps, or of as many as its tokens say; of a tree, 8
+        tokens or all that it can have. A chain has as many tokens as steps and its root, whatever
+        the flags say beside them, as in SGLang.
 
         Raises:
             SpeculationError: an algorithm that this engine does not have, or sizes that make no
@@ -59,8 +60,7 @@ class SpecSettings:
                 value=flags.speculative_algorithm,
                 expected=f"one of {', '.join(sorted(_NAMES))}",
             )
-        given = flags.speculative_num_steps
-        num_steps = _DEFAULT_STEPS if given is None else given
+        num_steps = _num_steps(flags)
         if num_steps < 1:
             raise SpeculationError(
                 flag="--speculative-num-steps", value=num_steps, expected="at least 1"
@@ -72,6 +72,11 @@ class SpecSettings:
             num_steps=num_steps,
             num_draft_tokens=_num_draft_tokens(topk, num_steps, flags.speculative_num_draft_tokens),
         )
+
+    @property
+    def has_draft_model(self) -> bool:
+        """Whether a model drafts, and not the host."""
+        return self.algorithm is not Algorithm.NGRAM
 
     @property
     def accept_tokens(self) -> int:
@@ -101,6 +106,14 @@ class SpecSettings:
         """The most slots behind a context that the forwards of one step write to."""
         drafted = 1 + (self.num_steps - 1) * self.topk
         return max(self.num_draft_tokens, drafted, 1 + self.accept_tokens)
+
+
+def _num_steps(flags: ServerFlags) -> int:
+    """Return the steps that are given; of a chain, as many as its tokens have; or the default."""
+    topk, drafted = flags.speculative_eagle_topk or 1, flags.speculative_num_draft_tokens
+    if flags.speculative_num_steps is not None:
+        return flags.speculative_num_steps
+    return drafted - 1 if topk == 1 and drafted is not None else _DEFAULT_STEPS
 
 
 def num_candidates(topk: int, num_steps: int) -> int:

@@ -51,7 +51,8 @@ def test_flags_name_an_algorithm(name: str, expected: Algorithm) -> None:
     [
         pytest.param({}, (1, 3, 4), id="nothing"),
         pytest.param({"num_steps": 5}, (1, 5, 6), id="steps of a chain"),
-        pytest.param({"num_draft_tokens": 9}, (1, 3, 4), id="a chain's own size"),
+        pytest.param({"num_draft_tokens": 9}, (1, 8, 9), id="tokens of a chain"),
+        pytest.param({"num_draft_tokens": 9, "num_steps": 3}, (1, 3, 4), id="a chain's own size"),
         pytest.param({"topk": 4}, (4, 3, 8), id="a large tree"),
         pytest.param({"topk": 2, "num_steps": 1}, (2, 1, 3), id="a tree that has no 8 tokens"),
         pytest.param({"topk": 2, "num_steps": 2, "num_draft_tokens": 7}, (2, 2, 7), id="all of it"),

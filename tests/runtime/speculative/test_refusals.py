@@ -1,0 +1,146 @@
+"""What an engine that speculates refuses when it is made, and what it does not do in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend_caps import Exact, Plan, Role
+from backend_caps.runtime import (
+    Engine,
+    EngineOptions,
+    RequestTooLongError,
+    Sampling,
+    SpeculationError,
+    UnfitBackendError,
+    UnusedDraftModelError,
+)
+from backend_caps.runtime.graphs import Obstacle
+from backend_caps.runtime.model import first_layers, random_llama
+from tests.runtime.engines import plan_of
+
+EAGER = EngineOptions(graph_batch_sizes=())
+PADDED = ("--attention-backend", "torch_padded")
+STANDALONE = (*PADDED, "--speculative-algorithm", "STANDALONE")
+TREE = ("--speculative-eagle-topk", "4", "--speculative-num-steps", "3")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Write a target, and a draft of its first layer."""
+    folder = tmp_path_factory.mktemp("refusals")
+    target, draft = folder / "target", folder / "draft"
+    random_llama(target, vocab_size=64, hidden_size=32, later_gain=0.1)
+    first_layers(draft, target)
+    return target, draft
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(PADDED, id="no speculation"),
+        pytest.param((*PADDED, "--speculative-algorithm", "NGRAM"), id="drafts of the host"),
+    ],
+)
+def test_draft_model_that_nobody_runs_is_refused(
+    folders: tuple[Path, Path], arguments: tuple[str, ...]
+) -> None:
+    """A draft model is named for an algorithm that has one."""
+    target, draft = folders
+
+    with pytest.raises(UnusedDraftModelError, match="EAGLE, EAGLE3 or STANDALONE was expected"):
+        Engine(target, plan_of(*arguments), "cpu", options=EAGER, draft_model_path=draft)
+
+
+@pytest.mark.parametrize(
+    "slot", ["--attention-backend", "--speculative-draft-attention-backend"], ids=lambda own: own
+)
+def test_trees_are_refused_for_a_backend_of_chains(folders: tuple[Path, Path], slot: str) -> None:
+    """A backend that takes fewer candidates than a tree has is not handed one."""
+    target, draft = folders
+    plan = plan_of(*STANDALONE, *TREE, slot, "torch_native")
+
+    with pytest.raises(UnfitBackendError, match="--speculative-eagle-topk is 4"):
+        Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+
+
+def test_more_branches_than_tokens_are_refused(folders: tuple[Path, Path]) -> None:
+    """A node has no more children than the vocabulary has tokens."""
+    target, draft = folders
+    plan = plan_of(*STANDALONE, "--speculative-eagle-topk", "64")
+    wide = replace(plan, flags=plan.flags.updated({"speculative_eagle_topk": 65}))
+
+    with pytest.raises((SpeculationError, UnfitBackendError), match="speculative-eagle-topk is 65"):
+        Engine(target, wide, "cpu", options=EAGER, draft_model_path=draft)
+
+
+def _of_head_size(plan: Plan, role: Role, size: int) -> Plan:
+    """Let the backends of a role take one head size alone."""
+    uses = []
+    for use in plan.uses:
+        assert use.declaration is not None, "plugins are installed"
+        own = use.declaration.capabilities.model_copy(update={"head_sizes": Exact(size)})
+        declaration = use.declaration.model_copy(update={"capabilities": own})
+        uses.append(replace(use, declaration=declaration) if use.role is role else use)
+    return replace(plan, uses=tuple(uses))
+
+
+def test_draft_backends_are_asked_for_the_drafts_head_size(folders: tuple[Path, Path]) -> None:
+    """What a backend of the draft takes is held to the draft's own heads."""
+    target, draft = folders
+    plan = _of_head_size(plan_of(*STANDALONE), Role.DRAFT, 128)
+
+    with pytest.raises(UnfitBackendError, match="head size"):
+        Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+
+
+def test_slots_behind_a_context_are_named_where_a_request_is_refused(
+    folders: tuple[Path, Path],
+) -> None:
+    """A KV cache that holds a request, and not what drafts write behind it, is told as it is."""
+    target, draft = folders
+    small = replace(EAGER, max_total_tokens=10)
+    engine = Engine(target, plan_of(*STANDALONE), "cpu", options=small, draft_model_path=draft)
+
+    with pytest.raises(RequestTooLongError, match="and 9 behind them for drafts; the KV cache has"):
+        engine.submit([1, 2], Sampling(max_new_tokens=2))
+
+
+def test_prompts_are_no_graphs_of_a_speculating_engine(folders: tuple[Path, Path]) -> None:
+    """Whoever names sizes of prompts to capture is told why none is."""
+    target, draft = folders
+    options = replace(EAGER, graph_token_counts=(16,))
+    engine = Engine(target, plan_of(*STANDALONE), "cpu", options=options, draft_model_path=draft)
+
+    obstacles = {
+        obstacle
+        for own in engine.graph_choices
+        for obstacle in own.obstacles
+        if own.phase.value == "prefill"
+    }
+
+    assert Obstacle.SPECULATION in obstacles
+
+
+def _prompts(num_prompts: int) -> Sequence[list[int]]:
+    return [[(3 * place + 7 * step) % 64 for step in range(12)] for place in range(num_prompts)]
+
+
+@pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)], ids=["apart", "mixed"])
+def test_nobody_is_let_in_whose_first_step_has_no_room(
+    folders: tuple[Path, Path], mixed: tuple[str, ...]
+) -> None:
+    """In a small KV cache prompts wait for the slots of their drafts, and are not run in vain."""
+    target, draft = folders
+    small = replace(EAGER, max_total_tokens=80)
+    plan = plan_of(*STANDALONE, *TREE, *mixed)
+    engine = Engine(target, plan, "cpu", options=small, draft_model_path=draft)
+    requests = [engine.submit(own, Sampling(max_new_tokens=16)) for own in _prompts(6)]
+
+    engine.drain()
+
+    assert all(request.is_finished for request in requests)
+    assert sum(request.num_retractions for request in requests) <= 4
