@@ -93,7 +93,7 @@ def test_draft_backends_are_asked_for_the_drafts_head_size(folders: tuple[Path, 
     target, draft = folders
     plan = _of_head_size(plan_of(*STANDALONE), Role.DRAFT, 128)
 
-    with pytest.raises(UnfitBackendError, match="head size"):
+    with pytest.raises(UnfitBackendError, match="takes head_size 128; here it is 8"):
         Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
