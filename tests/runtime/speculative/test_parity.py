@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.model.drafts import first_layers
+from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculative.settings import Algorithm
 from tests.runtime.engines import leaks, run
 from tests.runtime.speculative.grid import Mirror, Way, cover, make_engine
@@ -13,6 +19,8 @@ from tests.runtime.speculative.oracle import Targets
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
 
 WAYS = [pytest.param(way, id=str(way)) for way in cover()]
+# Prompts come a few tokens at a time, so that most steps are mixed where steps are.
+STEADY = EngineOptions(chunked_prefill_size=8)
 OVERLAPPED = [pytest.param(True, id="overlapped"), pytest.param(False, id="plain")]
 
 
@@ -27,6 +35,24 @@ def test_speculated_tokens_equal_those_of_transformers(
     tokens = run(engine, target.jobs)
 
     assert (tokens, leaks(engine)) == (target.tokens, (0, 0))
+
+
+@pytest.mark.parametrize(
+    "mixed", [pytest.param(False, id="not mixed"), pytest.param(True, id="mixed")]
+)
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_bounds_that_are_just_reached_cut_nothing_off(
+    targets: Targets, tmp_path: Path, num_steps: int, mixed: bool
+) -> None:
+    """Where every draft is right, lengths are what bounds allow, and attention still sees all."""
+    target, way = targets.heedful, Way(algorithm=Algorithm.STANDALONE, num_steps=num_steps)
+    way = replace(way, mirror=Mirror.UPPER_BOUND, mixed=mixed)
+    first_layers(tmp_path, target.folder, num_layers=3)
+    engine = Engine(target.folder, way.plan, "cpu", options=STEADY, draft_model_path=tmp_path)
+
+    tokens = run(engine, target.jobs)
+
+    assert tokens == target.tokens
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
