@@ -26,6 +26,8 @@ class Asked:
 
     model: Path | None
     """A folder; None makes a small model."""
+    draft_model: Path | None
+    """A folder; None where no model drafts, or a small one is made with the small model."""
     token_ids: tuple[tuple[int, ...], ...]
     """The prompts; where there are none, `num_prompts` are made up."""
     num_prompts: int
@@ -46,6 +48,7 @@ class Asked:
         options = ctx.params
         return cls(
             model=options["model"],
+            draft_model=options["draft_model"],
             token_ids=options["token_ids"],
             num_prompts=options["prompts"] or _PROMPTS,
             device=options["device"],

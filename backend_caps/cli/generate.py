@@ -37,6 +37,8 @@ class NoBackendNamedError(BackendCapsError):
 
 
 _SIM = "sim"
+_DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
+"""Algorithms that draft with a model."""
 _SEEDS = click.IntRange(min=0, max=2**63 - 1)
 _AT_LEAST_1 = click.IntRange(min=1)
 
@@ -48,6 +50,13 @@ _AT_LEAST_1 = click.IntRange(min=1)
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="A Hugging Face folder of a Llama; a small one with random weights unless given.",
+)
+@click.option(
+    "--draft-model",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="With --model, the Hugging Face folder of what drafts for it, where the server flags name "
+    "an algorithm that drafts with a model.",
 )
 @click.option(
     "--prompts", type=_AT_LEAST_1, help="How many made-up prompts to run; 4 unless given."
@@ -153,12 +162,14 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
 
     Plan, scheduler, attention and KV cache are the real ones; without --model, the weights are
     random. A backend's code is imported: from the folders of --path first, where any are named.
+    Server flags of speculative decoding are served: without --model, a draft model is made too.
     """
     if ctx.params["prompts"] is not None and ctx.params["token_ids"]:
         raise click.UsageError("--prompts and --token-ids both say what to run; give one of them.")
     ctx.params["schedule"] = _schedule(ctx.params["device"], ctx.params["schedule"])
     request = request_of(ctx)
     registry = request.registry(ctx.ensure_object(Invocation))
+    _check_drafting(ctx, request.flags.speculative_algorithm)
     _check(request.flags, registry)
     # Loads torch, which a wrong command line is not worth.
     from backend_caps.cli.asked import Asked  # noqa: PLC0415
@@ -179,6 +190,33 @@ def _schedule(device: str, schedule: str | None) -> str | None:
             f"{device}; --device {_SIM} was expected with it."
         )
     return None
+
+
+def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
+    """Require a draft model where the algorithm drafts with one for a named model, and only there.
+
+    Raises:
+        UsageError: the two do not go together.
+    """
+    model, draft_model = ctx.params["model"], ctx.params["draft_model"]
+    is_drafting = algorithm in _DRAFTING
+    if draft_model is not None and not is_drafting:
+        named = "name none" if algorithm is None else f"name {algorithm}"
+        raise click.UsageError(
+            f"--draft-model {draft_model} drafts for {', '.join(_DRAFTING)}, and the server "
+            f"flags {named}. Add --speculative-algorithm with one of these after --, or leave "
+            "--draft-model out."
+        )
+    if draft_model is not None and model is None:
+        raise click.UsageError(
+            f"--draft-model {draft_model} drafts for a model of its own, and none is named. Add "
+            "--model, or leave --draft-model out: a small one is then made with the small model."
+        )
+    if model is not None and is_drafting and draft_model is None:
+        raise click.UsageError(
+            f"--speculative-algorithm {algorithm} drafts with a model, and none is named for "
+            f"{model}. Add --draft-model FOLDER, or leave --model out: both are then made, small."
+        )
 
 
 def _check(flags: ServerFlags, registry: Registry) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from backend_caps.capability.kind import Phase
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.cli.measure import drafts_document
 from backend_caps.report.generate_documents import (
     GenerateStepDocument,
     OutputDocument,
     RunDocument,
+    SpeculationDocument,
 )
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
@@ -43,6 +45,7 @@ def step_document(number: int, stats: StepStats, *, has_streams: bool) -> Genera
         host_us=stats.host_s * _US,
         model_us=(clock.model_done_s - clock.model_s) * _US,
         wait_us=stats.wait_s * _US if has_streams else None,
+        accept_lens=[*stats.accept_lens] or None,
     )
 
 
@@ -72,14 +75,44 @@ def run_document(
     )
 
 
+def speculation_document(
+    engine: Engine, totals: StepTotals, num_waits: int | None
+) -> SpeculationDocument | None:
+    """Write down how drafts went; nothing where the server does not speculate."""
+    drafts = drafts_document(engine.plan)
+    if drafts is None:
+        return None
+    has_streams = engine.streams.traits.has_streams
+    num_verified = totals.num_verified
+    return SpeculationDocument(
+        drafts=drafts,
+        draft_backends={
+            f"{use.role.value} {use.phase.value}": use.backend
+            for use in engine.spec_v2_attn_backends
+            if use.role is not Role.TARGET
+        },
+        num_verified=num_verified,
+        num_drafts=num_verified * (drafts.num_draft_tokens - 1),
+        num_accepted=totals.num_accepted - num_verified,
+        accept_length=totals.num_accepted / num_verified if num_verified else None,
+        planned_waits_for_lengths=totals.waits_for_lengths if has_streams else None,
+        counted_waits=num_waits,
+    )
+
+
 def _eager_because(engine: Engine, mode: ForwardMode) -> str:
     """Say what keeps the steps of a mode from being replayed."""
     is_decode = mode is ForwardMode.DECODE
     kind = BatchKind.SINGLE_TOKEN_DECODE if is_decode else BatchKind.MIXED_BATCH
+    phase = mode.phase
+    if engine.plan.flags.speculative_algorithm is not None:
+        if not is_decode:
+            return "a draft takes in every token of a prompt, and graphs keep the last ones"
+        phase, kind = Phase.VERIFY, BatchKind.UNIFORM_BATCH
     obstacles = [
         _UNNAMED[is_decode] if obstacle is Obstacle.SIZES else obstacle.reason
         for choice in engine.graph_choices
-        if choice.phase is mode.phase and choice.kind is kind
+        if choice.phase is phase and choice.kind is kind
         for obstacle in choice.obstacles
     ]
     return ", ".join(obstacles) or "its batches are larger than any that was captured"

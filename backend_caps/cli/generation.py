@@ -10,10 +10,16 @@ from dataclasses import dataclass, replace
 import click
 
 from backend_caps.cli.asked import Asked
-from backend_caps.cli.generated import backends_of, output_document, run_document, step_document
-from backend_caps.cli.job import Job, importable, random_model
+from backend_caps.cli.generated import (
+    backends_of,
+    output_document,
+    run_document,
+    speculation_document,
+    step_document,
+)
+from backend_caps.cli.job import Job, importable, models_of
 from backend_caps.cli.options import Request as CommandRequest
-from backend_caps.conformance.simulator import Simulation, simulate
+from backend_caps.conformance.simulator import Simulation, WaitKind, simulate
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import plan_document
 from backend_caps.report.generate_documents import GenerateDocument, SimulationDocument
@@ -39,6 +45,8 @@ class _Ran:
     metrics: Metrics
     seconds: float
     simulation: SimulationDocument | None
+    num_waits: int | None
+    """Waits of the host that the simulated device counted; None on any other."""
 
 
 def generate_document(
@@ -54,8 +62,8 @@ def generate_document(
         simulation = None
         if asked.schedule is not None:
             simulation = stack.enter_context(simulate(asked.schedule))
-        folder = asked.model or stack.enter_context(random_model(asked.sampling.seed))
-        job = Job.planned(asked, request, registry, folder)
+        models = stack.enter_context(models_of(asked, request.flags))
+        job = Job.planned(asked, request, registry, models)
         stack.enter_context(importable(request.path))
         ran = _ran(asked, job, simulation, stack)
     plan = job.plan
@@ -63,6 +71,7 @@ def generate_document(
         schema_="backend-caps/generate@1",
         model=None if asked.model is None else str(asked.model),
         device=str(ran.engine.device),
+        draft_model=None if asked.draft_model is None else str(asked.draft_model),
         backends=backends_of(ran.engine),
         plan=plan_document(plan, flips(plan, registry, plan.flags)),
         steps=[
@@ -70,6 +79,7 @@ def generate_document(
             for number, stats in enumerate(ran.totals.first, start=1)
         ],
         run=run_document(ran.engine, ran.requests, ran.totals, ran.seconds),
+        speculation=speculation_document(ran.engine, ran.totals, ran.num_waits),
         outputs=[output_document(each) for each in ran.requests],
         simulation=ran.simulation,
         metrics=dict(ran.metrics.samples()) if asked.shows_metrics else None,
@@ -84,11 +94,19 @@ def _ran(asked: Asked, job: Job, simulation: Simulation | None, stack: ExitStack
         click.echo(f"metrics: http://127.0.0.1:{port}/metrics", err=True)
     progress = GenerateProgress(len(job.prompts))
     observer = LateObserver(EveryObserver((totals, metrics, progress)))
-    engine = Engine(job.folder, job.plan, asked.device, options=job.options, observer=observer)
+    engine = Engine(
+        job.models.target,
+        job.plan,
+        asked.device,
+        options=job.options,
+        observer=observer,
+        draft_model_path=job.models.draft,
+    )
     stack.enter_context(engine)
     _warm_up(engine, asked, job)
     observer.begin()
     num_syncs = 0 if simulation is None else len(simulation.hidden_syncs)
+    num_waits = 0 if simulation is None else _num_waits(simulation)
     requests = [engine.submit(prompt, asked.sampling) for prompt in job.prompts]
     seconds = _run(engine, requests, stack.enter_context(progress))
     return _Ran(
@@ -98,6 +116,7 @@ def _ran(asked: Asked, job: Job, simulation: Simulation | None, stack: ExitStack
         metrics=metrics,
         seconds=seconds,
         simulation=None if simulation is None else _found(simulation, num_syncs),
+        num_waits=None if simulation is None else _num_waits(simulation) - num_waits,
     )
 
 
@@ -122,6 +141,12 @@ def _run(engine: Engine, requests: Sequence[Request], progress: GenerateProgress
         left -= len(done)
     engine.drain()
     return now_s() - began_s
+
+
+def _num_waits(simulation: Simulation) -> int:
+    """Count the waits of the host so far, without those for everything, which end a run."""
+    counts = simulation.counts
+    return counts.num_host_waits - counts.num_waits_of(WaitKind.DEVICE)
 
 
 def _found(simulation: Simulation, num_before: int) -> SimulationDocument:

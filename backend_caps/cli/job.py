@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Self
 
 import click
@@ -19,15 +18,18 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.cli.asked import Asked
 from backend_caps.cli.options import Request as CommandRequest
+from backend_caps.conformance.measuring import SmallModels, small_models
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
+from backend_caps.relay import DraftShape
 from backend_caps.relay.streams import declared_traits
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.runtime.memory import num_pages_of
-from backend_caps.runtime.model import LlamaConfig, random_llama
+from backend_caps.runtime.model import LlamaConfig
 from backend_caps.runtime.options import EngineOptions, page_size_of
 from backend_caps.runtime.pools import FULL_CONTEXTS
+from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.startup.configure import configure
 
 _SHORTEST, _LONGEST = 3, 24
@@ -60,7 +62,8 @@ class ModelDtypeError(BackendCapsError):
 class Job:
     """A model's folder, and how an engine is to run prompts with it."""
 
-    folder: Path
+    models: SmallModels
+    """The model's folder, and that of what drafts for it."""
     plan: Plan
     prompts: Sequence[Sequence[int]]
     options: EngineOptions
@@ -69,7 +72,7 @@ class Job:
 
     @classmethod
     def planned(
-        cls, asked: Asked, request: CommandRequest, registry: Registry, folder: Path
+        cls, asked: Asked, request: CommandRequest, registry: Registry, models: SmallModels
     ) -> Self:
         """Resolve the plan for a model, make prompts up where none are given, and make room.
 
@@ -77,14 +80,14 @@ class Job:
             ModelDtypeError: the model's dtype is not computed in, and no other was named.
             BackendCapsError: model, device or plan are refused.
         """
-        config = LlamaConfig.from_folder(folder)
+        config = LlamaConfig.from_folder(models.target)
         dtype = _dtype(asked, config)
         plan = _plan(asked, request, registry, _facts(request.flags, config, dtype))
         prompts = asked.token_ids or _made_up(asked, config)
         context = plan.flags.context_length or config.max_position_embeddings
-        room = asked.options.max_total_tokens or _room(asked, prompts, context, page_size_of(plan))
+        room = asked.options.max_total_tokens or _room(asked, prompts, context, plan)
         return cls(
-            folder=folder,
+            models=models,
             plan=plan,
             prompts=prompts,
             options=replace(asked.options, max_total_tokens=room),
@@ -93,16 +96,19 @@ class Job:
 
 
 @contextmanager
-def random_model(seed: int) -> Iterator[Path]:
-    """Make a model for as long as a `with` block runs; so small that threads only cost it time."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with TemporaryDirectory(prefix="backend-caps-") as folder:
-            random_llama(folder, seed=seed)
-            yield Path(folder)
-    finally:
-        torch.set_num_threads(num_threads)
+def models_of(asked: Asked, flags: ServerFlags) -> Iterator[SmallModels]:
+    """Find the models that were named, or make small ones for as long as a `with` block runs.
+
+    Raises:
+        SpeculationError: the flags name an algorithm that the engine does not have.
+    """
+    if asked.model is not None:
+        yield SmallModels(target=asked.model, draft=asked.draft_model)
+        return
+    settings = SpecSettings.from_flags(flags)
+    algorithm = None if settings is None else settings.algorithm
+    with small_models(algorithm, seed=asked.sampling.seed) as models:
+        yield models
 
 
 @contextmanager
@@ -145,6 +151,7 @@ def _plan(
             request.flags,
             pool_size=asked.options.max_running_requests + 1,
             device=asked.device,
+            draft=_draft_shape(request.flags),
             facts=Facts.model_validate({**facts, **request.facts.known()}),
             registry=registry,
             rules=request.rules,
@@ -156,6 +163,14 @@ def _plan(
         told = f"the plan has {len(plan.problems)} {many}; --policy strict names them"
         click.echo(f"warning: {told}", err=True)
     return plan
+
+
+def _draft_shape(flags: ServerFlags) -> DraftShape | None:
+    """Say how far a step can reach, so that an upper bound is one."""
+    settings = SpecSettings.from_flags(flags)
+    if settings is None:
+        return None
+    return DraftShape(topk=settings.topk, accept_tokens=settings.accept_tokens)
 
 
 @contextmanager
@@ -179,9 +194,14 @@ def _made_up(asked: Asked, config: LlamaConfig) -> Sequence[Sequence[int]]:
     ]
 
 
-def _room(asked: Asked, prompts: Sequence[Sequence[int]], context: int, page_size: int) -> int:
-    """Count the tokens of the KV cache that the longest requests fill which can run at once."""
-    lengths = (len(prompt) + asked.sampling.max_new_tokens for prompt in prompts)
+def _room(asked: Asked, prompts: Sequence[Sequence[int]], context: int, plan: Plan) -> int:
+    """Count the tokens of the KV cache that the longest requests fill which can run at once.
+
+    Speculative steps write behind a request's end.
+    """
+    settings, page_size = SpecSettings.from_flags(plan.flags), page_size_of(plan)
+    behind = 0 if settings is None else settings.lookahead
+    lengths = (len(prompt) + asked.sampling.max_new_tokens + behind for prompt in prompts)
     longest = nlargest(asked.options.max_running_requests, lengths)
     num_pages = sum(num_pages_of(length, page_size) for length in longest)
-    return min(num_pages, FULL_CONTEXTS * num_pages_of(context, page_size)) * page_size
+    return min(num_pages, FULL_CONTEXTS * num_pages_of(context + behind, page_size)) * page_size

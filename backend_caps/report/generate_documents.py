@@ -8,6 +8,7 @@ from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.documents import PlanDocument
+from backend_caps.report.measure_documents import DraftsDocument
 
 
 class GenerateStepDocument(Document):
@@ -42,6 +43,8 @@ class GenerateStepDocument(Document):
     wait_us: float | None
     """The host's time waiting for the tokens; null where the device has no streams, for there a
     step is done when its launch returns."""
+    accept_lens: Annotated[list[int] | None, LEFT_OUT] = None
+    """Tokens that the verify gave each request, its own one included; left out where none was."""
 
 
 class RunDocument(Document):
@@ -83,6 +86,29 @@ class RunDocument(Document):
     has no streams, for there a step is done when its launch returns."""
 
 
+class SpeculationDocument(Document):
+    """How drafts went, over all steps."""
+
+    drafts: DraftsDocument
+    """How steps speculated."""
+    draft_backends: dict[str, str]
+    """The backend of the draft model, by role and phase; empty where no model drafts."""
+    num_verified: int
+    """Verifies, one a request and step."""
+    num_drafts: int
+    """Drafts that were verified."""
+    num_accepted: int
+    """Those of them that the target accepted."""
+    accept_length: float | None
+    """Tokens that a verify gave, its own one included: the mean; null without any verify."""
+    planned_waits_for_lengths: int | None
+    """Those of the run's planned waits that are for lengths; null where the device has no
+    streams."""
+    counted_waits: int | None
+    """Times that the simulated device saw the host wait, hidden waits included; null on any
+    other."""
+
+
 class OutputDocument(Document):
     """What came of one prompt."""
 
@@ -109,6 +135,8 @@ class GenerateDocument(Document):
     schema_: Annotated[Literal["backend-caps/generate@1"], Field(alias="schema")]
     model: str | None
     """The model's folder; null for the small one with random weights."""
+    draft_model: Annotated[str | None, LEFT_OUT] = None
+    """The folder of the model that drafted; left out where none was named."""
     device: str
     """The torch device that it ran on."""
     backends: dict[str, str]
@@ -119,6 +147,8 @@ class GenerateDocument(Document):
     """The first steps."""
     run: RunDocument
     """All steps together."""
+    speculation: Annotated[SpeculationDocument | None, LEFT_OUT] = None
+    """How drafts went; left out where the server does not speculate."""
     outputs: list[OutputDocument]
     """What came of each prompt, in their order."""
     simulation: Annotated[SimulationDocument | None, LEFT_OUT] = None

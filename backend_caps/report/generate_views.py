@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from backend_caps.report.generate_documents import (
     GenerateDocument,
@@ -11,7 +11,9 @@ from backend_caps.report.generate_documents import (
     OutputDocument,
     RunDocument,
     SimulationDocument,
+    SpeculationDocument,
 )
+from backend_caps.report.measure_views import drafts_words
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.views import mirror_lines
 
@@ -28,8 +30,14 @@ def generate_view(generated: GenerateDocument) -> Iterator[Section]:
     run, plan = generated.run, generated.plan
     prompts = _counted(run.num_prompts, "prompt")
     yield Heading(f"Plan {plan.fingerprint} runs {prompts} on {generated.device}")
-    yield Lines((_model(generated), *_device(generated), _backends(generated), *mirror_lines(plan)))
-    yield from _steps(generated.steps, sum(run.num_steps.values()))
+    yield Lines(
+        (
+            *(_model(generated), *_drafts(generated), *_device(generated), _backends(generated)),
+            *_draft_backends(generated),
+            *mirror_lines(plan),
+        )
+    )
+    yield from _steps(generated)
     yield Heading("All steps")
     yield Table(("of the run", ""), tuple(_run(generated)))
     yield from _outputs(generated.outputs)
@@ -47,6 +55,22 @@ def _model(generated: GenerateDocument) -> str:
     return f"model: {generated.model}"
 
 
+def _drafts(generated: GenerateDocument) -> Iterator[str]:
+    if generated.speculation is None:
+        return
+    drafts = generated.speculation.drafts
+    yield f"drafts: {drafts_words(drafts)}"
+    if drafts.algorithm == "NGRAM":
+        return
+    made = "made for this run, of the small Llama's first layer, and so often right"
+    yield f"draft model: {generated.draft_model or made}"
+
+
+def _draft_backends(generated: GenerateDocument) -> Iterator[str]:
+    if generated.speculation is not None and generated.speculation.draft_backends:
+        yield f"draft backends: {_by_backend(generated.speculation.draft_backends)}"
+
+
 def _device(generated: GenerateDocument) -> Iterator[str]:
     if generated.simulation is not None:
         yield (
@@ -56,17 +80,28 @@ def _device(generated: GenerateDocument) -> Iterator[str]:
 
 
 def _backends(generated: GenerateDocument) -> str:
-    phases: dict[str, list[str]] = {}
-    for phase, backend in generated.backends.items():
-        phases.setdefault(backend, []).append(phase)
-    return "backends: " + ", ".join(f"{b} in {' and '.join(own)}" for b, own in phases.items())
+    return f"backends: {_by_backend(generated.backends)}"
 
 
-def _steps(steps: Sequence[GenerateStepDocument], num_steps: int) -> Iterator[Section]:
+def _by_backend(named: Mapping[str, str]) -> str:
+    """Name each backend once, with all its places."""
+    places: dict[str, list[str]] = {}
+    for place, backend in named.items():
+        places.setdefault(backend, []).append(place)
+    return ", ".join(f"{backend} in {' and '.join(own)}" for backend, own in places.items())
+
+
+def _steps(generated: GenerateDocument) -> Iterator[Section]:
+    steps, num_steps = generated.steps, sum(generated.run.num_steps.values())
     yield Heading("The first steps")
-    columns = ("step", "mode", "requests", "tokens", "lengths", "to the host")
-    rows = tuple(_step(step) for step in steps)
-    yield Table((*columns, "host µs", "model µs", "waited µs"), rows)
+    speculation, times = generated.speculation, ("host µs", "model µs", "waited µs")
+    columns = ("step", "mode", "requests")
+    if speculation is None:
+        plain = ("tokens", "lengths", "to the host")
+        yield Table((*columns, *plain, *times), tuple(map(_step, steps)))
+    else:
+        rows = tuple(_drafting_step(step, speculation) for step in steps)
+        yield Table((*columns, "drafts", "bytes to host", *times), rows)
     if num_steps > len(steps):
         yield Lines((f"and {num_steps - len(steps)} more",))
 
@@ -75,16 +110,37 @@ def _step(step: GenerateStepDocument) -> tuple[str, ...]:
     what = "tokens, lengths" if step.waits_for_lengths else "tokens"
     crossed = None if step.bytes_to_host is None else f"{step.bytes_to_host} bytes ({what})"
     return (
-        str(step.number),
-        f"{step.mode}, replayed" if step.replayed else step.mode,
-        str(step.num_requests),
+        *_what(step),
         str(step.num_tokens),
         str(step.total_seq_lens),
         crossed or _NOTHING,
-        f"{step.host_us:.0f}",
-        f"{step.model_us:.0f}",
-        _NOTHING if step.wait_us is None else f"{step.wait_us:.0f}",
+        *_times(step),
     )
+
+
+def _drafting_step(step: GenerateStepDocument, speculation: SpeculationDocument) -> tuple[str, ...]:
+    with_lengths = " with lengths" if step.waits_for_lengths else ""
+    crossed = None if step.bytes_to_host is None else f"{step.bytes_to_host}{with_lengths}"
+    return (*_what(step), _drafts_of(step, speculation), crossed or _NOTHING, *_times(step))
+
+
+def _what(step: GenerateStepDocument) -> tuple[str, ...]:
+    mode = f"{step.mode}, replayed" if step.replayed else step.mode
+    return str(step.number), mode, str(step.num_requests)
+
+
+def _times(step: GenerateStepDocument) -> tuple[str, ...]:
+    waited = _NOTHING if step.wait_us is None else f"{step.wait_us:.0f}"
+    return f"{step.host_us:.0f}", f"{step.model_us:.0f}", waited
+
+
+def _drafts_of(step: GenerateStepDocument, speculation: SpeculationDocument) -> str:
+    """Say how many drafts of a step were accepted."""
+    if step.accept_lens is None:
+        return _NOTHING
+    num_verified = len(step.accept_lens)
+    num_drafts = num_verified * (speculation.drafts.num_draft_tokens - 1)
+    return f"{sum(step.accept_lens) - num_verified} of {num_drafts}"
 
 
 def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
@@ -93,10 +149,13 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     prompts = _counted(run.num_prompts, "prompt")
     yield "tokens", f"{run.num_made} made of {run.num_prompt_tokens} in {prompts}"
     yield "speed", f"{rate:.0f} tokens/s; {run.host_us:.0f} µs of host time a step around the model"
+    yield from _accepted(generated.speculation)
     yield "steps", ", ".join(f"{count} {mode}" for mode, count in run.num_steps.items())
     yield "graphs", _graphs(run)
     yield "KV cache", _kv_cache(run)
-    yield "planned waits", _planned_waits(run)
+    yield "planned waits", _planned_waits(run, generated.speculation)
+    if generated.speculation is not None and generated.speculation.counted_waits is not None:
+        yield "counted waits", _of_steps(generated.speculation.counted_waits, run)
     yield "bytes", _bytes(run)
     yield "overlap", _overlap(generated)
     if generated.simulation is not None:
@@ -104,8 +163,8 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     yield "plan", f"{generated.plan.fingerprint} under the rules of {generated.plan.rules}"
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def _counted(number: int, thing: str, several: str | None = None) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {several or f'{thing}s'}"
 
 
 def _graphs(run: RunDocument) -> str:
@@ -125,10 +184,27 @@ def _kv_cache(run: RunDocument) -> str:
     return f"{room}; {_counted(run.num_retracted, 'request')} retracted"
 
 
-def _planned_waits(run: RunDocument) -> str:
+def _planned_waits(run: RunDocument, speculation: SpeculationDocument | None) -> str:
     if run.planned_waits is None:
         return _NOTHING
-    return f"{run.planned_waits} in {_counted(sum(run.num_steps.values()), 'step')}"
+    told = _of_steps(run.planned_waits, run)
+    if speculation is None:
+        return told
+    return f"{told}, of which {speculation.planned_waits_for_lengths} for lengths"
+
+
+def _of_steps(number: int, run: RunDocument) -> str:
+    return f"{number} in {_counted(sum(run.num_steps.values()), 'step')}"
+
+
+def _accepted(speculation: SpeculationDocument | None) -> Iterator[tuple[str, str]]:
+    if speculation is None or speculation.accept_length is None:
+        return
+    verified = _counted(speculation.num_verified, "verify", "verifies")
+    drafts = _counted(speculation.num_drafts, "draft")
+    accepted = f"{speculation.num_accepted} of {drafts} in {verified}"
+    given = f"{speculation.accept_length:.2f} tokens a verify, its own one included"
+    yield "accepted", f"{given}: {accepted}"
 
 
 def _bytes(run: RunDocument) -> str:

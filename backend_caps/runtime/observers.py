@@ -56,8 +56,14 @@ class StepTotals:
     """Tokens that requests got."""
     num_retracted: int = 0
     """Requests that were taken out of the KV cache, each time."""
+    num_verified: int = 0
+    """Trees and chains of drafts that were verified, one a request and step."""
+    num_accepted: int = 0
+    """Tokens that verifies gave, their own ones included."""
     planned_waits: int = 0
     """Times that the plan makes the host wait; nobody measures them."""
+    waits_for_lengths: int = 0
+    """Those of them that are for lengths."""
     bytes_to_host: int = 0
     """What crossed from the device."""
     bytes_to_device: int = 0
@@ -78,7 +84,10 @@ class StepTotals:
             self.num_eager[stats.mode] += 1
         self.num_made += stats.num_made
         self.num_retracted += stats.num_retracted
+        self.num_verified += len(stats.accept_lens)
+        self.num_accepted += sum(stats.accept_lens)
         self.planned_waits += stats.planned_waits
+        self.waits_for_lengths += stats.waits_for_lengths
         self.bytes_to_host += stats.bytes_to_host
         self.bytes_to_device += stats.bytes_to_device
         self.host_s += stats.host_s

@@ -256,11 +256,14 @@ class Scheduler:
         batch = step.batch
         made: list[NewToken] = []
         going_on: list[Request] = []
+        accept_lens: list[int] = []
         tokens = self._launcher.tokens(step)
         results = zip(batch.requests, batch.generations, batch.samples, tokens, strict=True)
         for request, generation, samples, own in results:
             if not samples or request.generation != generation:
                 continue  # its prompt goes on, or it has left since
+            if batch.spec_info is not None:
+                accept_lens.append(len(own))
             made += [NewToken(request, token) for token in request.take_step(own)]
             if request.is_finished:
                 if self._outgoing is not None:
@@ -270,7 +273,7 @@ class Scheduler:
                 going_on.append(request)
         self._decoding.commit(going_on)
         step.clock.done_s = now_s()
-        self._observer.observe(self._stats(step, len(made)))
+        self._observer.observe(self._stats(step, len(made), accept_lens))
         return made
 
     def _let_go(self, request: Request) -> None:
@@ -280,7 +283,7 @@ class Scheduler:
             self._memory.release(request.row)
             request.leave()
 
-    def _stats(self, step: Step, num_made: int) -> StepStats:
+    def _stats(self, step: Step, num_made: int, accept_lens: Sequence[int]) -> StepStats:
         batch = step.batch
         num_retracted, self._num_retracted = self._num_retracted, 0
         return StepStats(
@@ -297,6 +300,7 @@ class Scheduler:
             bytes_to_device=step.bytes_to_device,
             replayed=step.replayed,
             clock=step.clock,
+            accept_lens=tuple(accept_lens),
         )
 
 

@@ -69,6 +69,9 @@ class StepStats:
     """Whether a captured graph ran it."""
     clock: StepClock
     """When the host passed its stations."""
+    accept_lens: tuple[int, ...] = ()
+    """How many tokens a verify gave each request that is still there, its own one included; none
+    where the step did not speculate."""
 
     @property
     def planned_waits(self) -> int:

@@ -390,12 +390,11 @@ def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, mod
     ("command", "status", "message"),
     [
         pytest.param(
-            f"generate -- {NATIVE} --speculative-algorithm EAGLE",
+            f"generate -- {NATIVE} --tp-size 2",
             1,
-            "error: the plan was resolved with --speculative-algorithm EAGLE, which this engine "
-            "does not do; flags of one process without speculation were expected. Resolve a plan "
-            "without them.",
-            id="speculation",
+            "error: the plan was resolved with --tp-size 2, which this engine does not do; flags "
+            "of one process were expected. Resolve a plan without them.",
+            id="two ranks",
         ),
         pytest.param(
             "generate",

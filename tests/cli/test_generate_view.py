@@ -13,9 +13,11 @@ from backend_caps.report.generate_documents import (
     OutputDocument,
     RunDocument,
     SimulationDocument,
+    SpeculationDocument,
 )
 from backend_caps.report.generate_views import generate_view
 from backend_caps.report.markdown import markdown
+from backend_caps.report.measure_documents import DraftsDocument
 from backend_caps.report.sections import Lines, Table
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, flags, use
@@ -65,6 +67,18 @@ GENERATED = GenerateDocument(
     outputs=[OUTPUT],
 )
 
+DRAFTS = DraftsDocument(algorithm="EAGLE", topk=2, num_steps=3, num_draft_tokens=6)
+DRAFTED = SpeculationDocument(
+    drafts=DRAFTS,
+    draft_backends={"draft decode": "triton", "draft_extend verify": "fa3"},
+    num_verified=44,
+    num_drafts=220,
+    num_accepted=55,
+    accept_length=2.25,
+    planned_waits_for_lengths=22,
+    counted_waits=48,
+)
+
 EXPECTED = r"""## Plan {fingerprint} runs 2 prompts on cuda:0
 
 - model: /models/llama
@@ -111,6 +125,10 @@ def _run_rows(**changes: object) -> Mapping[str, str]:
     tables = [each for each in generate_view(_with(run=run)) if isinstance(each, Table)]
     rows: list[tuple[str, str]] = [(name, value) for name, value in tables[1].rows]
     return dict(rows)
+
+
+def _tables(document: GenerateDocument) -> list[Table]:
+    return [each for each in generate_view(document) if isinstance(each, Table)]
 
 
 def _lines(document: GenerateDocument) -> list[str]:
@@ -253,6 +271,68 @@ def test_steps_that_are_all_shown_have_no_more() -> None:
     lines = _lines(_with(run=run))
 
     assert [line for line in lines if "more" in line] == []
+
+
+def test_drafts_are_said_in_lines_and_sums() -> None:
+    """How steps speculate is above them; how it went, and what was waited for, is in the sums."""
+    drafted = _with(speculation=DRAFTED, draft_model="/models/head")
+
+    told = {row[0]: row[1] for row in _tables(drafted)[1].rows}
+    assert _lines(drafted)[1:5] == [
+        "drafts: EAGLE, top-k 2, 3 steps: trees of 6 tokens, the last token included",
+        "draft model: /models/head",
+        "backends: fa3 in prefill, triton in decode",
+        "draft backends: triton in draft decode, fa3 in draft_extend verify",
+    ]
+    assert told["accepted"] == (
+        "2.25 tokens a verify, its own one included: 55 of 220 drafts in 44 verifies"
+    )
+    assert told["planned waits"] == "25 in 25 steps, of which 22 for lengths"
+    assert told["counted waits"] == "48 in 25 steps"
+
+
+def test_drafting_steps_show_what_was_accepted() -> None:
+    """A step that verified says how many drafts of all it took; another has a dash."""
+    verified = STEP.model_copy(update={"accept_lens": [1, 3], "waits_for_lengths": True})
+
+    table = _tables(_with(speculation=DRAFTED, steps=[verified, STEP]))[0]
+
+    assert [row[3:5] for row in table.rows] == [("2 of 10", "16 with lengths"), ("—", "16")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        pytest.param(
+            {},
+            "draft model: made for this run, of the small Llama's first layer, and so often right",
+            id="a made one",
+        ),
+        pytest.param({"algorithm": "NGRAM"}, None, id="none"),
+    ],
+)
+def test_draft_model_is_named_where_there_is_one(changes: dict[str, str], line: str | None) -> None:
+    """Drafts of n-grams come of no model."""
+    drafts = DRAFTS.model_copy(update=changes)
+    speculation = DRAFTED.model_copy(update={"drafts": drafts})
+
+    told = [own for own in _lines(_with(speculation=speculation)) if own.startswith("draft model")]
+
+    assert told == ([] if line is None else [line])
+
+
+def test_drafting_without_a_verify_or_a_device_of_streams_has_nothing_to_tell() -> None:
+    """Where every request ended with its prompt, and nothing was counted, rows are left out."""
+    nothing: dict[str, object] = {
+        "accept_length": None,
+        "counted_waits": None,
+        "draft_backends": {},
+    }
+    speculation = DRAFTED.model_copy(update=nothing)
+
+    names = {row[0] for row in _tables(_with(speculation=speculation))[1].rows}
+
+    assert names.isdisjoint({"accepted", "counted waits"})
 
 
 def test_metrics_are_a_table_at_the_end() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTotals
 from tests.runtime.made_steps import step
@@ -70,3 +72,13 @@ def test_overlap_of_a_run_is_weighted_by_time() -> None:
     totals.observe(step())
 
     assert (before, totals.overlap_ratio) == (0.0, 0.75)
+
+
+def test_totals_count_what_verifies_gave() -> None:
+    """Each request of a step that verified counts once; a step of prompts verifies nothing."""
+    totals = StepTotals(num_first=0)
+
+    totals.observe(replace(step(), accept_lens=(1, 4)))
+    totals.observe(step(waits_for_lengths=True))
+
+    assert (totals.num_verified, totals.num_accepted, totals.waits_for_lengths) == (2, 5, 1)

@@ -1,0 +1,188 @@
+"""Prompts that run with speculative decoding, under the plan of a server's flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend_caps import ServerFlags, configure
+from backend_caps.report.generate_documents import GenerateDocument
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.model import first_layers, random_llama
+from tests.cli.conftest import CommandLine
+
+NATIVE = "--attention-backend torch_native"
+PADDED = "--attention-backend torch_padded"
+EAGLE, STANDALONE, NGRAM = (
+    f"--speculative-algorithm {algorithm} --speculative-eagle-topk 1"
+    for algorithm in ("EAGLE", "STANDALONE", "NGRAM")
+)
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
+
+
+@pytest.fixture
+def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line over the one plugin that comes with the package."""
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
+    return acme
+
+
+@pytest.fixture
+def drafted(tmp_path: Path) -> tuple[Path, Path]:
+    """The folders of a target, and of a small model that drafts for it."""
+    folder, draft = tmp_path / "target", tmp_path / "draft"
+    random_llama(folder, seed=3, later_gain=0.2)
+    first_layers(draft, folder)
+    return folder, draft
+
+
+def _document(line: CommandLine, options: str, flags: str) -> GenerateDocument:
+    result = line.run(f"generate --format json --max-new-tokens 6 {options} -- {flags}")
+    assert result.exit_code == 0, result.stderr
+    return GenerateDocument.model_validate_json(result.stdout)
+
+
+def _outputs(document: GenerateDocument) -> list[list[int]]:
+    return [each.output for each in document.outputs]
+
+
+@pytest.mark.parametrize("algorithm", [EAGLE, STANDALONE], ids=["EAGLE", "STANDALONE"])
+def test_generate_makes_models_that_are_often_right(line: CommandLine, algorithm: str) -> None:
+    """Without folders a target and a draft are made, of which some drafts are accepted."""
+    document = _document(line, "--prompts 2", f"{PADDED} {algorithm}")
+
+    drafted = document.speculation
+    assert drafted is not None
+    assert 0 < drafted.num_accepted < drafted.num_drafts
+    assert drafted.num_drafts == 3 * drafted.num_verified
+    given = sum(sum(step.accept_lens or ()) for step in document.steps)
+    assert drafted.accept_length == given / drafted.num_verified
+
+
+def test_generate_drafts_with_the_model_that_is_named(
+    line: CommandLine, drafted: tuple[Path, Path]
+) -> None:
+    """The draft model's folder is in the document, and the tokens are the target's own."""
+    target, draft = drafted
+    plan, _ = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu")
+
+    named = f"--model {target} --draft-model {draft} --token-ids 1,2,3 --token-ids 4,5,6,7,8,9,10"
+    document = _document(line, named, f"{PADDED} {STANDALONE}")
+
+    assert (document.model, document.draft_model) == (str(target), str(draft))
+    assert _outputs(document) == Engine(target, plan, "cpu").generate(PROMPTS, 6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "for_lengths"),
+    [
+        pytest.param("", True, id="an exact mirror"),
+        pytest.param("--disable-piecewise-cuda-graph", False, id="no mirror"),
+        pytest.param("--disable-overlap-schedule", False, id="not overlapped"),
+    ],
+)
+def test_generate_counts_the_waits_that_are_planned(
+    line: CommandLine, flags: str, *, for_lengths: bool
+) -> None:
+    """The simulated device sees the waits of the plan: for tokens, and for lengths if any."""
+    document = _document(line, "--prompts 2 --device sim", f"{PADDED} {EAGLE} {flags}")
+
+    drafted, run = document.speculation, document.run
+    assert drafted is not None
+    assert drafted.planned_waits_for_lengths == for_lengths * run.num_steps["decode"]
+    assert drafted.counted_waits == run.planned_waits
+    assert run.planned_waits == sum(run.num_steps.values()) + drafted.planned_waits_for_lengths
+
+
+def test_generate_names_the_backends_of_the_draft(line: CommandLine) -> None:
+    """A draft with a backend of its own is told apart from the target."""
+    own = "--speculative-draft-attention-backend torch_native"
+
+    document = _document(line, "--prompts 1", f"{PADDED} {EAGLE} {own}")
+
+    assert document.speculation is not None
+    assert {*document.speculation.draft_backends.values()} == {"torch_native"}
+    assert {*document.backends.values()} == {"torch_padded"}
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_generate_makes_room_for_drafts(line: CommandLine, page_size: int) -> None:
+    """Drafts behind the end of the longest requests have their room: none is retracted."""
+    document = _document(
+        line, "--prompts 6", f"{PADDED} {EAGLE} --page-size {page_size} --context-length 64"
+    )
+
+    assert document.run.num_retracted == 0
+
+
+def test_generate_says_why_speculating_steps_are_eager(line: CommandLine) -> None:
+    """What keeps a verify from being replayed is named, and why prompts are run eagerly."""
+    because = _document(line, "--prompts 1", f"{PADDED} {EAGLE}").run.eager_because
+
+    assert because["decode"] == "the device has no graphs"
+    assert because["extend"].startswith("a draft takes in every token of a prompt")
+
+
+def test_generate_needs_no_draft_model_for_n_grams(
+    line: CommandLine, drafted: tuple[Path, Path]
+) -> None:
+    """Drafts that are looked up run beside a named model alone."""
+    options = f"--model {drafted[0]} --prompts 1"
+
+    document = _document(line, options, f"{PADDED} {NGRAM}")
+
+    assert document.draft_model is None
+    assert document.speculation is not None
+    assert document.speculation.draft_backends == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "message"),
+    [
+        pytest.param(
+            f"generate -- {NATIVE} --speculative-algorithm DFLASH",
+            1,
+            "error: --speculative-algorithm is 'DFLASH'; one of EAGLE, EAGLE3, NGRAM, STANDALONE "
+            "was expected. Give such a value, or leave it to the engine's default.",
+            id="an algorithm of others",
+        ),
+        pytest.param(
+            f"generate --model /target -- {NATIVE} --speculative-algorithm EAGLE",
+            2,
+            "Error: --speculative-algorithm EAGLE drafts with a model, and none is named for "
+            "/target. Add --draft-model FOLDER, or leave --model out: both are then made, small.",
+            id="no draft model",
+        ),
+        pytest.param(
+            f"generate --draft-model /draft -- {NATIVE} --speculative-algorithm EAGLE",
+            2,
+            "Error: --draft-model /draft drafts for a model of its own, and none is named. Add "
+            "--model, or leave --draft-model out: a small one is then made with the small model.",
+            id="a draft model alone",
+        ),
+        pytest.param(
+            f"generate --draft-model /draft -- {NATIVE}",
+            2,
+            "Error: --draft-model /draft drafts for EAGLE, EAGLE3, STANDALONE, and the server "
+            "flags name none. Add --speculative-algorithm with one of these after --, or leave "
+            "--draft-model out.",
+            id="a draft model for nothing",
+        ),
+        pytest.param(
+            f"generate --model /t --draft-model /d -- {NATIVE} --speculative-algorithm NGRAM",
+            2,
+            "Error: --draft-model /d drafts for EAGLE, EAGLE3, STANDALONE, and the server flags "
+            "name NGRAM. Add --speculative-algorithm with one of these after --, or leave "
+            "--draft-model out.",
+            id="a draft model for n-grams",
+        ),
+    ],
+)
+def test_generate_refuses_drafts_in_a_sentence(
+    line: CommandLine, command: str, status: int, message: str
+) -> None:
+    """What cannot draft is named, with what was expected and what to do."""
+    result = line.run(command)
+
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (status, message)
