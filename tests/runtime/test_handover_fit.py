@@ -1,0 +1,219 @@
+"""Whom an engine takes requests from, and what it says of what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from backend_caps.runtime import (
+    DisaggregationModeError,
+    Engine,
+    Handover,
+    HandoverMisfitError,
+    PromptError,
+    PromptStates,
+    RequestTooLongError,
+    Sampling,
+)
+from backend_caps.runtime.disaggregation.fingerprint import fingerprint
+from backend_caps.runtime.model import load_llama, random_llama
+from tests.runtime.handovers import (
+    GREEDY,
+    PROMPTS,
+    VOCAB_SIZE,
+    Way,
+    hand_over_all,
+    make_engine,
+    write_models,
+)
+
+EAGLE = Way(algorithm="EAGLE", topk=2)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the models of every engine here."""
+    return write_models(tmp_path_factory.mktemp("fit"))
+
+
+@pytest.fixture(scope="module")
+def handover(models: Path) -> Handover:
+    """Run a prompt of nine tokens where an EAGLE head drafts."""
+    return hand_over_all(models, EAGLE, PROMPTS[2:3])[0]
+
+
+@pytest.fixture(scope="module")
+def decode(models: Path) -> Engine:
+    """Make an engine that takes such a request over."""
+    return make_engine(models, EAGLE, "decode")
+
+
+def _cut(states: PromptStates) -> PromptStates:
+    return replace(states, keys=states.keys[:, :-1])
+
+
+def _halved(states: PromptStates) -> PromptStates:
+    return replace(states, values=states.values.to(torch.bfloat16))
+
+
+def _undrafted(states: PromptStates) -> PromptStates:
+    return replace(states, draft_keys=None)
+
+
+def _of_another_width(states: PromptStates) -> PromptStates:
+    return replace(states, hidden_states=torch.zeros(7))
+
+
+def _elsewhere(states: PromptStates) -> PromptStates:
+    return replace(states, topk_p=states.tensors["topk_p"].to("meta"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_cut, r"its keys have shape \(2, 8, 1, 16\) instead of \(2, 9, 1, 16\)"),
+        (_halved, r"its values are torch.bfloat16 instead of torch.float32"),
+        (_undrafted, r"it has no draft_keys"),
+        (_of_another_width, r"its hidden_states have shape \(7,\) instead of \(32,\)"),
+        (_elsewhere, r"its topk_p are on meta, and not on the host"),
+    ],
+)
+def test_states_that_do_not_fit_are_refused(
+    decode: Engine,
+    handover: Handover,
+    change: Callable[[PromptStates], PromptStates],
+    words: str,
+) -> None:
+    """What is otherwise than the engine's own is named, with what it should be."""
+    unfit = replace(handover, states=change(handover.states))
+
+    with pytest.raises(HandoverMisfitError, match=words):
+        decode.take_over(unfit)
+
+
+def test_every_misfit_is_named_at_once(decode: Engine, handover: Handover) -> None:
+    """Several faults are one error."""
+    unfit = replace(handover, states=_cut(_halved(handover.states)), model="f" * 64)
+
+    with pytest.raises(HandoverMisfitError) as caught:
+        decode.take_over(unfit)
+
+    assert len(caught.value.problems) == 3
+
+
+def test_handover_without_drafts_is_refused_where_drafts_are_wanted(
+    models: Path, decode: Engine
+) -> None:
+    """An engine that speculates does not go on where nobody has drafted."""
+    [plain] = hand_over_all(models, Way(), PROMPTS[:1])
+
+    with pytest.raises(HandoverMisfitError, match="its draft model is none, and the engine has"):
+        decode.take_over(plain)
+
+
+def test_handover_of_other_trees_is_refused(models: Path, decode: Engine) -> None:
+    """The candidates of the first drafts are as many as the engine's trees begin with."""
+    [wide] = hand_over_all(models, Way(algorithm="EAGLE", topk=4), PROMPTS[:1])
+
+    with pytest.raises(HandoverMisfitError, match=r"its topk_p have shape \(4,\) instead of \(2,"):
+        decode.take_over(wide)
+
+
+def test_handover_of_another_draft_model_is_refused(models: Path, decode: Engine) -> None:
+    """Which model drafted is told apart."""
+    [other] = hand_over_all(models, Way(algorithm="STANDALONE", topk=2), PROMPTS[:1])
+
+    with pytest.raises(HandoverMisfitError, match="its draft model is "):
+        decode.take_over(other)
+
+
+def test_handover_of_other_weights_is_refused(handover: Handover, tmp_path: Path) -> None:
+    """Models of the same shape and of other weights are told apart."""
+    random_llama(
+        tmp_path / "target",
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        seed=9,
+    )
+    decode = make_engine(tmp_path, Way(), "decode")
+
+    with pytest.raises(HandoverMisfitError, match=r"it is of model \w+, and the engine has"):
+        decode.take_over(handover)
+
+
+def test_fingerprint_is_of_the_weights(models: Path, tmp_path: Path) -> None:
+    """It is the same whenever a model is loaded, and another one for another number."""
+    target = tmp_path / "target"
+    target.mkdir()
+    weights = load_file(models / "target" / "model.safetensors")
+    weights["model.norm.weight"][0] += 1
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "config.json").write_bytes((models / "target" / "config.json").read_bytes())
+    folders = (models / "target", models / "target", target)
+
+    loaded = [load_llama(folder, "cpu") for folder in folders]
+    first, again, other = (fingerprint(model.config, model) for model in loaded)
+
+    assert (first == again, first == other) == (True, False)
+
+
+def test_refused_handover_leaves_the_engine_as_it_was(decode: Engine, handover: Handover) -> None:
+    """Nobody waits for what was refused."""
+    with pytest.raises(HandoverMisfitError):
+        decode.take_over(replace(handover, draft_model=None))
+
+    assert not decode.scheduler.has_work
+
+
+def test_token_that_the_model_does_not_have_is_refused(decode: Engine, handover: Handover) -> None:
+    """The first token of an output is checked as those of a prompt are."""
+    with pytest.raises(PromptError, match=f"holds token {VOCAB_SIZE}"):
+        decode.take_over(replace(handover, token=VOCAB_SIZE))
+
+
+def test_output_beyond_the_context_is_refused(decode: Engine, handover: Handover) -> None:
+    """What could never end is not begun."""
+    with pytest.raises(RequestTooLongError, match="max_new_tokens=400"):
+        decode.take_over(replace(handover, sampling=Sampling(max_new_tokens=400)))
+
+
+ASKED: dict[str, Callable[[Engine, Handover], object]] = {
+    "generate": lambda engine, _: engine.generate([[1]]),
+    "submit": lambda engine, _: engine.submit([1], GREEDY),
+    "hand_over": lambda engine, _: engine.hand_over([[1]], GREEDY),
+    "take_over": lambda engine, own: engine.take_over(own),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "expected"),
+    [
+        ("prefill", "generate", "null"),
+        ("prefill", "submit", "null"),
+        ("prefill", "take_over", "decode"),
+        ("decode", "generate", "null"),
+        ("decode", "submit", "null"),
+        ("decode", "hand_over", "prefill"),
+        ("null", "hand_over", "prefill"),
+        ("null", "take_over", "decode"),
+    ],
+)
+def test_engine_refuses_the_other_ones_part(
+    models: Path, handover: Handover, mode: str, asked: str, expected: str
+) -> None:
+    """Each mode does its own part, and the error names the mode that does the rest."""
+    engine = make_engine(models, Way(), mode)
+    words = (
+        f"{asked} was asked of an engine of --disaggregation-mode {mode}; one of mode {expected}"
+    )
+
+    with pytest.raises(DisaggregationModeError, match=words):
+        ASKED[asked](engine, handover)
