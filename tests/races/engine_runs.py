@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from operator import attrgetter, gt
 from pathlib import Path
 from weakref import WeakSet
@@ -122,7 +123,15 @@ def trace_of(case: Case) -> Trace:
     return Trace.drawn(case.seed, replays=replays)
 
 
-def oracle(trace: Trace, folder: Path) -> list[list[int]]:
+def prepare(trace: Trace, folder: Path) -> None:
+    """Run what a trace is compared with: before a mutant takes the place of code."""
+    oracle(trace, folder)
+    if trace.speculation is not None:
+        oracle_of_drafts(trace, folder)
+
+
+@cache
+def oracle(trace: Trace, folder: Path) -> Sequence[Sequence[int]]:
     """Return each request's tokens, by the plain loop on the CPU, a token a step."""
     return [request.output for request in _run_plain(trace, folder)]
 
@@ -132,6 +141,7 @@ def num_retractions(trace: Trace, folder: Path) -> int:
     return sum(request.num_retractions for request in _run_plain(trace, folder))
 
 
+@cache
 def oracle_of_drafts(trace: Trace, folder: Path) -> Accepts:
     """Return what steps accept, by the plain loop on the CPU, where all that is asked has room."""
     accepts = Accepts()

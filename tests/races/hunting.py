@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import count, islice
 from pathlib import Path
 
 from backend_caps.conformance.simulator.policies import OrderPolicy, Schedule
 from tests.races.cases import Case, Fault, Program
 from tests.races.catches import Catch, Catches
-from tests.races.mutation import Mutant, mutated
-from tests.races.running import run_case
+from tests.races.mutation import Mutant
+from tests.races.running import run_mutated
 
 _STARVED = (1, 3, 4, 5, 0)
 """Schedule, host copy, then the streams that loops and relay add, and the default one."""
@@ -28,8 +29,11 @@ _NUM_STREAMS = {
     Program.MIXED: 5,
     Program.RECEIVES: 5,
     Program.CAPTURES: 2,
+    Program.HANDOVERS: 10,
 }
-"""Streams of a loop, the default one included; an engine has four, and more."""
+"""Streams of a program, the default one included; an engine has four, and more."""
+_SMALL = frozenset({Program.SPECULATIVE, Program.MIXED, Program.RECEIVES, Program.CAPTURES})
+"""Programs without an engine, which take little time."""
 _NUM_EXACT = 2
 """Of four speculative loops, those whose relay adds a stream of its own."""
 _PROGRAMS = (
@@ -38,6 +42,7 @@ _PROGRAMS = (
     ("backend_caps/runtime/pipeline/received", (Program.RECEIVES,)),
     ("backend_caps/runtime/pipeline/profile", (Program.PROFILES,)),
     ("backend_caps/runtime/speculative/", (Program.DRAFTS,)),
+    ("backend_caps/runtime/disaggregation/", (Program.HANDOVERS,)),
     ("backend_caps/runtime/engine", (Program.ENDS, Program.REPLAYS, Program.ENGINE)),
     ("backend_caps/runtime/", (Program.REPLAYS, Program.ENGINE)),
 )
@@ -58,11 +63,12 @@ def hunt(mutant: Mutant, folder: Path, first_seed: int = 0) -> Catches:
     plain = _cases(mutant, first_seed)
     # What orders what hardly depends on when it runs, so one schedule is enough.
     checked = _checked_cases(mutant, first_seed)
-    with mutated(mutant):
-        return Catches(
-            by_effect=_first(islice(plain, _MOST_RUNS), set(Fault) - {Fault.RACE}, folder),
-            by_sanitizer=_first(islice(checked, _MOST_CHECKED_RUNS), {Fault.RACE}, folder),
-        )
+    num_checked = _MOST_CHECKED_RUNS if mutant.kind.is_about_streams else 0
+    effects = frozenset(Fault) - {Fault.RACE}
+    return Catches(
+        by_effect=_first(mutant, islice(plain, _MOST_RUNS), effects, folder),
+        by_sanitizer=_first(mutant, islice(checked, num_checked), {Fault.RACE}, folder),
+    )
 
 
 def schedules_of(program: Program, seed: int) -> tuple[Schedule, ...]:
@@ -76,14 +82,18 @@ def schedules_of(program: Program, seed: int) -> tuple[Schedule, ...]:
 
 def programs_of(mutant: Mutant) -> tuple[Program, ...]:
     """List the programs that reach a mutant's code, and in which nothing else protects it."""
-    return next(programs for folder, programs in _PROGRAMS if mutant.file.startswith(folder))
+    by_file = (programs for folder, programs in _PROGRAMS if mutant.file.startswith(folder))
+    return mutant.programs or next(by_file)
 
 
 def _cases(mutant: Mutant, first_seed: int) -> Iterator[Case]:
     for seed in count(first_seed):
         for program in programs_of(mutant):
-            is_small = program in _NUM_STREAMS
-            for schedule in schedules_of(program, seed)[: None if is_small else _NUM_LARGE]:
+            schedules = schedules_of(program, seed)
+            num_schedules = len(schedules) if program in _SMALL else _NUM_LARGE
+            if not mutant.kind.is_about_streams:
+                num_schedules = 1  # it is wrong under each of them
+            for schedule in schedules[:num_schedules]:
                 yield Case(program=program, seed=seed, schedule=schedule)
 
 
@@ -93,9 +103,11 @@ def _checked_cases(mutant: Mutant, first_seed: int) -> Iterator[Case]:
             yield Case(program=program, seed=seed, schedule=SCHEDULES[0], checks_races=True)
 
 
-def _first(cases: Iterable[Case], faults: set[Fault], folder: Path) -> Catch | None:
+def _first(
+    mutant: Mutant, cases: Iterable[Case], faults: AbstractSet[Fault], folder: Path
+) -> Catch | None:
     for num_runs, case in enumerate(cases, start=1):
-        for finding in run_case(case, folder):
+        for finding in run_mutated(mutant, case, folder):
             if finding.fault in faults:
                 return Catch(case=case, fault=finding.fault, num_runs=num_runs)
     return None

@@ -36,3 +36,8 @@ class Sample:
     def total(self) -> int:
         """Return a number that two expressions make."""
         return sum((10, 20), start=3)
+
+    @property
+    def number(self) -> int:
+        """A number."""
+        return 5

@@ -20,6 +20,7 @@ from types import CodeType, FunctionType
 from typing import TypeVar, cast
 
 from backend_caps.errors import BackendCapsError
+from tests.races.cases import Program
 
 _Node = TypeVar("_Node", bound=ast.AST)
 
@@ -39,6 +40,19 @@ class Kind(Enum):
     """The scheduler writes what the running forward still reads."""
     SYNCHRONIZE = "synchronize"
     """The whole device is not waited for."""
+    BOUND = "bound"
+    """The host counts on less than the device may do."""
+    STALE = "stale"
+    """A value is of another step, request or stay than whoever reads it."""
+    ORDER = "order"
+    """Something comes before what it has to follow."""
+    PLACE = "place"
+    """Something stands beside where it is read."""
+
+    @property
+    def is_about_streams(self) -> bool:
+        """Whether it changes what is ordered, and not only what is computed."""
+        return self not in {Kind.BOUND, Kind.STALE, Kind.ORDER, Kind.PLACE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +70,8 @@ class Mutant:
     replacement: str = "pass"
     protects: str
     """What goes wrong without it."""
+    programs: tuple[Program, ...] = ()
+    """What reaches it, where that does not follow from the file."""
 
     @property
     def module(self) -> str:
@@ -104,6 +120,8 @@ def find_function(mutant: Mutant) -> FunctionType:
     found = reduce(lambda owner, name: vars(owner)[name], names, module)
     if isinstance(found, classmethod | staticmethod):
         found = found.__func__
+    if isinstance(found, property):
+        found = found.fget
     return cast("FunctionType", inspect.unwrap(cast("Callable[..., object]", found)))
 
 

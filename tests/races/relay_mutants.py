@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from tests.races.cases import Program
 from tests.races.mutation import Kind, Mutant
+
+_DRAFTS = (Program.DRAFTS,)
+"""The engine itself, where it shows what a loop with a made-up worker does not have."""
 
 _MAP = (
     Mutant(
@@ -37,6 +41,16 @@ if self.speculative:
 self._seq_lens.store(as_int64(req_pool_indices), seq_lens)
 """,
         protects="lengths, from being read while they are published",
+    ),
+    Mutant(
+        name="publish is recorded where it is made",
+        kind=Kind.RECORD,
+        file="backend_caps/relay/future_map.py",
+        function="FutureMap.publish",
+        source="self._published.record(self.streams.current_stream())",
+        replacement="self._published.record(self.streams.private_stream())",
+        protects="lengths, from a second producer that records the event ahead of the first",
+        programs=_DRAFTS,
     ),
     Mutant(
         name="schedule waits for publish",

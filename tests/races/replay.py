@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 
 import click
 import torch
 
 from tests.races.cases import Case, Program
 from tests.races.engine_runs import trace_of
+from tests.races.handover_runs import handed_trace
 from tests.races.mutants import mutant_named
-from tests.races.mutation import mutated
-from tests.races.running import run_raising
+from tests.races.running import run_mutated, run_raising
 from tests.races.setting import model_folder
 
 
@@ -24,9 +23,14 @@ def main(words: tuple[str, ...], mutant: str | None) -> None:
     case = Case.parse(" ".join(words))
     if case.program in {Program.ENGINE, Program.REPLAYS, Program.DRAFTS, Program.ENDS}:
         click.echo(repr(trace_of(case)))
-    change = nullcontext() if mutant is None else mutated(mutant_named(mutant))
-    with model_folder() as folder, change:
-        found = run_raising(case, folder)
+    if case.program is Program.HANDOVERS:
+        click.echo(repr(handed_trace(case.seed)))
+    with model_folder() as folder:
+        found = (
+            run_raising(case, folder)
+            if mutant is None
+            else run_mutated(mutant_named(mutant), case, folder)
+        )
     click.echo("\n".join(map(str, found)) or "clean")
     sys.exit(1 if found else 0)
 

@@ -12,10 +12,13 @@ from backend_caps.errors import BackendCapsError
 from tests.races.capture_runs import run_captures
 from tests.races.cases import Case, Fault, Finding, Program
 from tests.races.ended_runs import run_ended
-from tests.races.engine_runs import EndlessError, run_engine
+from tests.races.engine_runs import EndlessError, prepare, run_engine, trace_of
+from tests.races.handover_runs import handed_trace, run_handovers
 from tests.races.mixed_loop import run_mixed
+from tests.races.mutation import Mutant, mutated
 from tests.races.profiled_runs import run_profiled
 from tests.races.speculative_loop import run_speculative
+from tests.races.traces import Trace
 
 
 def run_case(case: Case, folder: Path) -> tuple[Finding, ...]:
@@ -31,8 +34,17 @@ def run_case(case: Case, folder: Path) -> tuple[Finding, ...]:
         return (Finding(fault=Fault.ENDLESS, what=str(error)),)
     except SimDeviceError as error:
         return (Finding(fault=Fault.DEVICE, what=error.message),)
-    except (AssertionError, BackendCapsError, IndexError, RuntimeError, ValueError) as error:
+    except (AssertionError, BackendCapsError, LookupError, RuntimeError, ValueError) as error:
         return (Finding(fault=Fault.HOST, what=f"{type(error).__name__}: {error}"),)
+
+
+def run_mutated(mutant: Mutant, case: Case, folder: Path) -> tuple[Finding, ...]:
+    """Run a case with a mutant in place, beside what the code as it is makes of it."""
+    trace = _compared(case)
+    if trace is not None:
+        prepare(trace, folder)
+    with mutated(mutant):
+        return run_case(case, folder)
 
 
 def run_raising(case: Case, folder: Path) -> tuple[Finding, ...]:
@@ -41,10 +53,22 @@ def run_raising(case: Case, folder: Path) -> tuple[Finding, ...]:
         return _run(case, folder)
 
 
+def _compared(case: Case) -> Trace | None:
+    match case.program:
+        case Program.ENGINE | Program.REPLAYS | Program.DRAFTS:
+            return trace_of(case)
+        case Program.HANDOVERS:
+            return handed_trace(case.seed)
+        case _:
+            return None
+
+
 def _run(case: Case, folder: Path) -> tuple[Finding, ...]:
     match case.program:
         case Program.ENGINE | Program.REPLAYS | Program.DRAFTS:
             return run_engine(case, folder)
+        case Program.HANDOVERS:
+            return run_handovers(case, folder)
         case Program.SPECULATIVE:
             return run_speculative(case)
         case Program.MIXED | Program.RECEIVES:

@@ -6,6 +6,7 @@ import pytest
 
 from backend_caps.conformance.simulator.policies import OrderPolicy
 from tests.races.cases import Case
+from tests.races.engine_runs import trace_of
 from tests.races.traces import Trace
 
 
@@ -15,6 +16,14 @@ def test_case_is_what_its_line_says(seed: int) -> None:
     case = Case.drawn(seed)
 
     assert Case.parse(str(case)) == case
+
+
+def test_drafting_case_is_of_a_trace_that_drafts() -> None:
+    """What is drawn with speculation says so in its line, and its trace has it."""
+    case = Case.drafting(4)
+
+    assert str(case).startswith("drafts 4 ")
+    assert trace_of(case).speculation is not None
 
 
 def test_case_line_with_another_end_is_refused() -> None:

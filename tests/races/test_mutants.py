@@ -11,9 +11,9 @@ import pytest
 from tests.races.cases import Case
 from tests.races.catches import read_catches
 from tests.races.mutants import MUTANTS, REDUNDANT
-from tests.races.mutation import Kind, Mutant, mutated, mutated_code
+from tests.races.mutation import Kind, Mutant, mutated_code
 from tests.races.page import mutants_table
-from tests.races.running import run_case
+from tests.races.running import run_case, run_mutated
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERING = frozenset(
@@ -68,8 +68,7 @@ def test_mutant_is_shown(mutant: Mutant, folder: Path) -> None:
     catch = read_catches()[mutant.name].first
     assert catch is not None
 
-    with mutated(mutant):
-        findings = run_case(catch.case, folder)
+    findings = run_mutated(mutant, catch.case, folder)
 
     assert catch.fault in {finding.fault for finding in findings}, RENEW
 

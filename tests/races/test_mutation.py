@@ -55,6 +55,14 @@ def test_mutant_replaces_an_argument_of_a_decorated_function() -> None:
     assert total == 34
 
 
+def test_mutant_replaces_what_a_property_returns() -> None:
+    """A property's own function is changed."""
+    with mutated(sample_mutant("number", "5", "6")):
+        number = Sample().number
+
+    assert number == 6
+
+
 def test_mutant_is_taken_back() -> None:
     """After an error too, the function is what it was."""
     sample = Sample()

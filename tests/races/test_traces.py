@@ -7,16 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.simulator.policies import OrderPolicy
+from backend_caps.runtime.speculative.settings import Algorithm
 from tests.races.cases import Case, Program
-from tests.races.engine_runs import num_retractions, trace_of
+from tests.races.engine_runs import num_retractions, oracle_of_drafts, trace_of
 from tests.races.hunting import schedules_of
 from tests.races.running import run_case
 from tests.races.traces import Backends, Trace
 
-PLAIN = [Case.drawn(seed) for seed in range(30)]
-DRAFTS = [Case.drafting(seed) for seed in range(30)]
-CASES = [*PLAIN, *DRAFTS]
+PLAIN = [Case.drawn(seed) for seed in range(24)]
+DRAFTS = [Case.drafting(seed) for seed in range(32)]
+HANDED = [
+    Case.parse(line)
+    for line in (
+        "handovers 1 starve:4",
+        "handovers 3 random:3 check_races",
+        "handovers 8 lazy",
+        "handovers 11 starve:2 check_races",
+    )
+]
+CASES = [*PLAIN, *DRAFTS, *HANDED]
+DRAWN = [trace_of(case) for case in (*PLAIN, *DRAFTS)]
 LOOPS = [
     Case(program=program, seed=seed, schedule=schedule, checks_races=bool((seed + place) % 2))
     for program, seeds in (
@@ -75,21 +87,55 @@ def test_traces_have_every_policy() -> None:
         pytest.param(lambda t: not t.pinned, id="nothing is pinned"),
         pytest.param(lambda t: t.page_size == 16, id="pages are long"),
         pytest.param(lambda t: t.backends is Backends.PAIR, id="two backends"),
+        *(
+            pytest.param(lambda t, own=own: _drafts(t, own), id=f"drafts of {own.value}")
+            for own in Algorithm
+        ),
+        *(
+            pytest.param(
+                lambda t, own=own: t.speculation and t.speculation.host_seq_lens is own,
+                id=f"host lengths are {own.value}",
+            )
+            for own in HostSeqLens
+        ),
+        pytest.param(lambda t: t.speculation and t.speculation.settings.topk > 1, id="trees"),
+        pytest.param(lambda t: t.speculation and t.replayed, id="verifies are replayed"),
+        pytest.param(lambda t: t.speculation and t.mixed, id="mixed rows of drafts"),
+        pytest.param(lambda t: t.speculation and t.speculation.two_batch, id="halves of batches"),
     ],
 )
 def test_traces_have_every_feature(happens: Callable[[Trace], object]) -> None:
     """Each thing that may happen to an engine happens in several traces of this file."""
-    traces = [trace_of(case) for case in CASES]
-
-    count = sum(bool(happens(trace)) for trace in traces)
+    count = sum(bool(happens(trace)) for trace in DRAWN)
 
     assert count >= 3
 
 
 def test_traces_retract(folder: Path) -> None:
     """KV caches of these traces are small enough for requests to be retracted."""
-    traces = [trace_of(case) for case in CASES]
+    traces = [trace_of(case) for case in PLAIN]
 
     num_retracting = sum(bool(num_retractions(trace, folder)) for trace in traces)
 
     assert num_retracting >= 3
+
+
+def test_traces_accept_and_refuse(folder: Path) -> None:
+    """Steps of these traces accept nothing of their drafts, some, and all."""
+    traces = [trace_of(case) for case in DRAFTS[:12]]
+
+    kept = {share for trace in traces for share in _shares_accepted(trace, folder)}
+
+    assert {0, 1} < kept
+
+
+def _drafts(trace: Trace, algorithm: Algorithm) -> bool:
+    return trace.speculation is not None and trace.speculation.settings.algorithm is algorithm
+
+
+def _shares_accepted(trace: Trace, folder: Path) -> set[float]:
+    """List how much of their drafts' depth steps accept."""
+    assert trace.speculation is not None, "it drafts"
+    counts = oracle_of_drafts(trace, folder).counts.values()
+    depth = trace.speculation.settings.num_steps
+    return {(count - 1) / depth for of_request in counts for count in of_request.values()}
