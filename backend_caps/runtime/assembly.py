@@ -63,11 +63,7 @@ def assemble(
     Raises:
         BackendCapsError: a folder, the plan or an option cannot be served.
     """
-    settings = SpecSettings.from_flags(plan.flags)
-    if draft_model_path is not None and (settings is None or not settings.has_draft_model):
-        raise UnusedDraftModelError(
-            path=str(draft_model_path), algorithm=plan.flags.speculative_algorithm
-        )
+    settings = _settings(plan, draft_model_path)
     lookahead = 0 if settings is None else settings.lookahead
     model = load_llama(
         model_path,
@@ -121,20 +117,31 @@ def assemble(
             num_slots_behind=0 if settings is None else settings.prompt_slots,
         ),
         stepping=stepping,
-        caches=None
-        if plan.flags.disaggregation_mode == "null"
-        else _caches(settings, model, memory, pools, stepping),
+        caches=_caches(plan, settings, model, memory, pools, stepping),
     )
 
 
+def _settings(plan: Plan, draft_model_path: str | Path | None) -> SpecSettings | None:
+    """Read how the engine speculates, and whether anybody runs the draft model."""
+    settings = SpecSettings.from_flags(plan.flags)
+    if draft_model_path is not None and (settings is None or not settings.has_draft_model):
+        raise UnusedDraftModelError(
+            path=str(draft_model_path), algorithm=plan.flags.speculative_algorithm
+        )
+    return settings
+
+
 def _caches(
+    plan: Plan,
     settings: SpecSettings | None,
     model: LlamaModel,
     memory: RequestMemory,
     pools: Pools,
     stepping: Stepping,
-) -> PromptCaches:
-    """Say where prompts leave what they leave, and of which models it is."""
+) -> PromptCaches | None:
+    """Say where prompts leave what they leave, and of which models it is, where it crosses."""
+    if plan.flags.disaggregation_mode == "null":
+        return None
     draft = stepping.draft_model
     return PromptCaches(
         memory=memory,

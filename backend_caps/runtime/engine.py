@@ -18,7 +18,6 @@ from backend_caps.resolution.uses import Use
 from backend_caps.runtime.assembly import assemble
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.handover import Handover
-from backend_caps.runtime.disaggregation.outgoing import Outgoing
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
 from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
 from backend_caps.runtime.pipeline import (
@@ -235,21 +234,7 @@ class Engine:
         first = replace(sampling, max_new_tokens=1)
         checked = [self._checked(prompt, first) for prompt in token_ids]
         requests = [self._enter(prompt, first) for prompt in checked]
-        return self._handovers(requests, sampling, outgoing)
-
-    def _handovers(
-        self, requests: Sequence[Request], sampling: Sampling, outgoing: Outgoing
-    ) -> Generator[Handover]:
-        """Run steps until each prompt has run; those that have not at the end are given up."""
-        try:
-            for request in requests:
-                while not request.is_finished:
-                    self.step()
-                yield outgoing.received(request, sampling)
-        finally:
-            for request in requests:
-                self.abort(request)
-                outgoing.drop(request)
+        return outgoing.handovers(requests, sampling, step=self.step, abort=self.abort)
 
     def take_over(self, handover: Handover) -> Request:
         """Take in a request whose prompt another engine ran; `step` runs the rest.

@@ -7,6 +7,7 @@ own, so that no step's tokens wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -83,6 +84,32 @@ class Outgoing:
             copied.record(self._transfer)
         self._crossings[request] = _Crossing(on_host, copied)
 
+    def handovers(
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        step: Callable[[], object],
+        abort: Callable[[Request], None],
+    ) -> Generator[Handover]:
+        """Return what each prompt left, as soon as it has run.
+
+        Args:
+            requests: of one token each; those that have not run at the end are given up.
+            sampling: of their whole outputs.
+            step: runs the engine's next step.
+            abort: gives a request up.
+        """
+        try:
+            for request in requests:
+                while not request.is_finished:
+                    step()
+                yield self.received(request, sampling)
+        finally:
+            for request in requests:
+                abort(request)
+                self._crossings.pop(request, None)
+
     def received(self, request: Request, sampling: Sampling) -> Handover:
         """Return what another engine goes on from.
 
@@ -102,10 +129,6 @@ class Outgoing:
             model=self._caches.model,
             draft_model=self._caches.draft_model,
         )
-
-    def drop(self, request: Request) -> None:
-        """Forget what nobody asks for any more; it may be under way."""
-        self._crossings.pop(request, None)
 
     def _with_draft_state(self, states: PromptStates, row: Tensor) -> PromptStates:
         """Add what a draft model left in the relay, as the next step would find it.
