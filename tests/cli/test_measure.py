@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
+from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.conformance.measuring import NotMeasuredError, measured_levels
 from backend_caps.report.measure_documents import LevelDocument, MeasureDocument
 from tests.cli.conftest import CommandLine
@@ -168,7 +168,7 @@ def test_measure_shows_the_explanation_first(line: CommandLine) -> None:
         pytest.param(
             "--attention-backend torch_native --speculative-algorithm EAGLE3 "
             "--speculative-eagle-topk 2 --speculative-num-steps 2",
-            "backend 'torch_native' got a batch with a tree mask",
+            "the plan cannot run here: --speculative-eagle-topk",
             id="a tree for a backend of chains",
         ),
     ],
@@ -267,6 +267,24 @@ def test_measured_models_have_the_head_size_that_is_known() -> None:
     levels = measured_levels(source)
 
     assert levels.measured[HostSeqLens.NONE].counts.num_host_waits == 8
+
+
+def test_measured_levels_keep_other_overrides() -> None:
+    """A level that was put in place of the plan's is the plan's own, under either of its names."""
+    plan = _plan(OPTED_OUT)
+    override = Capabilities(needs_cpu_seq_lens=True, sync_free_prepare=False)
+    raised = resolve(plan.uses, plan.flags, policy="quiet", unsafe_override=override)
+
+    levels = measured_levels(raised)
+
+    assert levels.own is HostSeqLens.EXACT
+    assert {*levels.measured} == {*HostSeqLens}
+
+
+def test_measured_levels_refuse_a_model_that_cannot_be_made() -> None:
+    """A head size that no model here can have is told, and is no traceback."""
+    with pytest.raises(NotMeasuredError, match="head_dim is 7"):
+        measured_levels(_plan(OPTED_OUT, Facts(head_size=7)))
 
 
 def test_measured_levels_refuse_what_no_engine_runs() -> None:

@@ -7,12 +7,12 @@ backend's need: the row below it says what the rule costs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 
-from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import SPELLINGS, Capabilities, HostSeqLens
 from backend_caps.conformance.measuring.errors import NotMeasuredError
 from backend_caps.conformance.measuring.models import ModelSizes, SmallModels, small_models
 from backend_caps.conformance.measuring.steady import SteadySteps, steady_steps
@@ -25,6 +25,8 @@ from backend_caps.runtime.speculative.settings import SpecSettings
 
 _VOCAB = 128
 """Tokens of the small models: twice as many as the widest tree of any backend here."""
+_LONGEST = 1 << 20
+"""Their longest context, of which a run takes what it needs."""
 _UNNAMED = (
     "no flag names the attention backend of every forward, and nobody runs here what an engine "
     "picks by itself; one whose code is installed was expected. Name it with --attention-backend."
@@ -63,7 +65,8 @@ def measured_levels(plan: Plan) -> Levels:
     own = plan["host_seq_lens"].value
     assert isinstance(own, HostSeqLens), "a plan's level is one of the scale"
     levels = [level for level in HostSeqLens if plan.relays_speculation and level is not own]
-    with _models(plan) as models:
+    with ExitStack() as stack:
+        models = _models(plan, stack)
         measured = {own: _measured(plan, models)}
         left_out = []
         for level in levels:
@@ -78,23 +81,25 @@ def measured_levels(plan: Plan) -> Levels:
     return Levels(own=own, measured=measured, left_out=tuple(left_out))
 
 
-def _models(plan: Plan) -> AbstractContextManager[SmallModels]:
+def _models(plan: Plan, stack: ExitStack) -> SmallModels:
     """Make models that suit what is known of the server's own."""
     if any(use.backend == ENGINE_DEFAULT for use in plan.uses):
         raise NotMeasuredError(problem=_UNNAMED)
-    try:
-        settings = SpecSettings.from_flags(plan.flags)
-    except BackendCapsError as error:
-        raise NotMeasuredError(problem=str(error)) from error
     facts = plan.facts
     sizes = ModelSizes(
         vocab_size=_VOCAB,
         num_heads=2,
         num_kv_heads=1,
         head_size=facts.head_size or 16,
+        max_position_embeddings=_LONGEST,
         dtype=_DTYPES.get(facts.dtype or "", torch.float32),
     )
-    return small_models(None if settings is None else settings.algorithm, sizes=sizes)
+    try:
+        settings = SpecSettings.from_flags(plan.flags)
+        algorithm = None if settings is None else settings.algorithm
+        return stack.enter_context(small_models(algorithm, sizes=sizes))
+    except (BackendCapsError, ExceptionGroup) as error:
+        raise NotMeasuredError(problem=str(error)) from error
 
 
 def _measured(plan: Plan, models: SmallModels) -> SteadySteps:
@@ -110,7 +115,8 @@ def _measured(plan: Plan, models: SmallModels) -> SteadySteps:
 
 def _at(plan: Plan, level: HostSeqLens) -> Plan:
     """Resolve the plan once more, with another level in the place of its own."""
-    overrides = {**dict(plan.overrides), "host_seq_lens": level}
+    own = {name: value for name, value in plan.overrides if name not in SPELLINGS}
+    overrides = {**own, "host_seq_lens": level}
     return resolve(
         plan.uses,
         plan.flags,
