@@ -68,10 +68,9 @@ def explain(
         return
     # Loads torch, which an explanation alone does not.
     from backend_caps.cli.measure import measure_document  # noqa: PLC0415
-    from backend_caps.report.measure_results import RESULTS  # noqa: PLC0415
     from backend_caps.report.measure_views import measured_view  # noqa: PLC0415
 
-    found = measure_document(plan, document, request, results or RESULTS)
+    found = measure_document(plan, document, request, results)
     costs = () if found.measured is None else measured_view(found.measured, document)
     request.show(found, chain(explained, costs))
     if found.problem is not None:

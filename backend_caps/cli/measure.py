@@ -31,7 +31,7 @@ from backend_caps.runtime.speculative.settings import SpecSettings
 
 
 def measure_document(
-    plan: Plan, document: PlanDocument, request: Request, results: Path
+    plan: Plan, document: PlanDocument, request: Request, results: Path | None
 ) -> MeasureDocument:
     """Run the plan's configuration, and write down what its steps cost, or why it cannot run.
 

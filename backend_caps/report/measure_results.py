@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.measure_documents import Level, TimeDocument
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
-"""Where a checkout keeps them; an installed package has none."""
+_CHECKOUT = Path(__file__).resolve().parents[2]
 _LEVELS: tuple[Level, ...] = ("none", "upper_bound", "exact")
 
 
@@ -50,12 +49,20 @@ class _Result(BaseModel):
     rows: tuple[_Row, ...]
 
 
-def stored_times(folder: Path) -> list[TimeDocument]:
+def stored_times(folder: Path | None) -> list[TimeDocument]:
     """Read what the mirror cost a step on GPUs: our relay's sides of each comparison.
+
+    Args:
+        folder: where results are; None is where a checkout keeps them, and an installed package
+            has none.
 
     Raises:
         GpuResultError: a file is no result.
     """
+    if folder is None:
+        if not (_CHECKOUT / "pyproject.toml").exists():
+            return []
+        folder = _CHECKOUT / "benchmarks" / "results"
     return [time for path in sorted(folder.glob("*.json")) for time in _times(path)]
 
 

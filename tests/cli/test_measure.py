@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.conformance.measuring import NotMeasuredError, measured_levels
+from backend_caps.report import measure_results
 from backend_caps.report.measure_documents import LevelDocument, MeasureDocument
+from benchmarks.gpu import Timing
 from tests.cli.conftest import CommandLine
 
 PADDED = "--attention-backend torch_padded"
@@ -38,17 +41,18 @@ def build(site):
 """
 """A backend that declares nothing of the host, and asks the device for a number."""
 FAILS = re.sub("assert .*", "raise ValueError('no such batch')", ASKS)
-ROW = {"batch_size": 32, "step_us": 812.4, "host_wait_us": 41.6, "lengths_us": 12.5}
-RESULT = {
-    "benchmark": "gpu",
-    "device": "cuda",
-    "hardware": "NVIDIA H200",
-    "rows": [
-        {"comparison": "mirror 4096", "side": "exact", "ratio": 1.0, **ROW},
-        {"comparison": "mirror 4096", "side": "sglang exact", **ROW},
-        {"comparison": "loops", "side": "plain eager", **ROW},
-    ],
-}
+OURS = Timing(
+    comparison="mirror 4096",
+    side="exact",
+    batch_size=32,
+    step_us=812.4,
+    ratio=1.0,
+    host_wait_us=41.6,
+    lengths_us=12.5,
+)
+ROWS = (OURS, replace(OURS, side="sglang exact"), replace(OURS, comparison="loops"))
+RESULT = {"benchmark": "gpu", "hardware": "NVIDIA H200", "rows": [asdict(row) for row in ROWS]}
+"""As `make gpu` writes one: by our relay, by SGLang's, and of another comparison."""
 
 
 @pytest.fixture
@@ -315,6 +319,15 @@ def test_measure_takes_no_times_of_a_rehearsal(line: CommandLine, tmp_path: Path
 
     assert document.measured is not None
     assert document.measured.times == []
+
+
+def test_installed_package_has_no_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Beside an installed package lies no checkout, so whatever else lies there is not read."""
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "results" / "alien.json").write_text("{}")
+    monkeypatch.setattr(measure_results, "_CHECKOUT", tmp_path)
+
+    assert measure_results.stored_times(None) == []
 
 
 def test_measure_refuses_a_result_that_is_none(line: CommandLine, tmp_path: Path) -> None:
