@@ -47,12 +47,14 @@ def _checked_relays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_retracted_requests_end_with_the_tokens_of_transformers(targets: Targets, way: Way) -> None:
     """A KV cache so small that requests are taken out and computed anew changes no token."""
     engine, target = make_engine(targets, way, options=BARELY), targets.of(way.algorithm)
-    requests = [submit(engine, job) for job in target.jobs]
+    # Short prompts are let in together, and have no room to grow.
+    shortest = sorted(range(len(target.jobs)), key=lambda place: len(target.jobs[place].prompt))
+    requests = [submit(engine, target.jobs[place]) for place in shortest]
 
     engine.drain()
 
-    assert num_retractions(requests) > 1
-    assert [request.output for request in requests] == target.tokens
+    assert num_retractions(requests) > 0
+    assert [own.output for own in requests] == [target.tokens[place] for place in shortest]
     assert leaks(engine) == (0, 0)
 
 
@@ -67,10 +69,10 @@ def test_churn_changes_no_speculated_token(
     """Whoever comes or is given up meanwhile: tokens stay right, up to where one was given up."""
     engine, target = make_engine(targets, way, options=options), targets.of(way.algorithm)
 
-    requests = run_with_churn(engine, target.jobs[:24], seed=1)
+    requests = run_with_churn(engine, target.jobs, seed=1)
 
     assert any(own.output for own in requests if is_aborted(own))
-    assert [own.output for own in requests] == up_to_aborts(requests, target.tokens[:24])
+    assert [own.output for own in requests] == up_to_aborts(requests, target.tokens)
     assert leaks(engine) == (0, 0)
 
 
