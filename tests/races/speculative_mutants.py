@@ -146,16 +146,6 @@ for source, target in reversed(list(zip(sources.split(1), targets.split(1), stri
         replacement="0",
         protects="the keys of the first token behind a prompt that fills its pages",
     ),
-    Mutant(
-        name="prompts leave pages for drafts",
-        kind=Kind.BOUND,
-        file="backend_caps/runtime/scheduler.py",
-        function="Scheduler._num_pages_kept",
-        source="sum(max(1, own) for own in missing)",
-        replacement="len(rows)",
-        protects="a mixed step, from pages that run out under it",
-        programs=_DRAFTS,
-    ),
 )
 
 _LENGTHS = (
