@@ -12,7 +12,9 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.spelling import AUTO
+from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay.streams import DeviceStreams
+from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
@@ -150,8 +152,31 @@ def check_fit(
     if draft is not None:
         own = replace(plan, uses=tuple(use for use in plan.uses if use.role in _DRAFTING))
         misfits += _misfits(own, draft, model.dtype, streams)
+    misfits += _blind_in_mixed_steps(plan)
     if misfits:
         raise UnfitBackendError(problems=tuple(dict.fromkeys(misfits)))
+
+
+def _blind_in_mixed_steps(plan: Plan) -> Iterator[str]:
+    """Say whose prefill would get rows of which the host knows too little.
+
+    A prompt's lengths are the scheduler's, so a plan asks no prefill backend what it reads. With
+    speculation a mixed step has rows of which the relay alone has the lengths.
+    """
+    if not (plan.flags.enable_mixed_chunk and plan.relays_speculation):
+        return
+    situation = plan.flags.situation(plan.facts)
+    for use in plan.uses:
+        cause = cause_of_use(use, "host_seq_lens", situation)
+        if use.phase is not Phase.PREFILL or cause is None:
+            continue
+        needed = cause.value
+        assert isinstance(needed, HostSeqLens), "a use's level is one of the scale"
+        if plan.host_seq_lens < needed:
+            yield (
+                f"backend {use.backend!r} runs mixed steps with speculative rows and needs "
+                f"host_seq_lens {needed.value!r}; the plan has {plan.host_seq_lens.value!r}."
+            )
 
 
 def _misfits(

@@ -67,6 +67,21 @@ def test_trees_are_refused_for_a_backend_of_chains(folders: tuple[Path, Path], s
         Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
+def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
+    folders: tuple[Path, Path],
+) -> None:
+    """A prefill backend that reads lengths on the host gets no rows that have none there."""
+    target, draft = folders
+    mixed = ("--disable-piecewise-cuda-graph", "--enable-mixed-chunk")
+    routed = ("--speculative-attention-mode", "decode")
+    drafted = ("--speculative-draft-attention-backend", "torch_padded")
+    prefill = ("--prefill-attention-backend", "torch_native")
+    plan = plan_of(*STANDALONE, *mixed, *routed, *drafted, *prefill)
+
+    with pytest.raises(UnfitBackendError, match="'torch_native' runs mixed steps with speculative"):
+        Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+
+
 def test_more_branches_than_tokens_are_refused(folders: tuple[Path, Path]) -> None:
     """A node has no more children than the vocabulary has tokens."""
     target, draft = folders
