@@ -1,6 +1,6 @@
 """What a prompt leaves behind: all that its next step reads, in memory of its own.
 
-Shapes: T tokens of the prompt, Td of them in a draft model's cache, N layers and Nd of the draft,
+Shapes: T tokens of the prompt, Td of them in a draft model's cache, N layers and M of the draft,
 Hk key and value heads, D and Dv their sizes, K candidates, H hidden features.
 """
 
@@ -25,10 +25,10 @@ class PromptStates:
     values: Tensor
     """[N, T, Hk, Dv]."""
     draft_keys: Tensor | None = None
-    """[Nd, Td, Hk, D]; Td is T, or T + 1 where the draft has read the first token of the output.
+    """[M, Td, Hk, D]; Td is T, or T + 1 where the draft has read the first token of the output.
     None where no model drafts."""
     draft_values: Tensor | None = None
-    """[Nd, Td, Hk, Dv]."""
+    """[M, Td, Hk, Dv]."""
     topk_p: Tensor | None = None
     """[K] float32: probabilities of the first drafts."""
     topk_index: Tensor | None = None
