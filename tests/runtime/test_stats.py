@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import pytest
 import torch
 
@@ -47,7 +49,7 @@ def test_overlap_ratio_of_no_time_is_nothing() -> None:
 
 def test_clock_begins_before_everything_else() -> None:
     """A new clock has its begin, and no other station yet."""
-    assert StepClock(5.0) == StepClock(5.0, *[0.0] * 8)
+    assert astuple(StepClock(5.0)) == (5.0, *[0] * 9)
     assert clock(5.0).began_s == 5.0
 
 
