@@ -100,6 +100,7 @@ from backend_caps.runtime.model import (
     ModelFileMissingError,
     ModelFileUnreadableError,
     ModelWeightsError,
+    NoHeadError,
     UnsupportedDtypeError,
     UnsupportedHeadError,
     UnsupportedModelError,
@@ -204,6 +205,7 @@ MODELS = (
     UnsupportedDtypeError(dtype="float16", supported=("float32", "bfloat16")),
     DraftMismatchError(folder="draft", key="vocab_size", value=32000, expected=128256),
     DraftLayersError(num_layers=3, target_folder="llama", available=2),
+    NoHeadError(folder="my/draft", missing="fc.weight"),
     UnsupportedHeadError(folder="eagle3", kind="EAGLE3", found="d2t"),
 )
 ENGINE = (

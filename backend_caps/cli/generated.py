@@ -70,7 +70,7 @@ def run_document(
         bytes_to_host=totals.bytes_to_host if has_streams else None,
         bytes_to_device=totals.bytes_to_device if has_streams else None,
         host_us=totals.host_s / num_steps * _US,
-        overlap=not engine.plan.flags.disable_overlap_schedule,
+        overlap=engine.overlaps,
         overlap_ratio=totals.overlap_ratio if has_streams else None,
     )
 
@@ -107,7 +107,7 @@ def _eager_because(engine: Engine, mode: ForwardMode) -> str:
     phase = mode.phase
     if engine.plan.flags.speculative_algorithm is not None:
         if not is_decode:
-            return "a draft takes in every token of a prompt, and graphs keep the last ones"
+            return Obstacle.SPECULATION.reason
         phase, kind = Phase.VERIFY, BatchKind.UNIFORM_BATCH
     obstacles = [
         _UNNAMED[is_decode] if obstacle is Obstacle.SIZES else obstacle.reason

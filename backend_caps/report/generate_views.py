@@ -62,7 +62,7 @@ def _drafts(generated: GenerateDocument) -> Iterator[str]:
     yield f"drafts: {drafts_words(drafts)}"
     if drafts.algorithm == "NGRAM":
         return
-    made = "made for this run, of the small Llama's first layer, and so often right"
+    made = "made for this run, of the small Llama's first layer"
     yield f"draft model: {generated.draft_model or made}"
 
 

@@ -15,8 +15,8 @@ Level = Literal["none", "upper_bound", "exact"]
 class DraftsDocument(Document):
     """How steps speculate."""
 
-    algorithm: Literal["EAGLE", "STANDALONE", "NGRAM"]
-    """Where drafts come from; EAGLE3's head is run as EAGLE's."""
+    algorithm: Literal["EAGLE", "EAGLE3", "STANDALONE", "NGRAM"]
+    """Where drafts come from, as the flags say; EAGLE3 runs with a head of EAGLE's kind."""
     topk: int
     """Candidates that each draft step keeps."""
     num_steps: int

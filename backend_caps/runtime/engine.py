@@ -88,6 +88,9 @@ class Engine:
         self.backends = parts.backends[0]
         self._all_backends = parts.backends
         self._graphs = parts.graphs
+        follows = parts.stepping.decoding.follows_results
+        self.overlaps = not (plan.flags.disable_overlap_schedule or follows)
+        """Whether a step is built while the one before it runs."""
         drafts = parts.stepping.draft_model
         self._draft_config = None if drafts is None else drafts.config
         self.graph_choices = parts.graph_choices
@@ -301,7 +304,10 @@ class Engine:
         """Put other backends in the places of some, and return the plan that then holds.
 
         The plan is resolved anew. Where it asks for more than the engine was made with, nothing
-        is changed. Steps go on behind it; requests keep their places. Sync: the device.
+        is changed. Where it asks for less, the relay goes on supplying what it was made for
+        (`relay.host_seq_lens`): a new engine is what saves that. Requests keep their places.
+
+        Sync: the device.
 
         Args:
             swaps: uses of the plan, by role and phase, with other backends.

@@ -36,6 +36,9 @@ def swapped(
     if strangers := wanted.keys() - own:
         names = sorted(f"{role.value} {phase.value}" for role, phase in strangers)
         raise BackendSwapError(reasons=(f"the plan has no use of {', '.join(names)}",))
+    if unread := [use.backend for use in wanted.values() if not (use.declaration or use.problem)]:
+        names = sorted(map(repr, unread))
+        raise BackendSwapError(reasons=(f"nobody read a declaration of {', '.join(names)}",))
     kept = tuple(use for use in plan.uses if (use.role, use.phase) not in wanted)
     new = resolve(
         (*kept, *wanted.values()),

@@ -305,7 +305,7 @@ def test_drafting_steps_show_what_was_accepted() -> None:
     [
         pytest.param(
             {},
-            "draft model: made for this run, of the small Llama's first layer, and so often right",
+            "draft model: made for this run, of the small Llama's first layer",
             id="a made one",
         ),
         pytest.param({"algorithm": "NGRAM"}, None, id="none"),

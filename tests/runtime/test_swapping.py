@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,15 @@ def test_use_that_the_plan_does_not_have_is_refused(folders: tuple[Path, Path]) 
 
     with pytest.raises(BackendSwapError, match="no use of draft decode, draft prefill"):
         engine.swap_backends(_in(_uses(*NATIVE), Role.DRAFT))
+
+
+def test_use_that_nobody_read_is_refused(folders: tuple[Path, Path]) -> None:
+    """A use by a name alone says nothing of what its backend needs."""
+    engine = _engine(folders, *NATIVE)
+    unread = replace(engine.spec_v2_attn_backends[0], backend="nope", declaration=None)
+
+    with pytest.raises(BackendSwapError, match="nobody read a declaration of 'nope'"):
+        engine.swap_backends([unread])
 
 
 def test_swap_that_cannot_be_built_changes_nothing(folders: tuple[Path, Path]) -> None:

@@ -8,6 +8,7 @@ from backend_caps.runtime.model.draft import DraftModel, StandaloneDraft
 from backend_caps.runtime.model.draft_errors import (
     DraftLayersError,
     DraftMismatchError,
+    NoHeadError,
     UnsupportedHeadError,
 )
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
@@ -46,6 +47,7 @@ __all__ = [
     "ModelFileMissingError",
     "ModelFileUnreadableError",
     "ModelWeightsError",
+    "NoHeadError",
     "SamplingBatch",
     "StandaloneDraft",
     "UnsupportedDtypeError",

@@ -46,6 +46,24 @@ class UnsupportedHeadError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class NoHeadError(BackendCapsError):
+    """A folder that is to hold a draft head holds another model."""
+
+    folder: str
+    missing: str
+    """The weight that every head has."""
+
+    @property
+    def message(self) -> str:
+        """What is missing, and what such a folder may be good for."""
+        return (
+            f"the weights in {self.folder!r} are those of no draft head: {self.missing} is not "
+            f"among them; a head of EAGLE 1 or 2, made for the target, was expected. Name such a "
+            f"head, or draft with this model by --speculative-algorithm STANDALONE."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class DraftLayersError(BackendCapsError):
     """A draft was asked for with layers that its target does not have."""
 

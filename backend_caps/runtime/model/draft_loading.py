@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -11,7 +11,11 @@ from backend_caps.resolution.errors import raise_all
 from backend_caps.runtime.model.checkpoint import StoredWeight, open_checkpoint
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import StandaloneDraft
-from backend_caps.runtime.model.draft_errors import DraftMismatchError, UnsupportedHeadError
+from backend_caps.runtime.model.draft_errors import (
+    DraftMismatchError,
+    NoHeadError,
+    UnsupportedHeadError,
+)
 from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.loading import load_llama
@@ -19,6 +23,7 @@ from backend_caps.runtime.model.weights import check_weights, fill_weights
 
 _PREFIX = "model."
 _SHARED = ("embed_tokens.weight", "lm_head.weight")
+_FC = "fc.weight"
 _BIAS = "fc.bias"
 
 
@@ -63,6 +68,7 @@ def load_eagle(
     Raises:
         ModelFileMissingError: the folder lacks a file.
         ModelFileUnreadableError: a file is not what it should be.
+        NoHeadError: the folder holds no draft head.
         UnsupportedHeadError: the head is one of EAGLE3.
         UnsupportedModelError: the config describes what this decoder does not compute.
         ModelConfigError: a value of a config is none that its key can have.
@@ -72,7 +78,7 @@ def load_eagle(
     """
     with open_checkpoint(Path(folder)) as checkpoint:
         stored = _unprefixed(checkpoint)
-        _refuse_eagle3(folder, stored)
+        _refuse_others(folder, stored)
         config = EagleConfig.from_folder(folder)
         sizes = {
             "hidden_size": (config.hidden_size, target.config.hidden_size),
@@ -115,10 +121,12 @@ def _unprefixed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
     return named
 
 
-def _refuse_eagle3(folder: str | Path, stored: Iterable[str]) -> None:
+def _refuse_others(folder: str | Path, stored: Collection[str]) -> None:
     for name in sorted(stored):
         if name in {"d2t", "t2d"} or name.startswith("midlayer."):
             raise UnsupportedHeadError(folder=str(folder), kind="EAGLE3", found=name)
+    if _FC not in stored:
+        raise NoHeadError(folder=str(folder), missing=_FC)
 
 
 def _check_sizes(folder: str | Path, sizes: Mapping[str, tuple[int, int]]) -> None:

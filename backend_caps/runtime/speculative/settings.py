@@ -23,6 +23,8 @@ class Algorithm(Enum):
 
 _NAMES = {"EAGLE3": Algorithm.EAGLE, **{own.value: own for own in Algorithm}}
 _DEFAULT_STEPS = 3
+_MOST_STEPS = 64
+"""Far beyond what pays: a draft that deep is hardly ever right, and each step has its slots."""
 _DEFAULT_TREE = 8
 """Tokens of a tree that is no chain, where nobody says how many."""
 
@@ -61,9 +63,9 @@ class SpecSettings:
                 expected=f"one of {', '.join(sorted(_NAMES))}",
             )
         num_steps = _num_steps(flags)
-        if num_steps < 1:
+        if not 1 <= num_steps <= _MOST_STEPS:
             raise SpeculationError(
-                flag="--speculative-num-steps", value=num_steps, expected="at least 1"
+                flag="--speculative-num-steps", value=num_steps, expected=f"1 to {_MOST_STEPS}"
             )
         topk = flags.speculative_eagle_topk or 1
         return cls(
@@ -131,6 +133,7 @@ def _num_draft_tokens(topk: int, num_steps: int, given: int | None) -> int:
         raise SpeculationError(
             flag="--speculative-num-draft-tokens",
             value=given,
-            expected=f"{num_steps + 1} to {most}, with {num_steps} steps of {topk} candidates",
+            expected=f"a number from {num_steps + 1} to {most}, for {num_steps} steps of {topk} "
+            f"candidates,",
         )
     return given

@@ -15,6 +15,7 @@ from backend_caps.runtime.model import (
     ModelConfigError,
     ModelFileMissingError,
     ModelWeightsError,
+    NoHeadError,
     UnsupportedHeadError,
     UnsupportedModelError,
     load_eagle,
@@ -216,6 +217,14 @@ def test_head_of_eagle3_is_refused(tmp_path: Path, target: LlamaModel, name: str
         f"them; a head of EAGLE 1 or 2, with fc.weight and layers.0, was expected. "
         f"Name such a head, or a standalone draft."
     )
+
+
+def test_model_that_is_no_head_is_refused(tmp_path: Path, target: LlamaModel) -> None:
+    """A folder of a whole model is told from one of a head, and what it is good for."""
+    _rewrite(tmp_path, lambda weights: weights.pop(FC))
+
+    with pytest.raises(NoHeadError, match="draft with this model by --speculative-algorithm STAND"):
+        load_eagle(tmp_path / "head", target)
 
 
 def test_other_architecture_is_refused(tmp_path: Path, target: LlamaModel) -> None:

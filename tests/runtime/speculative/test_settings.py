@@ -14,6 +14,8 @@ NAMES = {
     "num_draft_tokens": "--speculative-num-draft-tokens",
 }
 
+OF_A_TREE = "for 3 steps of 2 candidates,"
+
 
 def _read(**given: object) -> SpecSettings | None:
     """Read the settings of a server that is given these flags."""
@@ -77,16 +79,19 @@ def test_sizes_that_are_not_given_are_chosen(
             id="an algorithm",
         ),
         pytest.param(
-            {"num_steps": 0}, ("--speculative-num-steps", 0, "at least 1"), id="no step at all"
+            {"num_steps": 0}, ("--speculative-num-steps", 0, "1 to 64"), id="no step at all"
+        ),
+        pytest.param(
+            {"num_steps": 65}, ("--speculative-num-steps", 65, "1 to 64"), id="too many steps"
         ),
         pytest.param(
             {"topk": 2, "num_steps": 3, "num_draft_tokens": 3},
-            ("--speculative-num-draft-tokens", 3, "4 to 11, with 3 steps of 2 candidates"),
+            ("--speculative-num-draft-tokens", 3, f"a number from 4 to 11, {OF_A_TREE}"),
             id="no token for each step",
         ),
         pytest.param(
             {"topk": 2, "num_steps": 3, "num_draft_tokens": 12},
-            ("--speculative-num-draft-tokens", 12, "4 to 11, with 3 steps of 2 candidates"),
+            ("--speculative-num-draft-tokens", 12, f"a number from 4 to 11, {OF_A_TREE}"),
             id="more tokens than drafts",
         ),
     ],
