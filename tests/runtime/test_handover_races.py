@@ -34,6 +34,8 @@ WAYS = (
     Way(algorithm="EAGLE", level=HostSeqLens.UPPER_BOUND),
     Way(algorithm="STANDALONE", level=HostSeqLens.EXACT),
 )
+
+pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
 SCHEDULES = ("eager", "lazy", f"starve:{FORWARD}", f"starve:{TRANSFER}", "random:1", "random:2")
 
 

@@ -28,6 +28,8 @@ from backend_caps.runtime.speculative.settings import Algorithm
 from backend_caps.runtime.stats import StepStats
 from tests.runtime.speculative.pairwise import pairwise_cover
 
+pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
+
 NONE, UPPER_BOUND, EXACT = HostSeqLens
 ENDLESS = Sampling(max_new_tokens=50, stop_token_ids=frozenset())
 NUM_STEPS, SETTLING, NUM_SPEC_STEPS, MOST = 3, 2, 2, 4
