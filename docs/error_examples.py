@@ -253,8 +253,9 @@ ENGINE = (
     MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
     ModelDtypeError(dtype="float16"),
     NotMeasuredError(
-        problem="the plan was resolved with --tp-size 8, which this engine does not do; flags of "
-        "one process were expected. Resolve a plan without them."
+        problem="the plan was resolved with --tp-size 8, which this engine does not do; one "
+        "process and a KV cache of bfloat16, float16 or float32 were expected. Resolve a plan "
+        "without them."
     ),
     GpuResultError(path="benchmarks/results/gpu.json", problem="Field required"),
     OutputError(problem="No space left on device"),
