@@ -158,7 +158,20 @@ NO_GRAPHS = replace(SIMULATED, has_graphs=False)
             ("--disable-cuda-graph",), SIMULATED, False, MIXED, (Obstacle.DISABLED,), id="flag"
         ),
         pytest.param(
-            ("--disable-cuda-graph",), NO_GRAPHS, True, UNIFORM, tuple(Obstacle), id="all of them"
+            ("--speculative-algorithm", "NGRAM"),
+            SIMULATED,
+            False,
+            MIXED,
+            (Obstacle.SPECULATION,),
+            id="speculation",
+        ),
+        pytest.param(
+            ("--disable-cuda-graph", "--speculative-algorithm", "NGRAM"),
+            NO_GRAPHS,
+            True,
+            UNIFORM,
+            tuple(Obstacle),
+            id="all of them",
         ),
     ],
 )

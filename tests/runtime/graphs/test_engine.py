@@ -74,7 +74,7 @@ def test_engine_replays_every_verify(
             "sim",
             options=replace(OPTIONS, max_running_requests=4),
             observer=kept,
-            draft_model_path=tmp_path,
+            draft_model_path=tmp_path if algorithm == "STANDALONE" else None,
             streams=DeviceStreams("sim", SIMULATED),
         )
         tokens = run(engine, jobs)
