@@ -41,7 +41,7 @@ types: $(VENV)/developing
 	$(BIN)/basedpyright --level error tests/typing
 
 unit: $(VENV)/developing $(WHEELS)
-	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=
+	$(BIN)/python -m pytest --numprocesses 2 --durations 30 --durations-min 3 --cov --cov-report=
 	@rm -f .coverage.*  # of processes that were killed on purpose
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(WITH_TORCH)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(WITH_TORCH)'
