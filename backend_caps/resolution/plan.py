@@ -14,7 +14,7 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sizes import Conflict
-from backend_caps.capability.vocabulary import CAPABILITIES, HostSeqLens
+from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities, HostSeqLens
 from backend_caps.resolution.effects import Effect, effect_of
 from backend_caps.resolution.errors import PlansDifferError
 from backend_caps.resolution.flags import ServerFlags
@@ -120,6 +120,12 @@ class Plan:
     def needs_cpu_seq_lens(self) -> bool:
         """Whether the lengths themselves must cross to the host: SGLang's question."""
         return self.host_seq_lens is HostSeqLens.EXACT
+
+    @property
+    def unsafe_override(self) -> Capabilities:
+        """What was put in the place of joined values, as `resolve` takes it."""
+        own = {name: value for name, value in self.overrides if name not in SPELLINGS}
+        return Capabilities.model_validate(own)
 
     @property
     def host_seq_lens(self) -> HostSeqLens:

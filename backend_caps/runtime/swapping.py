@@ -46,6 +46,7 @@ def swapped(
         rules=plan.rules,
         facts=plan.facts,
         policy=Policy.QUIET,
+        unsafe_override=plan.unsafe_override,
     )
     if reasons := tuple(_reasons(plan, new, wanted.values(), supplied, captured)):
         raise BackendSwapError(reasons=reasons)

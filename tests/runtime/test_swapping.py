@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Phase, Role, Use
+from backend_caps import Capabilities, HostSeqLens, Phase, Role, Use, resolve
 from backend_caps.runtime import Engine, EngineOptions, Sampling
 from backend_caps.runtime.errors import BackendSwapError, ImplementationError
 from backend_caps.runtime.model import random_llama
@@ -109,6 +109,24 @@ def test_swap_resolves_the_plan_anew(folders: tuple[Path, Path]) -> None:
 
     names = {cause.name for cause in plan["host_seq_lens"].causes}
     assert (engine.plan, names) == (plan, {"torch_padded"})
+
+
+def test_swap_keeps_what_was_overridden(folders: tuple[Path, Path]) -> None:
+    """A value that was put in place of the joined one stays there when backends change."""
+    target, draft = folders
+    plan = plan_of(*SPECULATIVE, *PADDED)
+    forced = resolve(
+        plan.uses,
+        plan.flags,
+        rules=plan.rules,
+        policy="quiet",
+        unsafe_override=Capabilities(host_seq_lens=HostSeqLens.EXACT),
+    )
+    engine = Engine(target, forced, "cpu", options=EAGER, draft_model_path=draft)
+
+    swapped = engine.swap_backends(_in(_uses(*PADDED), Role.DRAFT))
+
+    assert (swapped.host_seq_lens, swapped.overrides) == (HostSeqLens.EXACT, forced.overrides)
 
 
 def test_swap_to_fewer_needs_keeps_what_is_supplied(folders: tuple[Path, Path]) -> None:

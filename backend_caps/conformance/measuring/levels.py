@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from backend_caps.capability.vocabulary import SPELLINGS, Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.measuring.errors import NotMeasuredError
 from backend_caps.conformance.measuring.models import ModelSizes, SmallModels, small_models
 from backend_caps.conformance.measuring.steady import SteadySteps, steady_steps
@@ -115,15 +115,13 @@ def _measured(plan: Plan, models: SmallModels) -> SteadySteps:
 
 def _at(plan: Plan, level: HostSeqLens) -> Plan:
     """Resolve the plan once more, with another level in the place of its own."""
-    own = {name: value for name, value in plan.overrides if name not in SPELLINGS}
-    overrides = {**own, "host_seq_lens": level}
     return resolve(
         plan.uses,
         plan.flags,
         rules=plan.rules,
         facts=plan.facts,
         policy=Policy.QUIET,
-        unsafe_override=Capabilities.model_validate(overrides),
+        unsafe_override=plan.unsafe_override.model_copy(update={"host_seq_lens": level}),
     )
 
 

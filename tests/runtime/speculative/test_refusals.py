@@ -82,14 +82,13 @@ def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
         Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
-def test_more_branches_than_tokens_are_refused(folders: tuple[Path, Path]) -> None:
+def test_more_branches_than_tokens_are_refused(tmp_path: Path) -> None:
     """A node has no more children than the vocabulary has tokens."""
-    target, draft = folders
-    plan = plan_of(*STANDALONE, "--speculative-eagle-topk", "64")
-    wide = replace(plan, flags=plan.flags.updated({"speculative_eagle_topk": 65}))
+    random_llama(tmp_path, vocab_size=32, hidden_size=32)
+    plan = plan_of(*PADDED, "--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", "40")
 
-    with pytest.raises((SpeculationError, UnfitBackendError), match="speculative-eagle-topk is 65"):
-        Engine(target, wide, "cpu", options=EAGER, draft_model_path=draft)
+    with pytest.raises(SpeculationError, match="at most the model's 32 tokens was expected"):
+        Engine(tmp_path, plan, "cpu", options=EAGER)
 
 
 def _of_head_size(plan: Plan, role: Role, size: int) -> Plan:
