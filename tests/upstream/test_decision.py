@@ -31,7 +31,8 @@ from backend_caps.capability.backend import Backend, Status
 from backend_caps.resolution.uses import uses_of
 from tests.upstream.sglang_wheel import load_overlap_utils
 
-pytestmark = pytest.mark.upstream
+# Run by other tests too, and three times as fast untraced.
+pytestmark = [pytest.mark.upstream, pytest.mark.no_cover]
 
 _DECLARED = {
     "opts_out": Capabilities(needs_cpu_seq_lens=False, max_context_len_known=True),

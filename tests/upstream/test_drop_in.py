@@ -19,7 +19,8 @@ import pytest
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens
 from tests.upstream.sglang_wheel import RuntimeContext, load_overlap_utils
 
-pytestmark = pytest.mark.upstream
+# Run by other tests too, and three times as fast untraced.
+pytestmark = [pytest.mark.upstream, pytest.mark.no_cover]
 
 Slots = tuple[object, ...]
 Decide = Callable[..., bool]

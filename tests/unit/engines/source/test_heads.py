@@ -31,14 +31,15 @@ def test_heads_are_the_class_statements_of_a_text(text: str, found: list[object]
     assert [(head.name, set(head.bases)) for head in heads] == found
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "row", ["class X[", "class X(", "class X(\n", "class X[a](#\n", "class X((\n", " ", "class "]
 )
 def test_no_text_makes_heads_slow(row: str) -> None:
-    """What looks like many class statements without an end is read once."""
+    """What looks like many class statements without an end is read once, not once each."""
     text = (row * (SIZE // len(row))).encode()
     start = process_time()
 
     Heads({"m.py": text}).names_below({"X"})
 
-    assert process_time() - start < 1
+    assert process_time() - start < 5  # read once: 0.2 s; once each: over 10 s
