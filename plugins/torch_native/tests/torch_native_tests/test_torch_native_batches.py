@@ -7,9 +7,14 @@ import torch
 from backend_caps_torch_native import TorchNative, TorchPadded
 from backend_caps_torch_native.paged import PagedAttention
 
-from .oracle import expected
-from .rig import Scene
-from .scenes import DECODE, PREFIXED, VERIFY, scene
+from backend_caps.conformance.scenes import (
+    DECODE,
+    PREFIXED,
+    VERIFY,
+    Scene,
+    reference_attention,
+    scene,
+)
 
 both_backends = pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
 every_batch = pytest.mark.parametrize(
@@ -44,7 +49,7 @@ def test_empty_batches_give_empty_outputs(kind: type[PagedAttention], batch: Sce
 
     output = idle.run(kind)
 
-    assert output.shape == (0, batch.heads.tp_q_head_num, batch.heads.v_head_dim)
+    assert output.shape == (0, batch.layer.tp_q_head_num, batch.layer.v_head_dim)
 
 
 @both_backends
@@ -58,7 +63,9 @@ def test_half_batches_do_not_disturb_each_other(kind: type[PagedAttention], batc
         backend.init_forward_metadata(half.batch)
     outputs = [half.forward(backend) for half, backend in zip(halves, backends, strict=True)]
 
-    torch.testing.assert_close(torch.cat(outputs).double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.cat(outputs).double(), reference_attention(batch), atol=1e-5, rtol=1e-5
+    )
 
 
 @both_backends
@@ -76,14 +83,13 @@ def test_one_preparation_serves_every_layer(kind: type[PagedAttention]) -> None:
 
 
 @both_backends
-def test_forward_takes_flat_heads(kind: type[PagedAttention]) -> None:
-    """Queries, keys and values may come as the projections leave them: [T, heads * size]."""
+def test_forward_takes_heads_apart(kind: type[PagedAttention]) -> None:
+    """Queries, keys and values may come as [T, heads, size] too, and not only side by side."""
     batch = scene(PREFIXED)
     backend = kind(batch.pools)
     backend.init_forward_metadata(batch.batch)
 
-    q, k, v = (t.flatten(1) for t in (batch.q, batch.k, batch.v))
-    output = backend.forward(q, k, v, batch.heads, batch.batch)
+    output = backend.forward(batch.q, batch.k, batch.v, batch.layer, batch.batch)
 
     assert torch.equal(output, batch.run(kind).flatten(1))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import cast
 
@@ -10,9 +11,16 @@ from backend_caps_torch_native import MissingMirrorError, TorchNative, TorchPadd
 from backend_caps_torch_native.paged import PagedAttention
 from torch import Tensor
 
-from .rig import Batch, Scene
-from .scenes import DECODE, PREFIXED, VERIFY, scene
-from .trees import GROVE, tree_scene
+from backend_caps.conformance.scenes import (
+    DECODE,
+    GROVE,
+    PREFIXED,
+    VERIFY,
+    Scene,
+    scene,
+    tree_scene,
+)
+
 from .watch import Recording, Trap
 
 BATCHES = [
@@ -91,7 +99,8 @@ def test_recording_finds_host_reads(read: Callable[[Tensor], object]) -> None:
 def test_torch_native_refuses_a_batch_without_host_lengths(field: str) -> None:
     """The error names the backend, what is missing, what it declares and what to do."""
     whole = scene(PREFIXED)
-    batch = Batch(**{**vars(whole.batch), field: None})
+    batch = copy(whole.batch)
+    setattr(batch, field, None)
 
     with pytest.raises(MissingMirrorError) as caught:
         replace(whole, batch=batch).run(TorchNative)
@@ -107,6 +116,6 @@ def _trapped(batch: Scene) -> Scene:
     return replace(
         batch,
         batch=replace(
-            batch.batch, seq_lens_cpu=trap, extend_seq_lens_cpu=cast("list[int]", Trap())
+            batch.batch, seq_lens_cpu=trap, extend_seq_lens_cpu=cast("tuple[int, ...]", Trap())
         ),
     )

@@ -7,17 +7,26 @@ from backend_caps_torch_native.paged import PagedAttention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .oracle import expected
-from .rig import Heads
-from .scenes import DECODE, PREFILL, PREFIXED, VERIFY, Requests, Setting, scene
+from backend_caps.conformance.scenes import (
+    DECODE,
+    PREFILL,
+    PREFIXED,
+    VERIFY,
+    Requests,
+    Setting,
+    layer_of,
+    reference_attention,
+    scene,
+)
+from backend_caps.runtime.layer import AttentionLayer
 
 pytestmark = pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
 
 HEADS = [
-    pytest.param(Heads(tp_q_head_num=2, tp_k_head_num=2), id="MHA"),
-    pytest.param(Heads(tp_q_head_num=6, tp_k_head_num=2), id="GQA"),
-    pytest.param(Heads(tp_q_head_num=4, tp_k_head_num=1), id="MQA"),
-    pytest.param(Heads(qk_head_dim=8, v_head_dim=12), id="wider values"),
+    pytest.param(layer_of(num_query_heads=2, num_kv_heads=2), id="MHA"),
+    pytest.param(layer_of(num_query_heads=6, num_kv_heads=2), id="GQA"),
+    pytest.param(layer_of(num_query_heads=4, num_kv_heads=1), id="MQA"),
+    pytest.param(layer_of(head_size=8, value_size=12), id="wider values"),
 ]
 BATCHES = [
     pytest.param(PREFILL, False, id="prefill"),
@@ -32,14 +41,19 @@ BATCHES = [
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize(("requests", "uniform"), BATCHES)
 def test_attention_equals_its_definition(
-    kind: type[PagedAttention], requests: Requests, heads: Heads, page_size: int, *, uniform: bool
+    kind: type[PagedAttention],
+    requests: Requests,
+    heads: AttentionLayer,
+    page_size: int,
+    *,
+    uniform: bool,
 ) -> None:
     """Every batch, head layout and page layout gives the attention that float64 loops give."""
-    batch = scene(requests, uniform=uniform, setting=Setting(heads=heads, page_size=page_size))
+    batch = scene(requests, uniform=uniform, setting=Setting(layer=heads, page_size=page_size))
 
     output = batch.run(kind)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +78,9 @@ def test_attention_in_half_precision_is_near_its_definition(
     output = batch.run(kind)
 
     assert output.dtype == dtype
-    torch.testing.assert_close(output.double(), expected(batch), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        output.double(), reference_attention(batch), atol=tolerance, rtol=tolerance
+    )
 
 
 def test_attention_reads_a_cache_of_another_dtype(kind: type[PagedAttention]) -> None:
@@ -74,25 +90,25 @@ def test_attention_reads_a_cache_of_another_dtype(kind: type[PagedAttention]) ->
     output = batch.run(kind)
 
     assert output.dtype == torch.float32
-    torch.testing.assert_close(output.double(), expected(batch), atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=2e-2, rtol=2e-2)
 
 
 @settings(deadline=None, max_examples=60, database=None)
 @given(
     requests=st.lists(st.tuples(st.integers(0, 16), st.integers(1, 6)), min_size=1, max_size=6),
-    heads=st.sampled_from([Heads(), Heads(tp_q_head_num=3, tp_k_head_num=3)]),
+    heads=st.sampled_from([layer_of(), layer_of(num_query_heads=3, num_kv_heads=3)]),
     page_size=st.sampled_from([1, 4, 16]),
     seed=st.integers(0, 2**16),
 )
 def test_attention_equals_its_definition_for_any_requests(
-    kind: type[PagedAttention], requests: Requests, heads: Heads, page_size: int, seed: int
+    kind: type[PagedAttention], requests: Requests, heads: AttentionLayer, page_size: int, seed: int
 ) -> None:
     """Whatever the prefixes, the new tokens and their places, the definition holds."""
-    batch = scene(requests, setting=Setting(heads=heads, page_size=page_size, seed=seed))
+    batch = scene(requests, setting=Setting(layer=heads, page_size=page_size, seed=seed))
 
     output = batch.run(kind)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 @settings(deadline=None, max_examples=40, database=None)
@@ -110,4 +126,4 @@ def test_attention_of_uniform_batches_needs_no_extend_lengths(
 
     output = batch.run(kind)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)

@@ -5,8 +5,16 @@ import torch
 from backend_caps_torch_native import TorchNative, TorchPadded
 from backend_caps_torch_native.paged import PagedAttention
 
-from .rig import NUM_SLOTS, Scene
-from .scenes import DECODE, PREFIXED, VERIFY, Requests, Setting, padded, scene
+from backend_caps.conformance.scenes import (
+    DECODE,
+    PREFIXED,
+    VERIFY,
+    Requests,
+    Scene,
+    Setting,
+    padded,
+    scene,
+)
 
 both_backends = pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
 every_batch = pytest.mark.parametrize(
@@ -22,7 +30,7 @@ every_batch = pytest.mark.parametrize(
 @both_backends
 @every_batch
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e30])
-@pytest.mark.parametrize("stale_slot", [0, NUM_SLOTS - 1, 2**30, -(2**30)])
+@pytest.mark.parametrize("stale_slot", [0, Setting().num_slots - 1, 2**30, -(2**30)])
 def test_output_is_independent_of_what_nobody_owns(
     kind: type[PagedAttention], requests: Requests, poison: float, stale_slot: int, *, uniform: bool
 ) -> None:

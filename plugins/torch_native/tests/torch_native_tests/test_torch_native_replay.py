@@ -10,12 +10,24 @@ from torch import Tensor
 from torch_native_caps import TORCH_PADDED
 
 from backend_caps import BatchKind
+from backend_caps.conformance.scenes import (
+    CHAIN,
+    COMB,
+    FORK,
+    GROVE,
+    STAR,
+    Pools,
+    Requests,
+    Scene,
+    Setting,
+    padded,
+    scene,
+    tree_scene,
+)
 from backend_caps.conformance.simulator import simulate
 from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
+from backend_caps.runtime.forward_batch import ForwardBatch
 
-from .rig import MAX_CONTEXT_LEN, Batch, Pools, Scene
-from .scenes import Requests, Setting, padded, scene
-from .trees import CHAIN, COMB, FORK, GROVE, STAR, tree_scene
 from .watch import Recording
 
 CAPTURED: dict[BatchKind, tuple[Requests, bool]] = {
@@ -137,7 +149,7 @@ def _roomy(trees: Scene) -> Scene:
     """Give a batch of trees the mask of a graph's buffer, with room for the longest contexts."""
     assert trees.batch.tree_mask is not None
     used = trees.batch.tree_mask
-    mask = torch.ones(len(CAPTURED_TREES) * len(FORK) * MAX_CONTEXT_LEN, dtype=torch.bool)
+    mask = torch.ones(len(CAPTURED_TREES) * len(FORK) * Setting().max_context_len, dtype=torch.bool)
     mask[: len(used)] = used
     return replace(trees, batch=replace(trees.batch, tree_mask=mask))
 
@@ -153,6 +165,6 @@ def _load(captured: Scene, batch: Scene) -> None:
             getattr(static, name).copy_(getattr(fresh, name))
 
 
-def _tensors(holder: Pools | Batch | Scene) -> list[str]:
+def _tensors(holder: Pools | ForwardBatch | Scene) -> list[str]:
     names = [field.name for field in fields(holder)]
     return [name for name in names if isinstance(getattr(holder, name), Tensor)]

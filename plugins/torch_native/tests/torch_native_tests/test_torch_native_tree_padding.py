@@ -6,16 +6,24 @@ import pytest
 import torch
 from backend_caps_torch_native import TorchPadded
 
-from .oracle import expected
-from .rig import NUM_SLOTS, Scene
-from .scenes import Setting, padded
-from .trees import COMB, FORK, GROVE, masked_scene, tree_scene, visible_nodes
+from backend_caps.conformance.scenes import (
+    COMB,
+    FORK,
+    GROVE,
+    Scene,
+    Setting,
+    masked_scene,
+    padded,
+    reference_attention,
+    tree_scene,
+    visible_nodes,
+)
 
 NUM_TOKENS = len(FORK)
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e30])
-@pytest.mark.parametrize("stale_slot", [0, NUM_SLOTS - 1, 2**30, -(2**30)])
+@pytest.mark.parametrize("stale_slot", [0, Setting().num_slots - 1, 2**30, -(2**30)])
 def test_trees_are_independent_of_what_nobody_owns(poison: float, stale_slot: int) -> None:
     """Unowned cache slots and stale page-table entries, out of range even, change no bit."""
     clean = tree_scene(GROVE, setting=Setting(poison=0.0))
@@ -93,7 +101,7 @@ def test_empty_batches_of_trees_give_empty_outputs() -> None:
 
     output = idle.run(TorchPadded)
 
-    assert output.shape == (0, idle.heads.tp_q_head_num, idle.heads.v_head_dim)
+    assert output.shape == (0, idle.layer.tp_q_head_num, idle.layer.v_head_dim)
 
 
 def test_trees_in_another_order_give_the_same_in_that_order() -> None:
@@ -116,7 +124,9 @@ def test_half_batches_of_trees_do_not_disturb_each_other() -> None:
         backend.init_forward_metadata(half.batch)
     outputs = [half.forward(backend) for half, backend in zip(halves, backends, strict=True)]
 
-    torch.testing.assert_close(torch.cat(outputs).double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.cat(outputs).double(), reference_attention(batch), atol=1e-5, rtol=1e-5
+    )
 
 
 def _with_hidden(column: int) -> Scene:

@@ -11,27 +11,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from .oracle import expected
-from .rig import Heads
-from .scenes import VERIFY, Setting, causal, scene
-from .trees import (
+from backend_caps.conformance.scenes import (
     CHAIN,
     GROVE,
+    VERIFY,
+    Setting,
     Tree,
     beams,
+    causal,
     dice_of,
+    layer_of,
     masked_scene,
     random_tree,
+    reference_attention,
+    scene,
     tree_scene,
     visible_nodes,
     with_mask,
 )
+from backend_caps.runtime.layer import AttentionLayer
 
 HEADS = [
-    pytest.param(Heads(tp_q_head_num=2, tp_k_head_num=2), id="MHA"),
-    pytest.param(Heads(tp_q_head_num=6, tp_k_head_num=2), id="GQA"),
-    pytest.param(Heads(tp_q_head_num=4, tp_k_head_num=1), id="MQA"),
-    pytest.param(Heads(qk_head_dim=8, v_head_dim=12), id="wider values"),
+    pytest.param(layer_of(num_query_heads=2, num_kv_heads=2), id="MHA"),
+    pytest.param(layer_of(num_query_heads=6, num_kv_heads=2), id="GQA"),
+    pytest.param(layer_of(num_query_heads=4, num_kv_heads=1), id="MQA"),
+    pytest.param(layer_of(head_size=8, value_size=12), id="wider values"),
 ]
 _PREFIXES = st.lists(st.integers(0, 12), min_size=1, max_size=6)
 _WIDEST = TORCH_PADDED.capabilities.max_speculative_topk
@@ -39,13 +43,15 @@ _WIDEST = TORCH_PADDED.capabilities.max_speculative_topk
 
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("heads", HEADS)
-def test_torch_padded_attends_to_the_branch_of_each_token(heads: Heads, page_size: int) -> None:
+def test_torch_padded_attends_to_the_branch_of_each_token(
+    heads: AttentionLayer, page_size: int
+) -> None:
     """A token of a tree sees its context and those it continues, and none of other branches."""
-    batch = tree_scene(GROVE, setting=Setting(heads=heads, page_size=page_size))
+    batch = tree_scene(GROVE, setting=Setting(layer=heads, page_size=page_size))
 
     output = batch.run(TorchPadded)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,9 @@ def test_torch_padded_attends_to_trees_in_half_precision(
     output = batch.run(TorchPadded)
 
     assert output.dtype == dtype
-    torch.testing.assert_close(output.double(), expected(batch), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        output.double(), reference_attention(batch), atol=tolerance, rtol=tolerance
+    )
 
 
 @settings(deadline=None, max_examples=80, database=None)
@@ -72,7 +80,7 @@ def test_torch_padded_attends_to_trees_in_half_precision(
     prefixes=_PREFIXES,
     num_tokens=st.integers(1, 12),
     topk=st.integers(1, 5),
-    heads=st.sampled_from([Heads(), Heads(tp_q_head_num=3, tp_k_head_num=3)]),
+    heads=st.sampled_from([layer_of(), layer_of(num_query_heads=3, num_kv_heads=3)]),
     page_size=st.sampled_from([1, 4, 16]),
     num_spare=st.integers(0, 99),
     seed=st.integers(0, 2**16),
@@ -81,19 +89,19 @@ def test_torch_padded_verifies_any_trees(
     prefixes: list[int],
     num_tokens: int,
     topk: int,
-    heads: Heads,
+    heads: AttentionLayer,
     page_size: int,
     num_spare: int,
     seed: int,
 ) -> None:
     """Whatever grows over whatever contexts, and however long the mask is, the definition holds."""
-    dice, setting = dice_of(seed), Setting(heads=heads, page_size=page_size, seed=seed)
+    dice, setting = dice_of(seed), Setting(layer=heads, page_size=page_size, seed=seed)
     requests = [(prefix, random_tree(num_tokens, topk, dice)) for prefix in prefixes]
     batch = tree_scene(requests, num_spare=num_spare, setting=setting)
 
     output = batch.run(TorchPadded)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 @settings(deadline=None, max_examples=40, database=None)
@@ -113,7 +121,7 @@ def test_torch_padded_drafts_any_trees(
 
     output = batch.run(TorchPadded)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 @settings(deadline=None, max_examples=40, database=None)
@@ -129,7 +137,7 @@ def test_torch_padded_follows_any_mask(prefixes: list[int], count: int, seed: in
 
     output = batch.run(TorchPadded)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_torch_padded_verifies_trees_of_its_declared_width() -> None:
@@ -141,7 +149,7 @@ def test_torch_padded_verifies_trees_of_its_declared_width() -> None:
 
     output = batch.run(TorchPadded)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("num_steps", [1, 2])
@@ -153,7 +161,7 @@ def test_torch_padded_drafts_trees_of_its_declared_width(num_steps: int) -> None
 
     output = batch.run(TorchPadded)
 
-    torch.testing.assert_close(output.double(), expected(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("prefixes", [(0,), (4, 0, 18), (18, 1, 1, 7)])

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .rig import Scene, flat_mask
-from .scenes import Setting, scene
+from backend_caps.conformance.scenes.making import Setting, scene
+from backend_caps.conformance.scenes.scene import Scene, flat_mask
 
 Tree = Sequence[int]
 """The parent of each node; the root, which comes first, is its own."""

@@ -1,0 +1,159 @@
+"""A batch over a paged cache in which everything that no request owns is poison.
+
+Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, B requests and
+T tokens in the batch, Hq query heads, Hk key and value heads, D and Dv their sizes, N new tokens of
+one request and C tokens of its context, M entries in a tree mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from backend_caps.runtime.attention import AttentionBackend
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.layer import AttentionLayer
+
+_Held = TypeVar("_Held", "Pools", ForwardBatch)
+_HOST = frozenset({"seq_lens_cpu", "seq_lens_cpu_upper_bound"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """What a backend is built from: the page table, and one layer of KV cache."""
+
+    req_to_token: Tensor
+    """[P, L] int32, device."""
+    keys: Tensor
+    """[S, Hk, D], device."""
+    values: Tensor
+    """[S, Hk, Dv], device."""
+    page_size: int = 1
+    """Slots that are given out together."""
+
+    @property
+    def req_to_token_pool(self) -> Pools:
+        """Be the page table's pool."""
+        return self
+
+    @property
+    def token_to_kv_pool(self) -> Pools:
+        """Be the KV cache's pool."""
+        return self
+
+    def get_key_buffer(self, _layer_id: int, /) -> Tensor:
+        """Return the only layer's keys."""
+        return self.keys
+
+    def get_value_buffer(self, _layer_id: int, /) -> Tensor:
+        """Return the only layer's values."""
+        return self.values
+
+    def set_kv_buffer(self, _layer: object, loc: Tensor, k: Tensor, v: Tensor, /) -> None:
+        """Store new tokens, in the cache's own dtype."""
+        self.keys[loc] = k.to(self.keys.dtype)
+        self.values[loc] = v.to(self.values.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A batch, the pools it lives in and the tokens it brings.
+
+    `contexts` are the truth in plain order; the pools hold the same, scattered over random pages,
+    and the batch's own tokens are not stored yet.
+    """
+
+    pools: Pools
+    layer: AttentionLayer
+    batch: ForwardBatch
+    q: Tensor
+    """[T, Hq, D], device."""
+    k: Tensor
+    """[T, Hk, D], device."""
+    v: Tensor
+    """[T, Hk, Dv], device."""
+    contexts: Sequence[tuple[Tensor, Tensor]]
+    """[C, Hk, D] and [C, Hk, Dv], host: for each request."""
+    counts: Sequence[int]
+    """N, for each request."""
+    visible: Sequence[Tensor]
+    """[N, C] bool, host, for each request: what its new tokens see."""
+
+    def run(self, implementation: Callable[..., AttentionBackend]) -> Tensor:
+        """Run one layer's eager forward in a new backend: [T, Hq, Dv]."""
+        backend = implementation(self.pools)
+        backend.init_forward_metadata(self.batch)
+        return self.forward(backend)
+
+    def forward(self, backend: AttentionBackend, *, save_kv_cache: bool = True) -> Tensor:
+        """Run a prepared backend's forward: [T, Hq, Dv]."""
+        q, k, v = (tokens.flatten(1) for tokens in (self.q, self.k, self.v))
+        output = backend.forward(q, k, v, self.layer, self.batch, save_kv_cache=save_kv_cache)
+        return output.reshape(len(output), self.layer.tp_q_head_num, self.layer.v_head_dim)
+
+    def select(self, order: Sequence[int]) -> Scene:
+        """Take some of the requests, in this order, in the same pools."""
+        rows = torch.tensor(order, dtype=torch.int64)
+        batch, counts = self.batch, [self.counts[i] for i in order]
+        visible = [self.visible[i] for i in order]
+        extends, prefixes = batch.extend_seq_lens, batch.extend_prefix_lens
+        return replace(
+            self,
+            batch=ForwardBatch(
+                mode=batch.mode,
+                input_ids=self.take(batch.input_ids, order),
+                positions=self.take(batch.positions, order),
+                req_pool_indices=batch.req_pool_indices[rows],
+                seq_lens=batch.seq_lens[rows],
+                out_cache_loc=self.take(batch.out_cache_loc, order),
+                seq_lens_cpu=batch.seq_lens[rows].cpu(),
+                seq_lens_sum=int(batch.seq_lens[rows].sum()),
+                extend_seq_lens=None if extends is None else extends[rows],
+                extend_prefix_lens=None if prefixes is None else prefixes[rows],
+                extend_seq_lens_cpu=None if extends is None else tuple(counts),
+                tree_mask=None if batch.tree_mask is None else flat_mask(visible),
+            ),
+            q=self.take(self.q, order),
+            k=self.take(self.k, order),
+            v=self.take(self.v, order),
+            contexts=[self.contexts[i] for i in order],
+            counts=counts,
+            visible=visible,
+        )
+
+    def take(self, tokens: Tensor, order: Sequence[int]) -> Tensor:
+        """Take these requests' tokens."""
+        parts = torch.split(tokens, list(self.counts))
+        return torch.cat([tokens[:0], *(parts[i] for i in order)])
+
+    def on(self, device: torch.device | str) -> Scene:
+        """Move what lives on a device; what lives on the host stays."""
+        return replace(
+            self,
+            pools=_moved(self.pools, device),
+            batch=_moved(self.batch, device),
+            q=self.q.to(device),
+            k=self.k.to(device),
+            v=self.v.to(device),
+        )
+
+
+def _moved(held: _Held, device: torch.device | str) -> _Held:
+    """Copy it, with each of its tensors on the device that is not of the host."""
+    moved = copy(held)
+    for own in fields(held):
+        value = getattr(held, own.name)
+        if isinstance(value, Tensor) and own.name not in _HOST:
+            object.__setattr__(moved, own.name, value.to(device))
+    return moved
+
+
+def flat_mask(visible: Sequence[Tensor], num_spare: int = 0) -> Tensor:
+    """Lay what tokens see out as a tree mask: [M] bool, with spare entries that all are true."""
+    spare = torch.ones(num_spare, dtype=torch.bool)
+    return torch.cat([*(rows.flatten() for rows in visible), spare])
