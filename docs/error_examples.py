@@ -6,6 +6,7 @@ from __future__ import annotations
 from backend_caps.cli.generate import NoBackendNamedError
 from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
+from backend_caps.cli.plugin_errors import PluginFolderError, PluginNameError
 from backend_caps.conformance.measuring.errors import NotMeasuredError
 from backend_caps.conformance.simulator.errors import (
     CaptureError,
@@ -157,6 +158,15 @@ DISCOVERY = (
     DeadlineError(deadline_s=0),
     RepeatedBackendError(name="my_flash", sources=("my-flash 0.1.0", "by hand")),
 )
+NEW_PLUGINS = (
+    PluginNameError(
+        name="my-flash",
+        problem="it is to name a Python package too",
+        expected="up to 30 letters and digits in lower case, with '_' between words",
+        meant="my_flash",
+    ),
+    PluginFolderError(folder="my_flash", problem="it holds README.md and 4 more"),
+)
 LOCKS = (
     LockFileError(path="backends.lock.json", cause="No such file or directory"),
     LockSchemaError(path="backends.lock.json", schema="'backend-caps/lock@2'"),
@@ -297,6 +307,7 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
         "Raised by `discover` and `Registry.of` for what a caller gives them.",
         DISCOVERY,
     ),
+    ("New plugins", "Raised by `backend-caps new-plugin`.", NEW_PLUGINS),
     ("Locks", "Raised where `backend-caps verify` and `backend-caps diff` read a file.", LOCKS),
     (
         "Engines",

@@ -10,6 +10,7 @@ import click
 
 from backend_caps.cli.explain import explain
 from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.plugin_errors import PluginFolderError, PluginNameError
 from backend_caps.cli.relay import relay
 from backend_caps.cli.report import report
 from backend_caps.cli.resolve import resolve
@@ -22,6 +23,8 @@ from backend_caps.resolution.errors import (
     FlagValueError,
     MissingFlagValueError,
     OverrideError,
+    PluginFolderError,
+    PluginNameError,
     UnknownBackendError,
     UnknownFlagError,
 )
@@ -38,6 +41,8 @@ _USAGE_ERRORS = (
     LockSchemaError,
     MissingFlagValueError,
     OverrideError,
+    PluginFolderError,
+    PluginNameError,
     UnknownBackendError,
     UnknownFlagError,
 )
@@ -84,6 +89,12 @@ def _lock() -> click.Command:
     return lock
 
 
+def _new_plugin() -> click.Command:
+    from backend_caps.cli.new_plugin import new_plugin  # noqa: PLC0415 - the others write none
+
+    return new_plugin
+
+
 def _verify() -> click.Command:
     from backend_caps.cli.verify import verify  # noqa: PLC0415 - the others do not compare
 
@@ -94,6 +105,7 @@ _LATER: Mapping[str, Callable[[], click.Command]] = {
     "diff": _diff,
     "generate": _generate,
     "lock": _lock,
+    "new-plugin": _new_plugin,
     "verify": _verify,
 }
 """Commands that are not worth their imports where another is run."""

@@ -1,0 +1,44 @@
+"""`backend-caps new-plugin`: a plugin that works, to make one's own of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shlex import quote
+
+import click
+
+from backend_caps.cli.plugin_names import check_plugin_name
+from backend_caps.cli.plugin_project import project_files, write_project
+
+_NEXT = """\
+It passes its own tests as it stands. What to do next:
+
+  cd {folder}
+  pip install --editable . pytest
+  pytest
+  backend-caps report
+  backend-caps generate -- --attention-backend {name}
+"""
+
+
+@click.command("new-plugin")
+@click.argument("name")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="The folder to write the project into: an empty one, or a new one; NAME unless given.",
+)
+def new_plugin(name: str, into: Path | None) -> None:
+    """Write a plugin project for an attention backend NAME.
+
+    It has a declaration, a backend in plain PyTorch that is right and slow, and tests that hold
+    the backend to a float64 reference and to its declaration. Nothing is overwritten.
+    """
+    check_plugin_name(name)
+    folder = Path(name) if into is None else into
+    texts = project_files(name)
+    write_project(texts, folder)
+    click.echo(f"Wrote a plugin for the backend {name!r} into {folder}:\n")
+    click.echo("".join(f"  {path}\n" for path in texts))
+    click.echo(_NEXT.format(folder=quote(str(folder)), name=name), nl=False)

@@ -1,0 +1,327 @@
+"""Plugins that the command line writes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from backend_caps import HostSeqLens, discover
+from backend_caps.capability.status import Status
+from backend_caps.cli.main import cli
+from backend_caps.cli.plugin_names import LONGEST
+from backend_caps.cli.plugin_project import project_files
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "acme_attention"
+WRITTEN = f"""\
+Wrote a plugin for the backend '{NAME}' into PLACE:
+
+  README.md
+  {NAME}/__init__.py
+  {NAME}/backend.py
+  {NAME}/protocols.py
+  {NAME}/py.typed
+  {NAME}_caps.py
+  pyproject.toml
+  tests/test_backend.py
+  tests/test_declaration.py
+
+It passes its own tests as it stands. What to do next:
+
+  cd PLACE
+  pip install --editable . pytest
+  pytest
+  backend-caps report
+  backend-caps generate -- --attention-backend {NAME}
+"""
+SPELLED = (
+    "it is to name a Python package too; up to 30 letters and digits in lower case, with '_' "
+    "between words was expected"
+)
+FREE = "a name that nothing else has was expected"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project of a new plugin."""
+    folder = tmp_path_factory.mktemp("new") / NAME
+    assert _new_plugin(NAME, folder).exit_code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the plugin is installed in."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target")
+    installed = _run("pip", "install", *options, folder, project, cwd=project)
+    assert (installed.returncode, installed.stderr) == (0, "")
+    return folder
+
+
+def test_new_plugin_passes_its_own_tests(project: Path, site: Path) -> None:
+    """What is written is a correct backend, found where it is installed, and tests that say so."""
+    tested = _run("pytest", "--quiet", cwd=project, site=site)
+
+    assert tested.returncode == 0, tested.stdout
+
+
+def test_new_plugin_is_in_the_report(site: Path) -> None:
+    """The report of where it is installed shows the backend, and nothing wrong with it."""
+    result = CliRunner().invoke(cli, ["report", "--path", str(site), "--format", "json"])
+
+    found = discover([site])[NAME]
+    assert result.exit_code == 0
+    assert f'"name": "{NAME}"' in result.stdout
+    assert (found.status, found.problems) == (Status.OK, ())
+
+
+def test_new_plugin_states_every_capability(site: Path) -> None:
+    """Nothing of its declaration is left to the worst value: an author sees all there is."""
+    declaration = discover([site])[NAME].declaration
+    assert declaration is not None
+    capabilities = declaration.capabilities
+
+    unsaid = {*type(capabilities).model_fields} - {*capabilities.stated(), "needs_cpu_seq_lens"}
+
+    assert unsaid == set()
+    assert capabilities.host_seq_lens is HostSeqLens.EXACT
+
+
+@pytest.mark.parametrize("name", ["a", "acme_2d", "x" * LONGEST, "zz_torch_flash_attention_z"])
+@pytest.mark.parametrize("words", [("check",), ("format", "--check")])
+def test_new_plugin_is_clean_under_ruff(name: str, words: Sequence[str], tmp_path: Path) -> None:
+    """Short or long, a name leaves the code formatted and without a finding."""
+    _new_plugin(name, tmp_path / name)
+
+    checked = _run("ruff", *words, "--no-cache", cwd=tmp_path / name)
+
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_new_plugin_is_clean_under_mypy(project: Path) -> None:
+    """Types hold, strictly, in the backend and in its tests."""
+    cache = ROOT / ".cache" / "mypy-of-new-plugin"
+
+    checked = _run("mypy", "--cache-dir", cache, cwd=project)
+
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "caught_by"),
+    [
+        pytest.param(
+            "acme_attention/backend.py",
+            "attn_mask=everything.tril(len(keys) - len(q))",
+            "attn_mask=everything",
+            "test_attention_is_as_defined",
+            id="sees later tokens",
+        ),
+        pytest.param(
+            "acme_attention_caps.py",
+            "host_seq_lens=HostSeqLens.EXACT",
+            "host_seq_lens=HostSeqLens.NONE",
+            "test_attention_is_as_defined",
+            id="declares less than it reads",
+        ),
+        pytest.param(
+            "acme_attention/backend.py",
+            "        return output.flatten(1)",
+            "        return output.flatten(1) + 0 * batch.seq_lens.max().item()",
+            "test_forward_does_not_wait",
+            id="waits for the device",
+        ),
+    ],
+)
+def test_tests_of_new_plugin_find_a_fault(
+    file: str, right: str, wrong: str, caught_by: str, tmp_path: Path
+) -> None:
+    """A backend that does not do what it should, or declares, fails the tests written with it."""
+    _new_plugin(NAME, tmp_path / NAME)
+    source = tmp_path / NAME / file
+    text = source.read_text("utf-8")
+    source.write_text(text.replace(right, wrong), "utf-8")
+
+    options = ("--exitfirst", "--quiet", "-k", caught_by)
+    tested = _run("pytest", *options, cwd=tmp_path / NAME, site=tmp_path / NAME)
+
+    assert right in text
+    assert f"FAILED tests/test_backend.py::{caught_by}" in tested.stdout
+
+
+def test_new_plugin_loads_no_torch(tmp_path: Path) -> None:
+    """Writing a plugin runs no plugin's code, and starts no torch."""
+    code = (
+        "import sys\nfrom backend_caps.__main__ import main\n"
+        f"try: main(['new-plugin', '{NAME}'])\nexcept SystemExit: print(*sys.modules)"
+    )
+
+    done = _run("-c", code, cwd=tmp_path)
+
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "backend_caps.cli.new_plugin" in loaded
+    assert {"torch", "torch_native_caps"}.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("place", ["new", "several/new/folders", "with a space"])
+def test_command_says_what_was_written_and_what_is_next(place: str, tmp_path: Path) -> None:
+    """All that was written is named, and commands that can be pasted lead on."""
+    folder = tmp_path / place
+
+    result = _new_plugin(NAME, folder)
+
+    quoted = f"'{folder}'" if " " in place else str(folder)
+    told = WRITTEN.replace("into PLACE", f"into {folder}").replace("PLACE", quoted)
+    assert (result.exit_code, result.stdout) == (0, told)
+    assert {*project_files(NAME)} == {*_texts(folder)}
+
+
+def test_command_writes_into_a_folder_of_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a folder is named, the project goes into a new one here, or one that is empty."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / NAME).mkdir()
+
+    result = CliRunner().invoke(cli, ["new-plugin", NAME])
+
+    assert result.exit_code == 0
+    assert _texts(tmp_path / NAME) == project_files(NAME)
+
+
+def test_template_holds_nothing_but_the_project() -> None:
+    """What linters and compilers leave beside the template is not part of a plugin."""
+    written = {f"backend_caps/template/{path}" for path in project_files("my_attention")}
+
+    listed = subprocess.run(
+        ["/usr/bin/env", "git", "ls-files", "backend_caps/template"],
+        capture_output=True,
+        check=True,
+        cwd=ROOT,
+        text=True,
+    )
+
+    assert written == {*listed.stdout.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param("acme-flash", f"{SPELLED}. Write 'acme_flash'.", id="dash"),
+        pytest.param("AcmeFlash", f"{SPELLED}. Write 'acme_flash'.", id="capitals"),
+        pytest.param("2d", f"{SPELLED}. Write 'my_2d'.", id="digit first"),
+        pytest.param("_", f"{SPELLED}. Choose another.", id="nothing to spell"),
+        pytest.param("x" * 31, f"{SPELLED}. Write '{'x' * 30}'.", id="long"),
+        pytest.param(
+            "torch-native", f"{SPELLED}. Write 'my_torch_native'.", id="near a backend's name"
+        ),
+        pytest.param(
+            "class", f"it is a keyword of Python; {FREE}. Write 'my_class'.", id="keyword"
+        ),
+        pytest.param(
+            "json",
+            f"it is a module of Python's standard library; {FREE}. Write 'my_json'.",
+            id="standard library",
+        ),
+        pytest.param(
+            "pyyaml",
+            f"distribution 'pyyaml' is installed, and would be replaced; {FREE}. "
+            "Write 'my_pyyaml'.",
+            id="distribution",
+        ),
+        pytest.param(
+            "yaml",
+            f"module 'yaml' is there to be imported already; {FREE}. Write 'my_yaml'.",
+            id="module",
+        ),
+        pytest.param(
+            "torch_native",
+            "backend-caps-torch-native 0.1.0 declares a backend of that name; "
+            f"{FREE}. Write 'my_torch_native'.",
+            id="backend",
+        ),
+        pytest.param(
+            "auto",
+            f"as a server flag it leaves the choice to the engine; {FREE}. Write 'my_auto'.",
+            id="flag's own value",
+        ),
+        pytest.param(
+            "tests",
+            f"the folder of the plugin's tests has that name; {FREE}. Write 'my_tests'.",
+            id="folder of tests",
+        ),
+    ],
+)
+def test_name_that_will_not_do_is_refused(name: str, problem: str, tmp_path: Path) -> None:
+    """A name that cannot be imported, or that something has, is refused with one that would do."""
+    result = _new_plugin(name, tmp_path / "new")
+
+    assert result.stderr == f"error: no plugin can be named {name!r}: {problem}\n"
+    assert result.exit_code == 2
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "named"),
+    [
+        pytest.param(["pyproject.toml"], "pyproject.toml", id="a file of the template"),
+        pytest.param([".git", "a", "b"], ".git and 2 more", id="others"),
+    ],
+)
+def test_folder_that_holds_something_is_left_alone(
+    held: Sequence[str], named: str, tmp_path: Path
+) -> None:
+    """Nothing is written beside what is there, and nothing of it is lost."""
+    for name in held:
+        (tmp_path / name).write_text("mine")
+
+    result = _new_plugin(NAME, tmp_path)
+
+    assert result.stderr == (
+        f"error: folder '{tmp_path}' cannot take a new plugin: it holds {named}; an empty folder, "
+        "or none, was expected. Name another with --into.\n"
+    )
+    assert result.exit_code == 2
+    assert _texts(tmp_path) == dict.fromkeys(held, "mine")
+
+
+def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """What the system says of a place is part of the sentence."""
+    (tmp_path / "file").write_text("mine")
+
+    result = _new_plugin(NAME, tmp_path / "file" / "new")
+
+    assert "cannot take a new plugin: Not a directory; an empty folder" in result.stderr
+    assert result.exit_code == 2
+
+
+def _new_plugin(name: str, folder: Path) -> Result:
+    return CliRunner().invoke(cli, ["new-plugin", "--into", str(folder), name])
+
+
+def _run(
+    module: str, *words: str | Path, cwd: Path, site: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a module of this Python in an environment of its own, or code after `-c`."""
+    environ: Mapping[str, str] = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(cwd),
+        "OMP_NUM_THREADS": "1",
+        **({} if site is None else {"PYTHONPATH": str(site)}),
+    }
+    started = [sys.executable, module] if module == "-c" else [sys.executable, "-m", module]
+    return subprocess.run(
+        [*started, *words], cwd=cwd, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    """Read every file below a folder."""
+    found = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in found}
