@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from backend_caps.resolution.plan import Cause, Plan, Policy
     from backend_caps.resolution.resolver import resolve
     from backend_caps.resolution.rules import Rule, RuleSet
+    from backend_caps.resolution.selection import Selection, select
     from backend_caps.resolution.uses import Use
     from backend_caps.startup.configure import configure as configure
 
@@ -64,6 +65,7 @@ __all__ = [
     "Role",
     "Rule",
     "RuleSet",
+    "Selection",
     "ServerFlags",
     "SharedReadsEnd",
     "Source",
@@ -72,6 +74,7 @@ __all__ = [
     "discover",
     "flips",
     "resolve",
+    "select",
 ]
 
 _MODULES = {
@@ -97,6 +100,7 @@ _MODULES = {
     "resolution.plan": ("Cause", "Plan", "Policy"),
     "resolution.resolver": ("resolve",),
     "resolution.rules": ("Rule", "RuleSet"),
+    "resolution.selection": ("Selection", "select"),
     "resolution.uses": ("Use",),
     "startup.configure": ("configure",),
 }

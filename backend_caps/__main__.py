@@ -15,7 +15,9 @@ TYPE_CHECKING = False  # that of `typing`, which the working directory could sta
 if TYPE_CHECKING:
     from backend_caps.discovery.loading import Loading
 
-_READ_PLUGINS = frozenset({"report", "resolve", "explain", "relay", "generate", "lock", "verify"})
+_READ_PLUGINS = frozenset(
+    {"report", "resolve", "explain", "relay", "generate", "lock", "select", "verify"}
+)
 _NEED_NO_PLUGINS = frozenset({"--path", "-h", "--help"})
 
 

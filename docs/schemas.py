@@ -22,6 +22,7 @@ from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDoc
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
 from backend_caps.report.measure_documents import MeasureDocument
+from backend_caps.report.selection_documents import SelectionDocument
 from backend_caps.resolution.flags import ServerFlags
 from docs.sources import attribute_docs
 
@@ -37,6 +38,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "plan": (PlanDocument, "serialization"),
     "relay": (RelayDocument, "serialization"),
     "report": (ReportDocument, "serialization"),
+    "selection": (SelectionDocument, "serialization"),
     "server-flags": (ServerFlags, "serialization"),
 }
 """What is published, and which way it crosses."""

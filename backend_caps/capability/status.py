@@ -6,7 +6,7 @@ imported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -31,6 +31,10 @@ class Problem:
     """Stable; listed in docs/reference/problems.md."""
     message: str
     remedy: str
+    actual: str | None = field(default=None, compare=False)
+    """What is, where that is one value; the message says it too."""
+    needed: str | None = field(default=None, compare=False)
+    """What was wanted instead."""
 
     @property
     def is_open(self) -> bool:

@@ -102,6 +102,8 @@ class AttentionArch(Enum):
 _ALL_BATCHES = frozenset(BatchKind)
 NO_LIMIT = 2**31 - 1
 """More than any draft tree is wide."""
+TOP_PRIORITY = 100
+"""The most that a backend can declare of its own choice."""
 
 
 class Capabilities(FrozenModel):
@@ -217,6 +219,13 @@ class Capabilities(FrozenModel):
         support(worst=frozenset(), best=ANY, join=common, scope=Scope.USE),
     ] = UNDECLARED
     """The families of attention the backend computes."""
+    auto_priority: Annotated[
+        Annotated[StrictInt, Field(ge=0, le=TOP_PRIORITY)] | Undeclared,
+        support(worst=0, best=TOP_PRIORITY, join=least, scope=Scope.USE),
+    ] = UNDECLARED
+    """How early the backend is chosen where a flag says `auto`: of those that fit, the one with the
+    most. 0 is last, 50 a backend that is good everywhere, 100 one made for this very machine; of
+    equals the first by name. A composite's own goes before those of its parts."""
 
     @model_validator(mode="before")
     @classmethod

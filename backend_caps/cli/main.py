@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from io import TextIOWrapper
 
 import click
@@ -23,10 +23,9 @@ from backend_caps.resolution.errors import (
     FlagValueError,
     MissingFlagValueError,
     OverrideError,
-    PluginFolderError,
-    PluginNameError,
     UnknownBackendError,
     UnknownFlagError,
+    leaves_of,
 )
 
 REFUSED = 1
@@ -65,7 +64,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (BackendCapsError, ExceptionGroup) as error:
-            faults = list(_leaves(error))
+            faults = list(leaves_of(error))
             for fault in faults:
                 click.echo(f"error: {fault}", err=True)
             ctx.exit(USAGE if any(isinstance(f, _USAGE_ERRORS) for f in faults) else REFUSED)
@@ -95,6 +94,12 @@ def _new_plugin() -> click.Command:
     return new_plugin
 
 
+def _select() -> click.Command:
+    from backend_caps.cli.select import select_command  # noqa: PLC0415 - the others do not show it
+
+    return select_command
+
+
 def _verify() -> click.Command:
     from backend_caps.cli.verify import verify  # noqa: PLC0415 - the others do not compare
 
@@ -105,21 +110,11 @@ _LATER: Mapping[str, Callable[[], click.Command]] = {
     "diff": _diff,
     "generate": _generate,
     "lock": _lock,
+    "select": _select,
     "new-plugin": _new_plugin,
     "verify": _verify,
 }
 """Commands that are not worth their imports where another is run."""
-
-
-def _leaves(error: BackendCapsError | ExceptionGroup[Exception]) -> Iterator[BackendCapsError]:
-    """List the faults of a group; what is no fault of the user's goes on as it came."""
-    if isinstance(error, BackendCapsError):
-        yield error
-        return
-    for inner in error.exceptions:
-        if not isinstance(inner, BackendCapsError | ExceptionGroup):
-            raise error
-        yield from _leaves(inner)
 
 
 @click.group(

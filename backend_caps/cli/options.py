@@ -24,6 +24,7 @@ from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.selection import plan_for
 
 if TYPE_CHECKING:
     from backend_caps.engines.reading import EngineReading
@@ -108,8 +109,17 @@ class Request:
 
     def resolved(self, registry: Registry) -> Plan:
         """Resolve the flags against what is installed; what was not read is the plan's problem."""
-        unread = () if self.reading is None else self.reading.unread(self.facts)
-        return resolve(
+        if self.reading is None:
+            return plan_for(
+                registry,
+                self.flags,
+                rules=registry.rules(self.rules),
+                facts=self.facts,
+                policy=self.policy,
+                unsafe_override=self.override,
+            )
+        unread = self.reading.unread(self.facts)
+        return resolve(  # what an engine does with a name is the engine's, auto included
             registry.uses(self.flags),
             self.flags,
             rules=registry.rules(self.rules).with_problems(unread),
@@ -121,7 +131,7 @@ class Request:
     def written(self, plan: Plan, registry: Registry) -> PlanDocument:
         """Write a plan of these flags down, with what would change it."""
         engine = None if self.reading is None else name_of(self.reading)
-        return plan_document(plan, flips(plan, registry, self.flags), engine=engine)
+        return plan_document(plan, flips(plan, registry, plan.flags), engine=engine)
 
 
 class ServerCommand(click.Command):

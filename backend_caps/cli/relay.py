@@ -37,8 +37,8 @@ def relay(
     Plan and FutureMap are the real ones; tokens and accepted lengths are made up.
     """
     # Loads torch, which no other command does.
-    from backend_caps.relay import DraftShape  # noqa: PLC0415
-    from backend_caps.startup.configure import configure  # noqa: PLC0415
+    from backend_caps.relay import DraftShape, FutureMap  # noqa: PLC0415
+    from backend_caps.startup.configure import check_device, planned  # noqa: PLC0415
     from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
     request = request_of(ctx)
@@ -48,22 +48,23 @@ def relay(
     if flags.speculative_algorithm is not None:
         topk = flags.speculative_eagle_topk or 1
         draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
-    plan, future_map = configure(
+    check_device(device)
+    plan = planned(
         flags,
-        pool_size=pool_size,
+        registry,
         device=device,
         facts=request.facts,
         draft=draft,
-        registry=registry,
         rules=request.rules,
         policy=request.policy,
         unsafe_override=request.override,
     )
+    future_map = FutureMap.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
     steps_taken = rehearse(future_map, num_steps=steps, draft=draft)
     document = RelayDocument(
         schema_="backend-caps/relay@1",
         device=device,
-        plan=plan_document(plan, flips(plan, registry, flags)),
+        plan=plan_document(plan, flips(plan, registry, plan.flags)),
         steps=[StepDocument.model_validate(asdict(step)) for step in steps_taken],
     )
     request.show(document, relay_view(document))

@@ -16,6 +16,7 @@ from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Un
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
 from backend_caps.report.document import LEFT_OUT, Document, is_none
 from backend_caps.report.engine_documents import EngineDocument, PartDocument, ReadingDocument
+from backend_caps.report.selection_documents import ChoiceDocument, choice_documents
 from backend_caps.resolution.flips import Flip
 from backend_caps.resolution.plan import Cause, Plan, Resolved
 
@@ -102,6 +103,8 @@ class PlanDocument(Document):
     """A digest of the values: equal plans configure equal servers."""
     engine: Annotated[str | None, LEFT_OUT] = None
     """The engine whose own backends were read for it, with its version; left out for none."""
+    choices: Annotated[list[ChoiceDocument] | None, LEFT_OUT] = None
+    """What was chosen where a flag says `auto`; left out where none does."""
 
 
 class ConditionDocument(Document):
@@ -223,6 +226,7 @@ def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = Non
         rules=plan.rules.name,
         fingerprint=plan.fingerprint,
         engine=engine,
+        choices=choice_documents(plan.choices) or None,
     )
 
 

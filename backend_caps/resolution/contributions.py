@@ -133,6 +133,8 @@ def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
     unknown = [str(each) for each in conditions if each.truth(situation) is Truth.UNKNOWN]
     if unknown:
         reason = f"{reason} (used where {' and '.join(unknown)}: not known yet)"
+    if use.by_auto:
+        reason = f"{reason} (chosen by {use.slot} auto)"
     return Cause(
         kind=CauseKind.BACKEND,
         name=use.backend,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -21,6 +21,21 @@ def raise_all(what: str, faults: Sequence[BackendCapsError]) -> None:
         raise faults[0]
     if faults:
         raise ExceptionGroup(f"{what}: {len(faults)} faults", faults)
+
+
+def leaves_of(error: BackendCapsError | ExceptionGroup[Exception]) -> Iterator[BackendCapsError]:
+    """List the faults of a group, also of one inside it; what is no fault of the user's goes on.
+
+    Raises:
+        ExceptionGroup: as it came, where another error is in it.
+    """
+    if isinstance(error, BackendCapsError):
+        yield error
+        return
+    for inner in error.exceptions:
+        if not isinstance(inner, BackendCapsError | ExceptionGroup):
+            raise error
+        yield from leaves_of(inner)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -157,6 +172,48 @@ class UnusableBackendError(BackendCapsError):
     def message(self) -> str:
         """The backend, what uses it, and what stood in the way."""
         return f"{self.flag} names a backend that cannot be used: {self.problem} {self.remedy}"
+
+
+@dataclass(eq=False, kw_only=True)
+class NoFittingBackendError(BackendCapsError):
+    """A flag says `auto`, and no installed backend fits."""
+
+    flag: str
+    reasons: tuple[str, ...]
+    """What speaks against each candidate."""
+
+    @property
+    def message(self) -> str:
+        """The flag, and what speaks against each backend there is."""
+        told = " ".join(self.reasons) or "None is installed."
+        return (
+            f"{self.flag} is auto, and no installed backend fits: {told} Install one that does, "
+            "or change what they do not take; backend-caps select shows each."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnfitChoiceError(BackendCapsError):
+    """A flag names a backend that declares that it does not take this machine or model."""
+
+    flag: str
+    name: str
+    reasons: tuple[str, ...]
+    fitting: tuple[str, ...]
+    """The installed backends that would do in its place, best first."""
+
+    @property
+    def message(self) -> str:
+        """The flag, every reason against its backend, and what would do."""
+        instead = (
+            f"these fit: {', '.join(self.fitting)}. Name one of them, or auto"
+            if self.fitting
+            else "no installed backend fits. Install one that does"
+        )
+        return (
+            f"{self.flag} names {self.name!r}, which cannot run here: {' '.join(self.reasons)} "
+            f"In its place {instead}, or change what it does not take."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -53,7 +53,8 @@ class ServerFlags(FrozenModel):
     """
 
     attention_backend: Name | None = None
-    """The backend of every phase that has none of its own."""
+    """The backend of every phase that has none of its own; `auto` has one chosen, as it does for
+    each of these flags."""
     prefill_attention_backend: Name | None = None
     """The backend of prefill."""
     decode_attention_backend: Name | None = None
@@ -212,7 +213,8 @@ class ServerFlags(FrozenModel):
     def _said(self) -> Situation:
         given = {name: getattr(self, name) for name in type(self).model_fields}
         given["speculative_algorithm"] = self.speculative_algorithm or "NONE"
-        given["decode_attention_backend"] = self.decode_attention_backend or self.attention_backend
+        decode = self.decode_attention_backend or self.attention_backend
+        given["decode_attention_backend"] = None if decode == spelling.AUTO else decode
         if self.kv_cache_dtype == spelling.AUTO:
             given["kv_cache_dtype"] = None
         return {name: value for name, value in given.items() if value is not None}

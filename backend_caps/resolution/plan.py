@@ -15,6 +15,7 @@ from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.sizes import Conflict
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities, HostSeqLens
+from backend_caps.resolution.choice import Choice
 from backend_caps.resolution.effects import Effect, effect_of
 from backend_caps.resolution.errors import PlansDifferError
 from backend_caps.resolution.flags import ServerFlags
@@ -92,6 +93,8 @@ class Plan:
     policy: Policy
     problems: tuple[Problem, ...] = ()
     overrides: tuple[tuple[str, object], ...] = ()
+    choices: tuple[Choice, ...] = ()
+    """What was chosen where a flag said `auto`; the flags name it."""
 
     def __getitem__(self, key: str | tuple[str, Phase]) -> Resolved:
         """Return a capability's value, of the server or of one phase.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Situation
-from backend_caps.capability.fit import CHECKED_AGAINST, text_of, unsupported_reasons
+from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
 from backend_caps.capability.kind import Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import ANY, UNDECLARED
@@ -19,6 +19,9 @@ from backend_caps.resolution.errors import RoleError, raise_all
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order
 from backend_caps.resolution.uses import ENGINE_DEFAULT, Use
 
+RoleFault = tuple[str, str, Role]
+"""A backend, the slot that it is used in, and the role there."""
+
 
 def check_roles(uses: Iterable[Use], situation: Situation) -> None:
     """Refuse uses in a role that their backend says it does not take.
@@ -26,7 +29,12 @@ def check_roles(uses: Iterable[Use], situation: Situation) -> None:
     Raises:
         RoleError: one for each such slot; several as a group.
     """
-    faults = {
+    raise_all("roles", list(role_faults(uses, situation).values()))
+
+
+def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault, RoleError]:
+    """List the roles that backends are used in and say they do not take, each once a slot."""
+    return {
         (use.backend, use.slot, use.role): RoleError(
             backend=use.backend,
             role=use.role.value,
@@ -36,7 +44,6 @@ def check_roles(uses: Iterable[Use], situation: Situation) -> None:
         for use in uses
         if (roles := _roles(use, situation)) is not None and use.role not in roles
     }
-    raise_all("roles", list(faults.values()))
 
 
 def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
@@ -90,7 +97,8 @@ def _of_uses(plan: Plan) -> Iterator[Problem]:
     yield from _of_roles([u for u in named if u.declaration and not u.adds_only], situation)
     for use in named:
         if use.declaration is not None:
-            yield from _of_machine(use, use.declaration, plan)
+            for reason in misfits_of(use, use.declaration, plan):
+                yield _of_reason(reason, use.backend)
             continue
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
         yield use.problem
@@ -120,18 +128,34 @@ def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
         )
 
 
-def _of_machine(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Problem]:
-    situation = {**plan.flags.situation(plan.facts), "role": use.role, "phase": use.phase}
-    effective = {}
+def misfits_of(use: Use, declaration: Declaration, plan: Plan) -> Iterator[Reason]:
+    """List why a use does not fit machine and model, or was not checked against them."""
+    taken = taken_by(use, declaration, plan.flags.situation(plan.facts))
+    for reason in unsupported_reasons(taken, plan.flags.with_facts(plan.facts)):
+        if reason.needed is not None or not use.readings:  # an engine's class cannot say it
+            yield reason
+
+
+def taken_by(use: Use, declaration: Declaration, situation: Situation) -> Mapping[str, object]:
+    """List what a use takes of machine and model, by capability."""
+    own = {**situation, "role": use.role, "phase": use.phase}
+    unsaid = ANY if use.adds_only else UNDECLARED  # a composite's parts say it
+    taken: dict[str, object] = {}
     for name in CHECKED_AGAINST:
-        value, origin, _ = declared(declaration, name, situation)
+        value, origin, _ = declared(declaration, name, own)
         is_unsaid = origin is Origin.UNDECLARED or isinstance(value, Unchecked)
-        unsaid = ANY if use.adds_only else UNDECLARED  # a composite's parts say it
-        effective[name] = unsaid if is_unsaid else value
-    for reason in unsupported_reasons(effective, plan.flags.with_facts(plan.facts)):
-        if reason.needed is None and use.readings:
-            continue  # an engine's class has no way to say it
-        yield Problem(code=reason.code, message=reason.of(use.backend), remedy=reason.remedy)
+        taken[name] = unsaid if is_unsaid else value
+    return taken
+
+
+def _of_reason(reason: Reason, backend: str) -> Problem:
+    return Problem(
+        code=reason.code,
+        message=reason.of(backend),
+        remedy=reason.remedy,
+        actual=reason.actual,
+        needed=reason.needed,
+    )
 
 
 def _of_values(plan: Plan) -> Iterator[Problem]:
@@ -143,6 +167,8 @@ def _of_values(plan: Plan) -> Iterator[Problem]:
             code="page-size-conflict",
             message=f"no page size serves every backend: {asked}.",
             remedy="Use backends that share a page size.",
+            actual=asked,
+            needed="a page size that all take",
         )
     yield from _of_topk(plan)
     if plan.flags.enable_two_batch_overlap and plan["two_batch_overlap"].value is False:
@@ -151,6 +177,8 @@ def _of_values(plan: Plan) -> Iterator[Problem]:
             message="--enable-two-batch-overlap is given, and not every backend may run under "
             f"it: {_names(plan['two_batch_overlap'])}.",
             remedy="Leave the flag out, or use other backends.",
+            actual="two-batch overlap on",
+            needed="two-batch overlap off",
         )
 
 
@@ -164,6 +192,7 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
             message="--speculative-eagle-topk is not given, and the engine may pick more than "
             f"the {text_of(limit.value)} that {_names(limit)} takes.",
             remedy="Give it.",
+            needed=f"at most {text_of(limit.value)}",
         )
     elif isinstance(limit.value, int) and topk > limit.value:
         if all(cause.origin is Origin.UNDECLARED for cause in _restricting(limit)):
@@ -172,6 +201,7 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
                 message=f"--speculative-eagle-topk is {topk}, and nobody says whether "
                 f"{_names(limit)} takes more than {limit.value}.",
                 remedy="Ask the backend's author, or see the engine's own checks.",
+                actual=str(topk),
             )
             return
         yield Problem(
@@ -179,6 +209,8 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
             message=f"--speculative-eagle-topk is {topk}, and the backends take at most "
             f"{limit.value}: {_names(limit)}.",
             remedy=f"Set it to {limit.value}, or use other backends.",
+            actual=str(topk),
+            needed=f"at most {limit.value}",
         )
 
 

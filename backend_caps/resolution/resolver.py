@@ -11,6 +11,7 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.resolution.choice import Choice
 from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
 from backend_caps.resolution.effects import effect_of
 from backend_caps.resolution.engine import DEFAULT_ENGINE
@@ -36,6 +37,7 @@ def resolve(
     facts: Facts | None = None,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
+    choices: tuple[Choice, ...] = (),
 ) -> Plan:
     """Join what every use needs with what the flags force, keeping every cause.
 
@@ -47,6 +49,7 @@ def resolve(
         policy: what is done about problems; `strict` raises them.
         unsafe_override: values to put in place of the joined ones, better ones too. Each is
             recorded as a cause.
+        choices: what `select` chose for these flags, for the plan to keep.
 
     Raises:
         NoUseError: `uses` is empty.
@@ -75,6 +78,7 @@ def resolve(
         rules=rules,
         policy=Policy(policy),
         overrides=tuple(overrides.items()),
+        choices=choices,
     )
     return _under_policy(plan, problems_of(plan))
 

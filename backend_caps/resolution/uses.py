@@ -15,6 +15,7 @@ from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Source
+from backend_caps.capability.spelling import AUTO
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import ENGINES, engine, option_of
 from backend_caps.resolution.errors import (
@@ -60,6 +61,8 @@ class Use:
     All must hold. Where there are fewer, they are those of the innermost."""
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
     """By capability, what an engine's source says, where the backend was read from one."""
+    by_auto: bool = field(default=False, compare=False)
+    """Whether the flag says `auto`, and the backend was chosen for it."""
 
     def failing(self, situation: Situation) -> int | None:
         """Return the place in `given` of the first condition known to fail; None: none is."""
@@ -274,26 +277,43 @@ def _use(
 def _declaration(backend: Backend, slot: _Slot) -> Declaration:
     if backend.declaration is not None and backend.status is Status.OK:
         return backend.declaration
-    told = Problem(
-        code="broken",
-        message=f"the declaration of {backend.name!r} was not read.",
-        remedy="See the report.",
-    )
-    first = next(iter(backend.problems), told)
+    first, *_ = unread(backend)
     raise UnusableBackendError(
         name=backend.name, flag=slot.flag, problem=first.message, remedy=first.remedy
     )
 
 
-def _named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
+def unread(backend: Backend) -> tuple[Problem, ...]:
+    """List why a backend's declaration was not read."""
+    told = Problem(
+        code="broken",
+        message=f"the declaration of {backend.name!r} was not read.",
+        remedy="See the report.",
+    )
+    return backend.problems or (told,)
+
+
+def _undecided(slot: _Slot) -> Problem:
+    return Problem(
+        code="auto-undecided",
+        message=f"{slot.flag} is auto, and no backend was chosen for it.",
+        remedy="Choose with backend_caps.select, or name a backend.",
+    )
+
+
+def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
     """Leave out an engine's classes: flags name what the engine registers them under."""
     return {
-        name: each for name, each in backends.items() if each.engine_class is None and name != PAIR
+        name: each
+        for name, each in backends.items()
+        if each.engine_class is None and name not in {PAIR, AUTO}
     }
 
 
 def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[str, ...]) -> Use:
-    backends = _named_by_flags(known)
+    backends = named_by_flags(known)
+    if name == AUTO and not _has_engine(known):
+        return replace(_use(slot, name, via, declaration=None), problem=_undecided(slot))
     meant = None if name in _engines_own() else nearest(name, list(backends))
     if meant is not None:
         declared = tuple(sorted(backends))
@@ -308,8 +328,12 @@ def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[st
 
 
 def _who(known: Mapping[str, Backend]) -> str:
-    of_engine = any(backend.engine_class is not None for backend in known.values())
-    return "neither the engine nor a plugin has" if of_engine else "no installed plugin declares"
+    has_engine = _has_engine(known)
+    return "neither the engine nor a plugin has" if has_engine else "no installed plugin declares"
+
+
+def _has_engine(known: Mapping[str, Backend]) -> bool:
+    return any(backend.engine_class is not None for backend in known.values())
 
 
 def _engines_own() -> frozenset[str]:

@@ -13,11 +13,12 @@ from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape, FutureMap
+from backend_caps.relay.streams import declared_traits
 from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.selection import check_named, plan_for
 
 
 @dataclass(eq=False, kw_only=True)
@@ -57,7 +58,8 @@ def configure(
         flags: the server's.
         pool_size: rows of the request pool, the padding row 0 included.
         device: where the FutureMap's buffers live.
-        facts: what is known of machine and model; the device's type is filled in.
+        facts: what is known of machine and model; what the device itself tells is filled in: its
+            type, and of a CUDA device the compute capability.
         draft: the shape of what a speculative step hands to the next; None without a draft
             model.
         registry: what is installed, where the caller has looked already.
@@ -71,26 +73,72 @@ def configure(
 
     Raises:
         UnavailableDeviceError: torch has no such device here.
+        NoFittingBackendError: a flag says `auto`, and no installed backend fits.
+        UnfitChoiceError: a flag names a backend that declares that it cannot run here.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
     """
     check_device(device)
     registry = discover() if registry is None else registry
-    known = (facts or Facts()).known()
-    plan = resolve(
-        registry.uses(flags),
+    plan = planned(
+        flags,
+        registry,
+        device=device,
+        facts=facts,
+        draft=draft,
+        rules=rules,
+        policy=policy,
+        unsafe_override=unsafe_override,
+    )
+    # A stand-in for a device is none that a backend could know.
+    is_stand_in = declared_traits(torch.device(device)).is_stand_in
+    check_named(plan, registry, but=frozenset({"device"} if is_stand_in else ()))
+    future_map = FutureMap.from_plan(
+        plan, pool_size=pool_size, device=device, draft=draft, debug=debug
+    )
+    return plan, future_map
+
+
+def planned(
+    flags: ServerFlags,
+    registry: Registry,
+    *,
+    device: str | torch.device,
+    facts: Facts | None = None,
+    draft: DraftShape | None = None,
+    rules: str | RuleSet = DEFAULT_ENGINE,
+    policy: Policy | str = Policy.WARN,
+    unsafe_override: Capabilities | None = None,
+) -> Plan:
+    """Choose and resolve for a device, and log the decision.
+
+    Whether the backends that flags name run there is not asked: a rehearsal runs none of them.
+    The arguments are those of `configure`.
+
+    Raises:
+        BackendCapsError: flags, backends or the plan are refused.
+    """
+    plan = plan_for(
+        registry,
         flags,
         rules=registry.rules(rules),
-        facts=Facts.model_validate({"device": torch.device(device).type, **known}),
+        facts=_with_device(facts or Facts(), torch.device(device)),
         policy=policy,
         unsafe_override=unsafe_override,
     )
     plan = _within_reach(plan, draft)
     _tell(plan)
-    future_map = FutureMap.from_plan(
-        plan, pool_size=pool_size, device=device, draft=draft, debug=debug
-    )
-    return plan, future_map
+    return plan
+
+
+def _with_device(facts: Facts, device: torch.device) -> Facts:
+    """Fill in what the device itself tells; what was said goes before."""
+    found: dict[str, object] = {"device": device.type}
+    if device.type == "cuda":  # the one whose compute capability there is
+        found["rocm"] = torch.version.hip is not None
+        if torch.version.hip is None:
+            found["compute_capability"] = torch.cuda.get_device_capability(device)
+    return Facts.model_validate({**found, **facts.known()})
 
 
 def check_device(device: str | torch.device) -> None:

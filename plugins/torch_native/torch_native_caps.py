@@ -47,6 +47,8 @@ TORCH_NATIVE = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # Behind whatever was made for a machine: it runs everywhere, a request after the other.
+        auto_priority=20,
     ),
     implementation="backend_caps_torch_native.native:TorchNative",
 )
@@ -80,6 +82,8 @@ TORCH_PADDED = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # Behind `torch_native`: a short context costs as much as the longest.
+        auto_priority=10,
     ),
     implementation="backend_caps_torch_native.padded:TorchPadded",
 )

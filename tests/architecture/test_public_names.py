@@ -58,6 +58,7 @@ VOCABULARY = {
     "head_sizes": Scope.USE,
     "compute_capability": Scope.USE,
     "attention_arch": Scope.USE,
+    "auto_priority": Scope.USE,
 }
 
 

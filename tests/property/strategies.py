@@ -25,6 +25,7 @@ from backend_caps.capability.sizes import (
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     NO_LIMIT,
+    TOP_PRIORITY,
     AttentionArch,
     BatchKind,
     Capabilities,
@@ -94,6 +95,7 @@ _VALUES: Mapping[str, st.SearchStrategy[object]] = {
     "head_sizes": sizes,
     "compute_capability": windows | st.just(ANY),
     "attention_arch": st.frozensets(st.sampled_from(AttentionArch)) | st.just(ANY),
+    "auto_priority": st.integers(0, TOP_PRIORITY),
 }
 
 

@@ -41,6 +41,7 @@ EVERYTHING = Capabilities(
     head_sizes=MultipleOf(8),
     compute_capability=[ComputeRange((8, 0), (9, 0)), ComputeRange((10, 0))],
     attention_arch={AttentionArch.MLA, AttentionArch.MHA},
+    auto_priority=70,
 )
 """One value of each capability."""
 
@@ -299,6 +300,7 @@ def test_capabilities_are_written_in_a_stable_order() -> None:
             {"at_least": [10, 0], "below": None},
         ],
         "attention_arch": ["mha", "mla"],
+        "auto_priority": 70,
     }
 
 

@@ -18,6 +18,7 @@ from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     NO_LIMIT,
     SPELLINGS,
+    TOP_PRIORITY,
     AttentionArch,
     BatchKind,
     Capabilities,
@@ -54,6 +55,7 @@ _TABLE = [
     ("head_sizes", _SUPPORT, Unchecked(), ANY, _USE, EVERY_USE),
     ("compute_capability", _SUPPORT, (), ANY, _USE, EVERY_USE),
     ("attention_arch", _SUPPORT, _NOTHING, ANY, _USE, EVERY_USE),
+    ("auto_priority", _SUPPORT, 0, TOP_PRIORITY, _USE, EVERY_USE),
 ]
 
 _JOINS = [

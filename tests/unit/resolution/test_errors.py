@@ -11,6 +11,7 @@ from backend_caps.resolution.errors import (
     FlagsFileError,
     FlagValueError,
     MissingFlagValueError,
+    NoFittingBackendError,
     NoFlagsError,
     NoUseError,
     OverrideError,
@@ -18,6 +19,7 @@ from backend_caps.resolution.errors import (
     PlansDifferError,
     RoleError,
     UnexpandedCompositeError,
+    UnfitChoiceError,
     UnknownBackendError,
     UnknownFlagError,
     UnusableBackendError,
@@ -108,6 +110,20 @@ _ERRORS = [
         "backend 'fa3' does not take the role 'draft' (--attention-backend); it takes: target. "
         "Name another backend for that role.",
         id="RoleError",
+    ),
+    pytest.param(
+        NoFittingBackendError(flag="--attention-backend", reasons=("It is broken.", "So is it.")),
+        "--attention-backend is auto, and no installed backend fits: It is broken. So is it. "
+        "Install one that does, or change what they do not take; backend-caps select shows each.",
+        id="NoFittingBackendError",
+    ),
+    pytest.param(
+        UnfitChoiceError(
+            flag="--attention-backend", name="fa3", reasons=("No.",), fitting=("mla", "triton")
+        ),
+        "--attention-backend names 'fa3', which cannot run here: No. In its place these fit: mla, "
+        "triton. Name one of them, or auto, or change what it does not take.",
+        id="UnfitChoiceError",
     ),
     pytest.param(
         PlanRefusedError(code="no-part", problem="It has no part.", remedy="Name one."),
