@@ -82,9 +82,10 @@ soak: $(VENV)/developing
 
 # On a machine with a CUDA device, under a torch that was built for it.
 gpu: $(VENV)/developing $(WHEELS)
-	$(BIN)/python -m pytest -n 0 -k cuda tests/relay tests/runtime
+	$(BIN)/python -m pytest -n 0 -k cuda tests/relay tests/runtime plugins
 	TORCH_CUDA_SANITIZER=1 $(BIN)/python -m pytest -n 0 -k cuda tests/runtime/test_parity.py
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
+	$(BIN)/python benchmarks/attention.py --json benchmarks/results/attention.json
 
 dist: $(VENV)/developing
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(PLUGINS:%=./%)

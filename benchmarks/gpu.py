@@ -56,6 +56,8 @@ PROMPT = 16
 POOLS = (4096, 65536)
 """Of the smaller one our exact mirror is the whole column, and of the larger one the batch."""
 
+BACKENDS = {"cuda": "triton"}
+"""Who attends in the loops, where it is not torch itself. Both replay."""
 LOOPS: Mapping[str, list[str]] = {
     "plain eager": ["--disable-overlap-schedule", "--disable-cuda-graph"],
     "overlapped eager": ["--disable-cuda-graph"],
@@ -171,8 +173,9 @@ def loops(device: torch.device, steps: int, scale: Scale) -> list[Timing]:
             vocab_size=scale.vocab_size,
         )
         for batch_size in scale.batches:
+            backend = ["--attention-backend", BACKENDS.get(device.type, "torch_padded")]
             sides = [
-                Side(name, started(Path(folder), device, batch_size, argv, steps).step)
+                Side(name, started(Path(folder), device, batch_size, [*backend, *argv], steps).step)
                 for name, argv in LOOPS.items()
             ]
             found += compared("loops", sides, batch_size, steps, device)
@@ -307,9 +310,9 @@ def started(
 
 
 def plan_of(argv: list[str]) -> Plan:
-    """Resolve the plan of a server on the backend that replays."""
+    """Resolve the plan of a server."""
     registry = discover()
-    flags = ServerFlags.from_argv(["--attention-backend", "torch_padded", *argv])
+    flags = ServerFlags.from_argv(argv)
     rules = registry.rules("sglang-0.5.23")
     return resolve(registry.uses(flags), flags, rules=rules, policy="quiet")
 
