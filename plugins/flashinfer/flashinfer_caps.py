@@ -1,0 +1,63 @@
+# ruff: noqa: INP001 - a module of its own: inside the package it would run its `__init__`
+"""What the backend declares. Data only: importing this loads neither torch nor FlashInfer."""
+
+from __future__ import annotations
+
+from backend_caps import (
+    ANY,
+    AttentionArch,
+    BatchKind,
+    Capabilities,
+    ComputeRange,
+    Declaration,
+    GraphMetadata,
+    HostSeqLens,
+    OneOf,
+    Role,
+    SharedReadsEnd,
+)
+
+# FP8 caches are left out: their scales are not applied. FlashInfer's prefill has no float32.
+_DTYPES = frozenset({"bfloat16", "float16"})
+
+FLASHINFER = Declaration(
+    capabilities=Capabilities(
+        # `plan()` cuts contexts into chunks by host lengths. The decode kernel subtracts a chunk's
+        # start from the true length without a sign (attention/decode.cuh, FlashInfer 0.7.2.post1),
+        # so a chunk that begins behind a context's end would have billions of tokens: a bound that
+        # is too long by a chunk is no bound that it takes.
+        host_seq_lens=HostSeqLens.EXACT,
+        # A wrapper of FlashInfer's has one batch size and one number of tokens under graphs. A
+        # mixed batch is padded with tokens that are nobody's, which its wrappers have no place for.
+        graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
+        # `plan()` is host code, and runs before each replay.
+        graph_metadata=GraphMetadata.HOST,
+        # `plan()` packs into one pinned buffer and copies from it without waiting, so the next one
+        # waits until that copy is done; and of a tree mask it reads the packed size back.
+        sync_free_prepare=False,
+        # The page table is gathered before the replay, and lengths come from the host.
+        shared_reads_end=SharedReadsEnd.PRE_REPLAY,
+        # Each half batch has an object of its own, with its own workspace.
+        two_batch_overlap=True,
+        # The row length of `req_to_token`, by which the buffers of graphs are sized.
+        max_context_len_known=True,
+        # A draft step and a verify are a custom mask over a uniform batch, or causal without one.
+        roles=frozenset(Role),
+        # The widest that the tests hold to the oracle. A custom mask itself has no width.
+        max_speculative_topk=64,
+        # `req_to_token` names the slot of every single token: FlashInfer sees pages of one.
+        page_sizes=ANY,
+        # Its kernels swizzle rows of 64 elements; decode's share a row among 8, 16 or 32 threads.
+        head_sizes=OneOf({64, 128, 256}),
+        devices={"cuda"},
+        # FlashInfer starts at 7.5, where its prefill refuses bfloat16 (attention/prefill.cuh).
+        compute_capability=(ComputeRange((8, 0)),),
+        dtypes=_DTYPES,
+        kv_cache_dtypes=_DTYPES,
+        attention_arch={AttentionArch.MHA},
+        # Behind backends that come with all they need: without its extra this one cannot be built.
+        auto_priority=40,
+    ),
+    implementation="backend_caps_flashinfer.backend:FlashInfer",
+)
+"""Attention by FlashInfer's paged decode and prefill, planned on the host for every batch."""

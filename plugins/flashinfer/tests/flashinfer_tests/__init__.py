@@ -1,0 +1,1 @@
+"""A package, so that the test files share `fake` by relative imports."""
