@@ -141,7 +141,8 @@ _AT_LEAST_1 = click.IntRange(min=1)
     default="",
     metavar="16,32",
     callback=words.sizes,
-    help="Numbers of tokens of prefill that graphs are captured for; none unless given.",
+    help="Numbers of tokens that graphs are captured for: of prefill, and of what runs in pieces "
+    "around attention; none unless given.",
 )
 @click.option(
     "--steps",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.cli.measure import drafts_document
 from backend_caps.report.generate_documents import (
     GenerateStepDocument,
@@ -15,17 +14,11 @@ from backend_caps.report.generate_documents import (
 )
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs.choice import Obstacle
 from backend_caps.runtime.observers import StepTotals
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import StepStats
 
 _US = 1e6
-_UNNAMED = {
-    True: "--graph-batch-sizes names none",
-    False: "--graph-token-counts names none",
-}
-"""How an operator would name sizes to capture: of decode, and of all else."""
 
 
 def step_document(number: int, stats: StepStats, *, has_streams: bool) -> GenerateStepDocument:
@@ -34,7 +27,7 @@ def step_document(number: int, stats: StepStats, *, has_streams: bool) -> Genera
     return GenerateStepDocument(
         number=number,
         mode=stats.mode.value,
-        replayed=stats.replayed,
+        graph_mode=stats.graph_mode.value,
         num_requests=stats.num_requests,
         num_tokens=stats.num_tokens,
         num_made=stats.num_made,
@@ -62,7 +55,8 @@ def run_document(
         seconds=seconds,
         num_steps={mode.value: count for mode, count in totals.num_steps.items()},
         num_eager={mode.value: count for mode, count in totals.num_eager.items()},
-        eager_because={mode.value: _eager_because(engine, mode) for mode in totals.num_eager},
+        num_in_pieces={mode.value: count for mode, count in totals.num_in_pieces.items()},
+        eager_because=_eager_because(engine, totals),
         page_size=engine.memory.page_size,
         max_total_tokens=engine.memory.pages.num_pages * engine.memory.page_size,
         num_retracted=totals.num_retracted,
@@ -100,22 +94,18 @@ def speculation_document(
     )
 
 
-def _eager_because(engine: Engine, mode: ForwardMode) -> str:
-    """Say what keeps the steps of a mode from being replayed."""
-    is_decode = mode is ForwardMode.DECODE
-    kind = BatchKind.SINGLE_TOKEN_DECODE if is_decode else BatchKind.MIXED_BATCH
-    phase = mode.phase
-    if engine.plan.flags.speculative_algorithm is not None:
-        if not is_decode:
-            return Obstacle.SPECULATION.reason
-        phase, kind = Phase.VERIFY, BatchKind.UNIFORM_BATCH
-    obstacles = [
-        _UNNAMED[is_decode] if obstacle is Obstacle.SIZES else obstacle.reason
-        for choice in engine.graph_choices
-        if choice.phase is phase and choice.kind is kind
-        for obstacle in choice.obstacles
-    ]
-    return ", ".join(obstacles) or "its batches are larger than any that was captured"
+def _eager_because(engine: Engine, totals: StepTotals) -> dict[str, str]:
+    """Say what kept steps from graphs that were captured; there is one thing that can."""
+    speculates = engine.plan.flags.speculative_algorithm is not None
+    phases = {
+        mode: Phase.VERIFY if speculates and mode is ForwardMode.DECODE else mode.phase
+        for mode in totals.num_eager
+    }
+    return {
+        mode.value: "its batches are larger than any that was captured"
+        for mode, phase in phases.items()
+        if phase in engine.graphs.phases
+    }
 
 
 def backends_of(engine: Engine) -> dict[str, str]:

@@ -17,6 +17,7 @@ from backend_caps.cli.generated import (
     speculation_document,
     step_document,
 )
+from backend_caps.cli.graphs import graphs_document
 from backend_caps.cli.job import Job, importable, models_of
 from backend_caps.cli.options import Request as CommandRequest
 from backend_caps.conformance.simulator import Simulation, WaitKind, simulate
@@ -27,7 +28,7 @@ from backend_caps.resolution.flips import flips
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTotals
-from backend_caps.runtime.progress import GenerateProgress
+from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import now_s
 
@@ -74,6 +75,7 @@ def generate_document(
         draft_model=None if asked.draft_model is None else str(asked.draft_model),
         backends=backends_of(ran.engine),
         plan=plan_document(plan, flips(plan, registry, plan.flags)),
+        graphs=graphs_document(ran.engine),
         steps=[
             step_document(number, stats, has_streams=job.has_streams)
             for number, stats in enumerate(ran.totals.first, start=1)
@@ -94,14 +96,16 @@ def _ran(asked: Asked, job: Job, simulation: Simulation | None, stack: ExitStack
         click.echo(f"metrics: http://127.0.0.1:{port}/metrics", err=True)
     progress = GenerateProgress(len(job.prompts))
     observer = LateObserver(EveryObserver((totals, metrics, progress)))
-    engine = Engine(
-        job.models.target,
-        job.plan,
-        asked.device,
-        options=job.options,
-        observer=observer,
-        draft_model_path=job.models.draft,
-    )
+    with CaptureProgress() as captures:
+        engine = Engine(
+            job.models.target,
+            job.plan,
+            asked.device,
+            options=job.options,
+            observer=observer,
+            draft_model_path=job.models.draft,
+            capture_observer=captures,
+        )
     stack.enter_context(engine)
     _warm_up(engine, asked, job)
     observer.begin()

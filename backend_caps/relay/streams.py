@@ -6,11 +6,11 @@ without streams is served by `torch.cpu`, torch's own module of streams that do 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol, Self, cast
+from typing import Protocol, Self, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -54,6 +54,13 @@ class GraphLike(Protocol):
         """Enqueue the captured work on the current stream."""
 
 
+class MemorySegment(TypedDict):
+    """A stretch of device memory, of what torch tells about it."""
+
+    total_size: int
+    """Its bytes."""
+
+
 class StreamModule(Protocol):
     """The part of `torch.get_device_module(device)` that relay and runtime use."""
 
@@ -70,6 +77,9 @@ class StreamModule(Protocol):
 
     def graph_pool_handle(self) -> tuple[int, int]:
         """Name a memory pool that several graphs share."""
+
+    def memory_snapshot(self, pool: tuple[int, int], /) -> Sequence[MemorySegment]:
+        """List what a memory pool has of the device."""
 
     def Stream(self, device: torch.device, /) -> StreamLike:  # noqa: N802 - torch's name
         """Create a stream, or hand one out of a pool."""
@@ -176,6 +186,10 @@ class DeviceStreams:
     def graph_pool(self) -> tuple[int, int]:
         """Name a memory pool for graphs to share."""
         return self._module.graph_pool_handle()
+
+    def pool_bytes(self, pool: tuple[int, int]) -> int:
+        """Count the device memory that a pool of graphs has."""
+        return sum(segment["total_size"] for segment in self._module.memory_snapshot(pool))
 
     def capturing(
         self, graph: GraphLike, pool: tuple[int, int], stream: StreamLike

@@ -18,8 +18,8 @@ class GenerateStepDocument(Document):
     """Counted from 1, in the order of their results."""
     mode: Literal["extend", "decode", "mixed", "idle"]
     """What its batch was made of: prompts, last tokens, both, or nothing."""
-    replayed: bool
-    """Whether a captured graph ran it."""
+    graph_mode: Literal["full", "piecewise", "eager"]
+    """How its forward ran: as one captured graph, in pieces around attention, or without any."""
     num_requests: int
     """Requests of its batch."""
     num_tokens: int
@@ -47,6 +47,47 @@ class GenerateStepDocument(Document):
     """Tokens that the verify gave each request, its own one included; left out where none was."""
 
 
+class GraphModeDocument(Document):
+    """Whether a mode of running is supported, and why."""
+
+    supported: bool
+    """Whether device, backend and engine can."""
+    because: list[str]
+    """Why they can, or all that keeps them from it."""
+
+
+class PhaseGraphsDocument(Document):
+    """How the batches of one phase run: three things, each with its cause."""
+
+    phase: Literal["prefill", "decode", "verify"]
+    """Whose batches."""
+    kind: Literal["single_token_decode", "uniform_batch", "mixed_batch"]
+    """What they are."""
+    supported: dict[Literal["full", "piecewise", "eager"], GraphModeDocument]
+    """What device, backend and engine can, the best mode first."""
+    requested: Literal["full or piecewise", "full", "piecewise", "eager"]
+    """What the flags ask for."""
+    requested_because: str
+    """The flag that does, or that none asks for less."""
+    effective: Literal["full", "piecewise", "eager"]
+    """What comes of both."""
+    refused: dict[Literal["full", "piecewise"], list[str]]
+    """What keeps each better mode from being it."""
+
+
+class GraphsDocument(Document):
+    """What was captured before the first step."""
+
+    phases: list[PhaseGraphsDocument]
+    """How batches run, by phase."""
+    num_graphs: int
+    """Captured graphs; a forward in pieces has one more than the model has layers."""
+    pool_bytes: int
+    """Device memory of the pool that all of them share."""
+    static_bytes: int
+    """Device memory of what batches are copied to, beside the pool."""
+
+
 class RunDocument(Document):
     """All steps together."""
 
@@ -62,8 +103,10 @@ class RunDocument(Document):
     """Steps by mode."""
     num_eager: dict[str, int]
     """Those that no captured graph ran, by mode."""
+    num_in_pieces: dict[str, int]
+    """Those that captured graphs ran around their attentions, by mode."""
     eager_because: dict[str, str]
-    """What kept graphs from running them, by mode."""
+    """What kept them from the graphs of their phase, by mode; nothing where it has none."""
     page_size: int
     """Tokens of a page of the KV cache."""
     max_total_tokens: int
@@ -143,6 +186,8 @@ class GenerateDocument(Document):
     """The backend of each phase that runs."""
     plan: PlanDocument
     """What it ran under."""
+    graphs: GraphsDocument
+    """What was captured, and why."""
     steps: list[GenerateStepDocument]
     """The first steps."""
     run: RunDocument

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from backend_caps.report.generate_documents import (
     GenerateDocument,
     GenerateStepDocument,
+    GraphsDocument,
     OutputDocument,
+    PhaseGraphsDocument,
     RunDocument,
     SimulationDocument,
     SpeculationDocument,
@@ -21,6 +23,8 @@ _OUTPUTS = 4
 """Outputs that are shown; the document has all of them."""
 _TOKENS = 12
 """Tokens that are shown of a prompt or an output."""
+_RAN = {"full": ", replayed", "piecewise": ", in pieces", "eager": ""}
+"""What is said of a step beside its mode."""
 _NOTHING = "—"
 """What is shown where a device without streams has nothing to tell."""
 
@@ -40,6 +44,7 @@ def generate_view(generated: GenerateDocument) -> Iterator[Section]:
     yield from _steps(generated)
     yield Heading("All steps")
     yield Table(("of the run", ""), tuple(_run(generated)))
+    yield from _graph_modes(generated.graphs)
     yield from _outputs(generated.outputs)
     if generated.metrics is not None:
         yield Heading("Metrics")
@@ -125,8 +130,7 @@ def _drafting_step(step: GenerateStepDocument, speculation: SpeculationDocument)
 
 
 def _what(step: GenerateStepDocument) -> tuple[str, ...]:
-    mode = f"{step.mode}, replayed" if step.replayed else step.mode
-    return str(step.number), mode, str(step.num_requests)
+    return str(step.number), f"{step.mode}{_RAN[step.graph_mode]}", str(step.num_requests)
 
 
 def _times(step: GenerateStepDocument) -> tuple[str, ...]:
@@ -152,6 +156,7 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     yield from _accepted(generated.speculation)
     yield "steps", ", ".join(f"{count} {mode}" for mode, count in run.num_steps.items())
     yield "graphs", _graphs(run)
+    yield "graph memory", _graph_memory(generated.graphs)
     yield "KV cache", _kv_cache(run)
     yield "planned waits", _planned_waits(run, generated.speculation)
     if generated.speculation is not None and generated.speculation.counted_waits is not None:
@@ -172,11 +177,43 @@ def _graphs(run: RunDocument) -> str:
     replayed = (
         f"{num_steps - sum(run.num_eager.values())} of {_counted(num_steps, 'step')} replayed"
     )
+    num_in_pieces = sum(run.num_in_pieces.values())
+    pieces = f", {num_in_pieces} of them in pieces" if num_in_pieces else ""
     modes: dict[str, list[str]] = {}
     for mode, why in run.eager_because.items():
         modes.setdefault(why, []).append(mode)
     eager = [f"eager {' and '.join(own)}: {why}" for why, own in modes.items()]
-    return "\n".join((replayed, *eager))
+    return "\n".join((f"{replayed}{pieces}", *eager))
+
+
+def _graph_memory(graphs: GraphsDocument) -> str:
+    if not graphs.num_graphs:
+        return "none: nothing was captured"
+    pool, static = (_size(each) for each in (graphs.pool_bytes, graphs.static_bytes))
+    return f"{pool} in the pool of {_counted(graphs.num_graphs, 'graph')}, {static} beside it"
+
+
+def _size(num_bytes: int) -> str:
+    """Write bytes in the largest unit that there is one of."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:.1f} {name}"
+    return _counted(num_bytes, "byte")
+
+
+def _graph_modes(graphs: GraphsDocument) -> Iterator[Section]:
+    yield Heading("How batches run")
+    columns = ("phase", "supported", "requested", "effective", "because")
+    yield Table(columns, tuple(map(_phase, graphs.phases)))
+
+
+def _phase(phase: PhaseGraphsDocument) -> tuple[str, ...]:
+    supported = ", ".join(mode for mode, own in phase.supported.items() if own.supported)
+    because = [f"not {mode}: {', '.join(why)}" for mode, why in phase.refused.items()]
+    if not because:
+        because = phase.supported[phase.effective].because
+    requested = f"{phase.requested}: {phase.requested_because}"
+    return phase.phase, supported, requested, phase.effective, "\n".join(because)
 
 
 def _kv_cache(run: RunDocument) -> str:

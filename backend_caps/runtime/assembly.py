@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import Role
 from backend_caps.relay.streams import StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
@@ -14,7 +13,14 @@ from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.disaggregation.caches import PromptCaches
 from backend_caps.runtime.disaggregation.fingerprint import fingerprint
 from backend_caps.runtime.errors import UnusedDraftModelError
-from backend_caps.runtime.graphs import GraphChoice, GraphRunner, capture_graphs, choose_graphs
+from backend_caps.runtime.graphs import (
+    CapturedGraphs,
+    CaptureObserver,
+    GraphChoice,
+    PieceModel,
+    capture_graphs,
+    choose_graphs,
+)
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.model import LlamaModel, load_llama
 from backend_caps.runtime.options import EngineOptions, buckets_of, check_fit
@@ -38,8 +44,8 @@ class Parts:
     backends: tuple[PhaseBackends, ...]
     """Every attention that a step runs: the target's first, once more for second halves of batches,
     then a draft model's, by role."""
-    graphs: Mapping[Phase, GraphRunner]
-    """What was captured of the target, by phase."""
+    graphs: CapturedGraphs
+    """What was captured of the target."""
     graph_choices: tuple[GraphChoice, ...]
     worker: Worker
     """Runs plain forwards of the target."""
@@ -57,6 +63,7 @@ def assemble(
     draft_model_path: str | Path | None,
     staging: Staging,
     forward_stream: StreamLike,
+    capture_observer: CaptureObserver | None = None,
 ) -> Parts:
     """Load the models, make their memory and attention, and capture their graphs.
 
@@ -75,7 +82,9 @@ def assemble(
     check_fit(plan, model, staging.streams)
     memory, pools = make_pools(plan, model, options, staging, lookahead)
     backends = PhaseBackends(plan.uses, Role.TARGET, pools)
-    choices = choose_graphs(plan, staging.streams.traits, buckets_of(options, settings))
+    choices = choose_graphs(
+        plan, staging.streams.traits, buckets_of(options, settings), options.graph_token_counts
+    )
     graphs = capture_graphs(
         model if settings is None else states_of(model),
         backends,
@@ -84,20 +93,24 @@ def assemble(
         streams=staging.streams,
         stream=forward_stream,
         mask_size=_mask_size(settings, options, memory),
+        in_pieces=PieceModel(
+            states=states_of(model), head=None if settings is not None else model.lm_head
+        ),
+        observer=capture_observer,
     )
     own = [backends]
     two_batch = None
     if plan.flags.enable_two_batch_overlap:
         own.append(PhaseBackends(plan.uses, Role.TARGET, pools))
         two_batch = TwoBatchRunner(model, (own[0], own[1]))
-    worker = Worker(model, backends, {} if settings is not None else graphs, two_batch)
+    worker = Worker(model, backends, {} if settings is not None else graphs.phases, two_batch)
     if settings is None:
         stepping = plain_stepping(plan, worker, memory, staging)
     else:
         stepping = speculative_stepping(
             plan,
             settings,
-            target=TargetRunner(model, backends, graphs, two_batch),
+            target=TargetRunner(model, backends, graphs.phases, two_batch),
             memory=memory,
             pools=pools,
             staging=staging,

@@ -19,6 +19,7 @@ from backend_caps.runtime.assembly import assemble
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
+from backend_caps.runtime.graphs import CaptureObserver
 from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
 from backend_caps.runtime.pipeline import (
     ChunkLimits,
@@ -50,6 +51,7 @@ class Engine:
         draft_model_path: a Hugging Face folder of what drafts: an EAGLE head or a small model, as
             the plan's `--speculative-algorithm` says.
         streams: the device's, where its declared traits are not the ones to use.
+        capture_observer: is told how far the captures have come.
 
     Raises:
         BackendCapsError: the folder, the plan or an option cannot be served.
@@ -65,6 +67,7 @@ class Engine:
         observer: StepObserver | None = None,
         draft_model_path: str | Path | None = None,
         streams: DeviceStreams | None = None,
+        capture_observer: CaptureObserver | None = None,
     ) -> None:
         check_flags(plan.flags)
         if streams is None:
@@ -82,12 +85,13 @@ class Engine:
             draft_model_path=draft_model_path,
             staging=self.staging,
             forward_stream=self.step_streams.forward,
+            capture_observer=capture_observer,
         )
         self.model = parts.model
         self.memory = parts.memory
         self.backends = parts.backends[0]
         self._all_backends = parts.backends
-        self._graphs = parts.graphs
+        self.graphs = parts.graphs
         follows = parts.stepping.decoding.follows_results
         self.overlaps = not (plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
@@ -318,7 +322,7 @@ class Engine:
         """
         self._require_running()
         new = swapped(
-            self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self._graphs.keys()
+            self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self.graphs.with_backend
         )
         check_fit(new, self.model, self.streams, self._draft_config)
         self.streams.synchronize()

@@ -75,8 +75,7 @@ class Metrics:
             self._decode_lengths.set(stats.total_seq_lens)
         self._made.inc(stats.num_made)
         self._retractions.inc(stats.num_retracted)
-        run = "replayed" if stats.replayed else "eager"
-        self._steps.labels(mode=stats.mode.value, run=run).inc()
+        self._steps.labels(mode=stats.mode.value, run=stats.graph_mode.value).inc()
         self._host.observe(stats.host_s)
         if self._streams is not None:
             self._streams.observe(stats)

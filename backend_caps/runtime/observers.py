@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.stats import StepObserver, StepStats
 
 
@@ -52,6 +53,8 @@ class StepTotals:
     """Steps of each kind."""
     num_eager: Counter[ForwardMode] = field(default_factory=Counter)
     """Those of them that no captured graph ran."""
+    num_in_pieces: Counter[ForwardMode] = field(default_factory=Counter)
+    """Those of them that graphs ran between attentions."""
     num_made: int = 0
     """Tokens that requests got."""
     num_retracted: int = 0
@@ -82,6 +85,8 @@ class StepTotals:
         self.num_steps[stats.mode] += 1
         if not stats.replayed:
             self.num_eager[stats.mode] += 1
+        if stats.graph_mode is GraphMode.PIECEWISE:
+            self.num_in_pieces[stats.mode] += 1
         self.num_made += stats.num_made
         self.num_retracted += stats.num_retracted
         self.num_verified += len(stats.accept_lens)

@@ -53,8 +53,8 @@ class EngineOptions:
     any of them, `max_running_requests` is one too, so that every batch replays; none captures
     nothing."""
     graph_token_counts: tuple[int, ...] = ()
-    """Numbers of tokens of prefill that graphs are captured for; none runs prefill eagerly, and
-    speculation does too."""
+    """Numbers of tokens that graphs are captured for: full ones of prefill, and pieces of whatever
+    has no full ones. None runs prefill eagerly, and nothing in pieces."""
 
     def __post_init__(self) -> None:
         sizes = {
@@ -73,8 +73,9 @@ def buckets_of(
 ) -> Mapping[Phase, Sequence[Bucket]]:
     """List the sizes of batch that the options name, up to the largest that can be.
 
-    An engine that speculates verifies instead of decoding, and runs prompts eagerly: a draft head
-    wants the hidden state of each of their tokens, and a graph keeps the last ones.
+    They are those of full graphs. An engine that speculates verifies instead of decoding, and has
+    none of prompts: a draft head wants the hidden state of each of their tokens, and a full graph
+    keeps the last ones.
     """
     most, sizes = options.max_running_requests, options.graph_batch_sizes
     batch_sizes = (*(size for size in sizes if size < most), most) if sizes else ()

@@ -1,4 +1,4 @@
-"""A line on the terminal that tells how far a run of many prompts has come."""
+"""Lines on the terminal that tell how far something has come: captures, or many prompts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,57 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.stats import StepStats
 
 _REFRESHES_A_SECOND = 5
+
+
+class CaptureProgress:
+    """Draw sizes captured, of how many, and the last one, within a `with` block.
+
+    It is an observer: `Engine(..., capture_observer=progress)`. Where standard error is no
+    terminal, or nothing is captured, it draws nothing; the line is gone after the block.
+
+    Args:
+        console: where to draw; by default standard error.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        console = Console(stderr=True) if console is None else console
+        self._progress = Progress(
+            TextColumn("capture"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("sizes"),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=_REFRESHES_A_SECOND,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, num_sizes: int) -> None:
+        """Take in how many sizes will be captured."""
+        self._progress.add_task("", total=num_sizes)
+        self._progress.start()
+
+    def captured(self, mode: GraphMode, num_tokens: int) -> None:
+        """Take in that a size was captured."""
+        task = self._progress.task_ids[-1]
+        self._progress.update(task, advance=1, description=f"{mode.value}, {num_tokens} tokens")
 
 
 class GenerateProgress:

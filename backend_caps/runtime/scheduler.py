@@ -298,7 +298,7 @@ class Scheduler:
             waits_for_lengths=step.clock.num_lengths > 0,
             bytes_to_host=step.bytes_to_host,
             bytes_to_device=step.bytes_to_device,
-            replayed=step.replayed,
+            graph_mode=step.graph_mode,
             clock=step.clock,
             accept_lens=tuple(accept_lens),
         )

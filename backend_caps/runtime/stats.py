@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Protocol
 
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.runtime.graphs import GraphMode
 
 
 @dataclass(slots=True)
@@ -65,13 +66,18 @@ class StepStats:
     """What crossed from the device for the step."""
     bytes_to_device: int
     """What crossed to the device for the step."""
-    replayed: bool
-    """Whether a captured graph ran it."""
+    graph_mode: GraphMode
+    """How the target's forward ran."""
     clock: StepClock
     """When the host passed its stations."""
     accept_lens: tuple[int, ...] = ()
     """How many tokens a verify gave each request that is still there, its own one included; none
     where the step did not speculate."""
+
+    @property
+    def replayed(self) -> bool:
+        """Whether captured graphs ran it, one or several."""
+        return self.graph_mode is not GraphMode.EAGER
 
     @property
     def planned_waits(self) -> int:

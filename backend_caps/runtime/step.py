@@ -18,6 +18,7 @@ from backend_caps.relay import FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike, StepStreams
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
 from backend_caps.runtime.worker import StepOutput, Worker
@@ -45,8 +46,8 @@ class Step:
     """Behind the last read of what the scheduler writes; None where nobody marked it."""
     num_tokens: int
     """Tokens that the forward computed."""
-    replayed: bool
-    """Whether a captured graph ran it."""
+    graph_mode: GraphMode
+    """How the target's forward ran."""
     clock: StepClock
     """When the host passed the step's stations."""
     bytes_to_host: int
@@ -136,7 +137,7 @@ class StepLauncher:
             copied=copied,
             reads_done=output.reads_done,
             num_tokens=output.num_tokens,
-            replayed=output.replayed,
+            graph_mode=output.graph_mode,
             clock=clock,
             bytes_to_host=self._count_to_host(output.tokens, clock),
             bytes_to_device=self._count_staged(),

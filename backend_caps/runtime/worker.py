@@ -12,7 +12,7 @@ from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.graphs import GraphMode, PhaseGraphs
 from backend_caps.runtime.model import LlamaModel, sample_tokens
 from backend_caps.runtime.two_batch import TwoBatchRunner
 
@@ -28,8 +28,8 @@ class StepOutput:
     """Tokens that the forwards computed."""
     reads_done: EventLike | None = None
     """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
-    replayed: bool = False
-    """Whether a captured graph ran it."""
+    graph_mode: GraphMode = GraphMode.EAGER
+    """How the target's forward ran."""
 
 
 class Worker:
@@ -46,7 +46,7 @@ class Worker:
         self,
         model: LlamaModel,
         backends: PhaseBackends,
-        graphs: Mapping[Phase, GraphRunner],
+        graphs: Mapping[Phase, PhaseGraphs],
         two_batch: TwoBatchRunner | None = None,
     ) -> None:
         self._model = model
@@ -71,7 +71,7 @@ class Worker:
                 tokens=tokens,
                 num_tokens=batch.num_tokens,
                 reads_done=replayed.reads_done,
-                replayed=True,
+                graph_mode=graphs.mode,
             )
         tokens = sample_tokens(self._eager(batch, phase), batch.sampling)
         return StepOutput(tokens=tokens, num_tokens=batch.num_tokens)

@@ -107,14 +107,14 @@ def test_generate_gives_the_tokens_of_the_engine(
 
 
 def test_generate_as_json_has_the_published_keys(line: CommandLine) -> None:
-    """The document names its schema, what ran, the plan, its steps, their sums and the outputs."""
+    """The document names its schema, what ran, plan, graphs, steps, their sums and the outputs."""
     result = line.run(f"generate --format json -- {NATIVE}")
 
     document = json.loads(result.stdout)
     assert document["schema"] == "backend-caps/generate@1"
     assert {*document} == {
         *("schema", "model", "device", "backends", "plan"),
-        *("steps", "run", "outputs"),
+        *("graphs", "steps", "run", "outputs"),
     }
 
 
@@ -214,11 +214,12 @@ def test_generate_with_a_seed_repeats_itself(line: CommandLine) -> None:
     ],
 )
 def test_generate_says_why_steps_are_eager(line: CommandLine, flags: str, because: str) -> None:
-    """What keeps decode steps from being replayed is named, as far as the plan knows it."""
-    run = _document(line, "--prompts 1", flags).run
+    """What keeps decode steps from a full graph is named, as far as the plan knows it."""
+    document = _document(line, "--prompts 1", flags)
 
-    assert run.num_eager == run.num_steps
-    assert because in run.eager_because["decode"].split(", ")
+    (decode,) = (own for own in document.graphs.phases if own.phase == "decode")
+    assert document.run.num_eager == document.run.num_steps
+    assert because in decode.refused["full"]
 
 
 @pytest.mark.parametrize(
@@ -346,9 +347,41 @@ def test_generate_on_the_simulated_device_replays_what_sizes_were_named(line: Co
     named = _document(line, "--prompts 1 --device sim --graph-batch-sizes 1", PADDED).run
     result = line.run(f"generate --device sim --graph-batch-sizes= --format json -- {PADDED}")
 
-    none = GenerateDocument.model_validate_json(result.stdout).run
+    (decode,) = (
+        own
+        for own in GenerateDocument.model_validate_json(result.stdout).graphs.phases
+        if own.phase == "decode"
+    )
     assert "decode" not in named.num_eager
-    assert none.eager_because["decode"] == "--graph-batch-sizes names none"
+    assert decode.refused["full"] == ["--graph-batch-sizes names none"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "mode"),
+    [
+        pytest.param("64", "piecewise", id="room for all"),
+        pytest.param("1", "eager", id="room for less"),
+    ],
+)
+def test_generate_runs_in_pieces_what_sizes_were_named(
+    counts: str, mode: str, line: CommandLine
+) -> None:
+    """A backend without full graphs runs in pieces, as far as the largest size goes."""
+    document = _document(line, f"--token-ids 1,2,3 --device sim --graph-token-counts {counts}")
+
+    run = document.run
+    assert {step.graph_mode for step in document.steps if step.mode == "extend"} == {mode}
+    assert run.num_in_pieces["decode"] == run.num_steps["decode"]
+    assert ("extend" in run.eager_because) is (mode == "eager")
+
+
+def test_generate_counts_the_memory_of_graphs(line: CommandLine) -> None:
+    """Graphs, their pool and what is beside it are counted on a device that has graphs."""
+    graphs = _document(line, "--prompts 1 --device sim --graph-token-counts 16").graphs
+
+    assert graphs.num_graphs > 1
+    assert graphs.pool_bytes > 0
+    assert graphs.static_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,12 @@ def test_generate_makes_room_for_drafts(line: CommandLine, page_size: int) -> No
 
 
 def test_generate_says_why_speculating_steps_are_eager(line: CommandLine) -> None:
-    """What keeps a verify from being replayed is named, and why prompts are run eagerly."""
-    because = _document(line, "--prompts 1", f"{PADDED} {EAGLE}").run.eager_because
+    """What keeps a verify from a full graph is named, and what keeps prompts from one."""
+    graphs = _document(line, "--prompts 1", f"{PADDED} {EAGLE}").graphs
 
-    assert because["decode"] == "the device has no graphs"
-    assert because["extend"] == "with speculation the verify alone is captured"
+    because = {own.phase: own.refused["full"] for own in graphs.phases}
+    assert because["verify"] == ["the device has no graphs"]
+    assert "with speculation the verify alone is captured whole" in because["prefill"]
 
 
 def test_generate_needs_no_draft_model_for_n_grams(

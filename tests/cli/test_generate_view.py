@@ -10,7 +10,10 @@ from backend_caps.report.documents import plan_document
 from backend_caps.report.generate_documents import (
     GenerateDocument,
     GenerateStepDocument,
+    GraphModeDocument,
+    GraphsDocument,
     OutputDocument,
+    PhaseGraphsDocument,
     RunDocument,
     SimulationDocument,
     SpeculationDocument,
@@ -25,7 +28,7 @@ from tests.unit.building import READS, flags, use
 STEP = GenerateStepDocument(
     number=1,
     mode="decode",
-    replayed=False,
+    graph_mode="eager",
     num_requests=2,
     num_tokens=2,
     num_made=2,
@@ -44,7 +47,8 @@ RUN = RunDocument(
     seconds=0.5,
     num_steps={"extend": 1, "mixed": 2, "decode": 22},
     num_eager={"extend": 1, "mixed": 2, "decode": 4},
-    eager_because={"extend": "no graphs", "mixed": "no graphs", "decode": "too large"},
+    num_in_pieces={"extend": 1, "mixed": 0},
+    eager_because={"extend": "large", "decode": "large"},
     page_size=16,
     max_total_tokens=1024,
     num_retracted=3,
@@ -56,12 +60,40 @@ RUN = RunDocument(
     overlap_ratio=0.914,
 )
 OUTPUT = OutputDocument(prompt=[1, 2], output=[*range(13)], finish_reason="stop")
+_CAN = GraphModeDocument(supported=True, because=["declared"])
+_CANNOT = GraphModeDocument(supported=False, because=["not declared"])
+GRAPHS = GraphsDocument(
+    phases=[
+        PhaseGraphsDocument(
+            phase="prefill",
+            kind="mixed_batch",
+            supported={"full": _CANNOT, "piecewise": _CAN, "eager": _CAN},
+            requested="full or piecewise",
+            requested_because="said",
+            effective="piecewise",
+            refused={"full": ["not declared"]},
+        ),
+        PhaseGraphsDocument(
+            phase="decode",
+            kind="single_token_decode",
+            supported={"full": _CAN, "piecewise": _CANNOT, "eager": _CAN},
+            requested="full or piecewise",
+            requested_because="said",
+            effective="full",
+            refused={},
+        ),
+    ],
+    num_graphs=24,
+    pool_bytes=3 * 2**20,
+    static_bytes=512,
+)
 GENERATED = GenerateDocument(
     schema_="backend-caps/generate@1",
     model="/models/llama",
     device="cuda:0",
     backends={"prefill": "fa3", "decode": "triton"},
     plan=plan_document(resolve([use("fa3", READS)], flags("--disable-piecewise-cuda-graph")), ()),
+    graphs=GRAPHS,
     steps=[STEP],
     run=RUN,
     outputs=[OUTPUT],
@@ -101,12 +133,20 @@ EXPECTED = r"""## Plan {fingerprint} runs 2 prompts on cuda:0
 | tokens | 50 made of 28 in 2 prompts |
 | speed | 100 tokens/s; 160 µs of host time a step around the model |
 | steps | 1 extend, 2 mixed, 22 decode |
-| graphs | 18 of 25 steps replayed eager extend and mixed: no graphs eager decode: too large |
+| graphs | 18 of 25 steps replayed, 1 of them in pieces eager extend and decode: large |
+| graph memory | 3.0 MiB in the pool of 24 graphs, 512 bytes beside it |
 | KV cache | 1024 tokens in pages of 16; 3 requests retracted |
 | planned waits | 25 in 25 steps |
 | bytes | 400 to the host, 1200 to the device |
 | overlap | on; in 91% of the time in flight the host did not wait |
 | plan | {fingerprint} under the rules of sglang-0.5.13 |
+
+## How batches run
+
+| phase | supported | requested | effective | because |
+| --- | --- | --- | --- | --- |
+| prefill | piecewise, eager | full or piecewise: said | piecewise | not full: not declared |
+| decode | full, eager | full or piecewise: said | full | declared |
 
 ## Outputs
 
@@ -143,13 +183,20 @@ def test_generate_view_is_known_to_the_last_letter() -> None:
     assert text == EXPECTED
 
 
-def test_replayed_step_is_shown_as_such() -> None:
-    """A step that a graph ran, and that waited for lengths, says both."""
-    step = STEP.model_copy(update={"replayed": True, "waits_for_lengths": True})
+@pytest.mark.parametrize(
+    ("graph_mode", "words"),
+    [
+        pytest.param("full", "decode, replayed", id="one graph"),
+        pytest.param("piecewise", "decode, in pieces", id="several"),
+    ],
+)
+def test_replayed_step_is_shown_as_such(graph_mode: str, words: str) -> None:
+    """A step that graphs ran, and that waited for lengths, says both."""
+    step = STEP.model_copy(update={"graph_mode": graph_mode, "waits_for_lengths": True})
 
     tables = [each for each in generate_view(_with(steps=[step])) if isinstance(each, Table)]
 
-    assert tables[0].rows[0][1] == "decode, replayed"
+    assert tables[0].rows[0][1] == words
     assert tables[0].rows[0][5] == "16 bytes (tokens, lengths)"
 
 
@@ -199,7 +246,7 @@ def test_hidden_syncs_are_counted_by_place(hidden_syncs: list[str], text: str) -
     ("changes", "name", "text"),
     [
         pytest.param(
-            {"num_eager": {}, "eager_because": {}},
+            {"num_eager": {}, "num_in_pieces": {}, "eager_because": {}},
             "graphs",
             "25 of 25 steps replayed",
             id="all replayed",
@@ -342,3 +389,23 @@ def test_metrics_are_a_table_at_the_end() -> None:
     assert sections[-1] == Table(
         ("metric", "value"), (("backend_caps_retractions_total", "3"),), cells="names"
     )
+
+
+@pytest.mark.parametrize(
+    ("graphs", "text"),
+    [
+        pytest.param({"num_graphs": 0}, "none: nothing was captured", id="no graphs"),
+        pytest.param(
+            {"num_graphs": 1, "pool_bytes": 5 * 2**30, "static_bytes": 1536},
+            "5.0 GiB in the pool of 1 graph, 1.5 KiB beside it",
+            id="much and little",
+        ),
+    ],
+)
+def test_memory_of_graphs_is_shown(graphs: dict[str, int], text: str) -> None:
+    """Bytes have the largest unit that there is one of, and no graphs are said to be none."""
+    document = _with(graphs=GRAPHS.model_copy(update=graphs))
+
+    rows: list[tuple[str, str]] = [(name, value) for name, value in _tables(document)[1].rows]
+
+    assert dict(rows)["graph memory"] == text

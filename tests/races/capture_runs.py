@@ -9,7 +9,6 @@ Shapes: B requests in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphRunner, capture_graphs, choose_graphs, uniform_buckets
+from backend_caps.runtime.graphs import capture_graphs, choose_graphs, uniform_buckets
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model import LlamaModel, load_llama
 from tests.races.cases import Case, Fault, Finding
@@ -83,9 +82,7 @@ def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
     plan = plan_of(trace)
     backends = PhaseBackends(plan.uses, Role.TARGET, Site.made_for(model, streams.device))
     choices = choose_graphs(plan, streams.traits, {Phase.DECODE: uniform_buckets((4,))})
-    graphs: Mapping[Phase, GraphRunner] = capture_graphs(
-        model, backends, plan, choices, streams=streams, stream=stream
-    )
+    graphs = capture_graphs(model, backends, plan, choices, streams=streams, stream=stream).phases
     with streams.using(stream):
         return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).output.cpu()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.stats import StepClock, StepStats
 
 
@@ -31,7 +32,7 @@ def step(
     num_retracted: int = 0,
     total_seq_lens: int = 30,
     waits_for_lengths: bool = False,
-    replayed: bool = False,
+    graph_mode: GraphMode = GraphMode.EAGER,
 ) -> StepStats:
     """Tell of a step of two requests."""
     return StepStats(
@@ -46,6 +47,6 @@ def step(
         waits_for_lengths=waits_for_lengths,
         bytes_to_host=16,
         bytes_to_device=48,
-        replayed=replayed,
+        graph_mode=graph_mode,
         clock=clock(began_s),
     )

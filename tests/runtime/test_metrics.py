@@ -9,6 +9,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.metrics import Metrics, MetricsPortError
 from backend_caps.runtime.stats import StepStats
 from tests.runtime.made_steps import step
@@ -31,7 +32,7 @@ def _after(*steps: StepStats) -> Metrics:
         pytest.param("decode_sum_seq_lens", 31.0, id="lengths, of the last decode step"),
         pytest.param("generation_tokens_total", 5.0, id="tokens, summed"),
         pytest.param("retractions_total", 4.0, id="retractions, summed"),
-        pytest.param('steps_total{mode="decode",run="replayed"}', 1.0, id="replayed decodes"),
+        pytest.param('steps_total{mode="decode",run="full"}', 1.0, id="full graphs of decodes"),
         pytest.param('steps_total{mode="extend",run="eager"}', 2.0, id="eager prefills"),
         pytest.param("step_planned_waits_count", 3.0, id="steps that were asked for waits"),
         pytest.param("step_planned_waits_sum", 4.0, id="waits"),
@@ -47,7 +48,7 @@ def test_metrics_hold_what_steps_told(name: str, value: float) -> None:
     """Three steps are known by their sums, or by the last of them."""
     metrics = _after(
         step(EXTEND, num_made=1, num_retracted=4, total_seq_lens=9),
-        step(DECODE, num_made=2, total_seq_lens=31, replayed=True, waits_for_lengths=True),
+        step(DECODE, total_seq_lens=31, graph_mode=GraphMode.FULL, waits_for_lengths=True),
         step(EXTEND, num_made=2, num_running=1, num_waiting=0, total_seq_lens=7),
     )
 

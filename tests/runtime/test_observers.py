@@ -3,10 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTotals
 from tests.runtime.made_steps import step
 
 EXTEND, DECODE = ForwardMode.EXTEND, ForwardMode.DECODE
+FULL, PIECEWISE, EAGER = GraphMode
 
 
 def test_every_observer_is_told() -> None:
@@ -45,11 +47,11 @@ def test_totals_count_every_step() -> None:
     """Steps that are not kept are counted, each as its kind."""
     totals = StepTotals(num_first=0)
 
-    for mode in (EXTEND, DECODE, DECODE):
-        totals.observe(step(mode, replayed=mode is DECODE))
+    for mode, ran in ((EXTEND, EAGER), (DECODE, FULL), (DECODE, FULL), (EXTEND, PIECEWISE)):
+        totals.observe(step(mode, graph_mode=ran))
 
-    assert totals.num_steps == {EXTEND: 1, DECODE: 2}
-    assert totals.num_eager == {EXTEND: 1}
+    assert totals.num_steps == {EXTEND: 2, DECODE: 2}
+    assert (totals.num_eager, totals.num_in_pieces) == ({EXTEND: 1}, {EXTEND: 1})
 
 
 def test_totals_sum_what_steps_told() -> None:

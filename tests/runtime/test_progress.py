@@ -5,7 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from backend_caps.runtime.progress import GenerateProgress
+from backend_caps.runtime.graphs import GraphMode
+from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
 from tests.runtime.made_steps import step
 
 
@@ -97,3 +98,37 @@ def test_progress_is_on_standard_error(
 
     captured = capsys.readouterr()
     assert ("generate" in captured.err, captured.out) == (True, "")
+
+
+def test_capture_progress_draws_what_was_captured() -> None:
+    """On a terminal the last line has how many sizes are done, and the last of them."""
+    console = _console(terminal=True)
+
+    with CaptureProgress(console) as progress:
+        progress.begin(3)
+        progress.captured(GraphMode.FULL, 64)
+        progress.captured(GraphMode.PIECEWISE, 16)
+
+    drawn = [line for line in _drawn(console).splitlines() if "capture" in line][-1]
+    assert "2/3 sizes piecewise, 16 tokens" in drawn
+
+
+def test_capture_progress_without_captures_draws_nothing() -> None:
+    """An engine that captures nothing shows no line."""
+    console = _console(terminal=True)
+
+    with CaptureProgress(console):
+        pass
+
+    assert "capture" not in _drawn(console)
+
+
+def test_capture_progress_off_a_terminal_draws_nothing() -> None:
+    """What is written to a file has no bar in it."""
+    console = _console(terminal=False)
+
+    with CaptureProgress(console) as progress:
+        progress.begin(1)
+        progress.captured(GraphMode.FULL, 1)
+
+    assert _drawn(console) == ""

@@ -86,6 +86,8 @@ class Pool:
 
     free_lists: FreeLists = field(default_factory=lambda: defaultdict(list))
     """Freed blocks by stream and size, the last one last."""
+    num_bytes: int = 0
+    """Of all blocks that were made for it: none is given back."""
 
 
 class Allocator:
@@ -119,9 +121,13 @@ class Allocator:
             self._end_partings()
         rounded = max(1, -(-num_bytes // _GRANULE_BYTES)) * _GRANULE_BYTES
         free = pool.free_lists[stream, rounded]
-        block = free.pop() if free else Block(rounded, stream, pool.free_lists)
+        block = free.pop() if free else self._make(rounded, stream, pool)
         self.num_live += 1
         return Lease(block, self.free)
+
+    def _make(self, num_bytes: int, stream: int, pool: Pool) -> Block:
+        pool.num_bytes += num_bytes
+        return Block(num_bytes, stream, pool.free_lists)
 
     def free(self, block: Block) -> None:
         """Take a block back; runs when its last tensor dies, in the middle of anything."""

@@ -33,6 +33,7 @@ class SimModule(ModuleType):
     CUDAGraph = graphs.CUDAGraph
     graph = staticmethod(graphs.graph)
     graph_pool_handle = staticmethod(graphs.graph_pool_handle)
+    memory_snapshot = staticmethod(graphs.memory_snapshot)
     is_current_stream_capturing = staticmethod(graphs.is_current_stream_capturing)
 
     @staticmethod

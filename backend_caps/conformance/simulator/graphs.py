@@ -89,6 +89,11 @@ def graph_pool_handle() -> Pool:
     return Pool()
 
 
+def memory_snapshot(pool: Pool) -> list[dict[str, int]]:
+    """List what a graph's memory has of the device, as torch does: one segment."""
+    return [{"total_size": pool.num_bytes}]
+
+
 @contextmanager
 def graph(
     cuda_graph: CUDAGraph,

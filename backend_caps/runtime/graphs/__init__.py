@@ -3,19 +3,36 @@
 from backend_caps.runtime.graphs.buckets import Bucket, mixed_buckets, uniform_buckets
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.capture import capture_graphs
-from backend_caps.runtime.graphs.choice import GraphChoice, Obstacle, choose_graphs
+from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
+from backend_caps.runtime.graphs.choice import KIND_OF_PHASE, GraphChoice, Obstacle, choose_graphs
 from backend_caps.runtime.graphs.errors import GraphBucketError
+from backend_caps.runtime.graphs.modes import COMBINATIONS, GraphMode, GraphRequest, Requested
+from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
+from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Replayed
 
 __all__ = [
+    "COMBINATIONS",
+    "KIND_OF_PHASE",
     "Bucket",
+    "CaptureObserver",
+    "CapturedGraphs",
     "GraphBucketError",
     "GraphBuffers",
     "GraphChoice",
     "GraphMemory",
+    "GraphMode",
+    "GraphRequest",
     "GraphRunner",
+    "GraphUsage",
+    "NoCaptureObserver",
     "Obstacle",
+    "PhaseGraphs",
+    "PieceModel",
+    "PieceRunner",
+    "Pieces",
     "Replayed",
+    "Requested",
     "capture_graphs",
     "choose_graphs",
     "mixed_buckets",

@@ -109,6 +109,14 @@ class GraphBuffers:
         )
         """[M] bool, device: where graphs read masks, written before each replay; None: nowhere."""
 
+    @property
+    def num_bytes(self) -> int:
+        """How much it is."""
+        mask = 0 if self.tree_mask is None else self.tree_mask.numel()
+        return mask + sum(
+            own.numel() * own.itemsize for own in (self._of_requests, self._of_tokens)
+        )
+
     def share_of(self, bucket: Bucket, host_seq_lens: HostSeqLens) -> StaticBatch:
         """Return the part that one bucket's graph reads.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import SharedReadsEnd
@@ -12,8 +14,13 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs.buckets import Bucket
 from backend_caps.runtime.graphs.buffers import GraphBuffers
+from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
 from backend_caps.runtime.graphs.choice import GraphChoice
+from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
+from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Model
+
+_Size = TypeVar("_Size", Bucket, int)
 
 
 def capture_graphs(
@@ -25,14 +32,17 @@ def capture_graphs(
     streams: DeviceStreams,
     stream: StreamLike,
     mask_size: int = 0,
-) -> Mapping[Phase, GraphRunner]:
+    in_pieces: PieceModel | None = None,
+    observer: CaptureObserver | None = None,
+) -> CapturedGraphs:
     """Capture what was chosen, phase by phase.
 
     A backend that serves several phases makes its buffers once, for the largest of all buckets:
-    made again, they would not be those that the first captures read.
+    made again, they would not be those that the first captures read. Pieces are captured once for
+    all phases.
 
     Args:
-        model: what is captured.
+        model: what full graphs are captured of.
         backends: its attention.
         plan: says what batches bring, and where reads end.
         choices: what is captured, as `choose_graphs` says.
@@ -40,35 +50,133 @@ def capture_graphs(
         stream: what is captured on: the forward stream, on which graphs are replayed. It waits
             for the current one, on which the model was loaded.
         mask_size: entries of the tree masks of uniform batches; 0: their tokens are no trees.
+        in_pieces: what pieces are captured of; None where the choices have none.
+        observer: is told how far it has come.
     """
-    chosen: dict[Phase, list[Bucket]] = {}
-    for choice in choices:
-        if choice.buckets:
-            chosen.setdefault(choice.phase, []).extend(choice.buckets)
-    if not chosen:
-        return {}
+    chosen = _Chosen.of(choices)
+    if not chosen.num_sizes:
+        return CapturedGraphs()
+    site = _Site(
+        backends=backends,
+        streams=streams,
+        stream=stream,
+        pool=streams.graph_pool(),
+        observer=observer or NoCaptureObserver(),
+    )
+    site.observer.begin(chosen.num_sizes)
     # An engine that dies in the middle of a capture would wait for the device, which ends it.
     gc.collect()
     stream.wait_stream(streams.current_stream())
-    with streams.using(stream):
-        every = [bucket for buckets in chosen.values() for bucket in buckets]
-        buffers = GraphBuffers(every, streams.device, mask_size)
-        memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
-        for backend in {id(own): own for own in map(backends.of, chosen)}.values():
+    captured = []
+    if chosen.buckets:
+        captured.append(_full(site, model, plan, chosen.buckets, mask_size))
+    if chosen.token_counts:
+        assert in_pieces is not None, "who chooses pieces says what they are captured of"
+        captured.append(_pieces(site, in_pieces, chosen.token_counts))
+    return _joined(captured, streams.pool_bytes(site.pool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """The sizes to capture, by phase."""
+
+    buckets: Mapping[Phase, Sequence[Bucket]]
+    token_counts: Mapping[Phase, Sequence[int]]
+
+    @classmethod
+    def of(cls, choices: Iterable[GraphChoice]) -> Self:
+        buckets: dict[Phase, list[Bucket]] = {}
+        token_counts: dict[Phase, Sequence[int]] = {}
+        for choice in choices:
+            if choice.buckets:
+                buckets.setdefault(choice.phase, []).extend(choice.buckets)
+            if choice.token_counts:
+                token_counts[choice.phase] = choice.token_counts
+        both = buckets.keys() & token_counts.keys()
+        assert not both, f"a phase has batches of one kind, and {both} would have two modes"
+        return cls(buckets=buckets, token_counts=token_counts)
+
+    @property
+    def num_sizes(self) -> int:
+        """How many captures there will be; those in pieces are shared by all phases."""
+        return sum(map(len, self.buckets.values())) + len(_every(self.token_counts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Site:
+    """Where captures are made."""
+
+    backends: PhaseBackends
+    streams: DeviceStreams
+    stream: StreamLike
+    pool: tuple[int, int]
+    observer: CaptureObserver
+
+
+def _full(
+    site: _Site,
+    model: Model,
+    plan: Plan,
+    chosen: Mapping[Phase, Sequence[Bucket]],
+    mask_size: int,
+) -> CapturedGraphs:
+    """Capture one graph for each size."""
+    every = _every(chosen)
+    with site.streams.using(site.stream):
+        buffers = GraphBuffers(every, site.streams.device, mask_size)
+        for backend in {id(own): own for own in map(site.backends.of, chosen)}.values():
             backend.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
-    return {
+    memory = GraphMemory(buffers=buffers, pool=site.pool)
+    phases = {
         phase: GraphRunner(
             model,
-            backends.of(phase),
-            streams=streams,
-            stream=stream,
+            site.backends.of(phase),
+            streams=site.streams,
+            stream=site.stream,
             buckets=buckets,
             memory=memory,
             host_seq_lens=plan.host_seq_lens,
             shared_reads_end=_shared_reads_end(plan, phase),
+            observer=site.observer,
         )
         for phase, buckets in chosen.items()
     }
+    usage = GraphUsage(num_graphs=len(every), static_bytes=buffers.num_bytes)
+    return CapturedGraphs(phases=phases, usage=usage)
+
+
+def _pieces(
+    site: _Site, model: PieceModel, chosen: Mapping[Phase, Sequence[int]]
+) -> CapturedGraphs:
+    """Capture the pieces of each size, once for all phases."""
+    pieces = Pieces(
+        model.states,
+        _every(chosen),
+        streams=site.streams,
+        stream=site.stream,
+        pool=site.pool,
+        observer=site.observer,
+    )
+    phases = {phase: PieceRunner(pieces, site.backends, phase, model.head) for phase in chosen}
+    usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
+    return CapturedGraphs(phases=phases, usage=usage)
+
+
+def _joined(captured: Iterable[CapturedGraphs], pool_bytes: int) -> CapturedGraphs:
+    """Put captures of both modes together, which share a pool."""
+    phases: dict[Phase, PhaseGraphs] = {}
+    num_graphs = static_bytes = 0
+    for own in captured:
+        phases |= own.phases
+        num_graphs += own.usage.num_graphs
+        static_bytes += own.usage.static_bytes
+    usage = GraphUsage(num_graphs=num_graphs, pool_bytes=pool_bytes, static_bytes=static_bytes)
+    return CapturedGraphs(phases=phases, usage=usage)
+
+
+def _every(chosen: Mapping[Phase, Iterable[_Size]]) -> Sequence[_Size]:
+    """List the sizes of all phases, each once."""
+    return tuple(dict.fromkeys(size for sizes in chosen.values() for size in sizes))
 
 
 def _shared_reads_end(plan: Plan, phase: Phase) -> SharedReadsEnd:

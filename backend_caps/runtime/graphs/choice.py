@@ -1,29 +1,40 @@
-"""Which kinds of batch are captured, and what keeps the others from it."""
+"""How batches run in each phase: what is supported, what is requested, what comes of both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.relay.streams import DeviceTraits
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.graphs.buckets import Bucket
+from backend_caps.runtime.graphs.modes import COMBINATIONS, GraphMode, Requested, requested
+
+KIND_OF_PHASE: Mapping[Phase, BatchKind] = MappingProxyType(
+    {
+        Phase.PREFILL: BatchKind.MIXED_BATCH,
+        Phase.DECODE: BatchKind.SINGLE_TOKEN_DECODE,
+        Phase.VERIFY: BatchKind.UNIFORM_BATCH,
+    }
+)
+"""What the batches of each phase are, in this engine."""
 
 
 class Obstacle(Enum):
-    """What keeps a kind of batch from being captured."""
+    """What keeps a kind of batch from a mode."""
 
-    DISABLED = "disabled"
-    """The flags switch graphs off."""
     DEVICE = "device"
     """The device has no graphs."""
     BACKEND = "backend"
     """A backend of the phase does not declare that its captures may be replayed."""
     SPECULATION = "speculation"
-    """A speculative engine runs it eagerly, or not at all."""
+    """A speculative engine needs more of it than a full graph leaves, or does not run it."""
+    TWO_BATCH = "two_batch"
+    """Batches are cut in halves, which run eagerly."""
     SIZES = "sizes"
     """Nobody named sizes of it to capture."""
 
@@ -34,30 +45,63 @@ class Obstacle(Enum):
 
 
 _REASONS = {
-    Obstacle.DISABLED: "--disable-cuda-graph is given",
     Obstacle.DEVICE: "the device has no graphs",
     Obstacle.BACKEND: "its backend does not declare it in graph_replay",
-    Obstacle.SPECULATION: "with speculation the verify alone is captured",
+    Obstacle.SPECULATION: "with speculation the verify alone is captured whole",
+    Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves",
     Obstacle.SIZES: "no sizes of it are named",
+}
+_SUPPORTED = {
+    GraphMode.FULL: "its backend declares it in graph_replay",
+    GraphMode.PIECEWISE: "attention runs eagerly, whatever its backend declares",
+    GraphMode.EAGER: "every backend runs eagerly",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphChoice:
-    """Whether one kind of batch is captured in one phase."""
+    """How one kind of batch runs in one phase."""
 
     phase: Phase
     kind: BatchKind
-    buckets: tuple[Bucket, ...]
-    """What is captured; nothing where there is an obstacle."""
-    obstacles: tuple[Obstacle, ...]
-    """All that would have to go."""
+    obstacles: Mapping[GraphMode, tuple[Obstacle, ...]]
+    """All that would have to go for a mode with graphs to be supported; nothing where it is."""
+    requested: Requested
+    """What the flags ask for."""
+    effective: GraphMode
+    """What comes of it."""
+    buckets: tuple[Bucket, ...] = ()
+    """What full graphs are captured of; nothing in another mode."""
+    token_counts: tuple[int, ...] = ()
+    """What pieces are captured of; nothing in another mode."""
+
+    @property
+    def supported(self) -> tuple[GraphMode, ...]:
+        """The modes that it can run in, the best one first."""
+        return tuple(mode for mode in GraphMode if not self.obstacles.get(mode))
+
+    def supported_because(self, mode: GraphMode) -> tuple[str, ...]:
+        """Say why a mode is supported, or all that keeps it from being."""
+        stands = self.obstacles.get(mode, ())
+        return tuple(own.reason for own in stands) or (_SUPPORTED[mode],)
+
+    @property
+    def refused(self) -> Mapping[GraphMode, tuple[Obstacle | Requested, ...]]:
+        """What keeps each better mode than the effective one from being it: all of it."""
+        better = tuple(GraphMode)[: tuple(GraphMode).index(self.effective)]
+        return {mode: tuple(self._against(mode)) for mode in better}
+
+    def _against(self, mode: GraphMode) -> Iterable[Obstacle | Requested]:
+        if mode not in self.requested.request.modes:
+            yield self.requested
+        yield from self.obstacles[mode]
 
 
 def choose_graphs(
     plan: Plan,
     traits: DeviceTraits,
     buckets: Mapping[Phase, Sequence[Bucket]],
+    token_counts: Sequence[int] = (),
     role: Role = Role.TARGET,
 ) -> tuple[GraphChoice, ...]:
     """Decide on every kind of batch, in every phase that a role has.
@@ -65,12 +109,13 @@ def choose_graphs(
     Args:
         plan: what the backends declare, and the flags.
         traits: what the device has.
-        buckets: the sizes to capture, by phase.
+        buckets: the sizes of full graphs, by phase.
+        token_counts: the sizes of pieces, of all phases.
         role: whose forwards.
     """
     served = {use.phase for use in plan.uses if use.role is role}
     return tuple(
-        _choice(plan, traits, phase, kind, buckets.get(phase, ()))
+        _choice(plan, traits, phase, kind, buckets.get(phase, ()), token_counts)
         for phase in Phase
         if phase in served
         for kind in BatchKind
@@ -78,20 +123,67 @@ def choose_graphs(
 
 
 def _choice(
-    plan: Plan, traits: DeviceTraits, phase: Phase, kind: BatchKind, buckets: Sequence[Bucket]
+    plan: Plan,
+    traits: DeviceTraits,
+    phase: Phase,
+    kind: BatchKind,
+    buckets: Sequence[Bucket],
+    token_counts: Sequence[int],
 ) -> GraphChoice:
+    sizes = tuple(own for own in buckets if own.kind is kind)
+    counts = tuple(sorted(set(token_counts))) if kind is KIND_OF_PHASE[phase] else ()
+    obstacles = {
+        GraphMode.FULL: _against_full(plan, traits, phase, kind, has_sizes=bool(sizes)),
+        GraphMode.PIECEWISE: _against_pieces(plan, traits, phase, has_sizes=bool(counts)),
+    }
+    asked = requested(plan.flags, phase)
+    supported = frozenset(mode for mode, stands in obstacles.items() if not stands)
+    effective = COMBINATIONS[asked.request, supported]
+    return GraphChoice(
+        phase=phase,
+        kind=kind,
+        obstacles=obstacles,
+        requested=asked,
+        effective=effective,
+        buckets=sizes if effective is GraphMode.FULL else (),
+        token_counts=counts if effective is GraphMode.PIECEWISE else (),
+    )
+
+
+def _against_full(
+    plan: Plan, traits: DeviceTraits, phase: Phase, kind: BatchKind, *, has_sizes: bool
+) -> tuple[Obstacle, ...]:
+    """List what keeps a kind of batch from one graph."""
     replayed = plan["graph_replay", phase].value
     assert isinstance(replayed, frozenset), "a plan's set of kinds is a frozenset"
-    speculates = plan.flags.speculative_algorithm is not None
-    sizes = tuple(own for own in buckets if own.kind is kind)
-    stands = {
-        Obstacle.DISABLED: plan.flags.disable_cuda_graph,
-        Obstacle.DEVICE: not traits.has_graphs,
-        Obstacle.BACKEND: kind not in replayed,
-        Obstacle.SPECULATION: speculates and phase is not Phase.VERIFY,
-        Obstacle.SIZES: not sizes,
-    }
-    obstacles = tuple(own for own, is_there in stands.items() if is_there)
-    return GraphChoice(
-        phase=phase, kind=kind, buckets=() if obstacles else sizes, obstacles=obstacles
+    return _standing(
+        {
+            Obstacle.DEVICE: not traits.has_graphs,
+            Obstacle.BACKEND: kind not in replayed,
+            # A draft head wants the state of every token; a graph of prompts keeps the last ones.
+            Obstacle.SPECULATION: _speculates(plan) and phase is not Phase.VERIFY,
+            Obstacle.SIZES: not has_sizes,
+        }
     )
+
+
+def _against_pieces(
+    plan: Plan, traits: DeviceTraits, phase: Phase, *, has_sizes: bool
+) -> tuple[Obstacle, ...]:
+    """List what keeps batches of a phase from pieces: nothing that a backend declares."""
+    return _standing(
+        {
+            Obstacle.DEVICE: not traits.has_graphs,
+            Obstacle.SPECULATION: _speculates(plan) and phase is Phase.DECODE,
+            Obstacle.TWO_BATCH: plan.flags.enable_two_batch_overlap,
+            Obstacle.SIZES: not has_sizes,
+        }
+    )
+
+
+def _speculates(plan: Plan) -> bool:
+    return plan.flags.speculative_algorithm is not None
+
+
+def _standing(stands: Mapping[Obstacle, bool]) -> tuple[Obstacle, ...]:
+    return tuple(own for own, is_there in stands.items() if is_there)

@@ -18,6 +18,9 @@ from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buckets import Bucket, smallest_first
 from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
+from backend_caps.runtime.graphs.modes import GraphMode
+from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
+from backend_caps.runtime.model.layers import AttentionContext
 
 
 class Model(Protocol):
@@ -27,7 +30,7 @@ class Model(Protocol):
         self,
         input_ids: Tensor,
         positions: Tensor,
-        context: ForwardContext,
+        context: AttentionContext,
         last_token_indices: Tensor | None,
         /,
     ) -> Tensor:
@@ -78,7 +81,10 @@ class GraphRunner:
         memory: what its graphs share, with those of other runners on the same stream.
         host_seq_lens: what batches bring of lengths on the host, at least.
         shared_reads_end: where a forward of the backend ends its reads of shared buffers.
+        observer: is told of each bucket.
     """
+
+    mode = GraphMode.FULL
 
     def __init__(
         self,
@@ -91,12 +97,14 @@ class GraphRunner:
         memory: GraphMemory,
         host_seq_lens: HostSeqLens,
         shared_reads_end: SharedReadsEnd,
+        observer: CaptureObserver | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
         self._streams = streams
         self._stream = stream
         self._memory = memory
+        self._observer = observer or NoCaptureObserver()
         self._host_seq_lens = host_seq_lens
         self.shared_reads_end = marked_reads_end(shared_reads_end, streams.traits)
         """Where replays mark the end of their reads."""
@@ -161,6 +169,7 @@ class GraphRunner:
                 reads_done = streams.external_event()
                 reads_done.record(stream)
             output = self._forward(static.forward)
+        self._observer.captured(self.mode, bucket.num_tokens)
         return _Captured(static=static, graph=graph, output=output, reads_done=reads_done)
 
     def _forward(self, batch: ForwardBatch) -> Tensor:

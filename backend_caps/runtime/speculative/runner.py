@@ -97,7 +97,9 @@ class SpeculativeRunner:
         next_ids = self._next_ids(batch, tokens)
         state = self._drafter.follow_prompts(forward, hidden.states, next_ids)
         self._stash(batch, tokens, state)
-        return StepOutput(tokens=tokens, num_tokens=forward.num_tokens)
+        return StepOutput(
+            tokens=tokens, num_tokens=forward.num_tokens, graph_mode=hidden.graph_mode
+        )
 
     def _run_drafts(self, batch: ScheduleBatch) -> StepOutput:
         contexts = Contexts.of_step(batch, self._req_to_token)
@@ -118,7 +120,7 @@ class SpeculativeRunner:
             tokens=torch.cat((taken.accept_lens[:, None], taken.tokens), dim=1),
             num_tokens=verify.num_tokens,
             reads_done=None if self._drafter.reads_table_last else hidden.reads_done,
-            replayed=hidden.replayed,
+            graph_mode=hidden.graph_mode,
         )
 
     def _verify_batch(self, contexts: Contexts, tree: DraftTree) -> ForwardBatch:

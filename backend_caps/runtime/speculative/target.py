@@ -14,9 +14,10 @@ from backend_caps.capability.kind import Phase
 from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.graphs import GraphMode, PhaseGraphs
 from backend_caps.runtime.graphs.runner import Model
 from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.two_batch import TwoBatchRunner
 
 
@@ -28,8 +29,8 @@ class Hidden:
     """[T, H] device: normed, as the LM head and a draft head take them."""
     reads_done: EventLike | None = None
     """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
-    replayed: bool = False
-    """Whether a captured graph ran it."""
+    graph_mode: GraphMode = GraphMode.EAGER
+    """How it ran."""
 
 
 def states_of(model: LlamaModel) -> Model:
@@ -41,7 +42,7 @@ def states_of(model: LlamaModel) -> Model:
     def compute(
         input_ids: Tensor,
         positions: Tensor,
-        context: ForwardContext,
+        context: AttentionContext,
         last_token_indices: Tensor | None,
         /,
     ) -> Tensor:
@@ -65,7 +66,7 @@ class TargetRunner:
         self,
         model: LlamaModel,
         backends: PhaseBackends,
-        graphs: Mapping[Phase, GraphRunner],
+        graphs: Mapping[Phase, PhaseGraphs],
         two_batch: TwoBatchRunner | None = None,
     ) -> None:
         self.model = model
@@ -83,7 +84,9 @@ class TargetRunner:
         graphs = self._graphs.get(phase)
         if graphs is not None and graphs.holds(batch):
             replayed = graphs.replay(batch)
-            return Hidden(states=replayed.output, reads_done=replayed.reads_done, replayed=True)
+            return Hidden(
+                states=replayed.output, reads_done=replayed.reads_done, graph_mode=graphs.mode
+            )
         if self._two_batch is not None:
             return Hidden(states=self._two_batch.hidden_states(batch, phase))
         backend = self.backends.of(phase)

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field
 
-import pytest
 from torch_native_caps import TORCH_PADDED
 
 from backend_caps import BatchKind, Phase, Plan, Role, ServerFlags, SharedReadsEnd, resolve
 from backend_caps.conformance.simulator import simulate
-from backend_caps.relay import DeviceStreams, DeviceTraits
+from backend_caps.relay import DeviceStreams
 from backend_caps.relay.streams import GraphLike, StreamLike
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.graphs import GraphRunner, Obstacle, capture_graphs, choose_graphs
+from backend_caps.runtime.graphs import (
+    CapturedGraphs,
+    GraphMode,
+    PieceModel,
+    capture_graphs,
+    choose_graphs,
+)
+from backend_caps.runtime.speculative.target import states_of
 from tests.runtime.graphs.rig import BUCKETS, CONFIG, SIMULATED, Rig, make_model, make_site, uses_of
 from tests.runtime.graphs.spies import WatchedPadded
 
@@ -25,6 +30,7 @@ ONLY_DECODE = WATCHED.model_copy(
         "capabilities": WATCHED.capabilities.model_copy(update={"graph_replay": {SINGLE}}),
     }
 )
+TOKEN_COUNTS = (16, 8)
 ASKED = {Phase.DECODE: BUCKETS[SINGLE], Phase.PREFILL: BUCKETS[MIXED]}
 
 
@@ -33,6 +39,22 @@ def plan_of(*argv: str, only_decode: bool = False) -> Plan:
     flags = ServerFlags.from_argv(["--attention-backend", "watched", *argv])
     declaration = ONLY_DECODE if only_decode else WATCHED
     return resolve(uses_of("watched", declaration, [Phase.DECODE, Phase.PREFILL]), flags)
+
+
+@dataclass
+class Told:
+    """Keep what captures told."""
+
+    num_sizes: list[int] = field(default_factory=list)
+    sizes: list[tuple[GraphMode, int]] = field(default_factory=list)
+
+    def begin(self, num_sizes: int) -> None:
+        """Keep how many there will be."""
+        self.num_sizes.append(num_sizes)
+
+    def captured(self, mode: GraphMode, num_tokens: int) -> None:
+        """Keep one."""
+        self.sizes.append((mode, num_tokens))
 
 
 class PooledStreams(DeviceStreams):
@@ -51,9 +73,9 @@ class PooledStreams(DeviceStreams):
 
 
 def capture(
-    plan: Plan, streams: DeviceStreams
-) -> tuple[PhaseBackends, Mapping[Phase, GraphRunner]]:
-    """Capture what a plan allows of what is asked for: the backends and the runners.
+    plan: Plan, streams: DeviceStreams, observer: Told | None = None
+) -> tuple[PhaseBackends, CapturedGraphs]:
+    """Capture what a plan allows of what is asked for: the backends and the graphs.
 
     The last that the current stream does to the KV cache is nothing that the host waits for.
     """
@@ -61,15 +83,17 @@ def capture(
     backends = PhaseBackends(plan.uses, Role.TARGET, site)
     for buffer in site.keys_and_values():
         buffer.zero_()
-    runners = capture_graphs(
+    captured = capture_graphs(
         model,
         backends,
         plan,
-        choose_graphs(plan, streams.traits, ASKED),
+        choose_graphs(plan, streams.traits, ASKED, TOKEN_COUNTS),
         streams=streams,
         stream=streams.private_stream(),
+        in_pieces=PieceModel(states=states_of(model), head=model.lm_head),
+        observer=observer,
     )
-    return backends, runners
+    return backends, captured
 
 
 def test_capture_goes_from_the_largest_bucket_down(streams: DeviceStreams) -> None:
@@ -101,20 +125,20 @@ def test_captures_of_several_phases_share_a_backend_and_its_buffers(
     streams: DeviceStreams,
 ) -> None:
     """A backend makes its buffers once, for the largest batch of all its phases."""
-    backends, runners = capture(plan_of(), streams)
+    backends, captured = capture(plan_of(), streams)
 
     shared = backends.of(Phase.DECODE)
 
     assert isinstance(shared, WatchedPadded)
     assert shared.states == [(8, 16)]
-    assert runners.keys() == {Phase.DECODE, Phase.PREFILL}
+    assert captured.phases.keys() == {Phase.DECODE, Phase.PREFILL}
 
 
 def test_captures_mark_reads_where_the_plan_says(streams: DeviceStreams) -> None:
     """A runner marks the end of its reads where its phase's backend declares it."""
-    _, runners = capture(plan_of(), streams)
+    _, captured = capture(plan_of(), streams)
 
-    points = {own.shared_reads_end for own in runners.values()}
+    points = {own.shared_reads_end for own in captured.phases.values()}
 
     assert points == {SharedReadsEnd.POST_REPLAY}
 
@@ -129,79 +153,54 @@ def test_captures_run_behind_what_made_the_pools() -> None:
 
 def test_captures_that_nobody_chose_are_none(streams: DeviceStreams) -> None:
     """Without a kind to capture there is no runner, and no memory."""
-    _, runners = capture(plan_of("--disable-cuda-graph"), streams)
+    _, captured = capture(plan_of("--disable-cuda-graph"), streams)
 
-    assert runners == {}
-
-
-def test_choice_takes_what_is_declared_asked_for_and_there() -> None:
-    """Kinds without an obstacle are captured, in the sizes that were asked for."""
-    choices = choose_graphs(plan_of(), SIMULATED, ASKED)
-
-    chosen = {(own.phase, own.kind): own.buckets for own in choices if own.buckets}
-    assert chosen == {
-        (Phase.DECODE, SINGLE): BUCKETS[SINGLE],
-        (Phase.PREFILL, MIXED): BUCKETS[MIXED],
-    }
+    assert captured == CapturedGraphs()
 
 
-NO_GRAPHS = replace(SIMULATED, has_graphs=False)
+def test_captures_of_both_modes_share_a_pool() -> None:
+    """Full graphs and pieces are given the same memory: no two of them run at once."""
+    with simulate("lazy"):
+        streams = PooledStreams()
+
+        _, captured = capture(plan_of(only_decode=True), streams)
+
+        assert streams.pools == streams.pools[:1] * captured.usage.num_graphs
 
 
-@pytest.mark.parametrize(
-    ("argv", "traits", "only_decode", "kind", "expected"),
-    [
-        pytest.param((), SIMULATED, False, UNIFORM, (Obstacle.SIZES,), id="sizes"),
-        pytest.param((), NO_GRAPHS, False, MIXED, (Obstacle.DEVICE,), id="device"),
-        pytest.param((), SIMULATED, True, MIXED, (Obstacle.BACKEND,), id="backend"),
-        pytest.param(
-            ("--disable-cuda-graph",), SIMULATED, False, MIXED, (Obstacle.DISABLED,), id="flag"
-        ),
-        pytest.param(
-            ("--speculative-algorithm", "NGRAM"),
-            SIMULATED,
-            False,
-            MIXED,
-            (Obstacle.SPECULATION,),
-            id="speculation",
-        ),
-        pytest.param(
-            ("--disable-cuda-graph", "--speculative-algorithm", "NGRAM"),
-            NO_GRAPHS,
-            True,
-            UNIFORM,
-            tuple(Obstacle),
-            id="all of them",
-        ),
-    ],
-)
-def test_choice_names_every_obstacle(
-    argv: tuple[str, ...],
-    traits: DeviceTraits,
-    kind: BatchKind,
-    expected: tuple[Obstacle, ...],
-    *,
-    only_decode: bool,
-) -> None:
-    """What is not captured says everything that would have to go."""
-    plan = plan_of(*argv, only_decode=only_decode)
+def test_captures_say_which_mode_each_phase_has(streams: DeviceStreams) -> None:
+    """A backend that declares decode alone has full graphs of it, and prefill in pieces."""
+    _, captured = capture(plan_of(only_decode=True), streams)
 
-    choices = choose_graphs(plan, traits, ASKED)
+    modes = {phase: own.mode for phase, own in captured.phases.items()}
 
-    found = {(own.phase, own.kind): own for own in choices}[Phase.PREFILL, kind]
-    assert (found.obstacles, found.buckets) == (expected, ())
+    assert modes == {Phase.DECODE: GraphMode.FULL, Phase.PREFILL: GraphMode.PIECEWISE}
+    assert captured.with_backend == {Phase.DECODE}
 
 
-def test_choice_looks_at_the_phases_that_a_role_has() -> None:
-    """Every kind is decided on in each phase with a backend, and nowhere else."""
-    choices = choose_graphs(plan_of(), SIMULATED, {})
+def test_captures_tell_how_far_they_have_come(streams: DeviceStreams) -> None:
+    """The number of sizes comes first, then each size, the largest of a mode first."""
+    told = Told()
 
-    assert [own.phase for own in choices] == [Phase.PREFILL] * 3 + [Phase.DECODE] * 3
+    capture(plan_of(only_decode=True), streams, told)
+
+    full = [(GraphMode.FULL, bucket.num_tokens) for bucket in reversed(BUCKETS[SINGLE])]
+    assert told.sizes == [*full, (GraphMode.PIECEWISE, 16), (GraphMode.PIECEWISE, 8)]
+    assert told.num_sizes == [len(told.sizes)]
 
 
-def test_obstacles_have_reasons() -> None:
-    """Each obstacle has words of its own."""
-    reasons = {own.reason for own in Obstacle}
+def test_captures_count_their_graphs(streams: DeviceStreams) -> None:
+    """A full size is one graph, and one in pieces has one more than there are layers."""
+    _, captured = capture(plan_of(only_decode=True), streams)
 
-    assert len(reasons) == len(Obstacle)
-    assert "--disable-cuda-graph is given" in reasons
+    num_pieces = len(TOKEN_COUNTS) * (CONFIG.num_hidden_layers + 1)
+    assert captured.usage.num_graphs == len(BUCKETS[SINGLE]) + num_pieces
+
+
+def test_captures_count_their_memory(streams: DeviceStreams) -> None:
+    """The pool holds at least what all graphs return, and static memory what batches are."""
+    _, captured = capture(plan_of(), streams)
+
+    usage, most = captured.usage, BUCKETS[MIXED][-1]
+    assert usage.pool_bytes >= most.num_tokens * CONFIG.hidden_size * 4
+    assert usage.static_bytes >= 8 * (5 * most.batch_size + 3 * most.num_tokens)

@@ -9,14 +9,17 @@ from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.model.drafts import first_layers
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.stats import StepStats
-from tests.runtime.engines import plan_of, run
+from tests.runtime.engines import PLAIN_LOOP, plan_of, run
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Oracle
 
+FULL, PIECEWISE, EAGER = GraphMode
+NO_PIECES, ENFORCED = "--disable-piecewise-cuda-graph", "--enforce-piecewise-cuda-graph"
+BACKENDS = ("torch_padded", "torch_native")
 OPTIONS = EngineOptions(
     max_running_requests=6,
     chunked_prefill_size=48,
@@ -25,33 +28,20 @@ OPTIONS = EngineOptions(
 )
 
 
-class Replays:
-    """Note which steps a graph ran."""
-
-    def __init__(self) -> None:
-        self.noted: list[bool] = []
-
-    def observe(self, stats: StepStats) -> None:
-        """Note a step."""
-        self.noted.append(stats.replayed)
-
-
 @pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)], ids=["apart", "mixed"])
 @pytest.mark.parametrize("schedule", ["lazy", "starve:2"])
 def test_engine_replays_every_step(schedule: str, mixed: tuple[str, ...], oracle: Oracle) -> None:
     """Prefill, decode and mixed steps all run as graphs, and give the tokens of transformers."""
     plan = plan_of("--attention-backend", "torch_padded", *mixed)
-    replays, jobs = Replays(), oracle.jobs[50:62]
+    kept, jobs = Kept(), oracle.jobs[50:62]
 
     with simulate(schedule):
         streams = DeviceStreams("sim", SIMULATED)
-        engine = Engine(
-            oracle.folder, plan, "sim", options=OPTIONS, observer=replays, streams=streams
-        )
+        engine = Engine(oracle.folder, plan, "sim", options=OPTIONS, observer=kept, streams=streams)
         tokens = run(engine, jobs)
 
     assert tokens == oracle.tokens[50:62]
-    assert all(replays.noted)
+    assert {step.graph_mode for step in kept.steps} == {FULL}
 
 
 @pytest.mark.parametrize("topk", ["1", "3"], ids=["chain", "tree"])
@@ -59,7 +49,7 @@ def test_engine_replays_every_step(schedule: str, mixed: tuple[str, ...], oracle
 def test_engine_replays_every_verify(
     algorithm: str, topk: str, oracle: Oracle, tmp_path: Path
 ) -> None:
-    """Verifies run as graphs and prompts eagerly, and give the tokens of transformers."""
+    """Verifies run as full graphs, prompts in pieces, and both give the tokens of transformers."""
     sizes = ("--speculative-eagle-topk", topk, "--speculative-num-steps", "2")
     plan = plan_of(
         "--attention-backend", "torch_padded", "--speculative-algorithm", algorithm, *sizes
@@ -80,5 +70,72 @@ def test_engine_replays_every_verify(
         tokens = run(engine, jobs)
 
     assert tokens == oracle.tokens[50:56]
-    replayed = {(step.mode, step.replayed) for step in kept.steps}
-    assert replayed == {(ForwardMode.DECODE, True), (ForwardMode.EXTEND, False)}
+    ran = {(step.mode, step.graph_mode) for step in kept.steps}
+    assert ran == {(ForwardMode.DECODE, FULL), (ForwardMode.EXTEND, PIECEWISE)}
+
+
+@pytest.mark.parametrize("loop", [(), PLAIN_LOOP], ids=["overlapped", "plain loop"])
+@pytest.mark.parametrize(
+    ("backend", "flags", "expected"),
+    [
+        pytest.param("torch_padded", (), (FULL, FULL), id="full"),
+        pytest.param("torch_padded", (ENFORCED,), (PIECEWISE, FULL), id="prompts in pieces"),
+        pytest.param("torch_native", (), (PIECEWISE, PIECEWISE), id="pieces"),
+        pytest.param("torch_native", (NO_PIECES,), (EAGER, EAGER), id="no pieces"),
+        pytest.param("torch_padded", ("--disable-cuda-graph",), (EAGER, EAGER), id="eager"),
+    ],
+)
+def test_engine_gives_the_same_tokens_in_every_mode(
+    backend: str,
+    flags: tuple[str, ...],
+    expected: tuple[GraphMode, GraphMode],
+    loop: tuple[str, ...],
+    oracle: Oracle,
+) -> None:
+    """Full, in pieces and eagerly: the tokens are those of transformers, and nothing races."""
+    plan = plan_of("--attention-backend", backend, *flags, *loop)
+    kept, jobs = Kept(), oracle.jobs[50:62]
+
+    with simulate("lazy", check_races=True) as simulation:
+        engine = Engine(oracle.folder, plan, "sim", options=OPTIONS, observer=kept)
+        tokens = run(engine, jobs)
+
+    assert tokens == oracle.tokens[50:62]
+    ran = {step.mode: step.graph_mode for step in kept.steps}
+    assert (ran[ForwardMode.EXTEND], ran[ForwardMode.DECODE]) == expected
+    assert simulation.races == ()
+
+
+@pytest.mark.parametrize("schedule", ["starve:1", "starve:2", "random:3"])
+@pytest.mark.parametrize("topk", ["1", "3"], ids=["chain", "tree"])
+def test_engine_runs_mixed_and_verified_steps_in_pieces(
+    topk: str, schedule: str, oracle: Oracle
+) -> None:
+    """Verifies of trees, and prompts that are mixed with them, run in pieces in any order."""
+    backend = "torch_native" if topk == "1" else "torch_padded"
+    spoken = ("--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", topk)
+    plan = plan_of("--attention-backend", backend, "--enable-mixed-chunk", *spoken)
+    kept, jobs = Kept(), oracle.jobs[50:56]
+    options = replace(OPTIONS, graph_batch_sizes=(), max_running_requests=4)
+
+    with simulate(schedule):
+        engine = Engine(oracle.folder, plan, "sim", options=options, observer=kept)
+        tokens = run(engine, jobs)
+
+    assert tokens == oracle.tokens[50:56]
+    assert {step.graph_mode for step in kept.steps} == {PIECEWISE}
+
+
+def test_engine_in_pieces_takes_another_backend(oracle: Oracle) -> None:
+    """Pieces have nothing of a backend in them, so one is put in the place of another."""
+    flags, jobs = (ENFORCED, "--disable-overlap-schedule"), oracle.jobs[50:56]
+    plan, other = (plan_of("--attention-backend", own, *flags) for own in BACKENDS)
+    kept, options = Kept(), replace(OPTIONS, graph_batch_sizes=())
+
+    with simulate("lazy"):
+        engine = Engine(oracle.folder, plan, "sim", options=options, observer=kept)
+        engine.swap_backends(other.uses)
+        tokens = run(engine, jobs)
+
+    assert tokens == oracle.tokens[50:56]
+    assert PIECEWISE in {step.graph_mode for step in kept.steps}

@@ -14,7 +14,7 @@ from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.graphs import GraphMode, GraphRunner
 from backend_caps.runtime.speculative.target import Hidden, TargetRunner, states_of
 from tests.runtime.graphs.rig import BUCKETS, DRAFTS, MAX_CONTEXT_LEN, Rig
 from tests.runtime.two_batches import World
@@ -71,7 +71,7 @@ def test_replayed_states_are_the_eager_ones(is_tree: bool, streams: DeviceStream
     hidden = _run(rig, target, batch)
 
     torch.testing.assert_close(rig.on_host(hidden.states), eager, atol=1e-4, rtol=1e-4)
-    assert hidden.replayed
+    assert hidden.graph_mode is GraphMode.FULL
     assert hidden.reads_done is not None
 
 
@@ -84,7 +84,7 @@ def test_batch_that_no_graph_holds_runs_without(streams: DeviceStreams) -> None:
 
     hidden = _run(rig, target, batch)
 
-    assert not hidden.replayed
+    assert hidden.graph_mode is GraphMode.EAGER
     assert hidden.states.shape[0] == 5 * DRAFTS
 
 

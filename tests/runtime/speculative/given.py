@@ -13,6 +13,7 @@ from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.memory import PagePool, RequestMemory
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
@@ -127,7 +128,8 @@ class Marked(TargetRunner):
 
     def hidden_states(self, batch: ForwardBatch) -> Hidden:
         """Compute the states, and mark them."""
-        return replace(super().hidden_states(batch), reads_done=self.event, replayed=True)
+        hidden = super().hidden_states(batch)
+        return replace(hidden, reads_done=self.event, graph_mode=GraphMode.FULL)
 
 
 def said_by_the_model(count: int = 3) -> Sequence[Sequence[int]]:

@@ -18,7 +18,7 @@ from backend_caps.runtime import (
     UnfitBackendError,
     UnusedDraftModelError,
 )
-from backend_caps.runtime.graphs import Obstacle
+from backend_caps.runtime.graphs import GraphMode, Obstacle
 from backend_caps.runtime.model import first_layers, random_llama
 from tests.runtime.engines import plan_of
 
@@ -123,20 +123,16 @@ def test_slots_behind_a_context_are_named_where_a_request_is_refused(
         engine.submit([1, 2], Sampling(max_new_tokens=2))
 
 
-def test_prompts_are_no_graphs_of_a_speculating_engine(folders: tuple[Path, Path]) -> None:
-    """Whoever names sizes of prompts to capture is told why none is."""
+def test_prompts_are_no_full_graphs_of_a_speculating_engine(folders: tuple[Path, Path]) -> None:
+    """Whoever names sizes of prompts to capture is told why none is captured whole."""
     target, draft = folders
     options = replace(EAGER, graph_token_counts=(16,))
     engine = Engine(target, plan_of(*STANDALONE), "cpu", options=options, draft_model_path=draft)
 
-    obstacles = {
-        obstacle
-        for own in engine.graph_choices
-        for obstacle in own.obstacles
-        if own.phase.value == "prefill"
-    }
+    choices = [own for own in engine.graph_choices if own.phase.value == "prefill"]
 
-    assert Obstacle.SPECULATION in obstacles
+    assert all(Obstacle.SPECULATION in own.obstacles[GraphMode.FULL] for own in choices)
+    assert not any(Obstacle.SPECULATION in own.obstacles[GraphMode.PIECEWISE] for own in choices)
 
 
 def _prompts(num_prompts: int) -> Sequence[list[int]]:

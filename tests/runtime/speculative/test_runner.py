@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.batch import ScheduleBatch
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.runtime.stats import StepClock
@@ -144,7 +145,7 @@ def test_reads_of_a_replay_end_the_step_s_where_no_draft_reads(reads_table_last:
     output = scene.run()
 
     assert (output.reads_done is None) is reads_table_last
-    assert output.replayed
+    assert output.graph_mode is GraphMode.FULL
 
 
 def test_step_counts_the_tokens_of_its_verify() -> None:
@@ -159,7 +160,11 @@ def test_idle_step_publishes_and_stashes_nobody() -> None:
     output = scene.run(ScheduleBatch.empty(scene.memory, scene.staging))
 
     assert scene.log == ["publish", "stash"]
-    assert (output.tokens.tolist(), output.num_tokens, output.replayed) == ([], 0, False)
+    assert (output.tokens.tolist(), output.num_tokens, output.graph_mode) == (
+        [],
+        0,
+        GraphMode.EAGER,
+    )
 
 
 def test_step_tells_when_the_model_ran() -> None:

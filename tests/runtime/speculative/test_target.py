@@ -11,7 +11,7 @@ from backend_caps import Phase
 from backend_caps.runtime.attention import ForwardContext
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphRunner
+from backend_caps.runtime.graphs import GraphMode, GraphRunner
 from backend_caps.runtime.speculative.target import TargetRunner, states_of
 from tests.runtime.two_batches import World
 
@@ -31,7 +31,7 @@ def test_states_are_those_of_the_whole_model(mode: ForwardMode) -> None:
     hidden = target.hidden_states(batch)
 
     assert torch.equal(hidden.states, other.whole(batch))
-    assert (hidden.reads_done, hidden.replayed) == (None, False)
+    assert (hidden.reads_done, hidden.graph_mode) == (None, GraphMode.EAGER)
 
 
 def test_states_of_halves_are_those_of_the_whole() -> None:
@@ -43,7 +43,7 @@ def test_states_of_halves_are_those_of_the_whole() -> None:
     hidden = target.hidden_states(batch)
 
     torch.testing.assert_close(hidden.states, other.whole(batch), atol=1e-5, rtol=1e-5)
-    assert not hidden.replayed
+    assert hidden.graph_mode is GraphMode.EAGER
 
 
 def test_logits_are_the_lm_head_s() -> None:

@@ -1,0 +1,71 @@
+"""How an engine's batches run, and why, as parts of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from backend_caps.capability.kind import Phase
+from backend_caps.report.generate_documents import (
+    GraphModeDocument,
+    GraphsDocument,
+    PhaseGraphsDocument,
+)
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.graphs import (
+    KIND_OF_PHASE,
+    GraphChoice,
+    GraphMode,
+    Obstacle,
+    Requested,
+)
+
+
+def graphs_document(engine: Engine) -> GraphsDocument:
+    """Write down what an engine has captured, and how its batches run."""
+    usage = engine.graphs.usage
+    return GraphsDocument(
+        phases=[_phase(choice) for choice in shown_choices(engine)],
+        num_graphs=usage.num_graphs,
+        pool_bytes=usage.pool_bytes,
+        static_bytes=usage.static_bytes,
+    )
+
+
+def shown_choices(engine: Engine) -> Sequence[GraphChoice]:
+    """List the choices about batches that there are."""
+    return [own for own in engine.graph_choices if own.kind is KIND_OF_PHASE[own.phase]]
+
+
+def _phase(choice: GraphChoice) -> PhaseGraphsDocument:
+    phase = choice.phase
+    return PhaseGraphsDocument(
+        phase=phase.value,
+        kind=choice.kind.value,
+        supported={mode.value: _supported(choice, mode) for mode in GraphMode},
+        requested=choice.requested.request.value,
+        requested_because=choice.requested.cause,
+        effective=choice.effective.value,
+        refused={
+            mode.value: [*_words(phase, mode, stands)] for mode, stands in choice.refused.items()
+        },
+    )
+
+
+def _supported(choice: GraphChoice, mode: GraphMode) -> GraphModeDocument:
+    stands = choice.obstacles.get(mode, ())
+    words = _words(choice.phase, mode, stands) if stands else choice.supported_because(mode)
+    return GraphModeDocument(supported=mode in choice.supported, because=[*words])
+
+
+def _words(phase: Phase, mode: GraphMode, stands: Iterable[Obstacle | Requested]) -> Sequence[str]:
+    """Say what keeps batches from a mode, sizes by the option that would name them."""
+    return [_word(phase, mode, own) for own in stands]
+
+
+def _word(phase: Phase, mode: GraphMode, stands: Obstacle | Requested) -> str:
+    if isinstance(stands, Requested):
+        return stands.cause
+    if stands is not Obstacle.SIZES:
+        return stands.reason
+    by_tokens = mode is GraphMode.PIECEWISE or phase is Phase.PREFILL
+    return f"--graph-{'token-counts' if by_tokens else 'batch-sizes'} names none"

@@ -1,0 +1,66 @@
+"""What an engine has captured, and what that takes of the device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase
+from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs.modes import GraphMode
+from backend_caps.runtime.graphs.runner import Replayed
+
+
+class PhaseGraphs(Protocol):
+    """The graphs of one phase: full ones, or pieces."""
+
+    @property
+    def mode(self) -> GraphMode:
+        """How the forwards run that they hold."""
+
+    @property
+    def shared_reads_end(self) -> SharedReadsEnd:
+        """Where replays mark the end of their reads."""
+
+    def holds(self, batch: ForwardBatch) -> bool:
+        """Tell whether a batch can be replayed."""
+
+    def replay(self, batch: ForwardBatch) -> Replayed:
+        """Run a batch that they hold.
+
+        Stream: the current one, which must be the captured one.
+        """
+
+    def mask_buffer(self, batch_size: int) -> Tensor | None:
+        """Return the memory that they read tree masks from: [M] bool, device, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphUsage:
+    """What captures took, the driver's own share of a graph aside, which nobody tells."""
+
+    num_graphs: int = 0
+    """How many there are; a forward in pieces has one more than the model has layers."""
+    pool_bytes: int = 0
+    """Of the pool in which all captures allocate."""
+    static_bytes: int = 0
+    """Of what batches are copied to before a replay, and of what pieces share with attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedGraphs:
+    """All captures of one role."""
+
+    phases: Mapping[Phase, PhaseGraphs] = field(default_factory=dict)
+    """The graphs of each phase that has any."""
+    usage: GraphUsage = field(default_factory=GraphUsage)
+    """What they take of the device's memory."""
+
+    @property
+    def with_backend(self) -> frozenset[Phase]:
+        """The phases whose graphs have the work of a backend in them."""
+        return frozenset(phase for phase, own in self.phases.items() if own.mode is GraphMode.FULL)

@@ -1,0 +1,308 @@
+"""Forwards in pieces: what a model computes before, between and behind attentions is captured.
+
+A capture runs the model once, and is cut where a layer attends: the graph ends, and the next one
+begins. A replay puts the attentions back, run eagerly on the batch as it is, with ordinary
+metadata. So a backend needs to know nothing of graphs, and may read what it likes on the host;
+and a piece, which treats each token by itself, holds any batch that has no more tokens.
+
+What a piece hands to an attention, and gets from it, lies in memory that all layers and all sizes
+share. Kept apart, the queries, keys and values of every layer would stay allocated.
+
+Shapes: T tokens in the batch, Tg in the graphs (T <= Tg), H features of a token, V tokens in the
+vocabulary, Hq query heads, Hk key and value heads, D and Dv their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase
+from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.relay.streams import DeviceStreams, GraphLike, StreamLike
+from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs.modes import GraphMode
+from backend_caps.runtime.graphs.observing import CaptureObserver
+from backend_caps.runtime.graphs.runner import Model, Replayed
+from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceModel:
+    """What is captured in pieces, and what follows them eagerly."""
+
+    states: Model
+    """All but the LM head, a row for each token: it is never given last tokens."""
+    head: Callable[[Tensor], Tensor] | None
+    """Scores the states of each request's last token; None: states are all that is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Joint:
+    """Where a piece ends and the next one begins: one layer's attention."""
+
+    layer: AttentionLayer
+    q: Tensor
+    """[Tg, Hq * D] device."""
+    k: Tensor
+    """[Tg, Hk * D] device."""
+    v: Tensor
+    """[Tg, Hk * Dv] device."""
+    attended: Tensor
+    """[Tg, Hq * Dv] device."""
+
+    def attend(self, context: ForwardContext, num_tokens: int) -> None:
+        """Run the attention of the first tokens, of which the others are padding."""
+        q, k, v = (own[:num_tokens] for own in (self.q, self.k, self.v))
+        self.attended[:num_tokens].copy_(context.attend(self.layer, q, k, v))
+
+
+class PieceBuffers:
+    """Memory at the addresses that pieces have, whatever their size.
+
+    Args:
+        max_num_tokens: the largest size.
+        device: where it is.
+    """
+
+    def __init__(self, max_num_tokens: int, device: torch.device) -> None:
+        self.max_num_tokens = max_num_tokens
+        self.of_tokens = torch.zeros(2, max_num_tokens, dtype=torch.int64, device=device)
+        """[2, Tg] int64, device: tokens and their positions. What a larger batch left behind a
+        smaller one's is harmless: a piece treats each token by itself, and writes no cache."""
+        self._of_layers: dict[tuple[str, int, torch.dtype], Tensor] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """How much it is."""
+        return sum(
+            own.numel() * own.itemsize for own in (self.of_tokens, *self._of_layers.values())
+        )
+
+    def joint(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> _Joint:
+        """Return where a layer's attention reads and writes, made for the first one of its shape.
+
+        q  [Tg, Hq * D], device
+        k  [Tg, Hk * D], device
+        v  [Tg, Hk * Dv], device
+
+        Stream: the current one. Sync: none. Allocates: what no layer of this shape has made.
+        Keeps: nothing of the arguments. Capture: no, unless it is made already.
+        """
+        return _Joint(
+            layer=layer,
+            q=self._shared("q", q, q.shape[1]),
+            k=self._shared("k", k, k.shape[1]),
+            v=self._shared("v", v, v.shape[1]),
+            attended=self._shared("attended", q, layer.tp_q_head_num * layer.v_head_dim),
+        )
+
+    def _shared(self, name: str, like: Tensor, width: int) -> Tensor:
+        key = (name, width, like.dtype)
+        if key not in self._of_layers:
+            self._of_layers[key] = like.new_zeros(self.max_num_tokens, width)
+        return self._of_layers[key][: like.shape[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class _WarmUp:
+    """Stand in for attention where the model runs once before its capture."""
+
+    buffers: PieceBuffers
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return what an attention would have written to, so that all memory is made."""
+        return self.buffers.joint(layer, q, k, v).attended
+
+
+class _Cutter:
+    """Capture a model's forward, and cut it where a layer attends."""
+
+    def __init__(
+        self,
+        buffers: PieceBuffers,
+        *,
+        streams: DeviceStreams,
+        stream: StreamLike,
+        pool: tuple[int, int],
+    ) -> None:
+        self._buffers = buffers
+        self._streams = streams
+        self._stream = stream
+        self._pool = pool
+        self._capture = ExitStack()
+        self.graphs: list[GraphLike] = []
+        self.joints: list[_Joint] = []
+
+    def cut(self, compute: Callable[[AttentionContext], Tensor]) -> Tensor:
+        """Capture what a forward computes: the last piece's output."""
+        with self._capture:
+            self._begin()
+            return compute(self)
+
+    def attend(self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """End a piece with what an attention reads, and begin the next with what it writes."""
+        joint = self._buffers.joint(layer, q, k, v)
+        for own, new in ((joint.q, q), (joint.k, k), (joint.v, v)):
+            own.copy_(new)
+        self.joints.append(joint)
+        self._capture.close()
+        self._begin()
+        return joint.attended
+
+    def _begin(self) -> None:
+        graph = self._streams.graph()
+        self._capture.enter_context(self._streams.capturing(graph, self._pool, self._stream))
+        self.graphs.append(graph)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    """The pieces of one size."""
+
+    inputs: Tensor
+    """[2, Tg] int64, device: tokens and their positions."""
+    graphs: tuple[GraphLike, ...]
+    joints: tuple[_Joint, ...]
+    """One less than the graphs: they stand between them."""
+    output: Tensor
+    """[Tg, H] device: kept, so that no other graph of the pool is given its memory."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.inputs.shape[1]
+
+    def run(self, batch: ForwardBatch, context: ForwardContext) -> Tensor:
+        size = batch.num_tokens
+        self.inputs[0, :size].copy_(batch.input_ids)
+        self.inputs[1, :size].copy_(batch.positions)
+        first, *later = self.graphs
+        first.replay()
+        for joint, graph in zip(self.joints, later, strict=True):
+            joint.attend(context, size)
+            graph.replay()
+        return self.output[:size]
+
+
+class Pieces:
+    """The pieces of a model, in every size: those of one serve all phases and backends.
+
+    Args:
+        states: what is captured.
+        token_counts: the sizes.
+        streams: the device's, which has graphs.
+        stream: what is captured and replayed on: the forward stream.
+        pool: where captures allocate.
+        observer: is told of each size.
+    """
+
+    def __init__(
+        self,
+        states: Model,
+        token_counts: Iterable[int],
+        *,
+        streams: DeviceStreams,
+        stream: StreamLike,
+        pool: tuple[int, int],
+        observer: CaptureObserver,
+    ) -> None:
+        self._states = states
+        self._streams = streams
+        self._stream = stream
+        self._pool = pool
+        largest_first = sorted(set(token_counts), reverse=True)
+        with streams.using(stream):
+            self.buffers = PieceBuffers(largest_first[0], streams.device)
+            sized = [self._capture(count, observer) for count in largest_first]
+        self._smallest_first = sized[::-1]
+
+    @property
+    def num_graphs(self) -> int:
+        """How many graphs were captured."""
+        return sum(len(own.graphs) for own in self._smallest_first)
+
+    def holds(self, num_tokens: int) -> bool:
+        """Tell whether there is a size for so many tokens."""
+        return 0 < num_tokens <= self.buffers.max_num_tokens
+
+    def run(self, batch: ForwardBatch, context: ForwardContext) -> Tensor:
+        """Compute the states of a batch that is held, with attention by `context`.
+
+        returns  [T, H] device  a view of the graphs' memory: the next run overwrites it
+
+        Stream: the current one, which must be the captured one. Sync: the backend's.
+        Allocates: what the backend does. Keeps: nothing, but keys and values in the KV cache.
+        """
+        fitting = (own for own in self._smallest_first if batch.num_tokens <= own.num_tokens)
+        return next(fitting).run(batch, context)
+
+    @torch.no_grad()
+    def _capture(self, num_tokens: int, observer: CaptureObserver) -> _Sized:
+        """Capture one size, after a forward of it that makes what is made once."""
+        inputs = self.buffers.of_tokens[:, :num_tokens]
+        input_ids, positions = inputs.unbind()
+        self._states(input_ids, positions, _WarmUp(self.buffers), None)
+        cutter = _Cutter(self.buffers, streams=self._streams, stream=self._stream, pool=self._pool)
+        output = cutter.cut(lambda context: self._states(input_ids, positions, context, None))
+        observer.captured(GraphMode.PIECEWISE, num_tokens)
+        return _Sized(
+            inputs=inputs,
+            graphs=tuple(cutter.graphs),
+            joints=tuple(cutter.joints),
+            output=output,
+        )
+
+
+class PieceRunner:
+    """Run the forwards of one phase in pieces.
+
+    Args:
+        pieces: what was captured.
+        backends: attend between them, eagerly; another may be put in the place of one.
+        phase: whose backend it is.
+        head: scores the states of last tokens; None leaves the states.
+    """
+
+    mode = GraphMode.PIECEWISE
+    shared_reads_end = SharedReadsEnd.UNKNOWN
+    """As of an eager forward: the declared point is that of a replay of the backend."""
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        backends: PhaseBackends,
+        phase: Phase,
+        head: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        self._pieces = pieces
+        self._backends = backends
+        self._phase = phase
+        self._head = head
+
+    def holds(self, batch: ForwardBatch) -> bool:
+        """Tell whether a batch has a size that was captured. Sync: none; no length is read."""
+        return self._pieces.holds(batch.num_tokens)
+
+    def replay(self, batch: ForwardBatch) -> Replayed:
+        """Run a batch that is held: its scores, or its states where there is no head.
+
+        Stream: the current one, which must be the captured one.
+        Sync: none, where the backend declares `sync_free_prepare`. Allocates: the scores, and what
+        the backend does. Keeps: nothing, but keys and values in the KV cache.
+        """
+        backend = self._backends.of(self._phase)
+        backend.init_forward_metadata(batch)
+        states = self._pieces.run(batch, ForwardContext(backend, batch))
+        if self._head is not None:
+            last = batch.last_token_indices
+            states = self._head(states if last is None else states.index_select(0, last))
+        return Replayed(output=states, reads_done=None)
+
+    def mask_buffer(self, batch_size: int) -> None:
+        """Return nothing: no piece reads tree masks."""

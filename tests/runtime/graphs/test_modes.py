@@ -1,0 +1,261 @@
+"""The combination table, whole, and how flags and facts come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from torch_native_caps import TORCH_PADDED
+
+from backend_caps import BatchKind, Phase, Plan, ServerFlags, resolve
+from backend_caps.relay import DeviceTraits
+from backend_caps.runtime.graphs import (
+    COMBINATIONS,
+    KIND_OF_PHASE,
+    GraphChoice,
+    GraphMode,
+    GraphRequest,
+    Obstacle,
+    choose_graphs,
+    mixed_buckets,
+    uniform_buckets,
+)
+from tests.runtime.graphs.rig import SIMULATED, uses_of
+
+FULL, PIECEWISE, EAGER = GraphMode
+SINGLE, UNIFORM, MIXED = BatchKind
+NO_GRAPHS = replace(SIMULATED, has_graphs=False)
+SIZES = {
+    Phase.PREFILL: mixed_buckets(4, (8,)),
+    Phase.DECODE: uniform_buckets((4,)),
+    Phase.VERIFY: uniform_buckets((4,), 3),
+}
+COUNTS = (16,)
+NO_FLAGS: tuple[str, ...] = ()
+DISABLED = ("--disable-cuda-graph",)
+NO_PIECES = ("--disable-piecewise-cuda-graph",)
+ENFORCED = ("--enforce-piecewise-cuda-graph",)
+SPECULATES = ("--speculative-algorithm", "NGRAM")
+HALVES = ("--enable-two-batch-overlap",)
+
+
+def plan_of(*argv: str, declared: frozenset[BatchKind] = frozenset(BatchKind)) -> Plan:
+    """Resolve a server with a backend whose full graphs may be replayed for these kinds."""
+    capabilities = TORCH_PADDED.capabilities.model_copy(update={"graph_replay": declared})
+    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
+    flags = ServerFlags.from_argv(["--attention-backend", "own", *argv])
+    return resolve(uses_of("own", declaration, Phase), flags)
+
+
+def choice_of(
+    phase: Phase,
+    *argv: str,
+    declared: frozenset[BatchKind] = frozenset(BatchKind),
+    traits: DeviceTraits = SIMULATED,
+) -> GraphChoice:
+    """Choose for the batches that a phase has."""
+    choices = choose_graphs(plan_of(*argv, declared=declared), traits, SIZES, COUNTS)
+    return {(own.phase, own.kind): own for own in choices}[phase, KIND_OF_PHASE[phase]]
+
+
+# By row: the flags. By column: a kind that the backend declares, and one that it does not, on a
+# device with graphs; then both on a device without.
+TABLE = {
+    SINGLE: {
+        NO_FLAGS: (FULL, PIECEWISE, EAGER, EAGER),
+        NO_PIECES: (FULL, EAGER, EAGER, EAGER),
+        ENFORCED: (FULL, PIECEWISE, EAGER, EAGER),
+        DISABLED: (EAGER, EAGER, EAGER, EAGER),
+    },
+    UNIFORM: {
+        NO_FLAGS: (FULL, PIECEWISE, EAGER, EAGER),
+        NO_PIECES: (FULL, EAGER, EAGER, EAGER),
+        ENFORCED: (FULL, PIECEWISE, EAGER, EAGER),
+        DISABLED: (EAGER, EAGER, EAGER, EAGER),
+    },
+    MIXED: {
+        NO_FLAGS: (FULL, PIECEWISE, EAGER, EAGER),
+        NO_PIECES: (FULL, EAGER, EAGER, EAGER),
+        ENFORCED: (PIECEWISE, PIECEWISE, EAGER, EAGER),
+        DISABLED: (EAGER, EAGER, EAGER, EAGER),
+    },
+}
+
+
+def situations(declares: bool) -> Iterator[tuple[BatchKind, frozenset[BatchKind]]]:
+    """Yield each kind with every set of kinds that holds it, or every set that does not."""
+    for kind, bits in product(BatchKind, product((False, True), repeat=len(BatchKind))):
+        chosen = zip(BatchKind, bits, strict=True)
+        declared = frozenset(own for own, is_there in chosen if is_there)
+        if (kind in declared) is declares:
+            yield kind, declared
+
+
+@pytest.mark.parametrize("argv", [NO_FLAGS, NO_PIECES, ENFORCED, DISABLED], ids=str)
+@pytest.mark.parametrize("has_graphs", [True, False], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize("declares", [True, False], ids=["declared", "not declared"])
+def test_table_of_capability_request_and_kind(
+    argv: tuple[str, ...], *, has_graphs: bool, declares: bool
+) -> None:
+    """Every set of kinds, every request and every kind of batch has the mode of the table."""
+    column = 2 * (not has_graphs) + (not declares)
+    phases = {kind: phase for phase, kind in KIND_OF_PHASE.items()}
+    traits = SIMULATED if has_graphs else NO_GRAPHS
+
+    for kind, declared in situations(declares):
+        choice = choice_of(phases[kind], *argv, declared=declared, traits=traits)
+
+        assert choice.effective is TABLE[kind][argv][column]
+
+
+def test_combinations_are_complete() -> None:
+    """Each request meets each set of modes that can be supported."""
+    supported = [frozenset(own) for own in ((), (FULL,), (PIECEWISE,), (FULL, PIECEWISE))]
+
+    assert COMBINATIONS.keys() == set(product(GraphRequest, supported))
+
+
+@pytest.mark.parametrize(("request_", "supported"), COMBINATIONS, ids=str)
+def test_combinations_give_the_best_that_is_asked_for_and_supported(
+    request_: GraphRequest, supported: frozenset[GraphMode]
+) -> None:
+    """No mode comes of it that nobody asked for or that is not supported, and none is left out."""
+    effective = COMBINATIONS[request_, supported]
+
+    allowed = request_.modes & supported
+    assert effective is next((mode for mode in (FULL, PIECEWISE) if mode in allowed), EAGER)
+
+
+@pytest.mark.parametrize(
+    ("argv", "phase", "expected"),
+    [
+        pytest.param((), Phase.PREFILL, "full or piecewise", id="nothing said"),
+        pytest.param(DISABLED, Phase.DECODE, "eager", id="no graphs"),
+        pytest.param(NO_PIECES, Phase.VERIFY, "full", id="no pieces"),
+        pytest.param(ENFORCED, Phase.PREFILL, "piecewise", id="pieces enforced"),
+        pytest.param(ENFORCED, Phase.DECODE, "full or piecewise", id="of prefill alone"),
+        pytest.param(
+            (*ENFORCED, *DISABLED), Phase.PREFILL, "piecewise", id="enforced all the same"
+        ),
+        pytest.param((*ENFORCED, *DISABLED), Phase.DECODE, "eager", id="but not of decode"),
+    ],
+)
+def test_request_is_what_the_flags_say(argv: tuple[str, ...], phase: Phase, expected: str) -> None:
+    """Each flag asks for a mode, in the phases that it is about."""
+    choice = choice_of(phase, *argv)
+
+    assert choice.requested.request.value == expected
+
+
+@pytest.mark.parametrize("argv", [NO_PIECES, ENFORCED, DISABLED], ids=str)
+def test_request_names_its_flag(argv: tuple[str, ...]) -> None:
+    """What asks for a mode is named."""
+    choice = choice_of(Phase.PREFILL, *argv)
+
+    assert choice.requested.cause == f"{argv[0]} is given"
+
+
+@pytest.mark.parametrize(
+    ("argv", "phase", "full", "pieces"),
+    [
+        pytest.param((), Phase.DECODE, (), (), id="nothing"),
+        pytest.param(SPECULATES, Phase.VERIFY, (), (), id="nothing of a verify"),
+        pytest.param(SPECULATES, Phase.PREFILL, (Obstacle.SPECULATION,), (), id="prompts"),
+        pytest.param(
+            SPECULATES,
+            Phase.DECODE,
+            (Obstacle.SPECULATION,),
+            (Obstacle.SPECULATION,),
+            id="decodes that never run",
+        ),
+        pytest.param(HALVES, Phase.PREFILL, (), (Obstacle.TWO_BATCH,), id="halves"),
+    ],
+)
+def test_obstacles_are_of_a_mode(
+    argv: tuple[str, ...],
+    phase: Phase,
+    full: tuple[Obstacle, ...],
+    pieces: tuple[Obstacle, ...],
+) -> None:
+    """What keeps a batch from one mode need not keep it from the other."""
+    choice = choice_of(phase, *argv)
+
+    assert choice.obstacles == {FULL: full, PIECEWISE: pieces}
+
+
+def test_obstacles_are_all_named() -> None:
+    """A mode that is not supported says everything that would have to go."""
+    plan = plan_of(*SPECULATES, *HALVES, declared=frozenset())
+
+    choices = choose_graphs(plan, NO_GRAPHS, {}, ())
+
+    stands = {own.phase: own.obstacles for own in choices}[Phase.DECODE]
+    device, backend, speculation, halves, sizes = Obstacle
+    assert stands[FULL] == (device, backend, speculation, sizes)
+    assert stands[PIECEWISE] == (device, speculation, halves, sizes)
+
+
+def test_refused_names_flag_and_obstacles() -> None:
+    """Each better mode says what keeps it from being the effective one."""
+    choice = choice_of(Phase.DECODE, *NO_PIECES, *HALVES, declared=frozenset())
+
+    assert choice.refused == {
+        FULL: (Obstacle.BACKEND,),
+        PIECEWISE: (choice.requested, Obstacle.TWO_BATCH),
+    }
+
+
+def test_refused_is_empty_where_the_best_mode_runs() -> None:
+    """A full graph leaves nothing to explain."""
+    choice = choice_of(Phase.DECODE)
+
+    assert (choice.effective, choice.refused) == (FULL, {})
+
+
+def test_supported_says_why() -> None:
+    """Each mode has words for why it is supported, or why not."""
+    choice = choice_of(Phase.PREFILL, declared=frozenset())
+
+    assert choice.supported == (PIECEWISE, EAGER)
+    assert {mode: choice.supported_because(mode) for mode in GraphMode} == {
+        FULL: ("its backend does not declare it in graph_replay",),
+        PIECEWISE: ("attention runs eagerly, whatever its backend declares",),
+        EAGER: ("every backend runs eagerly",),
+    }
+
+
+def test_choice_has_the_sizes_of_its_mode() -> None:
+    """A full graph has buckets, pieces have token counts, and neither has the other's."""
+    full, pieces = choice_of(Phase.DECODE), choice_of(Phase.PREFILL, *ENFORCED)
+
+    assert (full.buckets, full.token_counts) == (SIZES[Phase.DECODE], ())
+    assert (pieces.buckets, pieces.token_counts) == ((), COUNTS)
+
+
+def test_choice_looks_at_the_phases_that_a_role_has() -> None:
+    """Every kind is decided on in each phase with a backend, and nowhere else."""
+    declared = {Phase.PREFILL: TORCH_PADDED, Phase.DECODE: TORCH_PADDED}
+    uses = [use for phase, own in declared.items() for use in uses_of("own", own, [phase])]
+    plan = resolve(uses, ServerFlags.from_argv(["--attention-backend", "own"]))
+
+    choices = choose_graphs(plan, SIMULATED, {})
+
+    assert [own.phase for own in choices] == [Phase.PREFILL] * 3 + [Phase.DECODE] * 3
+
+
+def test_choice_of_a_kind_that_a_phase_never_has_is_eager() -> None:
+    """Token counts are sizes of the batches that there are, so nothing else is captured."""
+    choices = choose_graphs(plan_of(), SIMULATED, SIZES, COUNTS)
+
+    others = [own for own in choices if own.kind is not KIND_OF_PHASE[own.phase]]
+
+    assert {own.effective for own in others} == {EAGER}
+
+
+def test_obstacles_have_reasons() -> None:
+    """Each obstacle has words of its own."""
+    reasons = {own.reason for own in Obstacle}
+
+    assert len(reasons) == len(Obstacle)
