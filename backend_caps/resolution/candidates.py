@@ -83,21 +83,41 @@ class Setting:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is wrong with a server whatever stands in a flag's place."""
+
+    alone: frozenset[Problem]
+    """With the flag's uses, were there no others."""
+    whole: frozenset[Problem]
+    """With all of them."""
+
+    @classmethod
+    def of(cls, setting: Setting, field: str) -> Known | None:
+        """Resolve the server as if a perfect backend stood there; None where none would run."""
+        uses = setting.uses()
+        own = [use for use in uses if is_of(use, field, AUTO)]
+        if not own:
+            return None
+        return cls(
+            alone=frozenset(setting.resolved(own).problems),
+            whole=frozenset(setting.resolved(uses).problems),
+        )
+
+
 def is_of(use: Use, field: str, name: str) -> bool:
     """Tell whether a flag put a use there by this name, as itself or by its parts."""
     return use.slot == option_of(field) and (*use.via, use.backend)[0] == name
 
 
-def candidate(
-    setting: Setting, field: str, backend: Backend, known: frozenset[Problem]
-) -> Candidate:
+def candidate(setting: Setting, field: str, backend: Backend, known: Known) -> Candidate:
     """Try a backend in a flag's place.
 
     Args:
         setting: the server; its flag says `auto`.
         field: the flag, by the name of `ServerFlags`.
         backend: what to try.
-        known: what is wrong with the server whatever is chosen.
+        known: what is wrong whatever is chosen.
     """
     tried = Candidate(name=backend.name, source=backend.source)
     if backend.status is not Status.OK:
@@ -111,7 +131,7 @@ def candidate(
 
 
 def _tried(
-    tried: Candidate, with_it: Setting, field: str, uses: tuple[Use, ...], known: frozenset[Problem]
+    tried: Candidate, with_it: Setting, field: str, uses: tuple[Use, ...], known: Known
 ) -> Candidate:
     """Take what is wrong with the candidate's uses alone, and with those of the others beside it.
 
@@ -124,8 +144,8 @@ def _tried(
     codes = {found.code for found in alone.problems}
     found = {
         *(_of_role(fault) for fault in faults.values()),
-        *(each for each in alone.problems if each not in known),
-        *(each for each in whole.problems if each not in known and each.code not in codes),
+        *(each for each in alone.problems if each not in known.alone),
+        *(each for each in whole.problems if each not in known.whole and each.code not in codes),
         *_not_known(own, with_it),
     }
     ordered = in_order(found)

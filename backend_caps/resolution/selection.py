@@ -14,7 +14,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import CHECKED_AGAINST
 from backend_caps.capability.spelling import AUTO
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.resolution.candidates import Setting, candidate, is_of
+from backend_caps.resolution.candidates import Known, Setting, candidate
 from backend_caps.resolution.choice import Choice
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import NoFittingBackendError, UnfitChoiceError, raise_all
@@ -96,10 +96,9 @@ def select(
 
 def _choice(setting: Setting, field: str, policy: Policy) -> Choice | None:
     """Try every backend in a flag's place; None where nothing would run there."""
-    uses = setting.uses()
-    if not any(is_of(use, field, AUTO) for use in uses):
+    known = Known.of(setting, field)
+    if known is None:
         return None
-    known = frozenset(setting.resolved(uses).problems)
     tried = [
         candidate(setting, field, backend, known)
         for backend in named_by_flags(setting.backends).values()

@@ -188,6 +188,10 @@ declarations = st.builds(
     implementation=st.none() | st.just("my_flash.backend:MyFlash"),
 )
 """Any declaration."""
+plain_declarations = st.builds(
+    Declaration, capabilities=_capabilities(_ALL), conditions=_whens(_ALL)
+)
+"""Any declaration of a backend that is no composite."""
 usable_declarations = st.builds(
     Declaration, capabilities=_capabilities(_USABLE), conditions=_whens(_USABLE)
 )

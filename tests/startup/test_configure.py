@@ -10,6 +10,8 @@ import pytest
 from backend_caps import (
     Capabilities,
     Declaration,
+    Exact,
+    Facts,
     HostSeqLens,
     Registry,
     Role,
@@ -19,8 +21,13 @@ from backend_caps import (
     configure,
 )
 from backend_caps.capability.backend import Backend, Status
+from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DraftShape
-from backend_caps.resolution.errors import PlanRefusedError
+from backend_caps.resolution.errors import (
+    NoFittingBackendError,
+    PlanRefusedError,
+    UnfitChoiceError,
+)
 from backend_caps.startup.configure import UnavailableDeviceError
 
 ROLES = frozenset(Role)
@@ -36,13 +43,16 @@ FLAGS = ServerFlags(
 
 
 def _registry(capabilities: Capabilities) -> Registry:
-    backend = Backend(
-        name="acme",
+    return Registry.of([_backend("acme", capabilities)])
+
+
+def _backend(name: str, capabilities: Capabilities) -> Backend:
+    return Backend(
+        name=name,
         status=Status.OK,
         source=Source(distribution="acme-caps", version="1.0"),
         declaration=Declaration(capabilities=capabilities),
     )
-    return Registry.of([backend])
 
 
 @pytest.mark.parametrize(
@@ -146,6 +156,91 @@ def test_configure_refuses_problems_under_strict() -> None:
     """Under strict what is wrong with a plan is an error."""
     with pytest.raises(PlanRefusedError, match="does not say which device it takes"):
         configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), policy="strict")
+
+
+@pytest.mark.parametrize("policy", ["warn", "quiet"])
+def test_configure_refuses_a_backend_that_takes_no_such_device(policy: str) -> None:
+    """A backend that declares other devices is refused at start, and what would do is named."""
+    on_cuda = _backend("acme", EXACT.model_copy(update={"devices": {"cuda"}}))
+    registry = Registry.of([on_cuda, _backend("good", EXACT)])
+
+    with pytest.raises(UnfitChoiceError) as raised:
+        configure(FLAGS, pool_size=8, device="cpu", registry=registry, policy=policy)
+
+    assert str(raised.value) == (
+        "--attention-backend names 'acme', which cannot run here: backend 'acme' takes device "
+        "cuda; here it is cpu. In its place these fit: good. Name one of them, or auto, or change "
+        "what it does not take."
+    )
+
+
+def test_configure_says_where_nothing_would_do() -> None:
+    """Where no installed backend fits in the place of the refused one, that is said."""
+    registry = _registry(EXACT.model_copy(update={"devices": {"cuda"}, "dtypes": {"float16"}}))
+
+    with pytest.raises(UnfitChoiceError) as raised:
+        configure(FLAGS, pool_size=8, device="cpu", registry=registry, facts=Facts(dtype="float32"))
+
+    assert str(raised.value) == (
+        "--attention-backend names 'acme', which cannot run here: backend 'acme' takes device "
+        "cuda; here it is cpu. backend 'acme' takes dtype float16; here it is float32. In its "
+        "place no installed backend fits. Install one that does, or change what it does not take."
+    )
+
+
+def test_configure_takes_an_overridden_page_size() -> None:
+    """A page size that the operator has put in place of the declared one is not refused."""
+    registry = _registry(EXACT.model_copy(update={"page_sizes": Exact(64)}))
+    flags = FLAGS.updated({"page_size": 16})
+
+    plan, _ = configure(
+        flags,
+        pool_size=8,
+        device="cpu",
+        registry=registry,
+        unsafe_override=Capabilities(page_sizes=Exact(16)),
+    )
+
+    assert plan["page_sizes"].value == Exact(16)
+
+
+def test_configure_takes_a_stand_in_for_any_device() -> None:
+    """No backend could know the simulated device, so that it is no reason to refuse one."""
+    registry = _registry(NONE.model_copy(update={"devices": {"cuda"}}))
+
+    with simulate("eager"):
+        plan, _ = configure(FLAGS, pool_size=8, device="sim", registry=registry)
+
+    assert plan.facts.device == "sim"
+
+
+def test_configure_chooses_where_the_flag_says_auto() -> None:
+    """With auto, the best backend that fits is configured, and the plan says that it was chosen."""
+    fits = NONE.model_copy(update={"auto_priority": 10})
+    best = EXACT.model_copy(update={"auto_priority": 90, "devices": {"cuda"}})
+    flags = FLAGS.updated({"attention_backend": "auto"})
+
+    plan, future_map = configure(
+        flags,
+        pool_size=8,
+        device="cpu",
+        registry=Registry.of([_backend("good", fits), _backend("best", best)]),
+    )
+
+    assert future_map.host_seq_lens is HostSeqLens.NONE
+    assert plan.flags.attention_backend == "good"
+    assert plan["host_seq_lens"].causes[0].reason == (
+        "declares host_seq_lens=none (chosen by --attention-backend auto)"
+    )
+
+
+def test_configure_refuses_auto_where_nothing_fits() -> None:
+    """With auto and no backend that fits, the error has every reason."""
+    registry = _registry(EXACT.model_copy(update={"devices": {"cuda"}}))
+    flags = FLAGS.updated({"attention_backend": "auto"})
+
+    with pytest.raises(NoFittingBackendError, match="takes device cuda; here it is cpu"):
+        configure(flags, pool_size=8, device="cpu", registry=registry)
 
 
 def test_configure_refuses_a_device_that_is_not_there() -> None:
