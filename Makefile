@@ -13,7 +13,8 @@ SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
 ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/conformance/*
-WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp
+WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
+  .cache/wheels/flashinfer_python-0.7.2.post1.stamp
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
