@@ -51,6 +51,8 @@ class CauseDocument(Document):
     """How its value came to be."""
     source: str | None
     """Where a backend is declared: distribution, version, file and line; null if nowhere."""
+    via: Annotated[tuple[str, ...] | None, LEFT_OUT] = None
+    """The composites of which the backend is a part, outermost first, where there are any."""
     rank: Annotated[int | None, LEFT_OUT] = None
     """The rank it comes from, where plans of several are joined."""
 
@@ -293,6 +295,7 @@ def _cause(cause: Cause) -> CauseDocument:
         reason=cause.reason,
         origin=cause.origin.value,
         source=None if cause.source in {None, BY_HAND} else str(cause.source),
+        via=cause.via or None,
         rank=cause.rank,
     )
 

@@ -56,8 +56,8 @@ def _with_places(
 
 
 def who(cause: CauseDocument) -> str:
-    """Write who a cause names."""
-    return f"{cause.kind} {cause.name}"
+    """Write who a cause names: of a composite's part, whose part it is too."""
+    return " of ".join([f"{cause.kind} {cause.name}", *reversed(cause.via or ())])
 
 
 def places_of(causes: Iterable[CauseDocument]) -> str:
