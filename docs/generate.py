@@ -370,6 +370,10 @@ def plan_problems() -> str:
         code = fact.replace("_", "-")
         taken = f"backend … takes {fact} …; here it is …."
         unsaid = f"backend … does not say which {fact} it takes; here it is …."
+        unknown = f"backend … takes {fact} …; here it is not known."
         rows.append((f"`{code}-unsupported`", taken, f"Use another backend, or {fact} …."))
-        rows.append((f"`{code}-not-checked`", unsaid, "Ask the backend's author to declare it."))
+        say = f"Say what it is, such as by --fact {fact}=…."
+        told = f"{unsaid} Or, in a selection: {unknown}"
+        ask = f"Ask the backend's author to declare it. Or: {say}"
+        rows.append((f"`{code}-not-checked`", told, ask))
     return table(("code", "what it says", "what to do"), sorted(rows))

@@ -56,6 +56,8 @@ class ChoiceDocument(Document):
 
     flag: str
     """In its command-line spelling."""
+    text: str
+    """In a sentence what it is, before whom, and how many fit."""
     chosen: str | None
     """The backend; null where none fits."""
     tied: list[str]
@@ -89,6 +91,7 @@ def _choice(choice: Choice) -> ChoiceDocument:
     ranks = {each.name: at for at, each in enumerate(choice.fitting, start=1)}
     return ChoiceDocument(
         flag=choice.flag,
+        text=str(choice),
         chosen=None if choice.chosen is None else choice.chosen.name,
         tied=[*choice.tied],
         unknown_facts=[*choice.unknown_facts],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.selection_documents import (
@@ -13,27 +13,10 @@ from backend_caps.report.selection_documents import (
 )
 
 
-def choice_lines(choices: Sequence[ChoiceDocument]) -> tuple[str, ...]:
-    """Tell in a line each which backend a flag chose, before whom, and how many do not fit."""
-    return tuple(_chosen(choice) for choice in choices)
-
-
-def _chosen(choice: ChoiceDocument) -> str:
-    num_fitting = sum(each.rank is not None for each in choice.candidates)
-    fit = f"{num_fitting} of {len(choice.candidates)} installed backends fit"
-    if choice.chosen is None:
-        return f"{choice.flag} auto finds no backend ({fit})"
-    best = choice.candidates[0]
-    told = [f"priority {best.priority}", fit]
-    if choice.tied:
-        told.append(f"by name before {', '.join(choice.tied)}, of the same priority")
-    return f"{choice.flag} auto is {choice.chosen} ({'; '.join(told)})"
-
-
 def selection_view(selection: SelectionDocument) -> Iterator[Section]:
     """Show each flag's candidates, and everything that speaks against them."""
     for choice in selection.choices:
-        yield Heading(_chosen(choice))
+        yield Heading(choice.text)
         yield from _candidates(choice)
         yield from _rejected(choice)
         if selection.policy != "quiet":

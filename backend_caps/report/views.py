@@ -16,7 +16,6 @@ from backend_caps.report.documents import (
     ValueDocument,
 )
 from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.selection_views import choice_lines
 from backend_caps.report.words import decided_by, file_of, places_of, who, words_of
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided"})
@@ -116,7 +115,7 @@ def problems_view(report: ReportDocument) -> Iterator[Section]:
 def plan_view(plan: PlanDocument) -> Iterator[Section]:
     """Show a plan: each value, what it does, who decided it, and what would change it."""
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
-    yield Lines((*choice_lines(plan.choices or ()), *mirror_lines(plan)))
+    yield Lines((*(choice.text for choice in plan.choices or ()), *mirror_lines(plan)))
     yield Table(
         ("server", "value", "effect", "decided by"),
         tuple((n, words_of(v.value), v.effect, decided_by(v)) for n, v in plan.server.items()),

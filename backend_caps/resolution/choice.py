@@ -73,3 +73,12 @@ class Choice:
             return ()
         _, *others = self.fitting
         return tuple(each.name for each in others if each.priority == self.chosen.priority)
+
+    def __str__(self) -> str:
+        fit = f"{len(self.fitting)} of {len(self.candidates)} installed backends fit"
+        if self.chosen is None:
+            return f"{self.flag} auto finds no backend ({fit})"
+        told = [f"priority {self.chosen.priority}", fit]
+        if self.tied:
+            told.append(f"by name before {', '.join(self.tied)}, of the same priority")
+        return f"{self.flag} auto is {self.chosen.name} ({'; '.join(told)})"

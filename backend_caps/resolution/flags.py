@@ -53,8 +53,8 @@ class ServerFlags(FrozenModel):
     """
 
     attention_backend: Name | None = None
-    """The backend of every phase that has none of its own; `auto` has one chosen, as it does for
-    each of these flags."""
+    """The backend of every phase that has none of its own. `auto` has one chosen, here and in the
+    other flags that name a backend."""
     prefill_attention_backend: Name | None = None
     """The backend of prefill."""
     decode_attention_backend: Name | None = None

@@ -175,11 +175,13 @@ def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
 
 
 def _tell(plan: Plan) -> None:
-    """Log the decision in one line, and what is wrong with it."""
+    """Log what was chosen, the decision in one line, and what is wrong with it."""
     values = "; ".join(
         f"{own.capability}={text_of(own.value)} ({own.causes[0].name if own.causes else 'no use'})"
         for own in plan.server.values()
     )
+    for choice in plan.choices:
+        _log.info("%s", choice)
     _log.info("plan %s under %s: %s", plan.fingerprint, plan.rules.name, values)
     if plan.policy is not Policy.QUIET:
         for problem in plan.problems:

@@ -234,6 +234,18 @@ def test_configure_chooses_where_the_flag_says_auto() -> None:
     )
 
 
+def test_configure_logs_what_was_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    """What a flag's auto is, stands in a line before the plan."""
+    caplog.set_level(logging.INFO, "backend_caps")
+    flags = FLAGS.updated({"attention_backend": "auto"})
+
+    configure(flags, pool_size=8, device="cpu", registry=_registry(EXACT))
+
+    assert caplog.messages[0] == (
+        "--attention-backend auto is acme (priority 0; 1 of 1 installed backends fit)"
+    )
+
+
 def test_configure_refuses_auto_where_nothing_fits() -> None:
     """With auto and no backend that fits, the error has every reason."""
     registry = _registry(EXACT.model_copy(update={"devices": {"cuda"}}))
