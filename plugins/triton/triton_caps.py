@@ -51,6 +51,8 @@ TRITON = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # Before what is made of torch's operators, and behind libraries that are tuned by hand.
+        auto_priority=30,
     ),
     implementation="backend_caps_triton.backend:TritonAttention",
 )

@@ -50,6 +50,20 @@ def _rows_of(
 
 
 @triton.jit
+def _stretch_of(split, chunk, length):
+    """Say where one chunk of a context begins and ends."""
+    low = split * chunk
+    return low.to(tl.int32), tl.minimum(low + chunk, length).to(tl.int32)
+
+
+@triton.jit
+def _queries_at(at, is_row, HEAD_SIZE: tl.constexpr, FEATURES: tl.constexpr):
+    """Load each row's query, and zeros for what is no row: there may be no number."""
+    feature = tl.arange(0, FEATURES)[None, :]
+    return tl.load(at[:, None] + feature, mask=is_row[:, None] & (feature < HEAD_SIZE), other=0)
+
+
+@triton.jit
 def _visible_to(token, is_row, positions, is_there, length, count, entries, HAS_MASK: tl.constexpr):
     """Say what each row sees of some positions."""
     if HAS_MASK:
@@ -127,7 +141,7 @@ def attend_kernel(
     Grid: W by H. Nothing is read but slots of the context, and of these what a row sees.
     """
     item = tl.program_id(0)
-    request = tl.load(owners + item)
+    request = tl.load(owners + item).to(tl.int64)
     if request < 0:
         return
     own = requests + request * NUM_FIELDS
@@ -140,49 +154,45 @@ def attend_kernel(
     first_token = tl.load(own + FIRST_TOKEN)
     feature = tl.arange(0, FEATURES)
     value_feature = tl.arange(0, VALUE_FEATURES)
-    at = (first_token + token) * q_stride + head * HEAD_SIZE
-    # A padded token's query may be no number.
-    is_query = is_row[:, None] & (feature < HEAD_SIZE)[None, :]
-    query = tl.load(q + at[:, None] + feature[None, :], mask=is_query, other=0).to(DOT)
+    query_at = (first_token + token) * q_stride + head * HEAD_SIZE
+    query = _queries_at(q + query_at, is_row, HEAD_SIZE, FEATURES).to(DOT)
     kv_head = tl.program_id(1) // ((GROUP_SIZE + GROUP - 1) // GROUP)
     key_at = keys + kv_head * key_head_stride + feature
     value_at = values + kv_head * value_head_stride + value_feature
-    slot_at = slots + request.to(tl.int64) * slots_stride
+    slot_at = slots + request * slots_stride
     entries = mask + tl.load(own + FIRST_ENTRY) if HAS_MASK else mask
-    low = own_item % num_splits * tl.load(own + CHUNK)
-    high = tl.minimum(low + tl.load(own + CHUNK), length).to(tl.int32)
-    if not HAS_MASK:
-        high = tl.minimum(high, length - count + tl.minimum(count, (tile + 1) * TILE))
+    # A mask may show a token what comes behind it.
+    behind = 0 if HAS_MASK else tl.maximum(count - (tile + 1) * TILE, 0)
+    low, high = _stretch_of(own_item % num_splits, tl.load(own + CHUNK), length - behind)
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.full([ROWS], 0.0, tl.float32)
     summed = tl.full([ROWS, VALUE_FEATURES], 0.0, tl.float32)
-    for start in range(low.to(tl.int32), high, STEP):
+    for start in range(low, high, STEP):
         positions = start + tl.arange(0, STEP)
-        is_there = positions < high
-        visible = _visible_to(token, is_row, positions, is_there, length, count, entries, HAS_MASK)
-        if HAS_MASK:
-            # What no row sees may hold anything: 0 * NaN is NaN, so it is not read at all.
-            is_there = max_of(visible.to(tl.int32), 0) > 0
+        visible = _visible_to(
+            token, is_row, positions, positions < high, length, count, entries, HAS_MASK
+        )
+        # What no row sees may hold anything: 0 * NaN is NaN, so it is not read at all.
+        is_there = max_of(visible.to(tl.int32), 0) > 0 if HAS_MASK else positions < high
         slot = tl.load(slot_at + positions, mask=is_there, other=0).to(tl.int64)
         is_key = (feature < HEAD_SIZE)[:, None] & is_there[None, :]
         key = tl.load(key_at[:, None] + (slot * key_stride)[None, :], mask=is_key, other=0)
         scores = tl.dot(query, key.to(DOT), input_precision="ieee") * scale
-        scores = tl.where(visible, scores, float("-inf"))
-        largest, shares, kept = _weighed(scores, largest)
+        largest, shares, kept = _weighed(tl.where(visible, scores, float("-inf")), largest)
         is_value = is_there[:, None] & (value_feature < VALUE_SIZE)[None, :]
         value = tl.load(value_at[None, :] + (slot * value_stride)[:, None], mask=is_value, other=0)
-        added = tl.dot(shares.to(DOT), value.to(DOT), input_precision="ieee")
-        summed = summed * kept[:, None] + added
+        kept_sum = summed * kept[:, None]
+        summed = tl.dot(shares.to(DOT), value.to(DOT), kept_sum, input_precision="ieee")
         total = total * kept + sum_of(shares, 1)
     total = tl.where(total == 0, 1.0, total)
-    result = summed / total[:, None]
+    summed /= total[:, None]
     if num_splits == 1:
-        row = (first_token + token) * NUM_HEADS + head
-        _store(output, result, row, is_row, VALUE_SIZE, VALUE_FEATURES)
+        place = (first_token + token) * NUM_HEADS + head
+        _store(output, summed, place, is_row, VALUE_SIZE, VALUE_FEATURES)
     else:
-        part = tl.load(own + FIRST_PART) + own_item
-        place = (part * tl.num_programs(1) + tl.program_id(1)) * ROWS + tl.arange(0, ROWS)
-        _store(parts, result, place, is_row, VALUE_SIZE, VALUE_FEATURES)
+        part = (tl.load(own + FIRST_PART) + own_item) * tl.num_programs(1) + tl.program_id(1)
+        place = part * ROWS + tl.arange(0, ROWS)
+        _store(parts, summed, place, is_row, VALUE_SIZE, VALUE_FEATURES)
         tl.store(weights + place, largest + tl.log2(total), mask=is_row)
 
 
