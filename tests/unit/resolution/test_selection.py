@@ -7,7 +7,7 @@ import pytest
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.declaration import Part, When
-from backend_caps.capability.facts import AtLeast, Facts, Given
+from backend_caps.capability.facts import AtLeast, Facts, Given, Truth
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.scale import ANY
 from backend_caps.capability.sizes import Exact, MultipleOf
@@ -538,3 +538,20 @@ def test_perfect_candidate_fits() -> None:
             costs="no effect: without speculative decoding the scheduler knows the lengths",
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "truth"),
+    [
+        pytest.param(_AUTO, Truth.UNKNOWN, id="while it is auto"),
+        pytest.param(f"{_AUTO} --decode-attention-backend fa3", Truth.TRUE, id="by its name"),
+        pytest.param(f"{_AUTO} --decode-attention-backend mla", Truth.FALSE, id="another name"),
+    ],
+)
+def test_condition_on_the_decode_backend_waits_for_the_choice(line: str, truth: Truth) -> None:
+    """While decode's backend is to be chosen, a condition on its name is open."""
+    given = Given(decode_attention_backend={"fa3"})
+
+    found = given.truth(flags(line).situation(Facts()))
+
+    assert found is truth

@@ -6,7 +6,7 @@ from itertools import permutations, product
 
 import pytest
 
-from backend_caps.capability.backend import Backend, Problem, Status
+from backend_caps.capability.backend import Backend, EngineClass, Problem, Status
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase, Role
@@ -190,6 +190,27 @@ def test_backend_that_is_not_installed_is_missing(
         remedy=f"Install the plugin that does, or name a backend that is declared: {declared}.",
     )
     assert [(use.declaration, use.problem) for use in uses] == [(None, problem)] * 2
+
+
+def test_auto_that_nobody_decided_is_missing() -> None:
+    """Where nobody chose a backend for `auto`, the use has a problem that tells how to."""
+    uses = uses_of(flags("--attention-backend auto"), _THREE)
+
+    problem = Problem(
+        code="auto-undecided",
+        message="--attention-backend is auto, and no backend was chosen for it.",
+        remedy="Choose with backend_caps.select, or name a backend.",
+    )
+    assert [(use.declaration, use.problem) for use in uses] == [(None, problem)] * 2
+
+
+def test_auto_is_a_name_like_any_where_an_engine_was_read() -> None:
+    """An engine has its own way to choose: there `auto` is a name that it does not have."""
+    of_engine = replace(installed("EngineClass"), engine_class=EngineClass(path="engine.Class"))
+
+    uses = uses_of(flags("--attention-backend auto"), {**_THREE, "EngineClass": of_engine})
+
+    assert [use.problem and use.problem.code for use in uses] == ["backend-missing"] * 2
 
 
 def test_backend_that_is_nearly_installed_is_an_error() -> None:
