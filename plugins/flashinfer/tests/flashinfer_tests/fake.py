@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_MAX_REQUESTS = 64
+_MAX_REQUESTS = 128
 _GROUPS_OF_DECODE = frozenset({1, 2, 3, 4, 6, 8, 16})
 """Query heads a key head for which FlashInfer's decode kernel is compiled."""
 Cache = tuple[Tensor, Tensor]

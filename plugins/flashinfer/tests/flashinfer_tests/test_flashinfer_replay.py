@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import pytest
 import torch
 from backend_caps_flashinfer import FlashInfer
 from backend_caps_flashinfer.planners import DecodePlanner
 from flashinfer_caps import FLASHINFER
-from torch import Tensor
 
 from backend_caps import BatchKind
 from backend_caps.conformance.scenes import (
@@ -18,18 +15,15 @@ from backend_caps.conformance.scenes import (
     FORK,
     GROVE,
     STAR,
-    Pools,
     Requests,
-    Scene,
     Setting,
-    padded,
     reference_attention,
     scene,
     tree_scene,
 )
 from backend_caps.conformance.simulator import simulate
-from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
-from backend_caps.runtime.forward_batch import ForwardBatch
+
+from .replaying import replayed, roomy
 
 pytestmark = pytest.mark.usefixtures("fake_flashinfer")
 
@@ -59,7 +53,8 @@ def test_replays_follow_their_batches(kind: BatchKind, schedule: str) -> None:
         for seed, requests in enumerate(REPLAYED[kind], start=1)
     ]
 
-    outputs = _replayed(captured, batches, schedule)
+    with simulate(schedule):
+        outputs = replayed(captured, batches, "sim")
 
     for output, batch in zip(outputs, batches, strict=True):
         expected = reference_attention(batch)
@@ -69,13 +64,14 @@ def test_replays_follow_their_batches(kind: BatchKind, schedule: str) -> None:
 @every_schedule
 def test_replays_follow_their_trees(schedule: str) -> None:
     """One capture serves other trees over other contexts: each plan packs its own mask."""
-    captured = _roomy(tree_scene(GROVE))
+    captured = roomy(tree_scene(GROVE))
     batches = [
         tree_scene(trees, setting=Setting(seed=seed))
         for seed, trees in enumerate(REPLAYED_TREES, start=1)
     ]
 
-    outputs = _replayed(captured, batches, schedule)
+    with simulate(schedule):
+        outputs = replayed(captured, batches, "sim")
 
     for output, batch in zip(outputs, batches, strict=True):
         expected = reference_attention(batch)
@@ -85,12 +81,14 @@ def test_replays_follow_their_trees(schedule: str) -> None:
 def test_replays_of_five_hundred_steps_equal_eager_forwards() -> None:
     """A request a batch grows from step to step, and others come and go: no replay falls behind."""
     steps = [[((step + row) % 21, 1) for row in range(1 + step % 4)] for step in range(500)]
+    captured = scene(CAPTURED[BatchKind.SINGLE_TOKEN_DECODE], uniform=True)
     batches = [
         scene(requests, uniform=True, setting=Setting(seed=seed))
         for seed, requests in enumerate(steps)
     ]
 
-    outputs = _replayed(scene(CAPTURED[BatchKind.SINGLE_TOKEN_DECODE], uniform=True), batches)
+    with simulate("lazy"):
+        outputs = replayed(captured, batches, "sim")
 
     eager = [batch.run(FlashInfer) for batch in batches]
     torch.testing.assert_close(torch.cat(outputs), torch.cat(eager), atol=1e-6, rtol=1e-6)
@@ -98,13 +96,15 @@ def test_replays_of_five_hundred_steps_equal_eager_forwards() -> None:
 
 def test_a_plan_waits_until_the_last_one_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed over the last plan before the device has it, that one's kernels follow the next."""
+    captured = scene(CAPTURED[BatchKind.SINGLE_TOKEN_DECODE], uniform=True)
     batches = [
         scene(requests, uniform=True, setting=Setting(seed=seed))
         for seed, requests in enumerate((((20, 1),) * 4, ((1, 1),) * 4), start=1)
     ]
     monkeypatch.setattr(DecodePlanner, "plan", DecodePlanner._plan)  # noqa: SLF001 - a mutant
 
-    outputs = _replayed(scene(CAPTURED[BatchKind.SINGLE_TOKEN_DECODE], uniform=True), batches)
+    with simulate("lazy"):
+        outputs = replayed(captured, batches, "sim")
 
     assert not torch.allclose(outputs[0].double(), reference_attention(batches[0]))
 
@@ -136,71 +136,3 @@ def test_declared_kinds_are_those_that_are_replayed_here() -> None:
     declared = FLASHINFER.capabilities.graph_replay
 
     assert declared == tried
-
-
-def _replayed(captured: Scene, batches: list[Scene], schedule: str = "lazy") -> list[Tensor]:
-    """Capture once, replay every batch, and read what came out when all are enqueued."""
-    with simulate(schedule):
-        static = captured.on("sim")
-        loaded = [_like(_filled(batch, captured), captured).on("sim") for batch in batches]
-        backend = FlashInfer(static.pools)
-        backend.init_cuda_graph_state(len(static.counts), len(static.q))
-        backend.init_forward_metadata_out_graph(static.batch)
-        backend.init_forward_metadata_in_graph(static.batch)
-        static.forward(backend)
-        backend.init_forward_metadata_out_graph(static.batch)
-        with graph(recording := CUDAGraph()):
-            backend.init_forward_metadata_in_graph(static.batch)
-            output = static.forward(backend)
-        outputs = []
-        for batch, fresh in zip(batches, loaded, strict=True):
-            _load(static, fresh)
-            backend.init_forward_metadata_out_graph(_on_static(static.batch, fresh.batch))
-            recording.replay()
-            outputs.append(output[: len(batch.q)].clone())
-        return [own.cpu() for own in outputs]
-
-
-def _on_static(static: ForwardBatch, batch: ForwardBatch) -> ForwardBatch:
-    """Give a capture's tensors the host lengths of the batch that was loaded into them."""
-    return replace(static, seq_lens_cpu=batch.seq_lens_cpu, seq_lens_sum=batch.seq_lens_sum)
-
-
-def _filled(batch: Scene, captured: Scene) -> Scene:
-    """Pad a batch to a capture's sizes, with requests of no length as a graph runner does."""
-    rows, tokens = len(captured.counts) - len(batch.counts), len(captured.q) - len(batch.q)
-    filled = padded(batch, rows=rows, tokens=tokens)
-    for lengths in (filled.batch.seq_lens, filled.batch.seq_lens_cpu):
-        assert lengths is not None
-        lengths[len(batch.counts) :] = 0
-    return filled
-
-
-def _like(batch: Scene, captured: Scene) -> Scene:
-    return batch if captured.batch.tree_mask is None else _roomy(batch)
-
-
-def _roomy(trees: Scene) -> Scene:
-    """Give a batch of trees the mask of a graph's buffer, with room for the longest contexts."""
-    assert trees.batch.tree_mask is not None
-    used = trees.batch.tree_mask
-    mask = torch.ones(len(GROVE) * len(FORK) * Setting().max_context_len, dtype=torch.bool)
-    mask[: len(used)] = used
-    return replace(trees, batch=replace(trees.batch, tree_mask=mask))
-
-
-def _load(captured: Scene, batch: Scene) -> None:
-    """Copy a batch and its pools into the tensors that a capture reads."""
-    for static, fresh in (
-        (captured.pools, batch.pools),
-        (captured.batch, batch.batch),
-        (captured, batch),
-    ):
-        for name in _tensors(static):
-            getattr(static, name).copy_(getattr(fresh, name))
-
-
-def _tensors(holder: Pools | ForwardBatch | Scene) -> list[str]:
-    """Name what is on the device; host lengths are handed over beside it."""
-    names = [field.name for field in fields(holder) if field.name != "seq_lens_cpu"]
-    return [name for name in names if isinstance(getattr(holder, name), Tensor)]
