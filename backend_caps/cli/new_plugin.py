@@ -7,6 +7,7 @@ from shlex import quote
 
 import click
 
+from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.plugin_names import check_plugin_name
 from backend_caps.cli.plugin_project import project_files, write_project
 
@@ -29,12 +30,15 @@ It passes its own tests as it stands. What to do next:
     metavar="FOLDER",
     help="The folder to write the project into: an empty one, or a new one; NAME unless given.",
 )
-def new_plugin(name: str, into: Path | None) -> None:
+@click.pass_context
+def new_plugin(ctx: click.Context, /, name: str, into: Path | None) -> None:
     """Write a plugin project for an attention backend NAME.
 
     It has a declaration, a backend in plain PyTorch that is right and slow, and tests that hold
     the backend to a float64 reference and to its declaration. Nothing is overwritten.
     """
+    if ctx.ensure_object(Invocation).server_flags:
+        raise click.UsageError("A new plugin is the same for every server: nothing goes after --.")
     check_plugin_name(name)
     folder = Path(name) if into is None else into
     texts = project_files(name)

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from backend_caps import HostSeqLens, discover
 from backend_caps.capability.status import Status
+from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.cli.plugin_names import LONGEST
 from backend_caps.cli.plugin_project import project_files
@@ -193,6 +194,17 @@ def test_command_writes_into_a_folder_of_the_name(
 
     assert result.exit_code == 0
     assert _texts(tmp_path / NAME) == project_files(NAME)
+
+
+def test_server_flags_are_refused(tmp_path: Path) -> None:
+    """What a server is started with changes nothing of a plugin, and is not passed over."""
+    command = ["new-plugin", "--into", str(tmp_path / "new"), NAME]
+
+    result = CliRunner().invoke(cli, command, obj=Invocation(server_flags=("--page-size", "16")))
+
+    assert result.exit_code == 2
+    assert "nothing goes after --." in result.stderr
+    assert not (tmp_path / "new").exists()
 
 
 def test_template_holds_nothing_but_the_project() -> None:
