@@ -164,7 +164,7 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
             flag=slot,
             name=name,
             reasons=tuple(dict.fromkeys(reasons)),
-            fitting=_fitting(plan, backends, slot),
+            fitting=_fitting(plan, backends, slot, but),
         )
         for (slot, name), reasons in misfits.items()
     ]
@@ -180,11 +180,14 @@ def _misfits(plan: Plan) -> Iterator[tuple[Use, str, str]]:
                     yield use, reason.fact, reason.of(use.backend)
 
 
-def _fitting(plan: Plan, backends: Mapping[str, Backend], slot: str) -> tuple[str, ...]:
+def _fitting(
+    plan: Plan, backends: Mapping[str, Backend], slot: str, but: frozenset[str]
+) -> tuple[str, ...]:
     """Name what would do in a flag's place."""
     field = slot.removeprefix("--").replace("-", "_")
     if field not in BACKEND_FLAGS:  # put there by hand
         return ()
     flags = plan.flags.updated({field: AUTO})
-    selection = select(backends, flags, rules=plan.rules, facts=plan.facts)
+    facts = plan.facts.model_copy(update=dict.fromkeys(but))
+    selection = select(backends, flags, rules=plan.rules, facts=facts)
     return tuple(each.name for choice in selection.choices for each in choice.fitting)

@@ -32,9 +32,9 @@ def test_layers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert holds
 
 
-@pytest.mark.parametrize("command", ["report", "resolve", "explain"])
+@pytest.mark.parametrize("command", ["report", "resolve", "explain", "select"])
 def test_command_loads_no_torch(command: str) -> None:
-    """A report, a plan and an explanation start no torch."""
+    """A report, a plan, an explanation and a choice start no torch."""
     code = (
         "from backend_caps.__main__ import main\n"
         f"try: main(['{command}', '--format', 'json', '--', '--attention-backend', 'torch_native'])"

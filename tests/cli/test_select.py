@@ -160,6 +160,24 @@ def test_select_tells_what_is_not_checked(fast: CommandLine) -> None:
     assert told[-1].startswith("- not known: dtype, kv\\_cache\\_dtype, head\\_size, ")
 
 
+def test_select_names_no_fact_where_all_are_known(fast: CommandLine) -> None:
+    """Where every fact is known, only what a backend does not say was not checked."""
+    known = {
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "kv_cache_dtype": "bfloat16",
+        "head_size": "128",
+        "compute_capability": "[9,0]",
+        "attention_arch": "mha",
+    }
+    given = " ".join(f"--fact {name}={value}" for name, value in known.items())
+
+    result = fast.run(f"select --path @ --format markdown {given}")
+
+    assert "## Not checked, so it speaks against nobody" in result.stdout
+    assert "not known" not in result.stdout
+
+
 def test_select_is_quiet_on_request(fast: CommandLine) -> None:
     """Under quiet, what is not checked is left out."""
     result = fast.run("select --path @ --policy quiet --fact device=cuda")

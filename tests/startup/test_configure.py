@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+import torch
 
 from backend_caps import (
     Capabilities,
@@ -232,6 +233,18 @@ def test_configure_chooses_where_the_flag_says_auto() -> None:
     assert plan["host_seq_lens"].causes[0].reason == (
         "declares host_seq_lens=none (chosen by --attention-backend auto)"
     )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: only it tells more")
+def test_configure_asks_a_cuda_device_for_its_facts() -> None:
+    """A CUDA device tells its compute capability, unless it is said."""
+    told, said = (
+        configure(FLAGS, pool_size=8, device="cuda", registry=_registry(EXACT), facts=facts)[0]
+        for facts in (None, Facts(compute_capability=(7, 5), rocm=False))
+    )
+
+    assert told.facts.compute_capability == torch.cuda.get_device_capability()
+    assert said.facts.compute_capability == (7, 5)
 
 
 def test_configure_logs_what_was_chosen(caplog: pytest.LogCaptureFixture) -> None:

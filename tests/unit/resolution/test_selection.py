@@ -14,8 +14,18 @@ from backend_caps.capability.sizes import Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, AttentionArch, Capabilities
 from backend_caps.resolution.choice import Candidate, Choice
 from backend_caps.resolution.plan import Policy
-from backend_caps.resolution.selection import Selection, select
-from tests.unit.building import broken, error_of, errors_of, flags, installed, named
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.selection import Selection, check_named, plan_for, select
+from tests.unit.building import (
+    broken,
+    error_of,
+    errors_of,
+    flags,
+    installed,
+    missing_use,
+    named,
+    use,
+)
 
 _FITS = Capabilities.model_validate(
     {name: kind.best for name, kind in CAPABILITIES.items() if name != "auto_priority"}
@@ -347,6 +357,12 @@ def test_priority_of_a_composite(own: Capabilities, priority: int) -> None:
             [Part("a")], [broken("a", Status.BROKEN)], ["composite-unusable"], id="a broken part"
         ),
         pytest.param([Part("pair")], [], ["composite-unusable"], id="itself"),
+        pytest.param(
+            [Part("a", phases={Phase.PREFILL}), Part("b", phases={Phase.DECODE})],
+            [broken("a", Status.BROKEN), broken("b", Status.BROKEN)],
+            ["composite-unusable"] * 2,
+            id="two broken parts",
+        ),
         pytest.param([Part("a", phases={Phase.DECODE})], [_fits("a")], ["no-part"], id="no part"),
         pytest.param(
             [Part("a", given=Given(device={"cuda"}))], [_fits("a")], ["no-part"] * 2, id="none left"
@@ -375,7 +391,8 @@ def test_candidates_come_in_order() -> None:
 
     choice = _one(*backends, facts=_ON_CPU)
 
-    assert [each.name for each in choice.candidates] == ["high", "low", "top", "out", "torn"]
+    assert [each.name for each in choice.fitting] == ["high", "low"]
+    assert [each.name for each in choice.rejected] == ["top", "out", "torn"]
 
 
 def test_ties_are_told() -> None:
@@ -555,3 +572,46 @@ def test_condition_on_the_decode_backend_waits_for_the_choice(line: str, truth: 
     found = given.truth(flags(line).situation(Facts()))
 
     assert found is truth
+
+
+def test_named_backend_of_a_use_by_hand_is_refused_without_others() -> None:
+    """Of a use that no flag made, nobody can say what would do in its place."""
+    plan = resolve([use("a", Capabilities(devices={"cuda"}))], flags(), facts=_ON_CPU)
+
+    told = error_of(lambda: check_named(plan, named(_fits("b")), but=frozenset()))
+
+    assert told == (
+        "by hand names 'a', which cannot run here: backend 'a' takes device cuda; here it is cpu. "
+        "In its place no installed backend fits. Install one that does, or change what it does "
+        "not take."
+    )
+
+
+def test_missing_backend_is_not_refused() -> None:
+    """Of a backend that is not installed nothing is known that would speak against it."""
+    plan = resolve([missing_use()], flags(), facts=_ON_CPU)
+
+    check_named(plan, {}, but=frozenset())
+
+    assert [found.code for found in plan.problems] == ["backend-missing"]
+
+
+def test_part_of_a_named_composite_is_refused_by_the_composites_name() -> None:
+    """The flag names the composite, and the reasons its parts."""
+    backends = named(installed("pair", parts=[Part("a")]), _fits("a", devices={"cuda"}))
+    plan = plan_for(backends, flags("--attention-backend pair"), facts=_ON_CPU)
+
+    told = error_of(lambda: check_named(plan, backends, but=frozenset()))
+
+    assert told.startswith(
+        "--attention-backend names 'pair', which cannot run here: backend 'a' takes device cuda"
+    )
+
+
+def test_fact_that_counts_for_nothing_refuses_nobody() -> None:
+    """A fact can be left out, as a device that stands in for another."""
+    plan = resolve([use("a", Capabilities(devices={"cuda"}))], flags(), facts=_ON_CPU)
+
+    check_named(plan, {}, but=frozenset({"device"}))
+
+    assert [found.code for found in plan.problems] == ["device-unsupported"]
