@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,6 +71,19 @@ def test_new_plugin_passes_its_own_tests(project: Path, site: Path) -> None:
     tested = _run("pytest", "--quiet", cwd=project, site=site)
 
     assert tested.returncode == 0, tested.stdout
+
+
+def test_new_plugin_serves_the_engine(project: Path, site: Path) -> None:
+    """In the engine it gives the tokens of a backend that is known to be right."""
+    options = ("--prompts", "5", "--chunked-prefill-size", "16", "--format", "json")
+    flags = ("--page-size", "4", "--enable-mixed-chunk", "--attention-backend")
+    words = ("backend_caps", "generate", *options)
+
+    right = _run(*words, "--", *flags, "torch_native", cwd=project)
+    ran = _run(*words, "--path", site, "--", *flags, NAME, cwd=project)
+
+    outputs = [json.loads(each.stdout)["outputs"] for each in (ran, right)]
+    assert outputs[0] == outputs[1]
 
 
 def test_new_plugin_is_in_the_report(site: Path) -> None:

@@ -80,6 +80,18 @@ def test_attention_keeps_the_dtype(
 
 
 @every_batch
+def test_attention_reads_a_cache_of_another_dtype(requests: Requests, *, uniform: bool) -> None:
+    """A 16-bit cache serves a float32 model, within the cache's precision."""
+    setting = Setting(cache_dtype=torch.bfloat16)
+    batch = as_declared(scene(requests, uniform=uniform, setting=setting))
+
+    output = batch.run(MyAttentionBackend)
+
+    assert output.dtype == torch.float32
+    assert_close(output, reference_attention(batch), precision=torch.bfloat16)
+
+
+@every_batch
 def test_padding_changes_nothing(requests: Requests, *, uniform: bool) -> None:
     """Rows of pool row 0, which pad a batch, leave the real requests as they are."""
     real = scene(requests, uniform=uniform)
@@ -156,7 +168,7 @@ def as_declared(batch: Scene) -> Scene:
     return replace(batch, batch=lean)
 
 
-def assert_close(output: Tensor, expected: Tensor) -> None:
-    """Compare with the reference, as closely as the output's dtype allows."""
-    tolerance = TOLERANCES[output.dtype]
+def assert_close(output: Tensor, expected: Tensor, precision: torch.dtype | None = None) -> None:
+    """Compare with the reference, as closely as the output's dtype allows, or another."""
+    tolerance = TOLERANCES[precision or output.dtype]
     torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=tolerance)
