@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from backend_caps_triton import NoCompilerError, TritonAttention
+from backend_caps_triton.work import Cutting, WorkBuffers
+
+from backend_caps.conformance.scenes import (
+    DECODE,
+    GROVE,
+    PREFIXED,
+    VERIFY,
+    Requests,
+    Scene,
+    Setting,
+    reference_attention,
+    scene,
+    tree_scene,
+)
+
+every_batch = pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(scene(PREFIXED), id="prefill"),
+        pytest.param(scene(DECODE, uniform=True), id="decode"),
+        pytest.param(scene(VERIFY, uniform=True), id="verify"),
+        pytest.param(tree_scene(GROVE[:3]), id="trees"),
+    ],
+)
+
+
+@every_batch
+def test_empty_batches_give_empty_outputs(device: torch.device, batch: Scene) -> None:
+    """An idle rank's batch of no requests and no tokens runs, and gives no rows."""
+    idle = batch.select([]).on(device)
+
+    output = idle.run(TritonAttention)
+
+    assert output.shape == (0, batch.layer.tp_q_head_num, batch.layer.v_head_dim)
+
+
+@every_batch
+def test_half_batches_do_not_disturb_each_other(device: torch.device, batch: Scene) -> None:
+    """Two objects whose forwards interleave, as in two-batch overlap, give the whole's output."""
+    there = batch.on(device)
+    halves = [half.on(device) for half in (batch.select([0, 1]), batch.select([2]))]
+    backends = [TritonAttention(there.pools), TritonAttention(there.pools)]
+
+    for half, backend in zip(halves, backends, strict=True):
+        backend.init_forward_metadata(half.batch)
+    outputs = [
+        replace(half, pools=there.pools).forward(backend)
+        for half, backend in zip(halves, backends, strict=True)
+    ]
+
+    output = torch.cat(outputs).cpu().double()
+    torch.testing.assert_close(output, reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_one_preparation_serves_every_layer(device: torch.device) -> None:
+    """Metadata outlives a layer's forward, and a cache that is filled need not be saved again."""
+    batch = scene(PREFIXED).on(device)
+    backend = TritonAttention(batch.pools)
+    backend.init_forward_metadata(batch.batch)
+
+    first = batch.forward(backend)
+    unsaved = replace(batch, k=batch.k + 1, v=batch.v + 1)
+    second = unsaved.forward(backend, save_kv_cache=False)
+
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("num_shares", [1, 3, 16])
+def test_how_finely_contexts_are_split_changes_no_result(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, num_shares: int
+) -> None:
+    """From one part for everything to sixteen, the output is that of the definition."""
+    cutting = Cutting(num_shares=num_shares, min_chunk=16)
+    monkeypatch.setattr(Cutting, "for_device", lambda *_: cutting)
+    batch = scene(((100, 1), (0, 1), (60, 1), (16, 1)), uniform=True, setting=_roomy())
+
+    output = batch.on(device).run(TritonAttention).cpu()
+
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("requests", "uniform"),
+    [
+        pytest.param(((100, 1), (0, 1), (60, 1), (16, 1)), True, id="decode"),
+        pytest.param(((90, 20), (0, 20), (60, 20)), True, id="verify"),
+        pytest.param(((90, 20), (0, 1), (60, 33)), False, id="prefill"),
+    ],
+)
+@pytest.mark.parametrize("num_shares", [1, 5, 40])
+def test_items_fit_into_their_table(requests: Requests, num_shares: int, *, uniform: bool) -> None:
+    """Every tile has its items, in the order of requests, and parts of split ones have room."""
+    batch = scene(requests, uniform=uniform, setting=_roomy())
+    buffers = WorkBuffers(
+        max_requests=len(requests),
+        max_items=num_shares + len(batch.q),
+        width=128,
+        device=torch.device("cpu"),
+        cutting=Cutting(num_shares=num_shares, min_chunk=16),
+    )
+
+    work = buffers.plan(batch.batch, batch.pools.req_to_token)
+
+    _, counts, _, _, _, splits, _, _ = work.requests.unbind(1)
+    items = (counts + work.tile - 1) // work.tile * splits
+    expected = torch.arange(len(requests)).repeat_interleave(items)
+    assert torch.equal(work.owners[: items.sum()].long(), expected)
+    assert bool((work.owners[items.sum() :] == -1).all())
+    assert int(items[splits > 1].sum()) <= 2 * num_shares
+
+
+def test_equal_items_are_shared_out_by_length() -> None:
+    """A context that is four times as long as the others is split where they are not."""
+    batch = scene(((99, 1), (24, 1), (24, 1), (24, 1)), uniform=True, setting=_roomy())
+    buffers = WorkBuffers(
+        max_requests=4,
+        max_items=12,
+        width=128,
+        device=torch.device("cpu"),
+        cutting=Cutting(num_shares=6, min_chunk=16),
+    )
+
+    work = buffers.plan(batch.batch, batch.pools.req_to_token)
+
+    assert work.requests[:, 5].tolist() == [4, 1, 1, 1]
+
+
+def test_slots_are_copied_as_far_as_contexts_go() -> None:
+    """The copy of the page table holds each context's slots."""
+    batch = scene(((20, 1), (3, 1)), uniform=True)
+    buffers = WorkBuffers(
+        max_requests=2,
+        max_items=9,
+        width=24,
+        device=torch.device("cpu"),
+        cutting=Cutting(num_shares=1, min_chunk=16),
+    )
+
+    slots = buffers.plan(batch.batch, batch.pools.req_to_token).slots
+
+    table = batch.pools.req_to_token[batch.batch.req_pool_indices]
+    assert torch.equal(slots[0, :21], table[0, :21])
+    assert torch.equal(slots[1, :4], table[1, :4])
+
+
+def test_a_cache_on_the_host_is_refused_without_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error names the backend, the device, what was expected and what to do."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+
+    with pytest.raises(NoCompilerError) as caught:
+        TritonAttention(scene(DECODE, uniform=True).pools)
+
+    assert str(caught.value) == (
+        "backend 'triton' got a KV cache on device 'cpu', for which Triton compiles nothing; "
+        "'cuda' was expected. Use 'torch_padded' there, or set TRITON_INTERPRET=1 to have the "
+        "kernels interpreted, some thousand times slower."
+    )
+
+
+def _roomy() -> Setting:
+    """Make room for contexts that are cut into chunks."""
+    return Setting(max_context_len=128, num_slots=512)

@@ -1,0 +1,129 @@
+"""The kernels beyond their numbers: as the compiler and as torch's operators see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import triton  # type: ignore[import-untyped] # Triton ships no types
+from backend_caps_triton import TritonAttention
+from backend_caps_triton.attending import attend_kernel
+from backend_caps_triton.interpreting import interpreted
+from backend_caps_triton.ops import attend
+from torch import Tensor
+
+from backend_caps.conformance.scenes import (
+    DECODE,
+    GROVE,
+    PREFIXED,
+    VERIFY,
+    Scene,
+    scene,
+    tree_scene,
+)
+
+from .compiling import SHARED_BYTES, compiling_for, launch_attend, launch_plan
+
+every_batch = pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(scene(PREFIXED), id="prefill"),
+        pytest.param(scene(DECODE, uniform=True), id="decode"),
+        pytest.param(scene(VERIFY, uniform=True), id="verify"),
+        pytest.param(tree_scene(GROVE), id="trees"),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let nothing that was compiled before stand for what would be compiled now."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("compute_capability", "heads", "head_size", "dtype", "tile", "has_mask"),
+    [
+        pytest.param(90, (32, 8), 128, torch.bfloat16, 1, False, id="decode"),
+        pytest.param(86, (8, 8), 256, torch.float16, 64, False, id="prefill with wide heads"),
+        pytest.param(80, (32, 8), 80, torch.bfloat16, 8, True, id="trees with odd heads"),
+        pytest.param(86, (64, 1), 256, torch.float32, 1, True, id="trees with one wide key head"),
+    ],
+)
+def test_kernels_compile_for_gpus(
+    compute_capability: int,
+    heads: tuple[int, int],
+    head_size: int,
+    dtype: torch.dtype,
+    tile: int,
+    has_mask: bool,
+) -> None:
+    """Down to machine code, and into the shared memory that such a GPU has."""
+    with compiling_for(compute_capability) as compiler:
+        launch_attend(heads, head_size, dtype, tile, has_mask=has_mask)
+
+    assert set(compiler.shared_bytes) == {"attend_kernel", "combine_kernel"}
+    assert max(compiler.shared_bytes.values()) <= SHARED_BYTES[compute_capability]
+
+
+@pytest.mark.parametrize("has_counts", [True, False])
+def test_plans_compile_for_gpus(*, has_counts: bool) -> None:
+    """So do the kernels that plan."""
+    with compiling_for(90) as compiler:
+        launch_plan(has_counts=has_counts)
+
+    assert set(compiler.shared_bytes) == {"plan_kernel", "copy_slots_kernel"}
+
+
+def test_interpreting_leaves_the_library_as_it_was() -> None:
+    """What the interpreter puts into Triton's modules is taken out: later kernels compile."""
+    library = vars(triton.language).copy(), vars(triton.language.core).copy()
+
+    scene(PREFIXED).run(TritonAttention)
+
+    assert (vars(triton.language), vars(triton.language.core)) == library
+
+
+def test_an_interpretation_is_made_once() -> None:
+    """The kernel's source is read and rewritten at its first launch alone."""
+    first = interpreted(attend_kernel)
+
+    again = interpreted(attend_kernel)
+
+    assert again is first
+
+
+def test_operators_name_what_they_write() -> None:
+    """Their schemas tell torch which arguments change."""
+    schema = attend._opoverload._schema  # noqa: SLF001 - the only way to an operator's schema
+
+    written = [own.name for own in schema.arguments if own.alias_info and own.alias_info.is_write]
+
+    assert written == ["parts", "weights", "output"]
+
+
+@every_batch
+def test_forward_runs_where_the_device_has_no_values(batch: Scene) -> None:
+    """On the meta device nothing can be read back, and every shape still comes out."""
+    meta = batch.on("meta")
+
+    output = meta.run(TritonAttention)
+
+    assert output.device.type == "meta"
+    assert output.shape == batch.q.shape
+
+
+@every_batch
+def test_forward_compiles_whole(batch: Scene) -> None:
+    """`torch.compile` finds no break in a forward, and what it makes gives the same."""
+    backend = TritonAttention(batch.pools)
+
+    def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        backend.init_forward_metadata(batch.batch)
+        return backend.forward(q, k, v, batch.layer, batch.batch)
+
+    compiled = torch.compile(attended, backend="aot_eager", fullgraph=True)
+    output = compiled(batch.q, batch.k, batch.v)
+
+    assert torch.equal(output, attended(batch.q, batch.k, batch.v))
