@@ -21,6 +21,7 @@ from backend_caps.runtime.graphs import (
     capture_graphs,
     choose_graphs,
 )
+from backend_caps.runtime.graphs.runner import Model
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.model import LlamaModel, load_llama
 from backend_caps.runtime.options import EngineOptions, buckets_of, check_fit
@@ -85,17 +86,16 @@ def assemble(
     choices = choose_graphs(
         plan, staging.streams.traits, buckets_of(options, settings), options.graph_token_counts
     )
+    whole, in_pieces = _captured_parts(model, settings)
     graphs = capture_graphs(
-        model if settings is None else states_of(model),
+        whole,
         backends,
         plan,
         choices,
         streams=staging.streams,
         stream=forward_stream,
         mask_size=_mask_size(settings, options, memory),
-        in_pieces=PieceModel(
-            states=states_of(model), head=None if settings is not None else model.lm_head
-        ),
+        in_pieces=in_pieces,
         observer=capture_observer,
     )
     own = [backends]
@@ -123,12 +123,7 @@ def assemble(
         graphs=graphs,
         graph_choices=choices,
         worker=worker,
-        waiting=WaitingLine(
-            memory,
-            max_prefill_tokens=options.max_prefill_tokens,
-            chunked_prefill_size=options.chunked_prefill_size,
-            num_slots_behind=0 if settings is None else settings.prompt_slots,
-        ),
+        waiting=_waiting_line(options, settings, memory),
         stepping=stepping,
         caches=_caches(plan, settings, model, memory, pools, stepping),
     )
@@ -142,6 +137,25 @@ def _settings(plan: Plan, draft_model_path: str | Path | None) -> SpecSettings |
             path=str(draft_model_path), algorithm=plan.flags.speculative_algorithm
         )
     return settings
+
+
+def _captured_parts(model: LlamaModel, settings: SpecSettings | None) -> tuple[Model, PieceModel]:
+    """Say what is captured of a model, whole and in pieces: for drafts, its states alone."""
+    states = states_of(model)
+    if settings is not None:
+        return states, PieceModel(states=states, head=None)
+    return model, PieceModel(states=states, head=model.lm_head)
+
+
+def _waiting_line(
+    options: EngineOptions, settings: SpecSettings | None, memory: RequestMemory
+) -> WaitingLine:
+    return WaitingLine(
+        memory,
+        max_prefill_tokens=options.max_prefill_tokens,
+        chunked_prefill_size=options.chunked_prefill_size,
+        num_slots_behind=0 if settings is None else settings.prompt_slots,
+    )
 
 
 def _caches(

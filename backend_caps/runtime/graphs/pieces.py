@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, GraphLike, StreamLike
-from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.modes import GraphMode
 from backend_caps.runtime.graphs.observing import CaptureObserver
@@ -259,6 +260,13 @@ class Pieces:
         )
 
 
+class BackendSource(Protocol):
+    """Who has the backend of a phase, which may be another one tomorrow: `PhaseBackends`."""
+
+    def of(self, phase: Phase) -> AttentionBackend:
+        """Return the backend of a phase."""
+
+
 class PieceRunner:
     """Run the forwards of one phase in pieces.
 
@@ -276,7 +284,7 @@ class PieceRunner:
     def __init__(
         self,
         pieces: Pieces,
-        backends: PhaseBackends,
+        backends: BackendSource,
         phase: Phase,
         head: Callable[[Tensor], Tensor] | None,
     ) -> None:
