@@ -50,6 +50,8 @@ FLEX_ATTENTION = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
+        # Before plain PyTorch, whose work it halves at least; behind kernels that read pages.
+        auto_priority=40,
     ),
     implementation="backend_caps_flex_attention.flex:FlexAttention",
 )

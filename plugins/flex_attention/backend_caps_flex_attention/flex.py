@@ -33,6 +33,12 @@ It refuses devices that it does not know; of xpu, hpu and mps nothing was tried.
 class FlexAttention:
     """Gather contexts up to their upper bounds, and attend by `flex_attention`.
 
+    A forward costs a copy of every context, padded to the largest bound of its batch, and to the
+    longest context there may be where it is captured; the kernel visits what is seen alone.
+    Compiled with extend lengths, 128 tokens in a row share the blocks that any of them sees: a
+    request whose values are no numbers spoils its neighbours in them. Rows of uniform batches and
+    the eager path keep requests apart.
+
     Args:
         runner: its page table and KV cache.
         mode: how to attend; where it cannot be compiled, it is eager whatever is asked.
@@ -129,11 +135,13 @@ class FlexAttention:
         """Attend from queries [T, Hq, D] to keys [S, Hk, D] and values [S, Hk, Dv], in one part."""
         own, (num_rows, num_tokens) = queries[part.tokens], part.mask.shape
         rows = pad(own, (0, 0, 0, 0, 0, num_rows * num_tokens - len(own)))
+        # A gathered context is never a view of one of other sizes: torch would compile for those.
+        slots = part.slots.reshape(num_rows, -1)
         output = self._attend_in_mode(
             part,
             rows.reshape(num_rows, num_tokens, *own.shape[1:]),
-            keys[part.slots].to(own.dtype),
-            values[part.slots].to(own.dtype),
+            keys[slots].to(own.dtype),
+            values[slots].to(own.dtype),
             scaling,
         )
         # Whatever a kernel makes of a token that sees nothing is dropped.
@@ -142,19 +150,21 @@ class FlexAttention:
     def _attend_in_mode(
         self, part: Part, q: Tensor, keys: Tensor, values: Tensor, scaling: float
     ) -> Tensor:
-        """Attend from q [R, N, Hq, D] to C contexts: to keys [C, W, Hk, D] and values alike."""
+        """Attend from q [R, N, Hq, D] to keys [R, K, Hk, D] and values alike, in one part."""
         if self._mode is Mode.COMPILED:
             try:
                 with torch.no_grad():
                     return attend_compiled(q, keys, values, part.mask, part.table, scaling)
             except (NotCompiledError, TorchDynamoException, FailOnRecompileLimitHit) as error:
-                self._attend_eagerly_from_now(_first_line(error))
-        return attend_eagerly(q, keys, values, part.mask, scaling)
+                self._attend_eagerly_from_now(_said(error))
+        return attend_eagerly(q, keys, values, part.mask, scaling, width=part.slots.shape[1])
 
     def _attend_eagerly_from_now(self, reason: str) -> None:
         self._mode, self._reason = Mode.EAGER, reason
         _LOG.warning("flex_attention attends eagerly, and costs more: %s", reason)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def _said(error: Exception) -> str:
+    """Say why it was not compiled in a line or two: a compiler's output is hundreds."""
+    lines = [line for line in str(error).splitlines() if line]
+    return " ".join(lines[:2])

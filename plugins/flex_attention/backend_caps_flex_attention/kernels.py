@@ -6,9 +6,11 @@ value heads, D and Dv their sizes, C contexts of W tokens, R * K = C * W.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -45,8 +47,8 @@ def attend_compiled(
     """Attend by a kernel, which is compiled at the first batch of its kind.
 
     q        [R, N, Hq, D], device
-    keys     [C, W, Hk, D], device   in q's dtype, and numbers wherever the table points
-    values   [C, W, Hk, Dv], device  the same
+    keys     [R, K, Hk, D], device   in q's dtype, and numbers wherever the table points
+    values   [R, K, Hk, Dv], device  the same
     returns  [R, N, Hq, Dv], device  zeros for tokens of blocks that visit nothing
 
     Stream: the current one.
@@ -56,7 +58,6 @@ def attend_compiled(
     Raises:
         NotCompiledError: torch.compile is switched off.
     """
-    keys, values = (x.reshape(len(q), -1, *x.shape[2:]) for x in (keys, values))
     heads_first = [x.transpose(1, 2) for x in (q, keys, values)]
     tables = [table.counts, table.indices]
     _mark_sizes(heads_first, tables, mask.parts, num_rows=len(q))
@@ -66,22 +67,23 @@ def attend_compiled(
 
 
 def attend_eagerly(
-    q: Tensor, keys: Tensor, values: Tensor, mask: Spans | Branches, scale: float
+    q: Tensor, keys: Tensor, values: Tensor, mask: Spans | Branches, scale: float, width: int
 ) -> Tensor:
     """Attend by torch's own attention, context by context.
 
     q        [R, N, Hq, D], device
-    keys     [C, W, Hk, D], device   in q's dtype
-    values   [C, W, Hk, Dv], device  the same
+    keys     [R, K, Hk, D], device   in q's dtype
+    values   [R, K, Hk, Dv], device  the same
+    width    W; a context is attended to by itself, so that none spoils another
     returns  [R, N, Hq, Dv], device
 
     Stream: the current one.
     Sync: none. Allocates: the output, C * N of it, and the mask, C * N * W. Capture: yes.
     """
     num_rows, num_tokens = mask.shape
-    num_contexts, width = keys.shape[:2]
-    each = num_contexts // num_rows
-    visible = visible_of(mask, each * width, q.device)
+    each = keys.shape[1] // width
+    visible = visible_of(mask, keys.shape[1], q.device)
+    keys, values = (x.reshape(num_rows * each, width, *x.shape[2:]) for x in (keys, values))
     visible = visible.reshape(num_rows, num_tokens, each, width).transpose(1, 2).flatten(0, 1)
     queries = q[:, None].expand(-1, each, *q.shape[1:]).flatten(0, 1)
     output = scaled_dot_product_attention(
@@ -117,6 +119,10 @@ def _mark_sizes(
 
 @cache
 def _compiled(attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    with warnings.catch_warnings():
+        # It imports what torch itself calls deprecated. Under `-W error` that would be no compiler.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import_module("torch._inductor.compile_fx")
     compiled: Callable[..., Tensor] = torch.compile(  # type: ignore[call-overload] # left out there
         attend, dynamic=True, fullgraph=True, recompile_limit=_VARIANTS
     )

@@ -110,9 +110,10 @@ class _Contexts:
     def slots(self, some: slice, is_seen: Tensor) -> Tensor:
         """Look up some contexts [C, W], of which is_seen [C, W] is read."""
         slots = self.page_table[self.rows[some, None], self.columns]
-        # A mask alone would leak: 0 * NaN is NaN. What nobody sees reads a slot that is seen, so
-        # stale slots and stale page tables are never touched. Where nothing is seen, any will do.
-        spare = torch.where(is_seen, slots, 0).amax()
+        # A mask alone would leak: 0 * NaN is NaN. What nobody sees reads a slot of the same context
+        # that is seen, so stale slots, stale page tables and other requests are never touched.
+        # Where nothing is seen nothing is attended to, and any slot will do.
+        spare = torch.where(is_seen, slots, 0).amax(1, keepdim=True)
         return torch.where(is_seen, slots, spare)
 
     def is_within(self, some: slice) -> Tensor:

@@ -1,0 +1,1 @@
+"""A package, so that the test files share `rig` by relative imports."""
