@@ -29,6 +29,7 @@ from backend_caps.runtime.errors import (
     UnusedDraftModelError,
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, GraphMode, GraphUsage
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import FinishReason, Request, Sampling
@@ -41,6 +42,7 @@ __all__ = [
     "AttentionShapeError",
     "BackendSite",
     "BackendSwapError",
+    "CaptureObserver",
     "ContextTooLongError",
     "DisaggregationModeError",
     "Engine",
@@ -51,6 +53,9 @@ __all__ = [
     "ForeignRequestError",
     "ForwardBatch",
     "ForwardContext",
+    "GraphChoice",
+    "GraphMode",
+    "GraphUsage",
     "Handover",
     "HandoverMisfitError",
     "ImplementationError",

@@ -83,6 +83,9 @@ def test_traces_have_every_policy() -> None:
         pytest.param(lambda t: t.idle_steps, id="steps are idle"),
         pytest.param(lambda t: any(own.aborted_at for own in t.asked), id="requests are aborted"),
         pytest.param(lambda t: t.replayed and t.replays_prompts, id="prompts are replayed"),
+        pytest.param(
+            lambda t: t.replays_prompts and t.backends is Backends.PAIR, id="prompts in pieces"
+        ),
         pytest.param(lambda t: not t.overlapped, id="steps do not overlap"),
         pytest.param(lambda t: not t.pinned, id="nothing is pinned"),
         pytest.param(lambda t: t.page_size == 16, id="pages are long"),

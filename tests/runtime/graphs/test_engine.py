@@ -19,6 +19,7 @@ from tests.runtime.oracle import Oracle
 
 FULL, PIECEWISE, EAGER = GraphMode
 NO_PIECES, ENFORCED = "--disable-piecewise-cuda-graph", "--enforce-piecewise-cuda-graph"
+PADDED_DECODE = ("--decode-attention-backend", "torch_padded")
 BACKENDS = ("torch_padded", "torch_native")
 OPTIONS = EngineOptions(
     max_running_requests=6,
@@ -81,6 +82,7 @@ def test_engine_replays_every_verify(
         pytest.param("torch_padded", (), (FULL, FULL), id="full"),
         pytest.param("torch_padded", (ENFORCED,), (PIECEWISE, FULL), id="prompts in pieces"),
         pytest.param("torch_native", (), (PIECEWISE, PIECEWISE), id="pieces"),
+        pytest.param("torch_native", PADDED_DECODE, (PIECEWISE, FULL), id="a pair"),
         pytest.param("torch_native", (NO_PIECES,), (EAGER, EAGER), id="no pieces"),
         pytest.param("torch_padded", ("--disable-cuda-graph",), (EAGER, EAGER), id="eager"),
     ],
