@@ -16,8 +16,9 @@ busy and leaves registers for heads of 256."""
 _LEAST_SIDE = 16
 """The least side of a matrix that `tl.dot` multiplies."""
 _STEP_BYTES = 2**14
-"""Keys that are loaded at once, and values: two of each fit beside the queries into the 99 KiB of
-shared memory that the smallest devices of compute capability 8 have."""
+"""Keys that are loaded at once, and as many values. Beside the queries two of each fit into the 99
+KiB of shared memory that the smallest devices of compute capability 8 have. Where queries are wider
+than so many bytes, only half of it fits, and one of each."""
 _MOST_POSITIONS = 64
 _WIDE = 64 * 128
 """Entries of an accumulator from which more warps share it."""
@@ -58,7 +59,9 @@ class Tiling:
         )
         rows = max(_LEAST_SIDE, tile * group)
         widest = max(features, value_features)
-        positions = _STEP_BYTES // (widest * q.element_size())
+        is_wide = rows * widest * q.element_size() > _STEP_BYTES
+        step_bytes = _STEP_BYTES // 2 if is_wide else _STEP_BYTES
+        positions = step_bytes // (widest * q.element_size())
         return cls(
             group=group,
             head_blocks=keys.shape[1] * ceil_div(group_size, group),
@@ -67,7 +70,7 @@ class Tiling:
             features=features,
             value_features=value_features,
             num_warps=8 if rows * widest > _WIDE else 4,
-            num_stages=1 if positions < _LEAST_SIDE * 2 else 2,
+            num_stages=1 if is_wide else 2,
         )
 
 

@@ -47,8 +47,7 @@ def _fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         pytest.param(90, (32, 8), 128, torch.bfloat16, 1, False, id="decode"),
         pytest.param(86, (8, 8), 256, torch.float16, 64, False, id="prefill with wide heads"),
-        pytest.param(80, (32, 8), 80, torch.bfloat16, 8, True, id="trees with odd heads"),
-        pytest.param(86, (64, 1), 256, torch.float32, 1, True, id="trees with one wide key head"),
+        pytest.param(80, (32, 8), 80, torch.float32, 4, True, id="trees with odd heads"),
     ],
 )
 def test_kernels_compile_for_gpus(
@@ -114,7 +113,7 @@ def test_forward_runs_where_the_device_has_no_values(batch: Scene) -> None:
     assert output.shape == batch.q.shape
 
 
-@every_batch
+@pytest.mark.parametrize("batch", [scene(DECODE, uniform=True), tree_scene(GROVE)])
 def test_forward_compiles_whole(batch: Scene) -> None:
     """`torch.compile` finds no break in a forward, and what it makes gives the same."""
     backend = TritonAttention(batch.pools)
