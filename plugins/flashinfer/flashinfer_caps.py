@@ -27,8 +27,8 @@ FLASHINFER = Declaration(
         # so a chunk that begins behind a context's end would have billions of tokens: a bound that
         # is too long by a chunk is no bound that it takes.
         host_seq_lens=HostSeqLens.EXACT,
-        # A wrapper of FlashInfer's has one batch size and one number of tokens under graphs. A
-        # mixed batch is padded with tokens that are nobody's, which its wrappers have no place for.
+        # Tokens of FlashInfer's are a request's each. The padding of a captured mixed batch is
+        # nobody's: it would need a request of its own there, which no device has tried.
         graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
         # `plan()` is host code, and runs before each replay.
         graph_metadata=GraphMetadata.HOST,
@@ -55,8 +55,9 @@ FLASHINFER = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
-        # Behind backends that come with all they need: without its extra this one cannot be built.
-        auto_priority=40,
+        # Behind backends for CUDA that come with all they need: `auto` goes by declarations, and
+        # does not see whether this one's extra is installed.
+        auto_priority=25,
     ),
     implementation="backend_caps_flashinfer.backend:FlashInfer",
 )

@@ -83,8 +83,6 @@ def context_slots(table: Tensor, rows: Tensor, seq_lens: Tensor, num_entries: in
 
     Stream: the current one. Sync: none. Allocates: some times the result. Keeps: nothing.
     """
-    if not num_entries:
-        return table.new_zeros(0, dtype=torch.int32)
     stops = seq_lens.cumsum(0)
     entries = torch.arange(num_entries, device=table.device)
     owners = torch.searchsorted(stops, entries, right=True)

@@ -74,6 +74,8 @@ class _Wrapper:
 
     def _to_device(self, numbers: Tensor, buffer: Tensor | None) -> Tensor:
         """Copy to the wrapper's own buffer, where it has one."""
+        is_beside = self._device.type == "cpu" or numbers.device.type != "cpu"
+        assert is_beside or numbers.is_pinned(), "a copy from pageable memory is staged by the host"
         if buffer is None:
             return numbers.to(self._device, non_blocking=True)
         if len(numbers) > len(buffer):
@@ -157,6 +159,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
 
     def run(self, q: Tensor, paged_kv_cache: Cache) -> Tensor:
         """Attend by the last plan."""
+        assert q.shape[-1] == paged_kv_cache[1].shape[-1], "decode has one head size for both"
         return self._attend(q, paged_kv_cache)
 
 
@@ -207,14 +210,15 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         uniform_q_len: int | None = None,
     ) -> None:
         """Plan a batch."""
-        del num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, uniform_q_len
+        del num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo
         num_rows = int(qo_indptr[-1])
         if self._is_static:
+            assert qo_indptr.diff().tolist() == [uniform_q_len] * self._num_fixed
             self._max_rows = self._max_rows or num_rows
             if num_rows > self._max_rows:
                 raise ValueError(f"{num_rows} rows, more than the first plan's {self._max_rows}")
         self._upload(paged_kv_indptr, page_size)
-        mask = mask_indptr = None
+        mask, mask_indptr = self._mask, self._mask_indptr
         if custom_mask is not None:
             lengths = paged_kv_indptr.diff() - 1 + paged_kv_last_page_len
             sizes = qo_indptr.diff() * lengths

@@ -16,6 +16,8 @@ from backend_caps.conformance.scenes import FORK, GROVE, Pools, Scene, padded
 from backend_caps.relay.streams import GraphLike
 from backend_caps.runtime.forward_batch import ForwardBatch
 
+_NO_SLOT = 2**30
+
 
 def replayed(captured: Scene, batches: Sequence[Scene], device: str) -> list[Tensor]:
     """Capture once, replay every batch, and read what came out when all are enqueued.
@@ -23,14 +25,20 @@ def replayed(captured: Scene, batches: Sequence[Scene], device: str) -> list[Ten
     returns  [T, Hq, Dv] for each batch, host
     """
     static = captured.on(device)
-    loaded = [_like(_filled(batch, captured), captured).on(device) for batch in batches]
+    every = {id(batch): batch for batch in batches}
+    loaded = {
+        key: _like(_filled(batch, captured), captured).on(device) for key, batch in every.items()
+    }
     backend = FlashInfer(static.pools)
     backend.init_cuda_graph_state(len(static.counts), len(static.q))
     recording, output = _captured(backend, static, device)
     outputs = []
-    for batch, fresh in zip(batches, loaded, strict=True):
+    for batch in batches:
+        fresh = loaded[id(batch)]
         _load(static, fresh)
         backend.init_forward_metadata_out_graph(_on_static(static.batch, fresh.batch))
+        # From here on the page table is the scheduler's again, as PRE_REPLAY says.
+        static.pools.req_to_token.fill_(_NO_SLOT)
         recording.replay()
         outputs.append(output[: len(batch.q)].clone())
     return [own.cpu() for own in outputs]

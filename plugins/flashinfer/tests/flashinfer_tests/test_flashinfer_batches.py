@@ -70,6 +70,18 @@ def test_padding_of_length_zero_gets_zeros(kind: str) -> None:
     assert torch.equal(output[len(real.q) :], torch.zeros_like(real.q))
 
 
+def test_requests_of_no_length_get_zeros() -> None:
+    """A request without a context sees nothing, whatever its row in the pool is."""
+    batch = scene(VERIFY, uniform=True)
+    for lengths in (batch.batch.seq_lens, batch.batch.seq_lens_cpu):
+        assert lengths is not None
+        lengths[1] = 0
+
+    output = batch.run(FlashInfer)
+
+    assert torch.equal(output[3:6], torch.zeros_like(output[3:6]))
+
+
 def test_tokens_after_the_last_request_see_nothing() -> None:
     """Tokens beyond the sum of the extend lengths, which no request owns, get zeros."""
     real = scene(PREFIXED)
@@ -93,9 +105,11 @@ def test_requests_in_another_order_give_the_same_in_that_order(kind: str) -> Non
 @every_kind
 def test_empty_batches_give_empty_outputs(kind: str) -> None:
     """An idle rank's batch of no requests is no work for FlashInfer, and gives no rows."""
-    idle = _scene(kind).select([])
-
-    output = idle.run(FlashInfer)
+    busy = _scene(kind)
+    idle, backend = busy.select([]), FlashInfer(busy.pools)
+    for batch in (idle, busy, idle):
+        backend.init_forward_metadata(batch.batch)
+        output = batch.forward(backend)
 
     assert output.shape == (0, idle.layer.tp_q_head_num, idle.layer.v_head_dim)
 
@@ -160,6 +174,22 @@ def test_a_backend_goes_from_one_kind_of_batch_to_another(kind: str) -> None:
 
     output = batch.forward(backend).double()
     torch.testing.assert_close(output, reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_graphs_of_one_size_keep_masks_apart() -> None:
+    """Where drafts are trees at times, a graph without a mask sees what it saw before."""
+    trees = tree_scene(GROVE)
+    chains = scene([(prefix, len(tree)) for prefix, tree in GROVE], uniform=True)
+    backend = FlashInfer(trees.pools)
+    backend.init_cuda_graph_state(len(trees.counts), len(trees.q))
+
+    for batch in (trees, chains):
+        backend.init_forward_metadata_out_graph(batch.batch)
+        backend.init_forward_metadata_in_graph(batch.batch)
+        output = replace(batch, pools=trees.pools).forward(backend)
+
+    expected = reference_attention(replace(chains, contexts=trees.contexts))
+    torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_forward_takes_heads_apart() -> None:

@@ -25,6 +25,7 @@ from backend_caps.conformance.scenes import (
     reference_attention,
     scene,
     tree_scene,
+    with_mask,
 )
 from backend_caps.runtime.layer import AttentionLayer
 
@@ -118,6 +119,22 @@ def test_attention_verifies_any_trees(
     dice = dice_of(seed)
     requests = [(prefix, random_tree(num_tokens, topk, dice)) for prefix in prefixes]
     batch = tree_scene(requests, num_spare=num_spare, setting=Setting(seed=seed))
+
+    output = batch.run(FlashInfer)
+
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+@settings(deadline=None, max_examples=30, database=None)
+@given(prefixes=_PREFIXES, count=st.integers(1, 6), seed=st.integers(0, 2**16))
+def test_attention_follows_any_mask(prefixes: list[int], count: int, seed: int) -> None:
+    """Nothing is taken for granted: a mask of one token a request may hide its context too."""
+    plain = scene([(n, count) for n in prefixes], uniform=True, setting=Setting(seed=seed))
+    generator = torch.Generator().manual_seed(seed)
+    visible = [torch.rand(rows.shape, generator=generator) < 0.5 for rows in plain.visible]
+    for rows in visible:
+        rows[:, -count:] |= torch.eye(count, dtype=torch.bool)
+    batch = with_mask(plain, visible)
 
     output = batch.run(FlashInfer)
 
