@@ -9,6 +9,7 @@ from backend_caps.conformance.simulator.graphs import (
     graph,
     graph_pool_handle,
     is_current_stream_capturing,
+    memory_snapshot,
 )
 from backend_caps.conformance.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
@@ -212,3 +213,14 @@ def test_replay_needs_a_capture() -> None:
 
         with pytest.raises(GraphStateError, match="replay was called on a graph that holds"):
             captured.replay()
+
+
+def test_memory_of_a_pool_is_counted_as_torch_does() -> None:
+    """What captures allocate is the pool's, also once it is free; what others allocate is not."""
+    with simulate():
+        pool, stream, elsewhere = graph_pool_handle(), Stream(), torch.zeros(4096, device="sim")
+        for _ in range(2):
+            with graph(CUDAGraph(), pool=pool, stream=stream):
+                elsewhere.add(1)
+
+        assert sum(segment["total_size"] for segment in memory_snapshot(pool)) == 4096 * 4
