@@ -64,9 +64,9 @@ def roomy(trees: Scene, size: int) -> Scene:
     return replace(trees, batch=replace(trees.batch, tree_mask=mask))
 
 
-def capture(batch: Scene) -> tuple[CUDAGraph, Tensor]:
+def capture(batch: Scene, kind: type[FlexAttention] = FlexAttention) -> tuple[CUDAGraph, Tensor]:
     """Capture one layer's forward as the graph runner does: its output is the graph's memory."""
-    backend = FlexAttention(batch.pools)
+    backend = kind(batch.pools)
     backend.init_cuda_graph_state(len(batch.counts), len(batch.q))
     backend.init_forward_metadata_out_graph(batch.batch)
     with graph(recording := CUDAGraph()):

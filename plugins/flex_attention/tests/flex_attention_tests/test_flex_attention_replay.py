@@ -6,6 +6,8 @@ import random
 
 import pytest
 import torch
+from backend_caps_flex_attention import FlexAttention
+from backend_caps_flex_attention.protocols import ForwardBatch
 from flex_attention_caps import FLEX_ATTENTION
 
 from backend_caps import BatchKind
@@ -25,7 +27,7 @@ from backend_caps.conformance.scenes import (
 )
 from backend_caps.conformance.simulator import simulate
 
-from .rig import capture, filled, load, roomy
+from .rig import bounded, capture, filled, load, roomy
 
 CAPTURED: dict[BatchKind, tuple[Requests, bool]] = {
     BatchKind.SINGLE_TOKEN_DECODE: (((4, 1), (0, 1), (9, 1), (2, 1)), True),
@@ -33,7 +35,15 @@ CAPTURED: dict[BatchKind, tuple[Requests, bool]] = {
     BatchKind.MIXED_BATCH: (((4, 3), (0, 4), (9, 1), (2, 4)), False),
 }
 _MASK_SIZE = len(GROVE) * len(FORK) * Setting().max_context_len
+_WIDE = Setting(max_context_len=1024, num_slots=1200)
 NUM_REPLAYS = 500
+
+
+class _Baking(FlexAttention):
+    """A mutant: what it captures is as wide as the bounds were at the capture."""
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        self.init_forward_metadata(batch)
 
 
 @pytest.mark.parametrize("schedule", ["eager", "lazy"])
@@ -79,6 +89,29 @@ def test_a_replay_serves_other_trees(schedule: str) -> None:
         outputs = [own.cpu() for own in found]
 
     _assert_attended(batches, outputs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_right"),
+    [
+        pytest.param(FlexAttention, True, id="the backend"),
+        pytest.param(_Baking, False, id="a mutant that captures by bounds"),
+    ],
+)
+def test_a_replay_serves_contexts_longer_than_the_captured(
+    kind: type[FlexAttention], *, is_right: bool
+) -> None:
+    """The bounds of a capture are padding's, and no width of it may follow from them."""
+    whole, batch = (scene(own, uniform=True, setting=_WIDE) for own in (((1, 1),), ((600, 1),)))
+
+    with simulate("eager"):
+        captured = bounded(whole).on("sim")
+        recording, output = capture(captured, kind)
+        load(captured, batch.on("sim"))
+        recording.replay()
+        found = output.cpu().double()
+
+    assert torch.allclose(found, reference_attention(batch), atol=1e-5) is is_right
 
 
 @pytest.mark.timeout(400)
