@@ -28,11 +28,11 @@ class NoBackendNamedError(BackendCapsError):
     @property
     def message(self) -> str:
         """The phases, and how to name a backend that is there."""
-        example = self.declared[0] if self.declared else "NAME"
+        example = "auto" if self.declared else "NAME"
         return (
-            f"no flag names the attention backend of {' and '.join(self.phases)}; one of these was "
-            f"expected: {', '.join(self.declared) or 'none is installed'}. Write it after --, as "
-            f"in: backend-caps generate -- --attention-backend {example}"
+            f"no flag names the attention backend of {' and '.join(self.phases)}; auto or one of "
+            f"these was expected: {', '.join(self.declared) or 'none is installed'}. Write it "
+            f"after --, as in: backend-caps generate -- --attention-backend {example}"
         )
 
 

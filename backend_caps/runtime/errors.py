@@ -82,7 +82,8 @@ class UnfitBackendError(BackendCapsError):
         """Each misfit, and what to do."""
         return (
             f"the plan cannot run here: {' '.join(self.problems)} Backends that take all of it "
-            f"were expected. Name others in --attention-backend, or change what they do not take."
+            f"were expected. Name others in --attention-backend, or change what they do not take; "
+            f"backend-caps select shows which fit."
         )
 
 

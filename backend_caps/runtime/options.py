@@ -9,10 +9,11 @@ from types import MappingProxyType
 import torch
 
 from backend_caps.capability.facts import Facts
+from backend_caps.capability.fit import CHECKED_AGAINST
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.spelling import AUTO
-from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.capability.vocabulary import AttentionArch, HostSeqLens
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.flags import ServerFlags
@@ -112,11 +113,8 @@ def check_flags(flags: ServerFlags) -> None:
 
 
 _MISFITS = frozenset(
-    f"{fact}-unsupported"
-    for fact in (
-        *("device", "dtype", "kv-cache-dtype", "head-size", "page-size"),
-        "speculative-topk",
-    )
+    f"{fact.replace('_', '-')}-unsupported"
+    for fact in (*CHECKED_AGAINST.values(), "speculative_topk")
 )
 
 
@@ -184,7 +182,11 @@ def _misfits(
     plan: Plan, config: LlamaConfig, dtype: torch.dtype, streams: DeviceStreams
 ) -> Iterator[str]:
     """Say what a plan's backends do not take of a model."""
-    found = {"dtype": str(dtype), "head_size": config.head_dim}
+    found: dict[str, object] = {
+        "dtype": str(dtype),
+        "head_size": config.head_dim,
+        "attention_arch": AttentionArch.MHA,  # a Llama's
+    }
     if not streams.traits.is_stand_in:
         found["device"] = streams.device.type
     facts = Facts.model_validate({**plan.facts.known(), **found})

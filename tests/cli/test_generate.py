@@ -433,17 +433,17 @@ def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, mod
         pytest.param(
             "generate",
             1,
-            "error: no flag names the attention backend of prefill and decode; one of these was "
-            "expected: torch_native, torch_padded. Write it after --, as in: backend-caps generate "
-            "-- --attention-backend torch_native",
+            "error: no flag names the attention backend of prefill and decode; auto or one of "
+            "these was expected: torch_native, torch_padded. Write it after --, as in: "
+            "backend-caps generate -- --attention-backend auto",
             id="no backend",
         ),
         pytest.param(
             "generate --path @/..",
             1,
-            "error: no flag names the attention backend of prefill and decode; one of these was "
-            "expected: none is installed. Write it after --, as in: backend-caps generate -- "
-            "--attention-backend NAME",
+            "error: no flag names the attention backend of prefill and decode; auto or one of "
+            "these was expected: none is installed. Write it after --, as in: backend-caps "
+            "generate -- --attention-backend NAME",
             id="no plugin",
         ),
         pytest.param(

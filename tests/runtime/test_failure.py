@@ -11,7 +11,7 @@ from backend_caps_torch_native import TorchPadded
 from backend_caps_torch_native.protocols import ForwardBatch, Layer
 from torch import Tensor
 
-from backend_caps import Plan
+from backend_caps import AttentionArch, Plan
 from backend_caps.conformance.simulator import register, simulate
 from backend_caps.relay import DEVICE_TRAITS, DeviceStreams
 from backend_caps.runtime import (
@@ -177,6 +177,17 @@ def test_backend_that_does_not_take_the_dtype_is_refused(folder: Path) -> None:
 
     with pytest.raises(UnfitBackendError, match="takes dtype float32; here it is bfloat16"):
         Engine(folder, _changed(plan, capabilities=narrow), "cpu", options=options)
+
+
+def test_backend_of_another_family_of_attention_is_refused(folder: Path) -> None:
+    """The models of this engine have multi-head attention, which the plan need not know."""
+    plan = plan_of("--attention-backend", "torch_native")
+    declaration = plan.uses[0].declaration
+    assert declaration is not None
+    latent = declaration.capabilities.model_copy(update={"attention_arch": {AttentionArch.MLA}})
+
+    with pytest.raises(UnfitBackendError, match="takes attention_arch mla; here it is mha"):
+        Engine(folder, _changed(plan, capabilities=latent), "cpu")
 
 
 def test_device_that_is_not_here_is_refused(folder: Path) -> None:

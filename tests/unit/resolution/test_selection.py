@@ -204,6 +204,17 @@ def test_limit_of_another_backend_hides_no_reason() -> None:
     ]
 
 
+def test_reason_shared_with_another_backend_is_told_once() -> None:
+    """What a candidate lacks by itself is one reason, also where another backend lacks it too."""
+    backends = [_fits("a", two_batch_overlap=False), _fits("other", two_batch_overlap=False)]
+    line = f"{_AUTO} --decode-attention-backend other --enable-two-batch-overlap"
+
+    choice = _one(*backends, line=line)
+
+    tried = next(each for each in choice.candidates if each.name == "a")
+    assert _codes(tried.reasons) == ["two-batch-overlap-unsupported"]
+
+
 def test_problem_of_another_backend_speaks_against_nobody() -> None:
     """What is wrong with the server whatever is chosen is no reason against a candidate."""
     backends = [_fits("a"), _fits("other", devices={"cuda"})]
