@@ -84,7 +84,8 @@ def _fill(owners, value, start, stop, BLOCK: tl.constexpr):
         tl.store(owners + at, value, mask=at < stop)
 
 
-@triton.jit
+# These change from forward to forward: compiled in, each would have a kernel of its own.
+@triton.jit(do_not_specialize=["num_requests", "count", "num_items", "target"])
 def plan_kernel(
     rows,
     seq_lens,

@@ -58,25 +58,30 @@ class _Compiling:
         options = {name: constants.pop(name) for name in _OPTIONS if name in constants}
         names = self.kernel.arg_names
         given = {**dict(zip(names, args, strict=False)), **constants}
+        fixed = {*constants, *self._compiled_in(given)}
         source = ASTSource(
             self.kernel,
             signature={
-                name: "constexpr" if name in constants else _type_of(given[name]) for name in names
+                name: "constexpr" if name in fixed else _type_of(given[name]) for name in names
             },
-            constexprs={
-                (place,): given[name]
-                for place, name in enumerate(names)
-                if name in constants or given[name] is None
-            },
+            constexprs={(place,): given[name] for place, name in enumerate(names) if name in fixed},
             attrs={
                 (place,): [["tt.divisibility", 16]]
                 for place, name in enumerate(names)
-                if name not in constants and _is_aligned(given[name])
+                if name not in fixed and _is_aligned(given[name])
             },
         )
         target = GPUTarget("cuda", self.compiler.compute_capability, 32)
         compiled = triton.compile(source, target=target, options=options)
         self.compiler.shared_bytes[self.kernel.fn.__name__] = compiled.metadata.shared
+
+    def _compiled_in(self, given: Mapping[str, object]) -> Iterator[str]:
+        """Name the arguments that a launch would compile in: nothing, and the number 1."""
+        for parameter in self.kernel.params:
+            value = given[parameter.name]
+            is_one = value == 1 if isinstance(value, int) else False
+            if value is None or (is_one and not parameter.do_not_specialize):
+                yield parameter.name
 
 
 @contextmanager
@@ -112,19 +117,19 @@ def launch_attend(
     )
 
 
-def launch_plan(*, has_counts: bool) -> None:
-    """Plan two requests' forward, all of it without data."""
+def launch_plan(num_requests: int, width: int, *, has_counts: bool) -> None:
+    """Plan a forward of one token a request, and of contexts up to `width`, without data."""
     plan(
-        _numbers(2),
-        _numbers(2),
-        _numbers(2) if has_counts else None,
-        _numbers(4, 128, dtype=torch.int32),
-        _numbers(2, 128, dtype=torch.int32),
-        _numbers(2, 8),
-        _numbers(9, dtype=torch.int32),
-        2,
+        _numbers(num_requests),
+        _numbers(num_requests),
+        _numbers(num_requests) if has_counts else None,
+        _numbers(4, width, dtype=torch.int32),
+        _numbers(num_requests, width, dtype=torch.int32),
+        _numbers(num_requests, 8),
+        _numbers(num_requests, dtype=torch.int32),
+        num_requests,
         1,
-        4,
+        1,
         256,
     )
 
@@ -139,8 +144,6 @@ def _type_of(value: object) -> str:
             return _TYPES[value.dtype]
         case float():
             return "fp32"
-        case None:
-            return "constexpr"
     return "i32"
 
 

@@ -66,11 +66,17 @@ def test_kernels_compile_for_gpus(
     assert max(compiler.shared_bytes.values()) <= SHARED_BYTES[compute_capability]
 
 
-@pytest.mark.parametrize("has_counts", [True, False])
-def test_plans_compile_for_gpus(*, has_counts: bool) -> None:
-    """So do the kernels that plan."""
+@pytest.mark.parametrize(
+    ("num_requests", "width", "has_counts"),
+    [
+        pytest.param(2, 128, True, id="prompts"),
+        pytest.param(1, 1, False, id="one request of one token"),
+    ],
+)
+def test_plans_compile_for_gpus(num_requests: int, width: int, *, has_counts: bool) -> None:
+    """So do the kernels that plan, also where Triton compiles in that a number is 1."""
     with compiling_for(90) as compiler:
-        launch_plan(has_counts=has_counts)
+        launch_plan(num_requests, width, has_counts=has_counts)
 
     assert set(compiler.shared_bytes) == {"plan_kernel", "copy_slots_kernel"}
 
