@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
@@ -31,14 +32,15 @@ from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, made_of, unread, uses_of
 
-_PERFECT = Declaration(
-    capabilities=Capabilities.model_validate(
-        {name: kind.best for name, kind in CAPABILITIES.items()}
-    )
-)
-"""What stands where nothing is chosen yet: it takes everything, and is to blame for nothing."""
-_EVERY_ROLE = Capabilities(roles=frozenset(Role))
 _CUDA = "cuda"
+
+
+@cache
+def _perfect() -> Backend:
+    """Make what stands where nothing is chosen yet: it takes everything, and is never to blame."""
+    best = {name: kind.best for name, kind in CAPABILITIES.items()}
+    declaration = Declaration(capabilities=Capabilities.model_validate(best))
+    return Backend(name=AUTO, status=Status.OK, source=BY_HAND, declaration=declaration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,8 @@ class Setting:
 
     def uses(self) -> tuple[Use, ...]:
         """List the uses, those left out whose conditions are known to fail."""
-        perfect = Backend(name=AUTO, status=Status.OK, source=BY_HAND, declaration=_PERFECT)
-        return tuple(made_of(uses_of(self.flags, {**self.backends, AUTO: perfect}), self.situation))
+        known = {**self.backends, AUTO: _perfect()}
+        return tuple(made_of(uses_of(self.flags, known), self.situation))
 
     @property
     def situation(self) -> Situation:
@@ -162,8 +164,9 @@ def _tried(
 
 def _in_their_roles(uses: Iterable[Use], faults: Mapping[RoleFault, RoleError]) -> tuple[Use, ...]:
     """Grant the roles at fault, so that everything else that is wrong is found too."""
+    every_role = Capabilities(roles=frozenset(Role))
     return tuple(
-        with_declared(use, [Remedy(text="", backend=use.backend, declares=_EVERY_ROLE)])
+        with_declared(use, [Remedy(text="", backend=use.backend, declares=every_role)])
         if (use.backend, use.slot, use.role) in faults
         else use
         for use in uses

@@ -23,6 +23,7 @@ from backend_caps import (
     Role,
     Rule,
     RuleSet,
+    Selection,
     ServerFlags,
     Use,
     When,
@@ -30,6 +31,7 @@ from backend_caps import (
     discover,
     flips,
     resolve,
+    select,
 )
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
@@ -63,6 +65,8 @@ registry = assert_type(discover(), Registry)
 flags = assert_type(ServerFlags.from_argv(["--attention-backend", "my_flash"]), ServerFlags)
 rules = assert_type(registry.rules("sglang-0.5.13"), RuleSet)
 plan = assert_type(resolve(registry.uses(flags), flags, rules=rules, facts=Facts()), Plan)
+chosen = assert_type(select(registry, flags, rules=rules, facts=Facts()), Selection)
+resolve(chosen.uses(registry), chosen.flags, choices=chosen.choices)
 assert_type(plan.needs_cpu_seq_lens, bool)
 assert_type(plan["host_seq_lens"].value, object)
 assert_type(plan["graph_replay", Phase.DECODE].value, object)
