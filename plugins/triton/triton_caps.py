@@ -51,8 +51,8 @@ TRITON = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
-        # Before what is made of torch's operators, and behind libraries that are tuned by hand.
-        auto_priority=30,
+        # Written for the devices that it takes, and tuned for none of them.
+        auto_priority=50,
     ),
     implementation="backend_caps_triton.backend:TritonAttention",
 )

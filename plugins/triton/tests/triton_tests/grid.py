@@ -114,6 +114,6 @@ def _drawn(dice: random.Random, new: int | None) -> Requests:
 
     With `new`, all bring so many tokens.
     """
-    counts = [dice.randint(1, 300) if new is None else new for _ in range(6)]
+    counts = [dice.randint(1, 90) if new is None else new for _ in range(4)]
     totals = [LONGEST, counts[1], *(dice.randint(count, LONGEST) for count in counts[2:])]
     return [(total - count, count) for total, count in zip(totals, counts, strict=True)]

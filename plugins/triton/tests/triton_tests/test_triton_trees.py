@@ -113,6 +113,19 @@ def test_any_mask_is_followed(
     torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
+def test_tokens_may_see_those_behind_them(device: torch.device) -> None:
+    """Where a mask says so, also those that another program has, as of more tokens than one takes.
+
+    A mask is not always a tree's.
+    """
+    plain = scene([(3, 70), (0, 70)], uniform=True, setting=_roomy())
+    batch = with_mask(plain, [torch.ones_like(rows) for rows in plain.visible])
+
+    output = batch.on(device).run(TritonAttention).cpu()
+
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
 def test_trees_of_the_declared_width_are_verified(device: torch.device) -> None:
     """A root may have as many children as are declared, each with children of its own or not."""
     assert isinstance(_WIDEST, int)
