@@ -50,7 +50,9 @@ FLEX_ATTENTION = Declaration(
         dtypes=_DTYPES,
         kv_cache_dtypes=_DTYPES,
         attention_arch={AttentionArch.MHA},
-        # Before plain PyTorch, whose work it halves at least; behind kernels that read pages.
+        # Before plain PyTorch: on one CPU core it takes 0.4 of the time of `torch_padded` for a
+        # decode of 16 contexts up to 1,000 tokens, and 0.03 for a prefill of 4 by 256. Behind
+        # kernels that read pages and copy nothing.
         auto_priority=40,
     ),
     implementation="backend_caps_flex_attention.flex:FlexAttention",

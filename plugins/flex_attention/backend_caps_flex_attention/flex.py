@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
-from torch.nn.functional import pad
 
 from backend_caps_flex_attention.kernels import (
     Mode,
@@ -35,9 +34,6 @@ class FlexAttention:
 
     A forward costs a copy of every context, padded to the largest bound of its batch, and to the
     longest context there may be where it is captured; the kernel visits what is seen alone.
-    Compiled with extend lengths, 128 tokens in a row share the blocks that any of them sees: a
-    request whose values are no numbers spoils its neighbours in them. Rows of uniform batches and
-    the eager path keep requests apart.
 
     Args:
         runner: its page table and KV cache.
@@ -134,7 +130,11 @@ class FlexAttention:
     ) -> Tensor:
         """Attend from queries [T, Hq, D] to keys [S, Hk, D] and values [S, Hk, Dv], in one part."""
         own, (num_rows, num_tokens) = queries[part.tokens], part.mask.shape
-        rows = pad(own, (0, 0, 0, 0, 0, num_rows * num_tokens - len(own)))
+        if part.order is None:
+            rows = own
+        else:
+            rows = own.new_zeros(num_rows * num_tokens, *own.shape[1:])
+            rows[part.order] = own
         # A gathered context is never a view of one of other sizes: torch would compile for those.
         slots = part.slots.reshape(num_rows, -1)
         output = self._attend_in_mode(
@@ -143,9 +143,11 @@ class FlexAttention:
             keys[slots].to(own.dtype),
             values[slots].to(own.dtype),
             scaling,
-        )
+        ).flatten(0, 1)
+        if part.order is not None:
+            output = output[part.order]
         # Whatever a kernel makes of a token that sees nothing is dropped.
-        return output.flatten(0, 1)[: len(own)].masked_fill(part.is_blind[:, None, None], 0)
+        return output.masked_fill(part.is_blind[:, None, None], 0)
 
     def _attend_in_mode(
         self, part: Part, q: Tensor, keys: Tensor, values: Tensor, scaling: float

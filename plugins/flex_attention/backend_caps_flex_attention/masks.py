@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 MOST_ROWS = 256
 """R is at most this."""
-MOST_TOKENS = 2**14
+MOST_TOKENS = 2**16
 """N is at most this."""
 _FEWEST_ENTRIES = 2**16
 
@@ -80,15 +80,17 @@ def spans_of_rows(begins: Tensor, ends: Tensor) -> Spans:
     return Spans(_padded(begins), _padded(ends), (begins.shape[0], begins.shape[1]))
 
 
-def spans_of_tokens(begins: Tensor, ends: Tensor, num_tokens: int) -> Spans:
-    """Make the mask of one row, in which up to N tokens of any requests stand.
+def spans_of_tokens(begins: Tensor, ends: Tensor, order: Tensor, num_tokens: int) -> Spans:
+    """Make the mask of one row, in which tokens of any requests stand apart.
 
     begins, ends  [at most N] int64, device
-    num_tokens    N; what is behind those given sees nothing
+    order         the same shape, int64, device  where in the row each of them stands
+    num_tokens    N; a token of the row that is none of those sees nothing
 
     Sync: none. Allocates: the mask. Keeps: nothing; both are copied.
     """
-    begins, ends = (pad(x, (0, MOST_TOKENS - len(x)))[None] for x in (begins, ends))
+    rows = begins.new_zeros(2, MOST_TOKENS)
+    begins, ends = rows.scatter_(1, order.expand(2, -1), torch.stack((begins, ends)))[:, None]
     return Spans(begins, ends, (1, num_tokens))
 
 

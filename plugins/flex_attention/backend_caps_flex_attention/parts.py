@@ -19,7 +19,6 @@ from torch import Tensor
 from backend_caps_flex_attention.blocks import BLOCK, BlockTable, block_table
 from backend_caps_flex_attention.masks import (
     MOST_ROWS,
-    MOST_TOKENS,
     Branches,
     Spans,
     branches_of,
@@ -34,9 +33,8 @@ _TOKENS_AT_ONCE = 2**16
 """Padded context tokens whose keys and values are gathered together: 256 MiB in bfloat16 with 8
 heads of 128. It bounds the memory, not the result."""
 
-_FEWEST = 2 * BLOCK
-"""Tokens and places to which a dimension is padded at least: a dimension of one block would be
-compiled apart from all others."""
+_QUERIES_AT_ONCE = 2**15
+"""Tokens that stand in one row: with a block more for each of 256 contexts it has `MOST_TOKENS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,9 @@ class Part:
 
     tokens: slice
     """Its place among the batch's T tokens."""
+    order: Tensor | None
+    """[tokens] int64, device: where each stands among the R * N, of which others are padding; None:
+    in this order, and there are no others."""
     slots: Tensor
     """[C, W] device: where its contexts stand in the KV cache."""
     mask: Spans | Branches
@@ -56,8 +57,11 @@ class Part:
 
 
 def padded_width(longest: int) -> int:
-    """Return W for contexts of up to so many tokens."""
-    return max(_FEWEST, _up(longest))
+    """Return W for contexts of up to so many tokens.
+
+    It has two blocks at least: one block would be compiled apart from all others.
+    """
+    return max(2 * BLOCK, _up(longest))
 
 
 def parts_of(page_table: Tensor, batch: ForwardBatch, width: int) -> Sequence[Part]:
@@ -129,6 +133,7 @@ def _causal(contexts: _Contexts, count: int) -> Sequence[Part]:
     return [
         Part(
             tokens=slice(some.start * count, some.stop * count),
+            order=None,
             slots=contexts.slots(some, contexts.is_within(some)),
             mask=spans_of_rows(begins[some], ends[some]),
             table=block_table(begins[some], ends[some], len(contexts.places)),
@@ -136,6 +141,20 @@ def _causal(contexts: _Contexts, count: int) -> Sequence[Part]:
         )
         for some in contexts.cuts()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Some of a batch's tokens, in their order."""
+
+    place: slice
+    """Which of the T tokens they are."""
+    numbers: Tensor
+    """[tokens] int64, device: the same."""
+    owners: Tensor
+    """[tokens] int64, device: whose they are, by the place in the batch; nobody's from B on."""
+    ends: Tensor
+    """[tokens] int64, device: how much of its context each sees."""
 
 
 def _shared(contexts: _Contexts, extend_seq_lens: Tensor, num_tokens: int) -> Sequence[Part]:
@@ -148,34 +167,58 @@ def _shared(contexts: _Contexts, extend_seq_lens: Tensor, num_tokens: int) -> Se
     owners = torch.searchsorted(stops, tokens, right=True)
     owned = owners.clamp(max=len(stops) - 1)
     ends = (contexts.lengths[owned] - (stops[owned] - tokens - 1)).clamp(min=0)
+    cuts = [
+        slice(first, min(first + _QUERIES_AT_ONCE, num_tokens))
+        for first in range(0, num_tokens, _QUERIES_AT_ONCE)
+    ]
     return [
-        _shared_part(contexts, some, slice(first, first + MOST_TOKENS), owners, ends)
+        _shared_part(
+            contexts,
+            some,
+            stops - extend_seq_lens,
+            stops,
+            _Tokens(cut, tokens[cut], owners[cut], ends[cut]),
+        )
         for some in contexts.cuts()
-        for first in range(0, num_tokens, MOST_TOKENS)
+        for cut in cuts
     ]
 
 
 def _shared_part(
-    contexts: _Contexts, some: slice, tokens: slice, owners: Tensor, ends: Tensor
+    contexts: _Contexts, some: slice, starts: Tensor, stops: Tensor, tokens: _Tokens
 ) -> Part:
-    """Let some of the tokens see some of the contexts."""
-    owners, ends = owners[tokens], ends[tokens]
-    width = len(contexts.places)
-    is_here = (owners >= some.start) & (owners < some.stop)
-    begins = torch.where(is_here, (owners - some.start) * width, 0)
-    ends = torch.where(is_here, begins + ends, 0)
-    mask = spans_of_tokens(begins, ends, max(_FEWEST, _up(len(ends))))
+    """Let some of the tokens see some of the contexts.
+
+    Tokens of two requests never stand in one block: it would visit the contexts of both, and
+    0 * NaN of one is NaN in the other.
+    """
+    width, num_contexts = len(contexts.places), some.stop - some.start
+    is_here = (tokens.owners >= some.start) & (tokens.owners < some.stop)
+    context = torch.where(is_here, tokens.owners - some.start, 0)
+    num_padded = _up(len(tokens.ends)) + BLOCK * num_contexts
+    order = tokens.numbers + _shifts(starts[some], stops[some], tokens.place)[context]
+    # There is always a place left at the end, for tokens that are not here.
+    order = torch.where(is_here, order, num_padded - 1)
+    begins = context * width
+    ends = torch.where(is_here, begins + tokens.ends, 0)
+    mask = spans_of_tokens(begins, ends, order, num_padded)
     return Part(
-        tokens=tokens,
+        tokens=tokens.place,
+        order=order,
         slots=contexts.slots(some, contexts.is_within(some)),
         mask=mask,
         table=block_table(
-            mask.begins[:, : mask.shape[1]],
-            mask.ends[:, : mask.shape[1]],
-            (some.stop - some.start) * width,
+            mask.begins[:, :num_padded], mask.ends[:, :num_padded], num_contexts * width
         ),
         is_blind=ends <= begins,
     )
+
+
+def _shifts(starts: Tensor, stops: Tensor, tokens: slice) -> Tensor:
+    """Say how far each request's tokens are shifted, so that they begin with a block: [C]."""
+    firsts = starts.clamp(tokens.start, tokens.stop)
+    num_blocks = (stops.clamp(tokens.start, tokens.stop) - firsts + BLOCK - 1) // BLOCK
+    return (num_blocks.cumsum(0) - num_blocks) * BLOCK - firsts
 
 
 def _trees(contexts: _Contexts, seq_lens: Tensor, tree_mask: Tensor, count: int) -> Sequence[Part]:
@@ -196,6 +239,7 @@ def _trees(contexts: _Contexts, seq_lens: Tensor, tree_mask: Tensor, count: int)
         parts.append(
             Part(
                 tokens=slice(some.start * count, some.stop * count),
+                order=None,
                 slots=contexts.slots(some, visible.any(1)),
                 mask=mask,
                 table=block_table(torch.zeros_like(ends), ends, len(contexts.places)),

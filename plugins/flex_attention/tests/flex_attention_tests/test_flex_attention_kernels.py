@@ -159,9 +159,16 @@ def test_kernels_give_zeros_for_padding() -> None:
     assert torch.equal(output[: len(real.q)], compiled_output(real))
 
 
-def test_a_request_of_no_numbers_spoils_no_other() -> None:
-    """Where each request has a row, one whose values overflowed leaves the others as they were."""
-    batch = scene(VERIFY, uniform=True)
+@pytest.mark.parametrize(
+    ("requests", "uniform"),
+    [
+        pytest.param(((7, 3), *PREFIXED), False, id="prefill"),
+        pytest.param(VERIFY, True, id="verify"),
+    ],
+)
+def test_a_request_of_no_numbers_spoils_no_other(requests: Requests, *, uniform: bool) -> None:
+    """One request whose keys and values overflowed leaves the others' outputs as they were."""
+    batch = scene(requests, uniform=uniform)
     whole = compiled_output(batch)
     batch.k[:3] = batch.v[:3] = torch.nan
 

@@ -136,7 +136,7 @@ def test_output_does_not_depend_on_the_bounds_of_memory(
     """One context after the other, and few tokens at a time, give what all together give."""
     together = batch.run(EAGER)
     monkeypatch.setattr("backend_caps_flex_attention.parts._TOKENS_AT_ONCE", 1)
-    monkeypatch.setattr("backend_caps_flex_attention.parts.MOST_TOKENS", 2)
+    monkeypatch.setattr("backend_caps_flex_attention.parts._QUERIES_AT_ONCE", 2)
 
     apart = batch.run(EAGER)
 
