@@ -26,7 +26,6 @@ Wrote a plugin for the backend '{NAME}' into PLACE:
   README.md
   {NAME}/__init__.py
   {NAME}/backend.py
-  {NAME}/protocols.py
   {NAME}/py.typed
   {NAME}_caps.py
   pyproject.toml

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import torch
 from backend_caps_torch_native.padded import TorchPadded, _Metadata
-from backend_caps_torch_native.protocols import ForwardBatch
 from torch import Tensor
+
+from backend_caps.protocols import ForwardBatch
 
 
 class EarlyPadded(TorchPadded):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from backend_caps_torch_native import TorchPadded
-from backend_caps_torch_native.protocols import ForwardBatch, Layer
 from torch import Tensor
 
 from backend_caps import AttentionArch, Plan
 from backend_caps.conformance.simulator import register, simulate
+from backend_caps.protocols import ForwardBatch, Layer
 from backend_caps.relay import DEVICE_TRAITS, DeviceStreams
 from backend_caps.runtime import (
     AttentionShapeError,

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
+from backend_caps.protocols import ForwardBatch, Layer, ModelRunner
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-
-from my_attention.protocols import ForwardBatch, Layer, ModelRunner
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backend_caps.protocols import ForwardBatch, Layer, ModelRunner
 from backend_caps_flashinfer.errors import CacheDtypeError
 from backend_caps_flashinfer.layout import Layout, blind_tokens, layout_of
 from backend_caps_flashinfer.package import load_flashinfer
@@ -25,7 +26,6 @@ from backend_caps_flashinfer.planners import (
     PrefillPlanner,
     StaticBuffers,
 )
-from backend_caps_flashinfer.protocols import ForwardBatch, Layer, ModelRunner
 
 _WORKSPACE_BYTES = 2**28
 """What split contexts leave behind before they are merged: twice what FlashInfer recommends, for

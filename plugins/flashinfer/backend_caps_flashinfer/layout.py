@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backend_caps.protocols import ForwardBatch
 from backend_caps_flashinfer.errors import MissingMirrorError
-from backend_caps_flashinfer.protocols import ForwardBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
+from backend_caps.protocols import ForwardBatch, Layer, ModelRunner
 from backend_caps_flex_attention.kernels import (
     Mode,
     NotCompiledError,
@@ -20,7 +21,6 @@ from backend_caps_flex_attention.kernels import (
     attend_eagerly,
 )
 from backend_caps_flex_attention.parts import Part, padded_width, parts_of
-from backend_caps_flex_attention.protocols import ForwardBatch, Layer, ModelRunner
 
 _LOG = logging.getLogger("backend_caps.flex_attention")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backend_caps.protocols import ForwardBatch
 from backend_caps_flex_attention.blocks import BLOCK, BlockTable, block_table
 from backend_caps_flex_attention.masks import (
     MOST_ROWS,
@@ -27,7 +28,6 @@ from backend_caps_flex_attention.masks import (
     spans_of_tokens,
     visible_of,
 )
-from backend_caps_flex_attention.protocols import ForwardBatch
 
 _TOKENS_AT_ONCE = 2**16
 """Padded context tokens whose keys and values are gathered together: 256 MiB in bfloat16 with 8

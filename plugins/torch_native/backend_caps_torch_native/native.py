@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend_caps import BackendCapsError
+from backend_caps.protocols import ForwardBatch
 from backend_caps_torch_native.paged import PagedAttention
-from backend_caps_torch_native.protocols import ForwardBatch
 
 
 @dataclass(eq=False, kw_only=True)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from backend_caps.protocols import ForwardBatch
 from backend_caps_torch_native.paged import PagedAttention
-from backend_caps_torch_native.protocols import ForwardBatch
 
 _TOKENS_AT_ONCE = 2**16
 """Padded context tokens whose keys and values are gathered together: 256 MiB in bfloat16 with 8

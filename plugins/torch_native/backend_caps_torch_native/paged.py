@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from backend_caps_torch_native.protocols import ForwardBatch, Layer, ModelRunner
+from backend_caps.protocols import ForwardBatch, Layer, ModelRunner
 
 
 class PagedAttention(ABC):

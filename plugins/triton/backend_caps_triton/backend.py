@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped] # Triton ships no types
 from torch import Tensor
 
+from backend_caps.protocols import ForwardBatch, Layer, ModelRunner
 from backend_caps_triton.errors import NoCompilerError
-from backend_caps_triton.protocols import ForwardBatch, Layer, ModelRunner
 from backend_caps_triton.work import Cutting, Work, WorkBuffers
 
 

@@ -17,8 +17,8 @@ _LEAST_SIDE = 16
 """The least side of a matrix that `tl.dot` multiplies."""
 _STEP_BYTES = 2**14
 """Keys that are loaded at once, and as many values. Beside the queries two of each fit into the 99
-KiB of shared memory that the smallest devices of compute capability 8 have. Where queries are wider
-than so many bytes, only half of it fits, and one of each."""
+KiB of shared memory that the smallest devices of compute capability 8 have. Where queries are as
+wide, only half of it fits, and where they are wider, one of each."""
 _MOST_POSITIONS = 64
 _WIDE = 64 * 128
 """Entries of an accumulator from which more warps share it."""
@@ -59,9 +59,10 @@ class Tiling:
         )
         rows = max(_LEAST_SIDE, tile * group)
         widest = max(features, value_features)
-        is_wide = rows * widest * q.element_size() > _STEP_BYTES
-        step_bytes = _STEP_BYTES // 2 if is_wide else _STEP_BYTES
-        positions = step_bytes // (widest * q.element_size())
+        entry_bytes = max(own.element_size() for own in (q, keys, values))
+        query_bytes = rows * widest * entry_bytes
+        step_bytes = _STEP_BYTES if query_bytes < _STEP_BYTES else _STEP_BYTES // 2
+        positions = step_bytes // (widest * entry_bytes)
         return cls(
             group=group,
             head_blocks=keys.shape[1] * ceil_div(group_size, group),
@@ -70,7 +71,7 @@ class Tiling:
             features=features,
             value_features=value_features,
             num_warps=8 if rows * widest > _WIDE else 4,
-            num_stages=1 if is_wide else 2,
+            num_stages=1 if query_bytes > _STEP_BYTES else 2,
         )
 
 

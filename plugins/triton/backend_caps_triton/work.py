@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backend_caps.protocols import ForwardBatch
 from backend_caps_triton.ops import attend, plan
-from backend_caps_triton.protocols import ForwardBatch
 from backend_caps_triton.tiling import Tiling, num_tiles_of, tile_of
 
 _NUM_FIELDS = 8

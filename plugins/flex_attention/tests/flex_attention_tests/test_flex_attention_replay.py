@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 from backend_caps_flex_attention import FlexAttention
-from backend_caps_flex_attention.protocols import ForwardBatch
 from flex_attention_caps import FLEX_ATTENTION
 
 from backend_caps import BatchKind
@@ -26,6 +25,7 @@ from backend_caps.conformance.scenes import (
     tree_scene,
 )
 from backend_caps.conformance.simulator import simulate
+from backend_caps.protocols import ForwardBatch
 
 from .rig import bounded, capture, filled, load, roomy
 

@@ -1,4 +1,7 @@
-"""What the backends read of an engine, by SGLang's names, and nothing more.
+"""What an engine hands to an attention backend, by SGLang's names.
+
+Structure alone: an engine's own classes fit without naming these. A backend reads what it declares
+that it needs, and gets None for the rest. Importing this loads no torch.
 
 Shapes: P rows in the request pool, L the longest context, S slots in the KV cache, B requests
 and T tokens in this batch, Hq query heads, Hk key and value heads, D and Dv their sizes, M entries
@@ -8,9 +11,10 @@ in a tree mask.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ReqToTokenPool(Protocol):
@@ -92,7 +96,11 @@ class ForwardBatch(Protocol):
 
     @property
     def seq_lens_cpu(self) -> Tensor | None:
-        """[B] int64, host: the mirror of `seq_lens`, or None."""
+        """[B] int64, host: the mirror of `seq_lens`; None where nobody declares to read it."""
+
+    @property
+    def seq_lens_cpu_upper_bound(self) -> Tensor | None:
+        """[B] int64, host: never below `seq_lens`; None where nobody declares to read it."""
 
     @property
     def extend_seq_lens(self) -> Tensor | None:
@@ -100,7 +108,7 @@ class ForwardBatch(Protocol):
 
     @property
     def extend_seq_lens_cpu(self) -> Sequence[int] | None:
-        """The same on the host; None where `extend_seq_lens` is."""
+        """The same on the host; None where nobody keeps it there, or `extend_seq_lens` is."""
 
     @property
     def tree_mask(self) -> Tensor | None:
