@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from backend_caps import Plan
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
-from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, run, submit
+from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, plan_of, run, submit
 from tests.runtime.oracle import Oracle
 
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
@@ -24,6 +28,7 @@ PAIR = (
 BACKENDS = [
     pytest.param(("--attention-backend", "torch_padded"), id="torch_padded"),
     pytest.param(PAIR, id="torch_native prefills, torch_padded decodes"),
+    pytest.param(("--attention-backend", "flex_attention"), id="flex_attention"),
 ]
 # One request at a time: how bfloat16 rounds may depend on what else is in a batch.
 BF16 = EngineOptions(dtype=torch.bfloat16, max_running_requests=1)
@@ -105,7 +110,7 @@ def test_churn_changes_no_token(
 def test_backends_give_the_tokens_of_transformers(
     oracle: Oracle, device: torch.device, loop: tuple[str, ...], backends: tuple[str, ...]
 ) -> None:
-    """The other plugin, and a pair of both, give transformers' tokens too, chunked and mixed."""
+    """Other plugins, and a pair of two, give transformers' tokens too, chunked and mixed."""
     options = EngineOptions(chunked_prefill_size=48)
     arguments = (*loop, *backends, "--enable-mixed-chunk", "--page-size", "16")
     engine = make_engine(oracle.folder, *arguments, device=device, options=options)
@@ -113,6 +118,19 @@ def test_backends_give_the_tokens_of_transformers(
     tokens = run(engine, oracle.jobs[:100])
 
     assert (tokens, leaks(engine)) == (oracle.tokens[:100], (0, 0))
+
+
+def test_interpreted_kernels_give_the_tokens_of_transformers(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does `triton` on the host, for a few prompts: its interpreter takes seconds for each."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    plan = _on_the_host(plan_of("--attention-backend", "triton", "--page-size", "16"))
+
+    with Engine(oracle.folder, plan, "cpu") as engine:
+        tokens = run(engine, oracle.jobs[:3])
+
+    assert (tokens, leaks(engine)) == (oracle.tokens[:3], (0, 0))
 
 
 def test_bfloat16_tokens_are_the_same_in_both_loops(oracle: Oracle, device: torch.device) -> None:
@@ -124,3 +142,14 @@ def test_bfloat16_tokens_are_the_same_in_both_loops(oracle: Oracle, device: torc
 
     assert tokens == run(plain, oracle.jobs[:50])
     assert leaks(overlapped) == (0, 0)
+
+
+def _on_the_host(plan: Plan) -> Plan:
+    """Let backends run where they are interpreted, which none declares."""
+    uses = []
+    for use in plan.uses:
+        assert use.declaration is not None, "a plan of installed backends"
+        capabilities = use.declaration.capabilities.model_copy(update={"devices": {"cpu"}})
+        own = use.declaration.model_copy(update={"capabilities": capabilities})
+        uses.append(replace(use, declaration=own))
+    return replace(plan, uses=tuple(uses))
