@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = ["ForwardBatch", "Layer", "ModelRunner", "ReqToTokenPool", "TokenToKVPool"]
+
 
 class ReqToTokenPool(Protocol):
     """The page table, one entry a token."""

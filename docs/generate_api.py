@@ -10,15 +10,15 @@ from enum import Enum
 from typing import ForwardRef
 
 import backend_caps
-from backend_caps import relay, runtime
-from backend_caps.conformance import simulator
+from backend_caps import protocols, relay, runtime
+from backend_caps.conformance import scenes, simulator
 from backend_caps.engines import sglang
 from backend_caps.engines.read import read_engine
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.observers import EveryObserver, StepTotals
-from backend_caps.runtime.progress import GenerateProgress
+from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
 from docs.generate import first_line, table
 from docs.sources import attribute_docs_of
 
@@ -71,6 +71,19 @@ def simulator_names() -> str:
     return _names(simulator, [name for name in simulator.__all__ if name not in _CONSTANTS])
 
 
+def protocol_names() -> str:
+    """Give each name of `backend_caps.protocols` with its first docstring line."""
+    return _names(protocols, protocols.__all__)
+
+
+def scene_names() -> str:
+    """Give each class and function of the scenes with its first docstring line."""
+    values = {name: getattr(scenes, name) for name in scenes.__all__}
+    return _names(
+        scenes, [n for n, own in values.items() if inspect.isclass(own) or inspect.isfunction(own)]
+    )
+
+
 _CONSTANTS = ("DEVICE_NAME", "HOST")
 """Names of strings and numbers, which have no docstring of their own."""
 
@@ -120,6 +133,7 @@ def observers() -> str:
             _attributes_documented(StepTotals, "backend_caps.runtime.observers.StepTotals"),
             _class_documented("backend_caps.runtime.metrics.Metrics", Metrics),
             _class_documented("backend_caps.runtime.progress.GenerateProgress", GenerateProgress),
+            _class_documented("backend_caps.runtime.progress.CaptureProgress", CaptureProgress),
         )
     )
 
