@@ -12,9 +12,16 @@ from backend_caps.report.selection_documents import (
     SelectionDocument,
 )
 
+_NO_USE = (
+    "No flag that was asked puts a backend to use on this server: other flags go before it, or it "
+    "is for drafts and --speculative-algorithm is not given."
+)
+
 
 def selection_view(selection: SelectionDocument) -> Iterator[Section]:
     """Show each flag's candidates, and everything that speaks against them."""
+    if not selection.choices:
+        yield Lines((_NO_USE,))
     for choice in selection.choices:
         yield Heading(choice.text)
         yield from _candidates(choice)

@@ -186,9 +186,8 @@ def _misfits(
         "dtype": str(dtype),
         "head_size": config.head_dim,
         "attention_arch": AttentionArch.MHA,  # a Llama's
+        "device": None if streams.traits.is_stand_in else streams.device.type,
     }
-    if not streams.traits.is_stand_in:
-        found["device"] = streams.device.type
     facts = Facts.model_validate({**plan.facts.known(), **found})
     known = resolve(plan.uses, plan.flags, rules=plan.rules, facts=facts, policy=Policy.QUIET)
     yield from (problem.message for problem in known.problems if problem.code in _MISFITS)

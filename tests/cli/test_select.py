@@ -150,6 +150,24 @@ def test_select_of_nothing_says_so(fast: CommandLine) -> None:
     assert "Install a plugin, or name the folder that one is in with --path." in result.stdout
 
 
+@pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param("--speculative-draft-attention-backend even", id="a draft's"),
+        pytest.param(
+            f"{AUTO} --prefill-attention-backend even --decode-attention-backend even",
+            id="gone before",
+        ),
+    ],
+)
+def test_select_says_where_no_flag_has_a_use(fast: CommandLine, server: str) -> None:
+    """Where the flags that are asked run nothing, that is said, and no backend is missing."""
+    result = fast.run(f"select --path @ -- {server}")
+
+    assert result.exit_code == 0
+    assert "No flag that was asked puts a backend to use on this server" in result.stdout
+
+
 def test_select_tells_what_is_not_checked(fast: CommandLine) -> None:
     """What nobody knows is told, with the way to say it."""
     result = fast.run("select --path @ --format markdown --fact device=cuda")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,12 +15,14 @@ from backend_caps import (
     Exact,
     Facts,
     HostSeqLens,
+    Phase,
     Registry,
     Role,
     RuleSet,
     ServerFlags,
     Source,
     configure,
+    discover,
 )
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.conformance.simulator import simulate
@@ -29,6 +32,8 @@ from backend_caps.resolution.errors import (
     PlanRefusedError,
     UnfitChoiceError,
 )
+from backend_caps.runtime import Engine, EngineOptions
+from backend_caps.runtime.model import random_llama
 from backend_caps.startup.configure import UnavailableDeviceError
 
 ROLES = frozenset(Role)
@@ -47,12 +52,14 @@ def _registry(capabilities: Capabilities) -> Registry:
     return Registry.of([_backend("acme", capabilities)])
 
 
-def _backend(name: str, capabilities: Capabilities) -> Backend:
+def _backend(
+    name: str, capabilities: Capabilities, *, implementation: str | None = None
+) -> Backend:
     return Backend(
         name=name,
         status=Status.OK,
         source=Source(distribution="acme-caps", version="1.0"),
-        declaration=Declaration(capabilities=capabilities),
+        declaration=Declaration(capabilities=capabilities, implementation=implementation),
     )
 
 
@@ -213,6 +220,22 @@ def test_configure_takes_a_stand_in_for_any_device() -> None:
         plan, _ = configure(FLAGS, pool_size=8, device="sim", registry=registry)
 
     assert plan.facts.device == "sim"
+
+
+def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None:
+    """The engine refuses no backend for the simulated device that `configure` let pass."""
+    random_llama(tmp_path, vocab_size=64, hidden_size=16)
+    padded = discover()["torch_padded"].declaration
+    assert padded is not None
+    on_cuda = padded.capabilities.model_copy(update={"devices": frozenset({"cuda"})})
+    own = _backend("acme", on_cuda, implementation=padded.implementation)
+    flags = ServerFlags(attention_backend="acme")
+
+    with simulate("eager"):
+        plan, _ = configure(flags, pool_size=8, device="sim", registry=Registry.of([own]))
+        engine = Engine(tmp_path, plan, "sim", options=EngineOptions(graph_batch_sizes=()))
+
+        assert engine.backends.names[Phase.DECODE].backend == "acme"
 
 
 def test_configure_chooses_where_the_flag_says_auto() -> None:
