@@ -23,6 +23,8 @@ LONGEST = 30
 """With more, lines of the template become longer than its own rules allow."""
 TESTS = "tests"
 """The folder of a plugin's tests."""
+_TEST = "test"
+"""How the names begin of which pytest collects the classes, written in capitals."""
 
 _SPELLING = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -79,6 +81,8 @@ class _Installed:
             return "as a server flag it leaves the choice to the engine"
         if name == TESTS:
             return "the folder of the plugin's tests has that name"
+        if name.startswith(_TEST):
+            return "its class would be called Test…, and pytest would take that for tests"
         if name in self.backends:
             return f"{self.backends[name]} declares a backend of that name"
         if name in sys.stdlib_module_names:

@@ -37,6 +37,8 @@ def write_project(texts: Mapping[str, str], folder: Path) -> None:
         PluginFolderError: the folder holds something, or cannot be written. Nothing that was
             there is changed.
     """
+    if folder.is_file():
+        raise _unfit(folder, "it is a file")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         held = sorted(entry.name for entry in folder.iterdir())

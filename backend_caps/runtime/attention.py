@@ -180,6 +180,12 @@ def _built(use: Use, site: BackendSite) -> AttentionBackend:
         raise _unusable(use, f"its constructor raised {type(error).__name__}: {error}") from error
 
 
+def _why_unread(use: Use) -> str:
+    if use.problem is None:
+        return "its declaration was not read"
+    return use.problem.message.removesuffix(".")
+
+
 def _unusable(use: Use, problem: str) -> ImplementationError:
     implementation = None if use.declaration is None else use.declaration.implementation
     return ImplementationError(backend=use.backend, implementation=implementation, problem=problem)
@@ -204,9 +210,10 @@ def load_implementation(use: Use) -> _Implementation:
         ImplementationError: it names none, or it cannot be imported.
     """
     declaration = use.declaration
-    if declaration is None or declaration.implementation is None:
-        problem = "was not read" if declaration is None else "names no implementation"
-        raise _unusable(use, f"its declaration {problem}")
+    if declaration is None:
+        raise _unusable(use, _why_unread(use))
+    if declaration.implementation is None:
+        raise _unusable(use, "its declaration names no implementation")
     module, _, name = declaration.implementation.partition(":")
     try:
         implementation: object = import_module(module)

@@ -281,6 +281,12 @@ def test_template_holds_nothing_but_the_project() -> None:
             f"the folder of the plugin's tests has that name; {FREE}. Write 'my_tests'.",
             id="folder of tests",
         ),
+        pytest.param(
+            "test_flash",
+            "its class would be called Test…, and pytest would take that for tests; "
+            f"{FREE}. Write 'my_test_flash'.",
+            id="taken for tests",
+        ),
     ],
 )
 def test_name_that_will_not_do_is_refused(name: str, problem: str, tmp_path: Path) -> None:
@@ -317,6 +323,16 @@ def test_folder_that_holds_something_is_left_alone(
 
 
 def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """A file of that name stands in the way, and the sentence says that it is one."""
+    (tmp_path / "file").write_text("mine")
+
+    result = _new_plugin(NAME, tmp_path / "file")
+
+    assert "cannot take a new plugin: it is a file; an empty folder" in result.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     """What the system says of a place is part of the sentence."""
     (tmp_path / "file").write_text("mine")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from backend_caps_torch_native import TorchNative, TorchPadded
 
-from backend_caps import Capabilities, Declaration, Phase, Role, Use
+from backend_caps import Capabilities, Declaration, Phase, Role, ServerFlags, Use, discover
 from backend_caps.runtime import ImplementationError, SharedUseError, UnservedPhaseError
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
@@ -148,6 +148,19 @@ def test_backends_refuse_one_whose_declaration_was_not_read() -> None:
         ImplementationError, match="'own' cannot be built: its declaration was not read;"
     ):
         _backends(use)
+
+
+def test_backends_say_why_a_declaration_was_not_read() -> None:
+    """A plugin that nobody installed is missing in so many words."""
+    flags = ServerFlags.from_argv(["--attention-backend", "nobodys"])
+    use, *_ = discover().uses(flags)
+
+    with pytest.raises(ImplementationError) as caught:
+        _backends(use)
+
+    assert caught.value.problem == (
+        "no installed plugin declares backend 'nobodys' (--attention-backend)"
+    )
 
 
 def test_implementation_may_be_an_attribute_of_a_class() -> None:
