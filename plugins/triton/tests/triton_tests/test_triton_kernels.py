@@ -11,6 +11,7 @@ from backend_caps_triton import TritonAttention
 from backend_caps_triton.attending import attend_kernel
 from backend_caps_triton.interpreting import interpreted
 from backend_caps_triton.ops import attend
+from backend_caps_triton.tiling import Tiling
 from torch import Tensor
 
 from backend_caps.conformance.scenes import (
@@ -46,6 +47,7 @@ def _fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("compute_capability", "heads", "head_size", "dtype", "tile", "has_mask"),
     [
         pytest.param(90, (32, 8), 128, torch.bfloat16, 1, False, id="decode"),
+        pytest.param(86, (8, 8), 128, torch.bfloat16, 64, False, id="prefill"),
         pytest.param(86, (8, 8), 256, torch.float16, 64, False, id="prefill with wide heads"),
         pytest.param(80, (32, 8), 80, torch.float32, 4, True, id="trees with odd heads"),
     ],
@@ -79,6 +81,15 @@ def test_plans_compile_for_gpus(num_requests: int, width: int, *, has_counts: bo
         launch_plan(num_requests, width, has_counts=has_counts)
 
     assert set(compiler.shared_bytes) == {"plan_kernel", "copy_slots_kernel"}
+
+
+def test_steps_are_by_the_widest_dtype() -> None:
+    """Shared memory holds keys and values as the cache has them, also where queries are less."""
+    cache = torch.empty(128, 8, 128)
+
+    tiling = Tiling.of(torch.empty(64, 8, 128, dtype=torch.bfloat16), cache, cache, 64)
+
+    assert tiling == Tiling.of(torch.empty(64, 8, 128), cache, cache, 64)
 
 
 def test_interpreting_leaves_the_library_as_it_was() -> None:
