@@ -46,6 +46,10 @@ def attend_compiled(
 ) -> Tensor:
     """Attend by a kernel, which is compiled at the first batch of its kind.
 
+    On one core that takes 3 to 5 seconds, and another 5 for the first of a process; later
+    processes find it on disk. A row that requests share is one kind. Rows of requests are one for
+    each N, a batch of a single row another; so they are with trees.
+
     q        [R, N, Hq, D], device
     keys     [R, K, Hk, D], device   in q's dtype, and numbers wherever the table points
     values   [R, K, Hk, Dv], device  the same
