@@ -318,13 +318,15 @@ class Engine:
 
         Raises:
             BackendSwapError: the engine cannot go on with them.
+            UnfitBackendError: one does not take the model, device or the engine's page size.
             ImplementationError: a backend cannot be built.
         """
         self._require_running()
         new = swapped(
             self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self.graphs.with_backend
         )
-        check_fit(new, self.model, self.streams, self._draft_config)
+        page_size = self.memory.page_size
+        check_fit(new, self.model, self.streams, self._draft_config, page_size)
         self.streams.synchronize()
         built = [own.built(new.uses) for own in self._all_backends]
         for own, made in zip(self._all_backends, built, strict=True):

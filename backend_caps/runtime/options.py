@@ -112,10 +112,12 @@ def check_flags(flags: ServerFlags) -> None:
         raise UnservedFlagsError(flags=unserved)
 
 
-_MISFITS = frozenset(
-    f"{fact.replace('_', '-')}-unsupported"
-    for fact in (*CHECKED_AGAINST.values(), "speculative_topk")
-)
+def _unsupported(fact: str) -> str:
+    """Return the code of a problem with a fact."""
+    return f"{fact.replace('_', '-')}-unsupported"
+
+
+_MISFITS = frozenset(map(_unsupported, (*CHECKED_AGAINST.values(), "speculative_topk")))
 
 
 _DRAFTING = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
@@ -126,19 +128,23 @@ def check_fit(
     model: LlamaModel,
     streams: DeviceStreams,
     draft: LlamaConfig | None = None,
+    page_size: int | None = None,
 ) -> None:
     """Refuse a plan whose backends do not take what the engine has found out.
 
-    A stand-in for a device is no device that a backend could know.
+    A stand-in for a device is no device that a backend could know. What is overridden is not
+    asked for.
 
     Args:
         plan: the engine's.
         model: the target.
         streams: the device's.
         draft: the shape of what drafts; None: the target's backends alone are asked.
+        page_size: of the KV cache; None: it will be the plan's.
 
     Raises:
         ContextTooLongError: the flags ask for more than the model was made for.
+        PageSizeError: no page size serves every backend.
         UnfitBackendError: a backend declares that it does not take the model, device or page size.
     """
     config, context = model.config, plan.flags.context_length
@@ -146,11 +152,13 @@ def check_fit(
         raise ContextTooLongError(
             context_length=context, max_position_embeddings=config.max_position_embeddings
         )
+    page_size = page_size_of(plan) if page_size is None else page_size
+    found = _found(model.dtype, streams, page_size)
     own = replace(plan, uses=tuple(use for use in plan.uses if use.role is Role.TARGET))
-    misfits = list(_misfits(own, config, model.dtype, streams))
+    misfits = list(_misfits(own, config, found))
     if draft is not None:
         own = replace(plan, uses=tuple(use for use in plan.uses if use.role in _DRAFTING))
-        misfits += _misfits(own, draft, model.dtype, streams)
+        misfits += _misfits(own, draft, found)
     misfits += _blind_in_mixed_steps(plan)
     if misfits:
         raise UnfitBackendError(problems=tuple(dict.fromkeys(misfits)))
@@ -178,19 +186,25 @@ def _blind_in_mixed_steps(plan: Plan) -> Iterator[str]:
             )
 
 
-def _misfits(
-    plan: Plan, config: LlamaConfig, dtype: torch.dtype, streams: DeviceStreams
-) -> Iterator[str]:
-    """Say what a plan's backends do not take of a model."""
-    found: dict[str, object] = {
+def _found(dtype: torch.dtype, streams: DeviceStreams, page_size: int) -> Mapping[str, object]:
+    """List what is the same for the target and for what drafts."""
+    return {
         "dtype": str(dtype),
-        "head_size": config.head_dim,
         "attention_arch": AttentionArch.MHA,  # a Llama's
+        "page_size": page_size,
         "device": None if streams.traits.is_stand_in else streams.device.type,
     }
-    facts = Facts.model_validate({**plan.facts.known(), **found})
+
+
+def _misfits(plan: Plan, config: LlamaConfig, found: Mapping[str, object]) -> Iterator[str]:
+    """Say what a plan's backends do not take of a model."""
+    facts = Facts.model_validate({**plan.facts.known(), **found, "head_size": config.head_dim})
     known = resolve(plan.uses, plan.flags, rules=plan.rules, facts=facts, policy=Policy.QUIET)
-    yield from (problem.message for problem in known.problems if problem.code in _MISFITS)
+    overridden = {
+        _unsupported(CHECKED_AGAINST[name]) for name, _ in plan.overrides if name in CHECKED_AGAINST
+    }
+    refused = _MISFITS - overridden
+    yield from (problem.message for problem in known.problems if problem.code in refused)
 
 
 def page_size_of(plan: Plan) -> int:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Capabilities, HostSeqLens, Phase, Role, Use, resolve
+from backend_caps import Capabilities, Exact, HostSeqLens, Phase, Role, Use, resolve
 from backend_caps.runtime import Engine, EngineOptions, Sampling
-from backend_caps.runtime.errors import BackendSwapError, ImplementationError
+from backend_caps.runtime.errors import BackendSwapError, ImplementationError, UnfitBackendError
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.model.drafts import first_layers
 from tests.runtime.engines import plan_of
@@ -45,6 +45,16 @@ def _uses(*arguments: str) -> tuple[Use, ...]:
 
 def _in(uses: Iterable[Use], role: Role) -> Sequence[Use]:
     return [use for use in uses if use.role is role]
+
+
+def _paged(uses: Iterable[Use], page_size: int) -> Sequence[Use]:
+    only = {"page_sizes": Exact(page_size)}
+    found = [(use, use.declaration) for use in uses if use.declaration is not None]
+    narrowed = [(use, own, own.capabilities.model_copy(update=only)) for use, own in found]
+    return [
+        replace(use, declaration=own.model_copy(update={"capabilities": paged}))
+        for use, own, paged in narrowed
+    ]
 
 
 def test_every_backend_that_runs_is_named(folders: tuple[Path, Path]) -> None:
@@ -146,6 +156,17 @@ def test_tree_is_not_handed_to_a_backend_of_chains(folders: tuple[Path, Path]) -
 
     with pytest.raises(BackendSwapError, match="--speculative-eagle-topk is 4"):
         engine.swap_backends(_uses(*NATIVE, *tree))
+
+
+def test_backend_of_other_pages_is_refused(folders: tuple[Path, Path]) -> None:
+    """The cache has its pages already, so a backend that takes others is not put in."""
+    plan = plan_of(*PADDED)
+    engine = Engine(folders[0], plan, "cpu", options=EAGER)
+
+    with pytest.raises(UnfitBackendError, match="takes page_size 64; here it is 1"):
+        engine.swap_backends(_paged(plan.uses, 64))
+
+    assert engine.plan is plan
 
 
 def test_use_that_the_plan_does_not_have_is_refused(folders: tuple[Path, Path]) -> None:

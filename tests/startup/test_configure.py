@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from backend_caps.resolution.errors import (
     PlanRefusedError,
     UnfitChoiceError,
 )
-from backend_caps.runtime import Engine, EngineOptions
+from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model import random_llama
 from backend_caps.startup.configure import UnavailableDeviceError
 
@@ -46,10 +47,19 @@ FLAGS = ServerFlags(
     speculative_eagle_topk=1,
     disable_piecewise_cuda_graph=True,
 )
+NAMED = ServerFlags(attention_backend="acme")
 
 
 def _registry(capabilities: Capabilities) -> Registry:
     return Registry.of([_backend("acme", capabilities)])
+
+
+def _padded(declared: Mapping[str, object]) -> Registry:
+    """Register `torch_padded` as `acme`, with other words in its declaration."""
+    own = discover()["torch_padded"].declaration
+    assert own is not None
+    capabilities = own.capabilities.model_copy(update=dict(declared))
+    return Registry.of([_backend("acme", capabilities, implementation=own.implementation)])
 
 
 def _backend(
@@ -225,17 +235,42 @@ def test_configure_takes_a_stand_in_for_any_device() -> None:
 def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None:
     """The engine refuses no backend for the simulated device that `configure` let pass."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
-    padded = discover()["torch_padded"].declaration
-    assert padded is not None
-    on_cuda = padded.capabilities.model_copy(update={"devices": frozenset({"cuda"})})
-    own = _backend("acme", on_cuda, implementation=padded.implementation)
-    flags = ServerFlags(attention_backend="acme")
+    registry = _padded({"devices": frozenset({"cuda"})})
 
     with simulate("eager"):
-        plan, _ = configure(flags, pool_size=8, device="sim", registry=Registry.of([own]))
+        plan, _ = configure(NAMED, pool_size=8, device="sim", registry=registry)
         engine = Engine(tmp_path, plan, "sim", options=EngineOptions(graph_batch_sizes=()))
 
         assert engine.backends.names[Phase.DECODE].backend == "acme"
+
+
+def test_engine_takes_an_overridden_page_size(tmp_path: Path) -> None:
+    """The engine refuses no page size that the operator has put in place of the declared one."""
+    random_llama(tmp_path, vocab_size=64, hidden_size=16)
+    plan, _ = configure(
+        NAMED.updated({"page_size": 16}),
+        pool_size=8,
+        device="cpu",
+        registry=_padded({"page_sizes": Exact(64)}),
+        unsafe_override=Capabilities(page_sizes=Exact(16)),
+    )
+
+    assert Engine(tmp_path, plan, "cpu").memory.page_size == 16
+
+
+def test_engine_refuses_a_page_size_that_a_fact_contradicts(tmp_path: Path) -> None:
+    """Where a fact speaks of other pages than the flags, backends are asked about the real ones."""
+    random_llama(tmp_path, vocab_size=64, hidden_size=16)
+    plan, _ = configure(
+        NAMED.updated({"page_size": 16}),
+        pool_size=8,
+        device="cpu",
+        registry=_padded({"page_sizes": Exact(64)}),
+        facts=Facts(page_size=64),
+    )
+
+    with pytest.raises(UnfitBackendError, match="takes page_size 64; here it is 16"):
+        Engine(tmp_path, plan, "cpu")
 
 
 def test_configure_chooses_where_the_flag_says_auto() -> None:
