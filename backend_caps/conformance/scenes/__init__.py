@@ -15,6 +15,7 @@ from backend_caps.conformance.scenes.making import (
     layer_of,
     padded,
     scene,
+    sharing,
 )
 from backend_caps.conformance.scenes.reference import reference_attention
 from backend_caps.conformance.scenes.scene import Pools, Scene, flat_mask
@@ -59,6 +60,7 @@ __all__ = [
     "random_tree",
     "reference_attention",
     "scene",
+    "sharing",
     "tree_scene",
     "visible_nodes",
     "with_mask",

@@ -117,6 +117,27 @@ def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
     )
 
 
+def sharing(real: Scene, num_tokens: int) -> Scene:
+    """Let every context begin with the first one's tokens, in the first one's slots.
+
+    Args:
+        real: a scene whose requests all have so many cached tokens.
+        num_tokens: how many are shared.
+    """
+    table = real.pools.req_to_token.clone()
+    rows = real.batch.req_pool_indices
+    table[rows, :num_tokens] = table[rows[0], :num_tokens]
+    keys, values = real.contexts[0]
+    contexts = [
+        (
+            torch.cat([keys[:num_tokens], own_keys[num_tokens:]]),
+            torch.cat([values[:num_tokens], own_values[num_tokens:]]),
+        )
+        for own_keys, own_values in real.contexts
+    ]
+    return replace(real, pools=replace(real.pools, req_to_token=table), contexts=contexts)
+
+
 def _batch(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
     prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
     lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
