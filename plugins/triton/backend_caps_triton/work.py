@@ -132,10 +132,16 @@ class WorkBuffers:
         is_ragged = batch.extend_seq_lens is not None
         tile = tile_of(num_requests, num_tokens)
         num_tiles = num_tiles_of(num_requests, num_tokens, tile, is_ragged=is_ragged)
+        num_items = self._cutting.num_shares + num_tiles
+        # Kernels would write behind tables that are too small, and nobody would say so.
+        is_within = num_requests <= len(self._slots) and num_items <= len(self._owners)
+        assert is_within, (
+            f"{num_requests} requests, {num_tokens} tokens: more than was allocated for"
+        )
         work = Work(
             slots=self._slots[:num_requests],
             requests=self._requests[:num_requests],
-            owners=self._owners[: self._cutting.num_shares + num_tiles],
+            owners=self._owners[:num_items],
             tile=tile,
             cutting=self._cutting,
             is_ragged=is_ragged,

@@ -94,6 +94,17 @@ def test_graphs_of_several_sizes_share_their_tables(graph_device: str) -> None:
         torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("max_bs", "max_num_tokens"), [(2, 9), (3, 2)])
+def test_batches_larger_than_was_said_are_refused(max_bs: int, max_num_tokens: int) -> None:
+    """More requests or tokens than tables were made for would be written behind their ends."""
+    batch = drawn(VERIFY, seed=1, num_requests=NUM_REQUESTS)
+    backend = TritonAttention(batch.pools)
+    backend.init_cuda_graph_state(max_bs, max_num_tokens)
+
+    with pytest.raises(AssertionError, match="3 requests, 9 tokens: more than was allocated for"):
+        backend.init_forward_metadata_out_graph(batch.batch)
+
+
 def test_what_is_declared_is_what_is_tried() -> None:
     """The declaration promises what the tests above hold."""
     declared = TRITON.capabilities
