@@ -83,6 +83,7 @@ soak: $(VENV)/developing
 
 # On a machine with a CUDA device, under a torch that was built for it.
 gpu: $(VENV)/developing $(WHEELS)
+	$(PIP) install --editable 'plugins/flashinfer[cuda]'
 	$(BIN)/python -m pytest -n 0 -k cuda tests/relay tests/runtime plugins
 	TORCH_CUDA_SANITIZER=1 $(BIN)/python -m pytest -n 0 -k cuda tests/runtime/test_parity.py
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
