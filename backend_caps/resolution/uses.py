@@ -227,7 +227,8 @@ def _expanded(
         return
     if name in via:
         raise CompositeCycleError(cycle=(*via[via.index(name) :], name))
-    backend = backends.get(name)
+    # A flag's word, which no composite can ask with.
+    backend = None if via and name == AUTO else backends.get(name)
     if backend is None or (backend.engine_class is not None and not via):
         yield _missing(slot, name, backends, via)
         return
@@ -312,7 +313,7 @@ def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
 
 def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[str, ...]) -> Use:
     backends = named_by_flags(known)
-    if name == AUTO and not _has_engine(known):
+    if name == AUTO and not via and not _has_engine(known):
         return replace(_use(slot, name, via, declaration=None), problem=_undecided(slot))
     meant = None if name in _engines_own() else nearest(name, list(backends))
     if meant is not None:

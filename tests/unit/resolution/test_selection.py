@@ -364,6 +364,7 @@ def test_priority_of_a_composite(own: Capabilities, priority: int) -> None:
     [
         pytest.param([Part("a")], [_fits("a", devices={"cuda"})], ["device-unsupported"], id="fit"),
         pytest.param([Part("gone")], [], ["backend-missing"], id="a part that is not installed"),
+        pytest.param([Part("auto")], [], ["backend-missing"], id="a part by a flag's word"),
         pytest.param(
             [Part("a")], [broken("a", Status.BROKEN)], ["composite-unusable"], id="a broken part"
         ),
