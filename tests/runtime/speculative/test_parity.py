@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model.drafts import first_layers
 from backend_caps.runtime.options import EngineOptions
@@ -55,6 +56,21 @@ def test_bounds_that_are_just_reached_cut_nothing_off(
     assert tokens == target.tokens
 
 
+def test_flex_attention_drafts_and_verifies_trees(targets: Targets, device: torch.device) -> None:
+    """Trees of this plugin give transformers' tokens; uncompiled, for that takes a minute here."""
+    way = Way(algorithm=Algorithm.STANDALONE, topk=2, num_steps=2, page_size=4)
+    target, draft = targets.heedful, targets.heedful.drafts[Algorithm.STANDALONE]
+    plan = _plan_with("flex_attention", way)
+
+    with (
+        torch.compiler.set_stance("force_eager"),
+        Engine(target.folder, plan, device, draft_model_path=draft) as engine,
+    ):
+        tokens = run(engine, target.jobs[:10])
+
+    assert (tokens, leaks(engine)) == (target.tokens[:10], (0, 0))
+
+
 @pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("mirror", Mirror)
 @pytest.mark.parametrize("overlapped", OVERLAPPED)
@@ -67,3 +83,11 @@ def test_ways_of_the_grid_relay_what_they_say(
     engine = make_engine(targets, way)
 
     assert engine.relay.host_seq_lens is way.relays
+
+
+def _plan_with(backend: str, way: Way) -> Plan:
+    """Resolve what a way's flags ask, of another backend."""
+    arguments = [backend if word == "torch_padded" else word for word in way.arguments]
+    registry, flags = discover(), ServerFlags.from_argv(arguments)
+    rules = registry.rules("sglang-0.5.23")
+    return resolve(registry.uses(flags), flags, rules=rules, policy="quiet")
