@@ -145,6 +145,13 @@ def test_new_plugin_is_clean_under_mypy(project: Path) -> None:
             id="declares less than it reads",
         ),
         pytest.param(
+            "acme_attention_caps.py",
+            "graph_replay=frozenset()",
+            "graph_replay=frozenset(__import__('backend_caps').BatchKind)",
+            "test_later_batch_is_served_as_well",
+            id="declares a replay of host values",
+        ),
+        pytest.param(
             "acme_attention/backend.py",
             "        return output.flatten(1)",
             "        return output.flatten(1) + 0 * batch.seq_lens.max().item()",

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backend_caps import HostSeqLens
+from backend_caps import UNDECLARED, BatchKind, HostSeqLens
 from backend_caps.conformance.scenes import (
     DECODE,
     PREFILL,
@@ -48,6 +48,11 @@ every_batch = pytest.mark.parametrize(
         pytest.param(VERIFY, True, id="verify"),
     ],
 )
+SUCCESSIONS: dict[BatchKind, tuple[Requests, Requests]] = {
+    BatchKind.SINGLE_TOKEN_DECODE: (DECODE, ((20, 1), (1, 1), (3, 1))),
+    BatchKind.UNIFORM_BATCH: (VERIFY, ((20, 3), (1, 3), (3, 3))),
+    BatchKind.MIXED_BATCH: (((4, 3), (0, 4), (9, 1)), ((11, 1), (0, 6), (20, 1))),
+}
 
 
 @every_batch
@@ -154,12 +159,89 @@ def test_forward_does_not_wait(requests: Requests, schedule: str, *, uniform: bo
     assert_close(found, reference_attention(batch))
 
 
+@pytest.mark.parametrize("kind", BatchKind, ids=lambda kind: kind.value)
+def test_later_batch_is_served_as_well(kind: BatchKind) -> None:
+    """A backend serves another batch after its first, by a graph where `graph_replay` says so."""
+    declared = DECLARATION.capabilities.graph_replay
+    is_uniform = kind is not BatchKind.MIXED_BATCH
+    first, later = (
+        as_declared(scene(requests, uniform=is_uniform, setting=Setting(seed=seed)))
+        for seed, requests in enumerate(SUCCESSIONS[kind])
+    )
+
+    with simulate("lazy"):
+        serve = replay if declared is not UNDECLARED and kind in declared else serve_eagerly
+        output = serve(first.on("sim"), later.on("sim")).cpu()
+
+    assert_close(output, reference_attention(later))
+
+
+def serve_eagerly(first: Scene, later: Scene) -> Tensor:
+    """Run one batch after the other in the same memory; return the later one's output."""
+    backend = MyAttentionBackend(first.pools)
+    backend.init_forward_metadata(first.batch)
+    first.forward(backend)
+    batch = load(first, later)
+    backend.init_forward_metadata(batch.batch)
+    return batch.forward(backend)
+
+
+def replay(first: Scene, later: Scene) -> Tensor:
+    """Capture one batch's forward as an engine does; return what a replay gives for the other."""
+    backend = MyAttentionBackend(first.pools)
+    backend.init_cuda_graph_state(len(first.counts), len(first.q))
+    backend.init_forward_metadata(first.batch)
+    first.forward(backend)
+    backend.init_forward_metadata_out_graph(first.batch)
+    device = torch.get_device_module("sim")
+    recording = device.CUDAGraph()
+    with device.graph(recording):
+        backend.init_forward_metadata_in_graph(first.batch)
+        output = first.forward(backend)
+    backend.init_forward_metadata_out_graph(load(first, later).batch)
+    recording.replay()
+    return output
+
+
+def load(first: Scene, later: Scene) -> Scene:
+    """Copy a batch over another, as a graph needs it: in place, but for what the host knows."""
+    for static, fresh in zip(tensors(first), tensors(later), strict=True):
+        static.copy_(fresh)
+    return replace(
+        first,
+        batch=replace(
+            first.batch,
+            seq_lens_cpu=later.batch.seq_lens_cpu,
+            seq_lens_sum=later.batch.seq_lens_sum,
+            seq_lens_cpu_upper_bound=later.batch.seq_lens_cpu_upper_bound,
+            extend_seq_lens_cpu=later.batch.extend_seq_lens_cpu,
+            extend_prefix_lens_cpu=later.batch.extend_prefix_lens_cpu,
+        ),
+    )
+
+
+def tensors(held: Scene) -> list[Tensor]:
+    """List what a batch and its pools have on the device."""
+    batch, pools = held.batch, held.pools
+    placed = (batch.req_pool_indices, batch.seq_lens, batch.out_cache_loc, batch.positions)
+    extends = (batch.extend_seq_lens, batch.extend_prefix_lens)
+    own = (held.q, held.k, held.v, pools.req_to_token, pools.keys, pools.values)
+    return [*placed, *own, *(extend for extend in extends if extend is not None)]
+
+
 def as_declared(batch: Scene) -> Scene:
-    """Take from a batch the host lengths that the backend does not declare to read."""
-    if DECLARATION.capabilities.host_seq_lens is HostSeqLens.EXACT:
+    """Leave to a batch the host lengths that the backend declares to read, and no others.
+
+    Bounds are two tokens too long, where the page table has room.
+    """
+    declared = DECLARATION.capabilities.host_seq_lens
+    if declared is HostSeqLens.EXACT:
         return batch
+    longest = batch.pools.req_to_token.shape[1]
+    bounds = (batch.batch.seq_lens + 2).clamp(max=longest)
     lean = replace(
         batch.batch,
+        seq_lens_cpu_upper_bound=bounds if declared is HostSeqLens.UPPER_BOUND else None,
         seq_lens_cpu=None,
         seq_lens_sum=None,
         extend_seq_lens_cpu=None,
