@@ -51,7 +51,7 @@ class Claim:
         return replace(self, status=Status.BROKEN, problems=(problem, *self.problems))
 
     def __str__(self) -> str:
-        kind = "backend" if self.is_backend else "rules"
+        kind = "backend" if self.is_backend else "rules" if self.group == RULES else "entry"
         return f"{kind} {self.name!r} of {self.owner} ({self.value})"
 
 

@@ -120,6 +120,18 @@ def test_scan_marks_an_entry_that_names_no_object_broken(site: Site) -> None:
     )
 
 
+def test_scan_takes_a_misspelled_group_for_nothing_else(site: Site) -> None:
+    """An entry in a group that nobody reads is called neither a backend nor rules."""
+    site.install(entry_points="[backend_caps.backend]\nfa3 = acme_caps:DECLARATION\n")
+
+    (problem,) = site.claim().problems
+
+    assert problem.message.startswith(
+        "entry 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION) stands in the group "
+        "'backend_caps.backend', which backend-caps "
+    )
+
+
 def test_scan_tells_a_group_of_a_later_api(site: Site) -> None:
     """An entry for a later backend-caps is broken here, and says what would read it."""
     site.install(
