@@ -74,18 +74,18 @@ def buckets_of(
 ) -> Mapping[Phase, Sequence[Bucket]]:
     """List the sizes of batch that the options name, up to the largest that can be.
 
-    They are those of full graphs. An engine that speculates verifies instead of decoding, and has
-    none of prompts: a draft head wants the hidden state of each of their tokens, and a full graph
-    keeps the last ones.
+    They are those of full graphs, also where `choose_graphs` finds something else that keeps a
+    phase from them: its sizes are named all the same.
     """
     most, sizes = options.max_running_requests, options.graph_batch_sizes
     batch_sizes = (*(size for size in sizes if size < most), most) if sizes else ()
-    if speculation is not None:
-        return {Phase.VERIFY: uniform_buckets(batch_sizes, speculation.num_draft_tokens)}
-    return {
+    plain = {
         Phase.DECODE: uniform_buckets(batch_sizes),
         Phase.PREFILL: mixed_buckets(most, options.graph_token_counts),
     }
+    if speculation is None:
+        return plain
+    return {**plain, Phase.VERIFY: uniform_buckets(batch_sizes, speculation.num_draft_tokens)}
 
 
 KV_CACHE_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(

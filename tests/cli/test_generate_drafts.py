@@ -125,6 +125,17 @@ def test_generate_says_why_speculating_steps_are_eager(line: CommandLine) -> Non
     assert "with speculation the verify alone is captured whole" in because["prefill"]
 
 
+def test_generate_blames_no_sizes_that_are_named(line: CommandLine) -> None:
+    """Where speculation alone keeps prompts from full graphs, no option is said to be missing."""
+    options = "--prompts 1 --device sim --graph-token-counts 16"
+
+    phases = _document(line, options, f"{PADDED} {NGRAM}").graphs.phases
+
+    refused = {own.phase: own.refused.get("full") for own in phases}
+    speculation = ["with speculation the verify alone is captured whole"]
+    assert refused == {"prefill": speculation, "decode": speculation, "verify": None}
+
+
 def test_generate_needs_no_draft_model_for_n_grams(
     line: CommandLine, drafted: tuple[Path, Path]
 ) -> None:

@@ -187,15 +187,17 @@ def test_rows_have_room_for_what_steps_write_behind_contexts(models: Models) -> 
         pytest.param(2, BatchKind.UNIFORM_BATCH, 8, id="tree"),
     ],
 )
-def test_graphs_of_a_speculating_engine_are_of_verifies(
+def test_sizes_of_a_speculating_engine_are_of_verifies_too(
     topk: int, kind: BatchKind, num_tokens: int
 ) -> None:
-    """Each request brings a tree; decode has no other forward, and prompts run eagerly."""
+    """Each request of a verify brings a tree; the sizes of other phases are those named."""
     settings = _settings(_plan("EAGLE", "--speculative-eagle-topk", str(topk)))
     options = EngineOptions(graph_batch_sizes=(1, 2, 8), max_running_requests=4)
 
     buckets = buckets_of(options, settings)
 
-    assert set(buckets) == {Phase.VERIFY}
+    assert {phase: own for phase, own in buckets.items() if phase is not Phase.VERIFY} == (
+        buckets_of(options)
+    )
     sizes = [(own.kind, own.batch_size, own.num_tokens) for own in buckets[Phase.VERIFY]]
     assert sizes == [(kind, count, count * num_tokens) for count in (1, 2, 4)]
