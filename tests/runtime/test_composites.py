@@ -17,6 +17,8 @@ from tests.runtime.engines import PLAIN_LOOP, leaks, run
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.oracle import Oracle
 
+pytestmark = pytest.mark.no_cover  # run by other tests too
+
 LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 SPECULATION = (
     *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"),

@@ -37,7 +37,8 @@ from backend_caps.conformance.scenes import (
 from backend_caps.conformance.simulator import simulate
 from tests.upstream import flashinfer_wheel as wheel
 
-pytestmark = pytest.mark.upstream
+# Run by other tests too, and faster untraced.
+pytestmark = [pytest.mark.upstream, pytest.mark.no_cover]
 
 CALLS = [
     pytest.param(MakeDecodeWrapper.__call__, wheel.DECODE, "__init__", id="decode"),

@@ -12,6 +12,9 @@ from tests.runtime.engines import run
 from tests.runtime.speculative.oracle import CONTEXT_LEN, Targets
 
 
+pytestmark = pytest.mark.no_cover  # run by other tests too
+
+
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     """Install the composites once."""
