@@ -11,7 +11,6 @@ from tests.runtime.composites import install, plan_of
 from tests.runtime.engines import run
 from tests.runtime.speculative.oracle import CONTEXT_LEN, Targets
 
-
 pytestmark = pytest.mark.no_cover  # run by other tests too
 
 
