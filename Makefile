@@ -77,9 +77,11 @@ races: $(VENV)/developing
 	$(BIN)/python -m tests.races.search $(RACES)
 
 # `make soak SOAK="--minutes 60" GRID="--seed 1"`; both say what else can be given.
+# Behind them, what Triton's interpreter takes long for.
 soak: $(VENV)/developing
 	$(BIN)/python -m tests.races.soak $(SOAK)
 	$(BIN)/python -m tests.runtime.speculative.grid_soak $(GRID)
+	$(BIN)/python -m pytest --numprocesses 2 -m soak tests/runtime plugins
 
 # On a machine with a CUDA device, under a torch that was built for it.
 gpu: $(VENV)/developing $(WHEELS)

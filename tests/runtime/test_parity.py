@@ -120,17 +120,20 @@ def test_backends_give_the_tokens_of_transformers(
     assert (tokens, leaks(engine)) == (oracle.tokens[:100], (0, 0))
 
 
+@pytest.mark.parametrize(
+    "num_jobs", [3, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])]
+)
 def test_interpreted_kernels_give_the_tokens_of_transformers(
-    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch, num_jobs: int
 ) -> None:
-    """So does `triton` on the host, for a few prompts: its interpreter takes seconds for each."""
+    """So does `triton` on the host, whose interpreter takes seconds for each prompt."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     plan = _on_the_host(plan_of("--attention-backend", "triton", "--page-size", "16"))
 
     with Engine(oracle.folder, plan, "cpu") as engine:
-        tokens = run(engine, oracle.jobs[:3])
+        tokens = run(engine, oracle.jobs[:num_jobs])
 
-    assert (tokens, leaks(engine)) == (oracle.tokens[:3], (0, 0))
+    assert (tokens, leaks(engine)) == (oracle.tokens[:num_jobs], (0, 0))
 
 
 def test_bfloat16_tokens_are_the_same_in_both_loops(oracle: Oracle, device: torch.device) -> None:

@@ -12,8 +12,14 @@ from backend_caps.protocols import ForwardBatch
 
 from .graphs import DECODE, NUM_REQUESTS, TREES, VERIFY, Captured, drawn, running_on
 
-NUM_REPLAYS = {"sim": 6, "cuda": 500}
-"""On the simulated device each kernel is interpreted."""
+NUM_REPLAYS = 500
+a_few_or_all = pytest.mark.parametrize(
+    "num_interpreted",
+    [
+        6,
+        pytest.param(NUM_REPLAYS, marks=[pytest.mark.soak, pytest.mark.timeout(7200)]),
+    ],
+)
 every_kind = pytest.mark.parametrize(
     "num_tokens",
     [
@@ -34,9 +40,13 @@ def graph_device(request: pytest.FixtureRequest) -> str:
 
 
 @every_kind
-def test_replays_equal_eager_forwards(graph_device: str, num_tokens: int) -> None:
+@a_few_or_all
+def test_replays_equal_eager_forwards(
+    graph_device: str, num_tokens: int, num_interpreted: int
+) -> None:
     """One capture serves batches of other lengths, sizes, page tables and contents."""
-    batches = [drawn(num_tokens, seed) for seed in range(NUM_REPLAYS[graph_device])]
+    num_replays = NUM_REPLAYS if graph_device == "cuda" else num_interpreted
+    batches = [drawn(num_tokens, seed) for seed in range(num_replays)]
 
     with running_on(graph_device):
         captured = _captured(TritonAttention, num_tokens, graph_device)
