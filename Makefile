@@ -6,7 +6,7 @@ PYTHON ?= $(firstword $(foreach python,python3 python3.11 python3.12 python3.13 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-SOURCES := backend_caps plugins tests benchmarks docs
+SOURCES := backend_caps plugins tests benchmarks docs conftest.py
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \

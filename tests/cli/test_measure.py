@@ -151,7 +151,7 @@ def test_measure_shows_the_explanation_first(line: CommandLine) -> None:
     [
         pytest.param(
             "--attention-backend fa3 --speculative-algorithm EAGLE3",
-            "backend 'fa3' cannot be built: its declaration was not read",
+            "backend 'fa3' cannot be built: no installed plugin declares backend 'fa3'",
             id="a backend that is not installed",
         ),
         pytest.param(
