@@ -148,6 +148,15 @@ def test_levels_with_one_reason_are_told_together() -> None:
     assert f"not run with none and upper_bound: {reason}" in lines
 
 
+def test_pool_is_not_told_of_where_no_length_crosses() -> None:
+    """How large the pool is matters to its column alone, which opting out keeps on the device."""
+    planned = NONE.model_copy(update={"is_planned": True})
+
+    lines = _lines(_with(levels=[planned], left_out=[]))
+
+    assert [line for line in lines if "request pool" in line] == []
+
+
 def test_times_are_a_table_at_the_end() -> None:
     """What a GPU measured is shown with its name; what it did not measure is a dash."""
     text = markdown(measured_view(_with(times=[TIME]), PLAN))
