@@ -30,10 +30,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     In processes of pytest-xdist two coverages run, one on top of the other, and pytest-cov 7.1
     stops the upper one alone. Inside of what it does, the trace is taken away whole.
     """
+    if item.get_closest_marker("no_cover") is None:
+        return (yield)
     trace = sys.gettrace()
-    if item.get_closest_marker("no_cover"):
-        sys.settrace(None)
+    sys.settrace(None)
     try:
-        yield
+        return (yield)
     finally:
         sys.settrace(trace)
