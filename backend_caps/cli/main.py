@@ -26,6 +26,7 @@ from backend_caps.resolution.errors import (
     UnknownBackendError,
     UnknownFlagError,
     leaves_of,
+    nearest,
 )
 
 REFUSED = 1
@@ -45,6 +46,8 @@ _USAGE_ERRORS = (
     UnknownBackendError,
     UnknownFlagError,
 )
+_NEAR = 0.6
+"""How much of a command's name has to be right for it to be meant."""
 
 
 class Commands(click.Group):
@@ -58,6 +61,18 @@ class Commands(click.Group):
         """Find a command by its name."""
         later = _LATER.get(cmd_name)
         return super().get_command(ctx, cmd_name) if later is None else later()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is named first; of an unknown one, say what was probably meant."""
+        name = args[0]
+        if not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            known = self.list_commands(ctx)
+            meant = nearest(name, known, cutoff=_NEAR)
+            remedy = f"Did you mean {meant!r}?" if meant else f"There are: {', '.join(known)}."
+            ctx.fail(f"No such command {name!r}. {remedy}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; say an error in its own words, each fault on a line."""

@@ -82,6 +82,30 @@ from tests.cli.conftest import CommandLine
             "Correct the file or its path.",
             id="flags file that is not there",
         ),
+        pytest.param(
+            "new-plugn acme",
+            2,
+            "Error: No such command 'new-plugn'. Did you mean 'new-plugin'?",
+            id="misspelled command that is loaded late",
+        ),
+        pytest.param(
+            "repor",
+            2,
+            "Error: No such command 'repor'. Did you mean 'report'?",
+            id="misspelled command",
+        ),
+        pytest.param(
+            "resolve --polcy strict",
+            2,
+            "Error: No such option '--polcy'. Server flags go after --. Did you mean '--policy'?",
+            id="misspelled option",
+        ),
+        pytest.param(
+            "new-plugin acme --int folder",
+            2,
+            "Error: No such option '--int'. Did you mean '--into'?",
+            id="misspelled option of a command without server flags",
+        ),
     ],
 )
 def test_error_is_said_and_counted(acme: CommandLine, line: str, status: int, message: str) -> None:
@@ -91,6 +115,16 @@ def test_error_is_said_and_counted(acme: CommandLine, line: str, status: int, me
     assert result.stderr.splitlines()[-1] == message.replace("@/", f"{acme.root}/")
     assert result.exit_code == status
     assert result.stdout == ""
+
+
+def test_unknown_command_lists_those_there_are(acme: CommandLine) -> None:
+    """A name that is near to none is answered with all of them."""
+    result = acme.run("frobnicate")
+
+    told = result.stderr.splitlines()[-1]
+    assert result.exit_code == 2
+    assert told.startswith("Error: No such command 'frobnicate'. There are: ")
+    assert "generate, lock, new-plugin, relay, report" in told
 
 
 def test_every_fault_is_said(acme: CommandLine) -> None:
