@@ -7,7 +7,7 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -112,9 +112,9 @@ class _Implementation(Protocol):
 class BuiltBackends:
     """The backends of some uses; one that serves several phases is there once."""
 
-    names: Mapping[Phase, Use]
+    names: Mapping[Phase, Use] = field(default_factory=dict)
     """Whose uses they are."""
-    backends: Mapping[Phase, AttentionBackend]
+    backends: Mapping[Phase, AttentionBackend] = field(default_factory=dict)
 
 
 class PhaseBackends:
@@ -136,6 +136,7 @@ class PhaseBackends:
     def __init__(self, uses: Iterable[Use], role: Role, site: BackendSite) -> None:
         self.role = role
         self._site = site
+        self._of_phase = BuiltBackends()
         self._of_phase = self.built(uses)
 
     @property
@@ -156,16 +157,25 @@ class PhaseBackends:
         return backend
 
     def built(self, uses: Iterable[Use]) -> BuiltBackends:
-        """Build the backends of other uses, for `put`.
+        """Build the backends of other uses, for `put`; those that run already are kept.
 
         Raises:
             SharedUseError, ImplementationError: as above.
         """
         names = _by_phase(uses, self.role)
         of_backend = {use.backend: use for use in names.values()}
-        made = {name: _built(use, self._site) for name, use in of_backend.items()}
+        made = {
+            name: self._kept(use) or _built(use, self._site) for name, use in of_backend.items()
+        }
         backends = {phase: made[use.backend] for phase, use in names.items()}
         return BuiltBackends(names=names, backends=backends)
+
+    def _kept(self, use: Use) -> AttentionBackend | None:
+        """Return the backend that runs by this name and declaration; None where there is none."""
+        for phase, own in self.names.items():
+            if (own.backend, own.declaration) == (use.backend, use.declaration):
+                return self._of_phase.backends[phase]
+        return None
 
     def put(self, built: BuiltBackends) -> None:
         """Put others in the place of these. No forward is under way: its metadata is theirs."""

@@ -19,7 +19,7 @@ from backend_caps.runtime.assembly import assemble
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
-from backend_caps.runtime.graphs import CaptureObserver
+from backend_caps.runtime.graphs import CaptureObserver, after_swap
 from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
 from backend_caps.runtime.pipeline import (
     ChunkLimits,
@@ -309,7 +309,8 @@ class Engine:
 
         The plan is resolved anew. Where it asks for more than the engine was made with, nothing
         is changed. Where it asks for less, the relay goes on supplying what it was made for
-        (`relay.host_seq_lens`): a new engine is what saves that. Requests keep their places.
+        (`relay.host_seq_lens`): a new engine is what saves that. Requests keep their places, and a
+        backend that stays is not made anew.
 
         Sync: the device.
 
@@ -332,7 +333,7 @@ class Engine:
         for own, made in zip(self._all_backends, built, strict=True):
             own.put(made)
         self.streams.synchronize()
-        self.plan = new
+        self.plan, self.graph_choices = new, after_swap(self.graph_choices, new)
         return new
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:

@@ -8,9 +8,11 @@ supplies.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.resolution.choice import Choice
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import Use
@@ -21,6 +23,8 @@ def swapped(
     plan: Plan, swaps: Iterable[Use], *, supplied: HostSeqLens, captured: Collection[Phase]
 ) -> Plan:
     """Resolve a plan with other backends in the places of its own.
+
+    A choice for a flag that says `auto` is kept while a use by it is left.
 
     Args:
         plan: the engine's.
@@ -47,10 +51,17 @@ def swapped(
         facts=plan.facts,
         policy=Policy.QUIET,
         unsafe_override=plan.unsafe_override,
+        choices=_left(plan, {*kept, *wanted.values()}),
     )
     if reasons := tuple(_reasons(plan, new, wanted.values(), supplied, captured)):
         raise BackendSwapError(reasons=reasons)
     return new
+
+
+def _left(plan: Plan, uses: AbstractSet[Use]) -> tuple[Choice, ...]:
+    """List a plan's choices of which a use is among these."""
+    flags = {use.slot for use in plan.uses if use in uses}
+    return tuple(choice for choice in plan.choices if choice.flag in flags)
 
 
 def _reasons(

@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Capabilities, Exact, HostSeqLens, Phase, Role, Use, resolve
+from backend_caps import (
+    Capabilities,
+    Exact,
+    Facts,
+    HostSeqLens,
+    Phase,
+    Role,
+    ServerFlags,
+    Use,
+    discover,
+    resolve,
+)
+from backend_caps.resolution.selection import plan_for
 from backend_caps.runtime import Engine, EngineOptions, Sampling
 from backend_caps.runtime.errors import BackendSwapError, ImplementationError, UnfitBackendError
 from backend_caps.runtime.model import random_llama
@@ -204,3 +216,49 @@ def test_swap_that_cannot_be_built_changes_nothing(folders: tuple[Path, Path]) -
         engine.swap_backends([*_in(_uses(*PADDED), Role.TARGET), *hollow])
 
     assert {use.backend for use in engine.spec_v2_attn_backends} == {"torch_native"}
+
+
+def test_swap_keeps_the_backends_that_stay(folders: tuple[Path, Path]) -> None:
+    """A backend that nobody swaps is the same object behind a swap, with all that it holds."""
+    engine = Engine(folders[0], plan_of(*NATIVE), "cpu", options=EAGER)
+    before = engine.backends.of(Phase.DECODE)
+    prefill = [use for use in plan_of(*PADDED).uses if use.phase is Phase.PREFILL]
+
+    engine.swap_backends(prefill)
+
+    assert engine.backends.of(Phase.DECODE) is before
+    assert engine.backends.of(Phase.PREFILL) is not before
+
+
+def test_swap_makes_a_backend_anew_that_declares_otherwise(folders: tuple[Path, Path]) -> None:
+    """A backend of the same name with another declaration is another one."""
+    plan = plan_of(*NATIVE)
+    engine = Engine(folders[0], plan, "cpu", options=EAGER)
+    before = engine.backends.of(Phase.DECODE)
+
+    engine.swap_backends(_paged(plan.uses, 1))
+
+    assert engine.backends.of(Phase.DECODE) is not before
+
+
+@pytest.mark.parametrize(
+    ("swapped", "left"),
+    [
+        pytest.param((), ("prefill", "decode"), id="none"),
+        pytest.param((Phase.PREFILL,), ("decode",), id="one"),
+        pytest.param((Phase.PREFILL, Phase.DECODE), (), id="both"),
+    ],
+)
+def test_swap_keeps_the_choices_that_hold(
+    folders: tuple[Path, Path], swapped: tuple[Phase, ...], left: tuple[str, ...]
+) -> None:
+    """What auto chose stays in the plan while what it chose runs."""
+    auto = [f"--{phase}-attention-backend=auto" for phase in ("prefill", "decode")]
+    flags = ServerFlags.from_argv(auto)
+    plan = plan_for(discover(), flags, facts=Facts(device="cpu"), policy="quiet")
+    engine = Engine(folders[0], plan, "cpu", options=EAGER)
+    others = [use for use in plan_of(*PADDED).uses if use.phase in swapped]
+
+    new = engine.swap_backends(others)
+
+    assert [own.flag for own in new.choices] == [f"--{own}-attention-backend" for own in left]

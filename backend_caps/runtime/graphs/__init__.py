@@ -4,7 +4,13 @@ from backend_caps.runtime.graphs.buckets import Bucket, mixed_buckets, uniform_b
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
-from backend_caps.runtime.graphs.choice import KIND_OF_PHASE, GraphChoice, Obstacle, choose_graphs
+from backend_caps.runtime.graphs.choice import (
+    KIND_OF_PHASE,
+    GraphChoice,
+    Obstacle,
+    after_swap,
+    choose_graphs,
+)
 from backend_caps.runtime.graphs.errors import GraphBucketError
 from backend_caps.runtime.graphs.modes import COMBINATIONS, GraphMode, GraphRequest, Requested
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
@@ -33,6 +39,7 @@ __all__ = [
     "Pieces",
     "Replayed",
     "Requested",
+    "after_swap",
     "capture_graphs",
     "choose_graphs",
     "mixed_buckets",

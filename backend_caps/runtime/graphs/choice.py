@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 
@@ -37,6 +37,8 @@ class Obstacle(Enum):
     """Batches are cut in halves, which run eagerly."""
     SIZES = "sizes"
     """Nobody named sizes of it to capture."""
+    SWAPPED = "swapped"
+    """The backend came into an engine that runs, behind the captures."""
 
     @property
     def reason(self) -> str:
@@ -50,6 +52,7 @@ _REASONS = {
     Obstacle.SPECULATION: "with speculation the verify alone is captured whole",
     Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves",
     Obstacle.SIZES: "no sizes of it are named",
+    Obstacle.SWAPPED: "its backend was swapped in after the captures",
 }
 _SUPPORTED = {
     GraphMode.FULL: "its backend declares it in graph_replay",
@@ -122,6 +125,35 @@ def choose_graphs(
     )
 
 
+def after_swap(choices: Iterable[GraphChoice], plan: Plan) -> tuple[GraphChoice, ...]:
+    """Say again how batches run, where other backends are in the place of some.
+
+    Nothing is captured anew, and whoever is in a full graph is not swapped: each kind of batch goes
+    on in the mode that it had. What stands in the way of the others may be something else now.
+
+    Args:
+        choices: what was decided when the engine was made, or said after a swap.
+        plan: with the other backends.
+    """
+    return tuple(
+        own if own.effective is GraphMode.FULL else replace(own, obstacles=_behind(own, plan))
+        for own in choices
+    )
+
+
+def _behind(choice: GraphChoice, plan: Plan) -> Mapping[GraphMode, tuple[Obstacle, ...]]:
+    """List what keeps a kind of batch without a full graph from each mode."""
+    declares = choice.kind in _replayed(plan, choice.phase)
+    before = {*choice.obstacles[GraphMode.FULL]}
+    stands = before - {Obstacle.BACKEND, Obstacle.SWAPPED}
+    if not declares:
+        stands.add(Obstacle.BACKEND)
+    elif before - stands:
+        stands.add(Obstacle.SWAPPED)
+    full = tuple(own for own in Obstacle if own in stands)
+    return {**choice.obstacles, GraphMode.FULL: full}
+
+
 def _choice(
     plan: Plan,
     traits: DeviceTraits,
@@ -154,12 +186,10 @@ def _against_full(
     plan: Plan, traits: DeviceTraits, phase: Phase, kind: BatchKind, *, has_sizes: bool
 ) -> tuple[Obstacle, ...]:
     """List what keeps a kind of batch from one graph."""
-    replayed = plan["graph_replay", phase].value
-    assert isinstance(replayed, frozenset), "a plan's set of kinds is a frozenset"
     return _standing(
         {
             Obstacle.DEVICE: not traits.has_graphs,
-            Obstacle.BACKEND: kind not in replayed,
+            Obstacle.BACKEND: kind not in _replayed(plan, phase),
             # A draft head wants the state of every token; a graph of prompts keeps the last ones.
             Obstacle.SPECULATION: _speculates(plan) and phase is not Phase.VERIFY,
             Obstacle.SIZES: not has_sizes,
@@ -179,6 +209,12 @@ def _against_pieces(
             Obstacle.SIZES: not has_sizes,
         }
     )
+
+
+def _replayed(plan: Plan, phase: Phase) -> frozenset[object]:
+    replayed = plan["graph_replay", phase].value
+    assert isinstance(replayed, frozenset), "a plan's set of kinds is a frozenset"
+    return replayed
 
 
 def _speculates(plan: Plan) -> bool:

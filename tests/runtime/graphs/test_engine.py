@@ -9,7 +9,7 @@ from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import GraphMode
+from backend_caps.runtime.graphs import GraphMode, Obstacle
 from backend_caps.runtime.model.drafts import first_layers
 from backend_caps.runtime.options import EngineOptions
 from tests.runtime.engines import PLAIN_LOOP, plan_of, run
@@ -141,3 +141,18 @@ def test_engine_in_pieces_takes_another_backend(oracle: Oracle) -> None:
 
     assert tokens == oracle.tokens[50:56]
     assert PIECEWISE in {step.graph_mode for step in kept.steps}
+
+
+def test_engine_says_how_batches_run_behind_a_swap(oracle: Oracle) -> None:
+    """Behind a swap the choices are those of the backend that runs, in the modes captured."""
+    padded, native = (plan_of("--attention-backend", own, PLAIN_LOOP[0]) for own in BACKENDS)
+    options = replace(OPTIONS, graph_batch_sizes=(4,), graph_token_counts=(16,))
+
+    with simulate("lazy"):
+        engine = Engine(oracle.folder, native, "sim", options=options)
+        before = {own.effective for own in engine.graph_choices}
+        engine.swap_backends(padded.uses)
+
+    declared = {own.obstacles[FULL] for own in engine.graph_choices if own.token_counts}
+    assert declared == {(Obstacle.SWAPPED,)}
+    assert {own.effective for own in engine.graph_choices} == before

@@ -18,6 +18,7 @@ from backend_caps.runtime.graphs import (
     GraphMode,
     GraphRequest,
     Obstacle,
+    after_swap,
     choose_graphs,
     mixed_buckets,
     uniform_buckets,
@@ -192,7 +193,7 @@ def test_obstacles_are_all_named() -> None:
     choices = choose_graphs(plan, NO_GRAPHS, {}, ())
 
     stands = {own.phase: own.obstacles for own in choices}[Phase.DECODE]
-    device, backend, speculation, halves, sizes = Obstacle
+    device, backend, speculation, halves, sizes, _ = Obstacle
     assert stands[FULL] == (device, backend, speculation, sizes)
     assert stands[PIECEWISE] == (device, speculation, halves, sizes)
 
@@ -252,6 +253,55 @@ def test_choice_of_a_kind_that_a_phase_never_has_is_eager() -> None:
     others = [own for own in choices if own.kind is not KIND_OF_PHASE[own.phase]]
 
     assert {own.effective for own in others} == {EAGER}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param((), (SINGLE,), (Obstacle.SWAPPED,), id="it declares"),
+        pytest.param((), (UNIFORM,), (Obstacle.BACKEND,), id="it does not either"),
+        pytest.param((), (), (Obstacle.BACKEND,), id="it declares nothing"),
+    ],
+)
+def test_backend_swapped_in_has_no_full_graph(
+    before: tuple[BatchKind, ...], after: tuple[BatchKind, ...], expected: tuple[Obstacle, ...]
+) -> None:
+    """What a backend declares that comes behind the captures gives it none."""
+    choices = choose_graphs(plan_of(declared=frozenset(before)), SIMULATED, SIZES, COUNTS)
+
+    swapped = after_swap(choices, plan_of(declared=frozenset(after)))
+
+    choice = {(own.phase, own.kind): own for own in swapped}[Phase.DECODE, SINGLE]
+    assert (choice.obstacles[FULL], choice.effective) == (expected, PIECEWISE)
+
+
+def test_flags_go_on_to_keep_a_swapped_backend_from_full_graphs() -> None:
+    """Where both backends would have full graphs and the flags ask for less, the flags say so."""
+    choices = choose_graphs(plan_of(*ENFORCED), SIMULATED, SIZES, COUNTS)
+
+    swapped = after_swap(choices, plan_of(*ENFORCED))
+
+    assert swapped == choices
+
+
+def test_second_swap_makes_no_full_graph() -> None:
+    """A backend that declares, behind another that was swapped in, was not captured either."""
+    choices = choose_graphs(plan_of(declared=frozenset()), SIMULATED, SIZES, COUNTS)
+    once = after_swap(choices, plan_of())
+
+    twice = after_swap(once, plan_of())
+
+    assert twice == once
+
+
+def test_swap_leaves_full_graphs_alone() -> None:
+    """A full graph is its own backend's, which no swap touches."""
+    choices = choose_graphs(plan_of(), SIMULATED, SIZES, COUNTS)
+
+    swapped = after_swap(choices, plan_of(declared=frozenset()))
+
+    kept = [own for own in choices if own.effective is FULL]
+    assert kept == [own for own in swapped if own.effective is FULL]
 
 
 def test_obstacles_have_reasons() -> None:
