@@ -46,7 +46,7 @@ from backend_caps.relay import (
     StreamPoolError,
     UndeclaredDeviceError,
 )
-from backend_caps.report.errors import LockFileError, LockSchemaError
+from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
 from backend_caps.report.measure_results import GpuResultError
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
@@ -182,6 +182,7 @@ NEW_PLUGINS = (
 LOCKS = (
     LockFileError(path="backends.lock.json", cause="No such file or directory"),
     LockSchemaError(path="backends.lock.json", schema="'backend-caps/lock@2'"),
+    LockWriteError(path="backends.lock.json", cause="No space left on device"),
 )
 RELAY = (
     UnavailableDeviceError(device="xpu"),
@@ -320,7 +321,11 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
         DISCOVERY,
     ),
     ("New plugins", "Raised by `backend-caps new-plugin`.", NEW_PLUGINS),
-    ("Locks", "Raised where `backend-caps verify` and `backend-caps diff` read a file.", LOCKS),
+    (
+        "Locks",
+        "Raised where `backend-caps lock` writes a file, and `verify` and `diff` read one.",
+        LOCKS,
+    ),
     (
         "Engines",
         "Raised where an engine's source is named and cannot be read, as by `--engine`.",

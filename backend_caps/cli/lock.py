@@ -9,9 +9,11 @@ import click
 from backend_caps.cli.engines import NO_ENGINE, installed_engine, locked_engine_options
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
+from backend_caps.cli.output import say
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import PlanDocument
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
+from backend_caps.report.lock_file import write_lock
 
 
 def _always_json(command: click.Command) -> click.Command:
@@ -44,12 +46,9 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
     plan = request.plan(registry) if request.flags.given() else None
     text = lock_of(request, registry, plan).text()
     if output is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        output.write_bytes(text.encode())
-    except OSError as error:
-        raise click.FileError(str(output), error.strerror) from error
+        say(text)
+    else:
+        write_lock(text, output)
 
 
 def _engine(ctx: click.Context) -> str | None:

@@ -10,13 +10,14 @@ import click
 
 from backend_caps.cli.explain import explain
 from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.output import OutputError
 from backend_caps.cli.plugin_errors import PluginFolderError, PluginNameError
 from backend_caps.cli.relay import relay
 from backend_caps.cli.report import report
 from backend_caps.cli.resolve import resolve
 from backend_caps.discovery.loading import Loading
 from backend_caps.errors import BackendCapsError
-from backend_caps.report.errors import LockFileError, LockSchemaError
+from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
     FlagsFileError,
@@ -32,14 +33,16 @@ from backend_caps.resolution.errors import (
 REFUSED = 1
 """The plan or a plugin is refused."""
 USAGE = 2
-"""The command line is wrong."""
+"""The command line is wrong, or what it was to write cannot be written."""
 _USAGE_ERRORS = (
     AmbiguousFlagError,
     FlagsFileError,
     FlagValueError,
     LockFileError,
     LockSchemaError,
+    LockWriteError,
     MissingFlagValueError,
+    OutputError,
     OverrideError,
     PluginFolderError,
     PluginNameError,

@@ -8,6 +8,7 @@ from shlex import quote
 import click
 
 from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.output import say
 from backend_caps.cli.plugin_names import check_plugin_name
 from backend_caps.cli.plugin_project import project_files, write_project
 
@@ -28,7 +29,7 @@ It passes its own tests as it stands. What to do next:
     "--into",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="The folder to write the project into: an empty one, or a new one; NAME unless given.",
+    help="The folder to write the project into: new, or empty but for .git; NAME unless given.",
 )
 @click.pass_context
 def new_plugin(ctx: click.Context, /, name: str, into: Path | None) -> None:
@@ -43,6 +44,6 @@ def new_plugin(ctx: click.Context, /, name: str, into: Path | None) -> None:
     folder = Path(name) if into is None else into
     texts = project_files(name)
     write_project(texts, folder)
-    click.echo(f"Wrote a plugin for the backend {name!r} into {folder}:\n")
-    click.echo("".join(f"  {path}\n" for path in texts))
-    click.echo(_NEXT.format(folder=quote(str(folder)), name=name), nl=False)
+    listed = "".join(f"  {path}\n" for path in texts)
+    following = _NEXT.format(folder=quote(str(folder)), name=name)
+    say(f"Wrote a plugin for the backend {name!r} into {folder}:\n\n{listed}\n{following}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -52,6 +53,16 @@ def printer(format_: Format) -> Show:
     return _guarded(_printer(format_))
 
 
+def say(text: str) -> None:
+    """Print a text as it is.
+
+    Raises:
+        OutputError: standard output takes nothing.
+    """
+    with _guard():
+        click.echo(text, nl=False)
+
+
 def _printer(format_: Format) -> Show:
     if format_ is Format.JSON:
         return _show_json
@@ -64,18 +75,25 @@ def _printer(format_: Format) -> Show:
 
 def _guarded(show: Show) -> Show:
     def guarded(document: BaseModel, sections: Sections) -> None:
-        if sys.stdout is None:
-            raise OutputError(problem="it is closed")
-        try:
+        with _guard():
             show(document, sections)
-            sys.stdout.flush()
-        except BrokenPipeError:  # whoever read it has enough: click ends without a word
-            raise
-        except OSError as error:
-            _forget_output()
-            raise OutputError(problem=error.strerror or str(error)) from error
 
     return guarded
+
+
+@contextmanager
+def _guard() -> Iterator[None]:
+    """Say of standard output that takes nothing what the system says of it."""
+    if sys.stdout is None:
+        raise OutputError(problem="it is closed")
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has enough: click ends without a word
+        raise
+    except OSError as error:
+        _forget_output()
+        raise OutputError(problem=error.strerror or str(error)) from error
 
 
 def _forget_output() -> None:

@@ -38,6 +38,6 @@ class PluginFolderError(BackendCapsError):
     def message(self) -> str:
         """The folder, and why it cannot be used."""
         return (
-            f"folder {self.folder!r} cannot take a new plugin: {self.problem}; an empty folder, or "
-            f"none, was expected. Name another with --into."
+            f"folder {self.folder!r} cannot take a new plugin: {self.problem}; a folder with room "
+            f"that is empty but for .git, or none, was expected. Name another with --into."
         )

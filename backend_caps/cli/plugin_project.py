@@ -7,6 +7,7 @@ pages here checks it where it lies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,6 +16,8 @@ from backend_caps.cli.plugin_errors import PluginFolderError
 from backend_caps.discovery.metadata import normalised
 
 _TEMPLATE = "template"
+_REPOSITORY = ".git"
+"""What may be in the folder already: an author makes the repository first."""
 _LEFT_BY_TOOLS = (".", "__pycache__")
 """How names begin of what compilers and linters put beside the template's own files."""
 
@@ -31,26 +34,40 @@ def project_files(name: str) -> Mapping[str, str]:
 
 
 def write_project(texts: Mapping[str, str], folder: Path) -> None:
-    """Write a project's files into a folder that is empty, or not there yet.
+    """Write a project's files into a folder that is empty but for `.git`, or not there yet.
 
     Raises:
-        PluginFolderError: the folder holds something, or cannot be written. Nothing that was
-            there is changed.
+        PluginFolderError: the folder holds something, or cannot be written. All is then as it
+            was: nothing that was there is changed, and nothing is left of what was written.
     """
     if folder.is_file():
         raise _unfit(folder, "it is a file")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = sorted(entry.name for entry in folder.iterdir())
-        if held:
-            raise _unfit(folder, f"it holds {_some(held)}")
-        for path, text in texts.items():
-            file = folder / path
-            file.parent.mkdir(exist_ok=True)
-            with file.open("x", encoding="utf-8", newline="\n") as opened:
-                opened.write(text)
+        with ExitStack() as undo:
+            _make(folder, undo)
+            held = sorted(each.name for each in folder.iterdir() if each.name != _REPOSITORY)
+            if held:
+                raise _unfit(folder, f"it holds {_some(held)}")
+            for path, text in texts.items():
+                _make((folder / path).parent, undo)
+                _write(folder / path, text, undo)
+            undo.pop_all()
     except OSError as error:
         raise _unfit(folder, error.strerror or str(error)) from error
+
+
+def _make(folder: Path, undo: ExitStack) -> None:
+    """Make a folder with those that it stands in."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir()
+            undo.callback(each.rmdir)
+
+
+def _write(file: Path, text: str, undo: ExitStack) -> None:
+    with file.open("x", encoding="utf-8", newline="\n") as opened:
+        undo.callback(file.unlink)
+        opened.write(text)
 
 
 def _texts(folder: Traversable, within: str = "") -> Iterator[tuple[str, str]]:

@@ -27,6 +27,22 @@ class LockFileError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class LockWriteError(BackendCapsError):
+    """A lock file cannot be written; what was there is still there."""
+
+    path: str
+    cause: str
+
+    @property
+    def message(self) -> str:
+        """The file, and why."""
+        return (
+            f"lock file {self.path!r} cannot be written: {self.cause}. Expected a folder that is "
+            "there, with room for it. Name another file with --output."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class LockSchemaError(BackendCapsError):
     """A lock file was written by another version, or is another document."""
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from backend_caps.report.errors import LOCK_SCHEMA, LockFileError, LockSchemaError
+from backend_caps.report.errors import (
+    LOCK_SCHEMA,
+    LockFileError,
+    LockSchemaError,
+    LockWriteError,
+)
 from backend_caps.report.lock import LockDocument
 
 _LONGEST_INPUT = 60
@@ -34,6 +41,34 @@ def read_lock(path: Path) -> LockDocument:
         return LockDocument.model_validate_json(text)
     except ValidationError as error:
         raise LockFileError(path=str(path), cause=_fault(error)) from error
+
+
+def write_lock(text: str, path: Path) -> None:
+    """Write a lock file whole, or leave what was there.
+
+    Raises:
+        LockWriteError: the file's folder is not there, or its disk has no room.
+    """
+    is_device = path.exists() and not path.is_file()
+    try:
+        if is_device:  # it holds nothing that could be lost, and is not to be replaced
+            path.write_bytes(text.encode())
+        else:
+            _replace(Path(os.path.realpath(path)), text)
+    except OSError as error:
+        raise LockWriteError(path=str(path), cause=error.strerror or str(error)) from error
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write beside a file, and put that in its place at once."""
+    written = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        written.write_bytes(text.encode())
+        if file.exists():
+            shutil.copymode(file, written)
+        written.replace(file)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def _schema_of(document: object) -> object:

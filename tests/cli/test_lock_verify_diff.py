@@ -119,8 +119,26 @@ def test_lock_into_a_folder_that_is_not_there_is_an_error(acme: CommandLine) -> 
     """What the system says of the file is said."""
     result = acme.run("lock --path @ --output @/none/a.json")
 
-    assert result.exit_code == 1
-    assert "No such file or directory" in result.stderr
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: lock file '{acme.root}/none/a.json' cannot be written: No such file or "
+        "directory. Expected a folder that is there, with room for it. Name another file with "
+        "--output.\n"
+    )
+
+
+def test_lock_that_has_no_room_leaves_the_last_one(acme: CommandLine) -> None:
+    """A disk that is full costs neither the lock that was there nor half of a new one."""
+    file = _lock(acme)
+    before = file.read_text()
+    no_files = 'ulimit -f 0; exec "$0" lock --output "$1"'
+
+    words = ["/bin/sh", "-c", no_files, PROGRAM, str(file)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot be written: File too large. Expected a folder" in done.stderr
+    assert (file.read_text(), [*file.parent.glob("*.json*")]) == (before, [file])
 
 
 def test_verify_after_lock_is_clean(acme: CommandLine) -> None:

@@ -309,7 +309,7 @@ def test_name_that_will_not_do_is_refused(name: str, problem: str, tmp_path: Pat
     ("held", "named"),
     [
         pytest.param(["pyproject.toml"], "pyproject.toml", id="a file of the template"),
-        pytest.param([".git", "a", "b"], ".git and 2 more", id="others"),
+        pytest.param([".git", "a", "b", "c"], "a and 2 more", id="others"),
     ],
 )
 def test_folder_that_holds_something_is_left_alone(
@@ -322,8 +322,8 @@ def test_folder_that_holds_something_is_left_alone(
     result = _new_plugin(NAME, tmp_path)
 
     assert result.stderr == (
-        f"error: folder '{tmp_path}' cannot take a new plugin: it holds {named}; an empty folder, "
-        "or none, was expected. Name another with --into.\n"
+        f"error: folder '{tmp_path}' cannot take a new plugin: it holds {named}; a folder with "
+        "room that is empty but for .git, or none, was expected. Name another with --into.\n"
     )
     assert result.exit_code == 2
     assert _texts(tmp_path) == dict.fromkeys(held, "mine")
@@ -335,7 +335,7 @@ def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
     result = _new_plugin(NAME, tmp_path / "file")
 
-    assert "cannot take a new plugin: it is a file; an empty folder" in result.stderr
+    assert "cannot take a new plugin: it is a file; a folder" in result.stderr
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -345,8 +345,40 @@ def test_folder_below_a_file_is_refused(tmp_path: Path) -> None:
 
     result = _new_plugin(NAME, tmp_path / "file" / "new")
 
-    assert "cannot take a new plugin: Not a directory; an empty folder" in result.stderr
+    assert "cannot take a new plugin: Not a directory; a folder" in result.stderr
     assert result.exit_code == 2
+
+
+def test_folder_that_holds_a_repository_alone_is_written_into(tmp_path: Path) -> None:
+    """An author may make the repository first; it is left as it is."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("mine")
+
+    result = _new_plugin(NAME, tmp_path)
+
+    assert result.exit_code == 0
+    assert _texts(tmp_path) == {**project_files(NAME), ".git/HEAD": "mine"}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("there", id="into a folder that is there"),
+        pytest.param("there/new/folders", id="into new ones"),
+    ],
+)
+def test_nothing_is_left_where_there_is_no_room(place: str, tmp_path: Path) -> None:
+    """What was written before the disk was full is taken back, new folders too."""
+    (tmp_path / "there" / ".git").mkdir(parents=True)
+    small_files = 'ulimit -f 1; exec "$0" -m backend_caps new-plugin --into "$1" "$2"'
+
+    words = ["/bin/sh", "-c", small_files, sys.executable, str(tmp_path / place), NAME]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert done.stderr.endswith("--into.\n")
+    assert "cannot take a new plugin: File too large; a folder with room" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [*tmp_path.rglob("*")] == [tmp_path / "there", tmp_path / "there" / ".git"]
 
 
 def _new_plugin(name: str, folder: Path) -> Result:

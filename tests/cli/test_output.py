@@ -9,23 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.cli.plugin_project import project_files
+
 _FULL = Path("/dev/full")
 
 
-def _run(shell: str, format_: str) -> tuple[int, str]:
-    command = f'"$0" -m backend_caps report --format {format_} {shell}'
-    done = subprocess.run(
-        ["/bin/sh", "-c", command, sys.executable],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "BACKEND_CAPS_PLUGINS": "none-of-them"},
-        check=False,
-    )
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("format_", ["table", "json", "markdown"])
-@pytest.mark.parametrize(
+_CLOSED_OR_FULL = pytest.mark.parametrize(
     ("shell", "problem"),
     [
         pytest.param(">&-", "it is closed", id="closed"),
@@ -37,20 +26,57 @@ def _run(shell: str, format_: str) -> tuple[int, str]:
         ),
     ],
 )
-def test_output_that_takes_nothing_is_a_sentence(format_: str, shell: str, problem: str) -> None:
-    """A document that nobody gets ends with one line and exit status 1."""
-    done = _run(shell, format_)
 
-    told = (
-        f"error: nothing can be written to standard output: {problem}; an open file, pipe or "
-        "terminal with room was expected. Send the output elsewhere.\n"
+
+def _run(command: str) -> tuple[int, str]:
+    command = f'"$0" -m backend_caps {command}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "BACKEND_CAPS_PLUGINS": "none-of-them"},
+        check=False,
     )
-    assert done == (1, told)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("format_", ["table", "json", "markdown"])
+@_CLOSED_OR_FULL
+def test_output_that_takes_nothing_is_a_sentence(format_: str, shell: str, problem: str) -> None:
+    """A document that nobody gets ends with one line and exit status 2."""
+    done = _run(f"report --format {format_} {shell}")
+
+    assert done == (2, _told(problem))
+
+
+@_CLOSED_OR_FULL
+def test_lock_that_nobody_gets_is_a_sentence(shell: str, problem: str) -> None:
+    """What has one format ends in the same way."""
+    done = _run(f"lock {shell}")
+
+    assert done == (2, _told(problem))
+
+
+@_CLOSED_OR_FULL
+def test_plugin_is_written_where_nobody_is_told(shell: str, problem: str, tmp_path: Path) -> None:
+    """The project is whole by the time that standard output takes no word of it."""
+    done = _run(f"new-plugin acme_attention --into {tmp_path / 'new'} {shell}")
+
+    files = sorted(file for file in (tmp_path / "new").rglob("*") if file.is_file())
+    assert done == (2, _told(problem))
+    assert len(files) == len(project_files("acme_attention"))
 
 
 @pytest.mark.parametrize("format_", ["table", "json", "markdown"])
 def test_reader_that_has_enough_is_no_fault(format_: str) -> None:
     """A pipe that is closed early, as by `head`, is said no word of."""
-    _, told = _run("| true", format_)
+    _, told = _run(f"report --format {format_} | true")
 
     assert told == ""
+
+
+def _told(problem: str) -> str:
+    return (
+        f"error: nothing can be written to standard output: {problem}; an open file, pipe or "
+        "terminal with room was expected. Send the output elsewhere.\n"
+    )

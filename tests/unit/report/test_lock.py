@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from backend_caps.capability.vocabulary import (
     HostSeqLens,
 )
 from backend_caps.errors import BackendCapsError
-from backend_caps.report.errors import LockFileError, LockSchemaError
+from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
 from backend_caps.report.lock import LockDocument
-from backend_caps.report.lock_file import read_lock
+from backend_caps.report.lock_file import read_lock, write_lock
 from backend_caps.report.plan_values import value_of
 from backend_caps.report.snapshot import Snapshot
 from tests.unit.building import error_of, flags, installed
@@ -275,6 +276,30 @@ def test_wrong_plan_in_a_lock_is_named(tmp_path: Path) -> None:
     assert "(Value error, host_seq_lens cannot be 'some' in a plan)" in told
 
 
+def test_lock_is_written_in_the_place_of_the_last_one(tmp_path: Path) -> None:
+    """A file keeps its mode, a link stays one, and nothing else is left in the folder."""
+    file, link = _file(tmp_path, "old"), tmp_path / "link"
+    file.chmod(0o640)
+    link.symlink_to(file)
+
+    write_lock("new", link)
+
+    assert (link.readlink(), file.read_text(), file.stat().st_mode & 0o777) == (file, "new", 0o640)
+    assert sorted(tmp_path.iterdir()) == sorted([file, link])
+
+
+def test_lock_is_written_into_a_pipe(tmp_path: Path) -> None:
+    """What is no file is written to, and is not replaced by one."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    write_lock("new", pipe)
+
+    assert (os.read(reader, 8), pipe.is_fifo()) == (b"new", True)
+    os.close(reader)
+
+
 def test_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """The error says what the system says."""
     with pytest.raises(LockFileError, match="cannot be read: No such file or directory"):
@@ -304,7 +329,11 @@ def test_lock_of_another_schema_is_an_error(tmp_path: Path, text: str, schema: s
 
 @pytest.mark.parametrize(
     "error",
-    [LockFileError(path="a", cause="no"), LockSchemaError(path="a", schema="1")],
+    [
+        LockFileError(path="a", cause="no"),
+        LockSchemaError(path="a", schema="1"),
+        LockWriteError(path="a", cause="no"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_error_survives_pickling(error: BackendCapsError) -> None:
