@@ -94,7 +94,7 @@ from backend_caps.runtime import (
     UnservedPhaseError,
     UnusedDraftModelError,
 )
-from backend_caps.runtime.graphs import GraphBucketError
+from backend_caps.runtime.graphs import GraphBucketError, GraphTokenCountError
 from backend_caps.runtime.metrics import MetricsPortError
 from backend_caps.runtime.model import (
     DraftLayersError,
@@ -250,6 +250,7 @@ ENGINE = (
     GraphBucketError(
         kind="single_token_decode", batch_size=4, num_tokens=8, expected="one token a request"
     ),
+    GraphTokenCountError(num_tokens=16384, largest=8192),
     SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
     MissingDraftModelError(algorithm="EAGLE"),
     UnusedDraftModelError(path="my/draft", algorithm="NGRAM"),

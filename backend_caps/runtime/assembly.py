@@ -24,7 +24,13 @@ from backend_caps.runtime.graphs import (
 from backend_caps.runtime.graphs.runner import Model
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.model import LlamaModel, load_llama
-from backend_caps.runtime.options import EngineOptions, buckets_of, check_fit
+from backend_caps.runtime.options import (
+    EngineOptions,
+    buckets_of,
+    check_fit,
+    check_token_counts,
+    largest_step,
+)
 from backend_caps.runtime.pools import Pools, make_pools
 from backend_caps.runtime.speculative.mask import mask_size
 from backend_caps.runtime.speculative.settings import SpecSettings
@@ -81,6 +87,8 @@ def assemble(
         lookahead=lookahead,
     )
     check_fit(plan, model, staging.streams)
+    context_len, mixed = model.num_positions - lookahead, plan.flags.enable_mixed_chunk
+    check_token_counts(options, largest_step(options, context_len, settings, mixed=mixed))
     memory, pools = make_pools(plan, model, options, staging, lookahead)
     backends = PhaseBackends(plan.uses, Role.TARGET, pools)
     choices = choose_graphs(

@@ -26,7 +26,12 @@ from backend_caps.runtime.errors import (
     UnfitBackendError,
     UnservedFlagsError,
 )
-from backend_caps.runtime.graphs import Bucket, mixed_buckets, uniform_buckets
+from backend_caps.runtime.graphs import (
+    Bucket,
+    GraphTokenCountError,
+    mixed_buckets,
+    uniform_buckets,
+)
 from backend_caps.runtime.model import LlamaConfig, LlamaModel
 from backend_caps.runtime.speculative.settings import SpecSettings
 
@@ -55,7 +60,8 @@ class EngineOptions:
     nothing."""
     graph_token_counts: tuple[int, ...] = ()
     """Numbers of tokens that graphs are captured for: full ones of prefill, and pieces of whatever
-    has no full ones. None runs prefill eagerly, and nothing in pieces."""
+    has no full ones. None runs prefill eagerly, and nothing in pieces; none may be above the
+    largest step."""
 
     def __post_init__(self) -> None:
         sizes = {
@@ -86,6 +92,40 @@ def buckets_of(
     if speculation is None:
         return plain
     return {**plain, Phase.VERIFY: uniform_buckets(batch_sizes, speculation.num_draft_tokens)}
+
+
+def check_token_counts(options: EngineOptions, largest: int) -> None:
+    """Refuse graphs of more tokens than any step has: they would take memory for nothing.
+
+    Raises:
+        GraphTokenCountError: a number is above the largest step's.
+    """
+    most = max(options.graph_token_counts, default=0)
+    if most > largest:
+        raise GraphTokenCountError(num_tokens=most, largest=largest)
+
+
+def largest_step(
+    options: EngineOptions,
+    max_context_len: int,
+    speculation: SpecSettings | None = None,
+    *,
+    mixed: bool = False,
+) -> int:
+    """Count the tokens of the largest forward of the target that a step can have.
+
+    Args:
+        options: how many requests and prompt tokens a step takes.
+        max_context_len: the longest prompt; one that is not cut has a step of its own.
+        speculation: how many tokens a verify has.
+        mixed: whether decode rows, a token each, join steps of prompts.
+    """
+    rows, chunk = options.max_running_requests, options.chunked_prefill_size
+    budget = options.max_prefill_tokens
+    budget = max(budget, max_context_len) if chunk is None else min(budget, chunk)
+    prompts = min(budget, rows * max_context_len) + (rows - 1 if mixed else 0)
+    tokens_each = 1 if speculation is None else speculation.num_draft_tokens
+    return max(prompts, rows * tokens_each)
 
 
 KV_CACHE_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(

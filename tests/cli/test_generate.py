@@ -503,6 +503,14 @@ def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, mod
             id="a size of nothing",
         ),
         pytest.param(
+            f"generate --graph-token-counts 16,1000000000 -- {NATIVE}",
+            1,
+            "error: graph_token_counts has 1000000000; at most 8192 was expected, the tokens of "
+            "the largest step that the options and the context allow. Name 8192 for all that can "
+            "be, or fewer.",
+            id="a size of no step",
+        ),
+        pytest.param(
             "generate --schedule lazy",
             2,
             "Error: --schedule lazy orders the work of a simulated device, and --device is cpu; "

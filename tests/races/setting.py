@@ -27,8 +27,8 @@ from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Backends, Trace
 
 _GRAPHS = (2, 4)
 """Other batches are padded, up to the largest one."""
-_PROMPT_GRAPHS = (8,)
-"""Steps of more tokens are not replayed."""
+_PROMPT_GRAPHS = 8
+"""Steps of more tokens are not replayed. Where chunks are smaller, so are graphs."""
 _TARGET = "target"
 _DRAFTS: Mapping[Algorithm, str] = MappingProxyType(
     {Algorithm.EAGLE: "head", Algorithm.STANDALONE: "small"}
@@ -75,12 +75,13 @@ def plan_of(trace: Trace) -> Plan:
 
 def options_of(trace: Trace) -> EngineOptions:
     """Return the room of a trace's engine, and how it cuts prompts."""
+    prompts = min(_PROMPT_GRAPHS, trace.chunked_prefill_size or _PROMPT_GRAPHS)
     return EngineOptions(
         max_running_requests=trace.max_running_requests,
         max_total_tokens=trace.max_total_tokens,
         chunked_prefill_size=trace.chunked_prefill_size,
         graph_batch_sizes=_GRAPHS,
-        graph_token_counts=_PROMPT_GRAPHS if trace.replays_prompts else (),
+        graph_token_counts=(prompts,) if trace.replays_prompts else (),
     )
 
 

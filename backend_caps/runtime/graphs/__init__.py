@@ -11,7 +11,7 @@ from backend_caps.runtime.graphs.choice import (
     after_swap,
     choose_graphs,
 )
-from backend_caps.runtime.graphs.errors import GraphBucketError
+from backend_caps.runtime.graphs.errors import GraphBucketError, GraphTokenCountError
 from backend_caps.runtime.graphs.modes import COMBINATIONS, GraphMode, GraphRequest, Requested
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
@@ -30,6 +30,7 @@ __all__ = [
     "GraphMode",
     "GraphRequest",
     "GraphRunner",
+    "GraphTokenCountError",
     "GraphUsage",
     "NoCaptureObserver",
     "Obstacle",

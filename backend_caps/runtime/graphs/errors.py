@@ -23,3 +23,20 @@ class GraphBucketError(BackendCapsError):
             f"a graph for {self.kind!r} has batch_size={self.batch_size} and "
             f"num_tokens={self.num_tokens}; {self.expected} was expected. Name other sizes."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class GraphTokenCountError(BackendCapsError):
+    """A graph is asked for more tokens than any step of the engine has."""
+
+    num_tokens: int
+    largest: int
+
+    @property
+    def message(self) -> str:
+        """The number, the largest step, and what to do."""
+        return (
+            f"graph_token_counts has {self.num_tokens}; at most {self.largest} was expected, the "
+            f"tokens of the largest step that the options and the context allow. Name "
+            f"{self.largest} for all that can be, or fewer."
+        )

@@ -25,7 +25,7 @@ OPTIONS = EngineOptions(
     max_running_requests=6,
     chunked_prefill_size=48,
     graph_batch_sizes=(1, 3),
-    graph_token_counts=(16, 64),
+    graph_token_counts=(16, 48),
 )
 
 
@@ -35,10 +35,11 @@ def test_engine_replays_every_step(schedule: str, mixed: tuple[str, ...], oracle
     """Prefill, decode and mixed steps all run as graphs, and give the tokens of transformers."""
     plan = plan_of("--attention-backend", "torch_padded", *mixed)
     kept, jobs = Kept(), oracle.jobs[50:62]
+    options = replace(OPTIONS, graph_token_counts=(16, 53)) if mixed else OPTIONS
 
     with simulate(schedule):
         streams = DeviceStreams("sim", SIMULATED)
-        engine = Engine(oracle.folder, plan, "sim", options=OPTIONS, observer=kept, streams=streams)
+        engine = Engine(oracle.folder, plan, "sim", options=options, observer=kept, streams=streams)
         tokens = run(engine, jobs)
 
     assert tokens == oracle.tokens[50:62]
@@ -118,7 +119,8 @@ def test_engine_runs_mixed_and_verified_steps_in_pieces(
     spoken = ("--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", topk)
     plan = plan_of("--attention-backend", backend, "--enable-mixed-chunk", *spoken)
     kept, jobs = Kept(), oracle.jobs[50:56]
-    options = replace(OPTIONS, graph_batch_sizes=(), max_running_requests=4)
+    rows = replace(OPTIONS, graph_batch_sizes=(), max_running_requests=4)
+    options = replace(rows, graph_token_counts=(16, 51))
 
     with simulate(schedule):
         engine = Engine(oracle.folder, plan, "sim", options=options, observer=kept)

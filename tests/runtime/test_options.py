@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from backend_caps.runtime import EngineOptions
+from backend_caps.runtime.graphs import GraphTokenCountError
+from backend_caps.runtime.options import largest_step
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from tests.runtime.engines import make_engine
+from tests.runtime.oracle import CONTEXT_LEN, Oracle
+
+TREES = SpecSettings(algorithm=Algorithm.NGRAM, topk=2, num_steps=3, num_draft_tokens=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "mixed", "expected"),
+    [
+        pytest.param(EngineOptions(max_prefill_tokens=300), False, 300, id="the budget"),
+        pytest.param(EngineOptions(max_prefill_tokens=50), False, 100, id="a prompt by itself"),
+        pytest.param(EngineOptions(chunked_prefill_size=96), False, 96, id="a chunk"),
+        pytest.param(
+            EngineOptions(chunked_prefill_size=96, max_prefill_tokens=80), False, 80, id="a budget"
+        ),
+        pytest.param(EngineOptions(max_running_requests=3), False, 300, id="a context each"),
+        pytest.param(EngineOptions(chunked_prefill_size=8), False, 64, id="a decode"),
+        pytest.param(EngineOptions(chunked_prefill_size=96), True, 159, id="decode rows join"),
+    ],
+)
+def test_largest_step_follows_from_the_options(
+    options: EngineOptions, mixed: bool, expected: int
+) -> None:
+    """A step is as large as its prompts, its chunk or its rows, whichever is the most."""
+    assert largest_step(options, 100, mixed=mixed) == expected
+
+
+def test_largest_step_may_be_a_verify() -> None:
+    """A verify has the tokens of every request's tree."""
+    options = EngineOptions(max_running_requests=20, chunked_prefill_size=8)
+
+    assert largest_step(options, 100, TREES) == 160
+
+
+@pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)], ids=["apart", "mixed"])
+def test_engine_refuses_a_graph_of_more_tokens_than_a_step(
+    oracle: Oracle, mixed: tuple[str, ...]
+) -> None:
+    """A graph that nothing would replay is refused, however large, with the largest step."""
+    options = EngineOptions(
+        max_running_requests=2, chunked_prefill_size=32, graph_token_counts=(16, 10**9)
+    )
+
+    with pytest.raises(GraphTokenCountError) as caught:
+        make_engine(oracle.folder, *mixed, options=options)
+
+    assert (caught.value.num_tokens, caught.value.largest) == (10**9, 33 if mixed else 32)
+
+
+def test_engine_takes_a_graph_of_its_largest_step(oracle: Oracle) -> None:
+    """The largest number that is not refused is that of the largest step."""
+    options = EngineOptions(max_running_requests=1, graph_token_counts=(CONTEXT_LEN,))
+
+    engine = make_engine(oracle.folder, options=options)
+
+    assert engine.options.graph_token_counts == (CONTEXT_LEN,)
