@@ -1,0 +1,88 @@
+"""What checks found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from backend_caps.conformance.kit.check import Case, Check, Fault, Hint
+from backend_caps.conformance.kit.subject import Subject
+
+
+class Status(Enum):
+    """What became of a check, or of a claim."""
+
+    HELD = "held"
+    """Nothing was found against it, in any case."""
+    FAILED = "failed"
+    """A case found a fault."""
+    NOT_CHECKED = "not checked"
+    """No case looked at it; the reason says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A fault, with all that is needed to see it again."""
+
+    subject: str
+    """The backend's name."""
+    claims: tuple[str, ...]
+    """What it claims that does not hold."""
+    case: Case
+    """What found it."""
+    fault: Fault
+    """What was wrong."""
+
+    @property
+    def replay(self) -> str:
+        """The command that runs this case again, alone."""
+        return f"backend-caps check {self.subject} --case '{self.case.name}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What became of a check."""
+
+    check: Check
+    status: Status
+    reason: str = ""
+    """Why it was not checked."""
+    cases: Sequence[Case] = ()
+    """Those that ran to an answer."""
+    findings: Sequence[Finding] = ()
+    hints: Sequence[Hint] = ()
+    seconds: float = 0.0
+    """How long it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What became of a backend."""
+
+    subject: Subject
+    device: str
+    checks: Sequence[CheckResult]
+    exercised: frozenset[str]
+    """`role/phase` of each forward that ran."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """All that was found."""
+        return [finding for own in self.checks for finding in own.findings]
+
+    @property
+    def claims(self) -> Mapping[str, Status]:
+        """Say of each capability that a check is about what became of it: the worst counts."""
+        found: dict[str, Status] = {}
+        for own in self.checks:
+            for claim in own.check.claims:
+                found[claim] = _worse(found.get(claim), own.status)
+        return found
+
+
+def _worse(one: Status | None, other: Status) -> Status:
+    """One fault fails a claim; what one check looked at is checked."""
+    if one is None or one is Status.NOT_CHECKED:
+        return other
+    return one if other is not Status.FAILED else other

@@ -1,0 +1,168 @@
+"""Run checks, case after case."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
+from backend_caps.conformance.kit.errors import BaselineError, UnknownCaseError
+from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Status
+from backend_caps.conformance.kit.rig import Rig
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.simulator import DEVICE_NAME
+
+_MOST_FINDINGS = 5
+"""Of one check: more of the same help nobody, and take time."""
+
+
+class CheckObserver(Protocol):
+    """Who wants to know how far it has come."""
+
+    def begin(self, check: Check, num_cases: int) -> None:
+        """Take in that a check begins."""
+
+    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
+        """Take in a case that ran, and what it found."""
+
+    def end(self, result: CheckResult) -> None:
+        """Take in what became of a check."""
+
+
+class NoCheckObserver:
+    """Nobody wants to know."""
+
+    def begin(self, check: Check, num_cases: int) -> None:
+        """Do nothing."""
+
+    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
+        """Do nothing."""
+
+    def end(self, result: CheckResult) -> None:
+        """Do nothing."""
+
+
+def run_checks(
+    subject: Subject,
+    checks: Sequence[Check],
+    *,
+    device: str = DEVICE_NAME,
+    effort: Effort | None = None,
+    observer: CheckObserver | None = None,
+) -> Results:
+    """Run checks of a backend, each in all its cases.
+
+    Args:
+        subject: the backend.
+        checks: in this order; one that comes after another stands behind it.
+        device: `sim`, `cpu` or `cuda`.
+        effort: how much is tried.
+        observer: is told how far it has come.
+    """
+    rig = Rig(subject=subject, device=device)
+    effort, observer = effort or Effort(), observer or NoCheckObserver()
+    results: list[CheckResult] = []
+    for check in checks:
+        failed = [own.check.code for own in results if own.status is Status.FAILED]
+        results.append(_run_check(check, rig, effort, observer, failed))
+        observer.end(results[-1])
+    return Results(
+        subject=subject, device=device, checks=results, exercised=frozenset(rig.exercised)
+    )
+
+
+def run_case(
+    subject: Subject, check: Check, case: Case, *, device: str = DEVICE_NAME
+) -> CheckResult:
+    """Run one case alone."""
+    return _run_cases(check, Rig(subject=subject, device=device), [case], NoCheckObserver())
+
+
+def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Check, Case]:
+    """Find the case that a finding names; of any seed, those too that are not tried by default.
+
+    Raises:
+        UnknownCaseError: no check has it for this backend.
+    """
+    code, _, seed = name.partition("/")[0], *name.rpartition("#")[1:]
+    if seed.isdecimal():
+        for check in checks:
+            if check.code != code or check.excuse(subject) is not None:
+                continue
+            for case in check.cases(subject, Effort(seeds=(int(seed),))):
+                if case.name == name:
+                    return check, case
+    raise UnknownCaseError(backend=subject.name, case=name)
+
+
+def _run_check(
+    check: Check, rig: Rig, effort: Effort, observer: CheckObserver, failed: Sequence[str]
+) -> CheckResult:
+    reason = check.excuse(rig.subject)
+    behind = [code for code in check.after if code in failed]
+    if behind:
+        reason = f"says nothing while {', '.join(behind)} fails"
+    if reason is not None:
+        return CheckResult(check=check, status=Status.NOT_CHECKED, reason=reason)
+    cases = [own for own in check.cases(rig.subject, effort) if _can_run(own, rig.device)]
+    return _run_cases(check, rig, cases, observer)
+
+
+def _can_run(case: Case, device: str) -> bool:
+    """Tell whether a device has the order of a case: a real one has its own alone."""
+    return device == DEVICE_NAME or str(case.schedule) == "eager"
+
+
+def _run_cases(
+    check: Check, rig: Rig, cases: Sequence[Case], observer: CheckObserver
+) -> CheckResult:
+    """Run cases until enough is found."""
+    started = time.perf_counter()
+    observer.begin(check, len(cases))
+    ran: list[Case] = []
+    findings: list[Finding] = []
+    blocked = "it has no case for what is claimed"
+    for case in cases:
+        try:
+            found = [_finding(check, rig, case, fault) for fault in _faults(check, rig, case)]
+        except BaselineError as error:
+            blocked = str(error)
+            continue
+        ran.append(case)
+        findings += found
+        if case.scenario is not None:
+            forward = case.scenario.forward
+            rig.exercised.add(f"{forward.role.value}/{forward.phase.value}")
+        observer.ran(case, found)
+        if len(findings) >= _MOST_FINDINGS:
+            break
+    status = Status.FAILED if findings else Status.HELD if ran else Status.NOT_CHECKED
+    hints = () if check.hints is None or findings else check.hints(rig.subject, ran, rig)
+    return CheckResult(
+        check=check,
+        status=status,
+        reason="" if ran else blocked,
+        cases=ran,
+        findings=findings,
+        hints=tuple(hints),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _faults(check: Check, rig: Rig, case: Case) -> Iterator[Fault]:
+    """Run a case; what the backend raises is a fault."""
+    try:
+        yield from check.run(rig, case)
+    except BaselineError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+        site = rig.subject.line_in(error.__traceback__)
+        yield Fault(what=f"raised {type(error).__name__}: {error}", site=site)
+    finally:
+        gc.collect(0)
+
+
+def _finding(check: Check, rig: Rig, case: Case, fault: Fault) -> Finding:
+    return Finding(subject=rig.subject.name, claims=check.claims, case=case, fault=fault)

@@ -1,0 +1,8 @@
+"""All liars, in the order in which the table shows them."""
+
+from __future__ import annotations
+
+from tests.conformance.liars import numbers
+from tests.conformance.liars.liar import Liar
+
+LIARS: tuple[Liar, ...] = (*numbers.LIARS,)
