@@ -6,9 +6,11 @@ lost without a word.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 AUTO = "auto"
 """The engine decides, so nobody knows yet."""
@@ -20,6 +22,15 @@ _DTYPES = {
     "fp32": "float32",
     "half": "float16",
 }
+_NO_DEVICES: Mapping[str, str] = {
+    "amd": "cuda",
+    "gpu": "cuda",
+    "hip": "cuda",
+    "metal": "mps",
+    "nvidia": "cuda",
+    "rocm": "cuda",
+}
+"""Names that no device has, with the one that torch uses. Others may be: backends add types."""
 
 
 def algorithm(value: object) -> object:
@@ -39,8 +50,18 @@ def dtype(value: object) -> object:
 
 
 def device(value: object) -> object:
-    """Read a device's type; which one of several is no matter."""
-    return value.strip().lower().partition(":")[0] if isinstance(value, str) else value
+    """Read a device's type; which one of several is no matter.
+
+    Raises:
+        PydanticCustomError: it is another name for what torch calls otherwise.
+    """
+    if not isinstance(value, str):
+        return value
+    name = value.strip().lower().partition(":")[0]
+    if name in _NO_DEVICES:
+        said = "Input should be a device type as torch calls it (did you mean {meant!r}?)"
+        raise PydanticCustomError("device_type", said.format(meant=_NO_DEVICES[name]))
+    return name
 
 
 def unless_auto(value: object) -> object:

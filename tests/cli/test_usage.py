@@ -59,6 +59,13 @@ from tests.cli.conftest import CommandLine
             id="fact of another type",
         ),
         pytest.param(
+            "resolve --path @ -- --device gpu",
+            2,
+            "error: --device is 'gpu'; expected a device type as torch calls it (did you mean "
+            "'cuda'?). Correct the value.",
+            id="device by another name",
+        ),
+        pytest.param(
             "resolve --path @ --fact gpu=h100",
             2,
             "Error: --fact has no 'gpu'; it has: attention_arch, compute_capability, "
