@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from backend_caps.capability.status import Problem
 from backend_caps.cli.generate import NoBackendNamedError
 from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
@@ -48,6 +49,7 @@ from backend_caps.relay import (
 )
 from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
 from backend_caps.report.measure_results import GpuResultError
+from backend_caps.resolution.choice import Candidate
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
     CompositeCycleError,
@@ -123,6 +125,26 @@ FLAGS = (
     NoFlagsError(kind="dict"),
     FlagsFileError(path="flags.yaml", cause="it holds a list, or keys that are no text"),
 )
+NOT_ON_CPU = Problem(
+    code="device-unsupported",
+    message="backend 'my_flash' takes device cuda; here it is cpu.",
+    remedy="Use another backend, or device cuda.",
+    actual="cpu",
+    needed="cuda",
+)
+NOT_IN_FLOAT32 = Problem(
+    code="dtype-unsupported",
+    message="backend 'my_flash' takes dtype bfloat16, float16; here it is float32.",
+    remedy="Use another backend, or dtype bfloat16, float16.",
+    actual="float32",
+    needed="bfloat16, float16",
+)
+TORN = Problem(
+    code="missing-module",
+    message="backend 'torn' of torn 0.1.0 (torn_caps:DECLARATION) is not there: no module "
+    "'torn_caps' is found.",
+    remedy="Correct the entry point of torn, or reinstall it.",
+)
 BACKENDS = (
     UnknownBackendError(
         name="my_flsh",
@@ -140,12 +162,15 @@ BACKENDS = (
     RoleError(backend="my_flash", role="draft", slot="--attention-backend", takes=("target",)),
     NoFittingBackendError(
         flag="--attention-backend",
-        reasons=("backend 'my_flash' takes device cuda; here it is cpu.",),
+        rejected=(
+            Candidate(name="my_flash", reasons=(NOT_ON_CPU, NOT_IN_FLOAT32)),
+            Candidate(name="torn", reasons=(TORN,)),
+        ),
     ),
     UnfitChoiceError(
         flag="--attention-backend",
         name="my_flash",
-        reasons=("backend 'my_flash' takes device cuda; here it is cpu.",),
+        reasons=(NOT_ON_CPU,),
         fitting=("torch_padded", "torch_native"),
     ),
     CompositeCycleError(cycle=("hybrid", "inner", "hybrid")),

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from backend_caps.capability.status import Problem
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.choice import Candidate
 
 
 def nearest(name: str, names: Sequence[str], *, cutoff: float = 0.8) -> str | None:
@@ -36,6 +38,18 @@ def leaves_of(error: BackendCapsError | ExceptionGroup[Exception]) -> Iterator[B
         if not isinstance(inner, BackendCapsError | ExceptionGroup):
             raise error
         yield from leaves_of(inner)
+
+
+def _told(reason: Problem) -> str:
+    """Write a reason: its code, what is and what is needed, and what to do."""
+    return f"{reason.code}: {reason.message} {reason.remedy}"
+
+
+def _between(lines: Sequence[str]) -> str:
+    """Set one line into a sentence's place, and of several each on its own."""
+    if len(lines) == 1:
+        return f" {lines[0]} "
+    return "".join(f"\n  {line}" for line in lines) + "\n"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -179,16 +193,19 @@ class NoFittingBackendError(BackendCapsError):
     """A flag says `auto`, and no installed backend fits."""
 
     flag: str
-    reasons: tuple[str, ...]
-    """What speaks against each candidate."""
+    rejected: tuple[Candidate, ...]
+    """Every backend that was tried, with all that speaks against it."""
 
     @property
     def message(self) -> str:
-        """The flag, and what speaks against each backend there is."""
-        told = " ".join(self.reasons) or "None is installed."
+        """The flag, what speaks against each backend there is, and what to do about each."""
+        told = [
+            f"{each.name}, {_told(reason)}" for each in self.rejected for reason in each.reasons
+        ]
         return (
-            f"{self.flag} is auto, and no installed backend fits: {told} Install one that does, "
-            "or change what they do not take; backend-caps select shows each."
+            f"{self.flag} is auto, and no installed backend fits:"
+            f"{_between(told or ['None is installed.'])}Install one that does, or change what "
+            "they do not take; backend-caps select shows each."
         )
 
 
@@ -198,7 +215,7 @@ class UnfitChoiceError(BackendCapsError):
 
     flag: str
     name: str
-    reasons: tuple[str, ...]
+    reasons: tuple[Problem, ...]
     fitting: tuple[str, ...]
     """The installed backends that would do in its place, best first."""
 
@@ -211,8 +228,9 @@ class UnfitChoiceError(BackendCapsError):
             else "no installed backend fits. Install one that does"
         )
         return (
-            f"{self.flag} names {self.name!r}, which cannot run here: {' '.join(self.reasons)} "
-            f"In its place {instead}, or change what it does not take."
+            f"{self.flag} names {self.name!r}, which cannot run here:"
+            f"{_between([_told(reason) for reason in self.reasons])}In its place {instead}, or "
+            "change what it does not take."
         )
 
 

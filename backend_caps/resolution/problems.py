@@ -98,7 +98,7 @@ def _of_uses(plan: Plan) -> Iterator[Problem]:
     for use in named:
         if use.declaration is not None:
             for reason in misfits_of(use, use.declaration, plan):
-                yield _of_reason(reason, use.backend)
+                yield problem_of(reason, use.backend)
             continue
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
         yield use.problem
@@ -148,7 +148,8 @@ def taken_by(use: Use, declaration: Declaration, situation: Situation) -> Mappin
     return taken
 
 
-def _of_reason(reason: Reason, backend: str) -> Problem:
+def problem_of(reason: Reason, backend: str) -> Problem:
+    """Write down why a backend does not fit, or was not checked."""
     return Problem(
         code=reason.code,
         message=reason.of(backend),

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from backend_caps.capability.backend import Backend
+from backend_caps.capability.backend import Backend, Problem
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import CHECKED_AGAINST
+from backend_caps.capability.fit import CHECKED_AGAINST, Reason
 from backend_caps.capability.spelling import AUTO
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.candidates import Known, Setting, candidate
@@ -20,7 +20,7 @@ from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import NoFittingBackendError, UnfitChoiceError, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.problems import misfits_of
+from backend_caps.resolution.problems import misfits_of, problem_of
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, named_by_flags, uses_of
@@ -113,8 +113,7 @@ def _choice(setting: Setting, field: str, policy: Policy) -> Choice | None:
 
 
 def _refused(choice: Choice) -> NoFittingBackendError:
-    told = [reason.message for each in choice.candidates for reason in each.reasons]
-    return NoFittingBackendError(flag=choice.flag, reasons=tuple(dict.fromkeys(told)))
+    return NoFittingBackendError(flag=choice.flag, rejected=choice.rejected)
 
 
 def plan_for(
@@ -155,10 +154,11 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
         UnfitChoiceError: one for each flag and backend; several as a group.
     """
     overridden = {CHECKED_AGAINST[name] for name, _ in plan.overrides if name in CHECKED_AGAINST}
-    misfits: dict[tuple[str, str], list[str]] = {}
-    for use, fact, told in _misfits(plan):
-        if fact not in but | overridden:
-            misfits.setdefault((use.slot, (*use.via, use.backend)[0]), []).append(told)
+    misfits: dict[tuple[str, str], list[Problem]] = {}
+    for use, reason in _misfits(plan):
+        if reason.fact not in but | overridden:
+            found = problem_of(reason, use.backend)
+            misfits.setdefault((use.slot, (*use.via, use.backend)[0]), []).append(found)
     faults = [
         UnfitChoiceError(
             flag=slot,
@@ -171,13 +171,13 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
     raise_all("backends in use", faults)
 
 
-def _misfits(plan: Plan) -> Iterator[tuple[Use, str, str]]:
-    """List the uses that do not fit, each with the fact and in words why."""
+def _misfits(plan: Plan) -> Iterator[tuple[Use, Reason]]:
+    """List the uses that do not fit, each with why."""
     for use in plan.uses:
         if use.declaration is not None:
             for reason in misfits_of(use, use.declaration, plan):
                 if reason.needed is not None:
-                    yield use, reason.fact, reason.of(use.backend)
+                    yield use, reason
 
 
 def _fitting(

@@ -186,9 +186,9 @@ def test_configure_refuses_a_backend_that_takes_no_such_device(policy: str) -> N
         configure(FLAGS, pool_size=8, device="cpu", registry=registry, policy=policy)
 
     assert str(raised.value) == (
-        "--attention-backend names 'acme', which cannot run here: backend 'acme' takes device "
-        "cuda; here it is cpu. In its place these fit: good. Name one of them, or auto, or change "
-        "what it does not take."
+        "--attention-backend names 'acme', which cannot run here: device-unsupported: backend "
+        "'acme' takes device cuda; here it is cpu. Use another backend, or device cuda. In its "
+        "place these fit: good. Name one of them, or auto, or change what it does not take."
     )
 
 
@@ -200,9 +200,13 @@ def test_configure_says_where_nothing_would_do() -> None:
         configure(FLAGS, pool_size=8, device="cpu", registry=registry, facts=Facts(dtype="float32"))
 
     assert str(raised.value) == (
-        "--attention-backend names 'acme', which cannot run here: backend 'acme' takes device "
-        "cuda; here it is cpu. backend 'acme' takes dtype float16; here it is float32. In its "
-        "place no installed backend fits. Install one that does, or change what it does not take."
+        "--attention-backend names 'acme', which cannot run here:\n"
+        "  device-unsupported: backend 'acme' takes device cuda; here it is cpu. Use another "
+        "backend, or device cuda.\n"
+        "  dtype-unsupported: backend 'acme' takes dtype float16; here it is float32. Use another "
+        "backend, or dtype float16.\n"
+        "In its place no installed backend fits. Install one that does, or change what it does "
+        "not take."
     )
 
 

@@ -4,7 +4,9 @@ import pickle
 
 import pytest
 
+from backend_caps.capability.status import Problem
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.choice import Candidate
 from backend_caps.resolution.errors import (
     AmbiguousFlagError,
     CompositeCycleError,
@@ -29,6 +31,10 @@ from backend_caps.resolution.errors import (
 )
 from backend_caps.resolution.rules import UnknownRuleSetError
 
+_NO_CPU = Problem(
+    code="device-unsupported", message="It is cpu, not cuda.", remedy="Use cuda.", needed="cuda"
+)
+_NO_DTYPE = Problem(code="dtype-unsupported", message="It is int8.", remedy="Use another.")
 _ERRORS = [
     pytest.param(
         WordsError(given="--tp 2"),
@@ -112,17 +118,27 @@ _ERRORS = [
         id="RoleError",
     ),
     pytest.param(
-        NoFittingBackendError(flag="--attention-backend", reasons=("It is broken.", "So is it.")),
-        "--attention-backend is auto, and no installed backend fits: It is broken. So is it. "
+        NoFittingBackendError(
+            flag="--attention-backend",
+            rejected=(
+                Candidate(name="fa3", reasons=(_NO_CPU, _NO_DTYPE)),
+                Candidate(name="mla", reasons=(_NO_CPU,)),
+            ),
+        ),
+        "--attention-backend is auto, and no installed backend fits:\n"
+        "  fa3, device-unsupported: It is cpu, not cuda. Use cuda.\n"
+        "  fa3, dtype-unsupported: It is int8. Use another.\n"
+        "  mla, device-unsupported: It is cpu, not cuda. Use cuda.\n"
         "Install one that does, or change what they do not take; backend-caps select shows each.",
         id="NoFittingBackendError",
     ),
     pytest.param(
         UnfitChoiceError(
-            flag="--attention-backend", name="fa3", reasons=("No.",), fitting=("mla", "triton")
+            flag="--attention-backend", name="fa3", reasons=(_NO_CPU,), fitting=("mla", "triton")
         ),
-        "--attention-backend names 'fa3', which cannot run here: No. In its place these fit: mla, "
-        "triton. Name one of them, or auto, or change what it does not take.",
+        "--attention-backend names 'fa3', which cannot run here: device-unsupported: It is cpu, "
+        "not cuda. Use cuda. In its place these fit: mla, triton. Name one of them, or auto, or "
+        "change what it does not take.",
         id="UnfitChoiceError",
     ),
     pytest.param(
