@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictInt
+from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.scale import Anything
+from backend_caps.capability.scale import STATES, Anything, Undeclared
 
 Version = tuple[Annotated[StrictInt, Field(ge=0)], Annotated[StrictInt, Field(ge=0)]]
 
@@ -34,6 +35,30 @@ class ComputeRange:
 
 
 ComputeCapabilities = Annotated[Sequence[ComputeRange], Field(min_length=1), AfterValidator(tuple)]
+
+
+def written_windows(value: object) -> object:
+    """Refuse what is no list of windows, such as a version.
+
+    Raises:
+        PydanticCustomError: with the windows to write.
+    """
+    match value:
+        case Anything() | Undeclared() | None:
+            return value
+        case str() if value in STATES:
+            return value
+        case (int(), int()):
+            meant = f": [ComputeRange({value!r})]"
+        case ComputeRange(at_least=at_least, below=below):
+            meant = f": [ComputeRange({at_least!r}{'' if below is None else f', {below!r}'})]"
+        case list() | tuple() if all(isinstance(each, ComputeRange | Mapping) for each in value):
+            return value
+        case _:
+            meant = ", such as [ComputeRange((9, 0))]"
+    raise PydanticCustomError("windows", f"Input should be windows of versions{meant}")
+
+
 Windows = tuple[ComputeRange, ...] | Anything
 
 

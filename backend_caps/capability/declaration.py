@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
@@ -9,12 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason, unsupported_reasons
@@ -27,6 +30,27 @@ API = 1
 """The version of the contract: entry-point group `backend_caps.backends`."""
 
 Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+_PLACE = re.compile(r"[\w.]+:[\w.]+")
+_CLASS = re.compile(r"([\w.]*\w)\.([A-Z]\w*)")
+_MODULE = re.compile(r"\w+(\.\w+)*")
+
+
+def _written_place(value: object) -> object:
+    """Refuse what does not say where a module ends and its class begins."""
+    match value:
+        case type():
+            meant = f"{value.__module__}:{value.__qualname__}"
+        case str() if dotted := _CLASS.fullmatch(value):
+            meant = ":".join(dotted.groups())
+        case str() if _MODULE.fullmatch(value):
+            meant = f"{value}:Name"
+        case str() if not _PLACE.fullmatch(value):
+            meant = "package.module:Name"
+        case _:
+            return value
+    raise PydanticCustomError("place", f"Input should be {meant!r}")
 
 
 class When(FrozenModel):
@@ -74,6 +98,22 @@ class Part:
         return role in self.roles and phase in self.phases
 
 
+def _written_list(value: object) -> object:
+    """Refuse one condition or part where a list of them is expected."""
+    if isinstance(value, When | Part):
+        meant = f"[{type(value).__name__}(...)]"
+        raise PydanticCustomError("list", f"Input should be a list: {meant}")
+    return value
+
+
+def _written_parts(value: object) -> object:
+    """Refuse names where parts are expected."""
+    match value:
+        case str(name) | [str(name), *_]:
+            raise PydanticCustomError("parts", f"Input should be a list: [Part({name!r}), ...]")
+    return _written_list(value)
+
+
 class Declaration(FrozenModel):
     """State what a backend needs and supports. Plain data: importing it must not load torch.
 
@@ -86,11 +126,16 @@ class Declaration(FrozenModel):
     """The version of this contract."""
     capabilities: Capabilities = Field(default_factory=Capabilities)
     """What holds unless a condition says otherwise."""
-    conditions: Annotated[Sequence[When], AfterValidator(tuple)] = ()
+    conditions: Annotated[
+        Sequence[When], BeforeValidator(_written_list), AfterValidator(tuple)
+    ] = ()
     """What holds under conditions; of several that hold, the join."""
-    parts: Annotated[Sequence[Part], AfterValidator(tuple)] = ()
+    parts: Annotated[Sequence[Part], BeforeValidator(_written_parts), AfterValidator(tuple)] = ()
     """The backends that a composite hands its uses to."""
-    implementation: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    implementation: Annotated[
+        Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None,
+        BeforeValidator(_written_place),
+    ] = None
     """`"package.module:Name"` of the class that computes."""
 
     def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:

@@ -16,8 +16,9 @@ from pydantic import (
     StrictInt,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.compute import ComputeCapabilities, Version
+from backend_caps.capability.compute import ComputeCapabilities, Version, written_windows
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.sets import STORED_AS_SET
@@ -94,7 +95,19 @@ Dtypes = Annotated[Annotated[AbstractSet[Dtype], _SOME] | None, *STORED_AS_SET]
 Roles = Annotated[Annotated[AbstractSet[Role], _SOME] | None, *STORED_AS_SET]
 Phases = Annotated[Annotated[AbstractSet[Phase], _SOME] | None, *STORED_AS_SET]
 Archs = Annotated[Annotated[AbstractSet[AttentionArch], _SOME] | None, *STORED_AS_SET]
-Numbers = AtLeast | Annotated[AbstractSet[StrictInt], _SOME, *STORED_AS_SET] | None
+
+
+def _written_numbers(value: object) -> object:
+    """Refuse one number where several are expected."""
+    if type(value) is int:
+        raise PydanticCustomError("numbers", f"Input should be {{{value}}}, or AtLeast({value})")
+    return value
+
+
+Numbers = Annotated[
+    AtLeast | Annotated[AbstractSet[StrictInt], _SOME, *STORED_AS_SET] | None,
+    BeforeValidator(_written_numbers),
+]
 Flag = StrictBool | None
 
 
@@ -108,7 +121,9 @@ class Given(FrozenModel):
     role: Roles = None
     phase: Phases = None
     device: Annotated[Annotated[AbstractSet[Device], _SOME] | None, *STORED_AS_SET] = None
-    compute_capability: ComputeCapabilities | None = None
+    compute_capability: Annotated[ComputeCapabilities | None, BeforeValidator(written_windows)] = (
+        None
+    )
     dtype: Dtypes = None
     kv_cache_dtype: Dtypes = None
     head_size: Numbers = None

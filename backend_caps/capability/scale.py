@@ -50,3 +50,5 @@ class Anything(Enum):
 
 UNDECLARED = Undeclared.UNDECLARED
 ANY = Anything.ANY
+STATES = frozenset({ANY, UNDECLARED, ANY.value, UNDECLARED.value})
+"""What stands in the place of any value, in Python and in JSON."""

@@ -1,11 +1,26 @@
-"""How declared sets are kept: frozen, and written in a stable order."""
+"""How declared sets are kept: checked to be sets, frozen, and written in a stable order."""
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from enum import Enum
 
-from pydantic import AfterValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+from pydantic_core import PydanticCustomError
+
+from backend_caps.capability.scale import STATES
+
+
+def several(value: object) -> object:
+    """Refuse one name where a set of them is expected.
+
+    Raises:
+        PydanticCustomError: with the set to write.
+    """
+    if isinstance(value, str | Enum) and value not in STATES:
+        written = repr(value) if isinstance(value, str) else str(value)
+        raise PydanticCustomError("one_of_set", f"Input should be a set: {{{written}}}")
+    return value
 
 
 def _frozen(values: object) -> object:
@@ -28,5 +43,5 @@ def _order(name: object) -> tuple[int, str]:
     return (name if isinstance(name, int) else 0, str(name))
 
 
-STORED_AS_SET = (AfterValidator(_frozen), PlainSerializer(_written))
+STORED_AS_SET = (BeforeValidator(several), AfterValidator(_frozen), PlainSerializer(_written))
 """The annotation of a field that holds a set."""

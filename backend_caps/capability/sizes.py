@@ -7,13 +7,15 @@ A joined set may also be `Unchecked` (somebody did not say) or `Conflict` (nothi
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, StrictInt
+from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.scale import ANY, Anything
+from backend_caps.capability.scale import ANY, STATES, Anything, Undeclared
 
 Size = Annotated[StrictInt, Field(ge=1)]
 
@@ -75,6 +77,34 @@ class OneOf:
 
 
 Sizes = Exact | MultipleOf | OneOf | Anything
+
+
+def written_sizes(value: object) -> object:
+    """Refuse what is no size set, such as a number.
+
+    Raises:
+        PydanticCustomError: with the sizes to write.
+    """
+    match value:
+        case Exact() | MultipleOf() | OneOf() | Mapping() | None:
+            return value
+        case Anything() | Undeclared() | str() if value in STATES:
+            return value
+        case set() | frozenset() | list() | tuple():
+            raise _misshapen(*value)
+    raise _misshapen(value)
+
+
+def _misshapen(*values: object) -> PydanticCustomError:
+    """Tell how some values are written as a set of sizes, or how any are."""
+    sizes = sorted({value for value in values if type(value) is int})
+    if len(sizes) != len(values) or not sizes:
+        meant = "Exact(n), MultipleOf(n), OneOf({n, m}) or ANY"
+    elif len(sizes) == 1:
+        meant = f"Exact({sizes[0]}), or MultipleOf({sizes[0]}) for all its multiples"
+    else:
+        meant = f"OneOf({{{', '.join(map(str, sizes))}}})"
+    return PydanticCustomError("sizes", f"Input should be {meant}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from enum import Enum
 from typing import Annotated, Self
 
 from pydantic import (
+    BeforeValidator,
     Field,
     StrictBool,
     StrictInt,
     model_validator,
 )
 
-from backend_caps.capability.compute import ComputeCapabilities, overlap
+from backend_caps.capability.compute import ComputeCapabilities, overlap, written_windows
 from backend_caps.capability.kind import (
     DRAFT_TREES,
     RELAY_LOOP,
@@ -36,7 +37,7 @@ from backend_caps.capability.kind import (
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.scale import ANY, UNDECLARED, Anything, Scale, Undeclared
 from backend_caps.capability.sets import STORED_AS_SET
-from backend_caps.capability.sizes import Sizes, Unchecked, intersect
+from backend_caps.capability.sizes import Sizes, Unchecked, intersect, written_sizes
 from backend_caps.capability.spelling import Device, Dtype
 
 
@@ -182,6 +183,7 @@ class Capabilities(FrozenModel):
     """The widest draft tree the backend can draft or verify: SGLang's `speculative_eagle_topk`."""
     page_sizes: Annotated[
         Sizes | Undeclared,
+        BeforeValidator(written_sizes),
         support(worst=Unchecked(), best=ANY, join=intersect, scope=Scope.SERVER),
     ] = UNDECLARED
     """The KV-cache page sizes the backend takes, in tokens."""
@@ -205,11 +207,13 @@ class Capabilities(FrozenModel):
     """The dtypes of the KV cache, by SGLang's names, such as `fp8_e5m2`."""
     head_sizes: Annotated[
         Sizes | Undeclared,
+        BeforeValidator(written_sizes),
         support(worst=Unchecked(), best=ANY, join=intersect, scope=Scope.USE),
     ] = UNDECLARED
     """The head sizes the backend takes, in elements."""
     compute_capability: Annotated[
         ComputeCapabilities | Anything | Undeclared,
+        BeforeValidator(written_windows),
         support(worst=(), best=ANY, join=overlap, scope=Scope.USE),
     ] = UNDECLARED
     """The CUDA compute capabilities the backend runs on: windows, any of which is enough."""

@@ -16,6 +16,8 @@ from backend_caps.resolution.rules import Rule
 _MODELS: Mapping[str, type[BaseModel]] = {
     model.__name__: model for model in (Capabilities, Declaration, Facts, Given, Rule, When)
 }
+_LONGEST_INPUT = 60
+"""How much of a wrong value a sentence repeats."""
 _NAMES = frozenset(_MODELS) | {Part.__name__}
 
 
@@ -49,7 +51,9 @@ def _sentence(title: str, details: ErrorDetails) -> str:
     said = details["msg"].removeprefix("Value error, ")
     if not name:
         return said.removesuffix(".")
-    return f"{title}.{name} is {details['input']!r}: {said.removesuffix('.')}"
+    given = repr(details["input"])
+    shown = given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}..."
+    return f"{title}.{name} is {shown}: {said.removesuffix('.')}"
 
 
 def _fields(title: str) -> Iterable[str]:

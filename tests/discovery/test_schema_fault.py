@@ -52,8 +52,13 @@ def raised(make: Callable[[], object]) -> BaseException:
         ),
         pytest.param(
             lambda: Declaration.model_validate({"implementation": "x"}),
-            "Declaration.implementation is 'x': String should match pattern '^[\\w.]+:[\\w.]+$'",
+            "Declaration.implementation is 'x': Input should be 'x:Name'",
             id="a-value",
+        ),
+        pytest.param(
+            lambda: Declaration.model_validate({"api": "x" * 100}),
+            f"Declaration.api is '{'x' * 59}...: Input should be 1",
+            id="a-long-value",
         ),
     ],
 )

@@ -43,8 +43,47 @@ def test_declaration_of_nothing_is_valid() -> None:
         pytest.param(
             {"implementation": "my_flash.backend"},
             "implementation",
-            "String should match pattern '^[\\w.]+:[\\w.]+$'",
+            "Input should be 'my_flash.backend:Name'",
             id="an implementation without its object",
+        ),
+        pytest.param(
+            {"implementation": "my_flash.backend.MyFlash"},
+            "implementation",
+            "Input should be 'my_flash.backend:MyFlash'",
+            id="an implementation as it is imported",
+        ),
+        pytest.param(
+            {"implementation": "src/my_flash.py"},
+            "implementation",
+            "Input should be 'package.module:Name'",
+            id="an implementation by its file",
+        ),
+        pytest.param(
+            {"implementation": Phase},
+            "implementation",
+            "Input should be 'backend_caps.capability.kind:Phase'",
+            id="an implementation that is imported",
+        ),
+        pytest.param(
+            {"implementation": 3},
+            "implementation",
+            "Input should be a valid string",
+            id="an implementation that is a number",
+        ),
+        pytest.param(
+            {"conditions": _WHEN},
+            "conditions",
+            "Input should be a list: [When(...)]",
+            id="one condition",
+        ),
+        pytest.param(
+            {"parts": Part("triton")}, "parts", "Input should be a list: [Part(...)]", id="one part"
+        ),
+        pytest.param(
+            {"parts": "triton"},
+            "parts",
+            "Input should be a list: [Part('triton'), ...]",
+            id="one part by its name",
         ),
         pytest.param(
             {"capabilities": None},
@@ -54,8 +93,8 @@ def test_declaration_of_nothing_is_valid() -> None:
         ),
         pytest.param(
             {"parts": ["triton"]},
-            "parts.0",
-            "Input should be a dictionary or an instance of Part",
+            "parts",
+            "Input should be a list: [Part('triton'), ...]",
             id="a part by its name",
         ),
     ],

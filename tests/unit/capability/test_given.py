@@ -110,7 +110,25 @@ def test_given_of_nothing_is_refused(said: dict[str, object]) -> None:
             id="no bool",
         ),
         pytest.param(
-            {"device": "cuda"}, "device", "Input should be a valid frozenset", id="one word"
+            {"device": "cuda"}, "device", "Input should be a set: {'cuda'}", id="one word"
+        ),
+        pytest.param(
+            {"phase": Phase.DECODE},
+            "phase",
+            "Input should be a set: {Phase.DECODE}",
+            id="one member",
+        ),
+        pytest.param(
+            {"page_size": 16},
+            "page_size",
+            "Input should be {16}, or AtLeast(16)",
+            id="one number",
+        ),
+        pytest.param(
+            {"compute_capability": (9, 0)},
+            "compute_capability",
+            "Input should be windows of versions: [ComputeRange((9, 0))]",
+            id="one version",
         ),
         pytest.param(
             {"role": {"scheduler"}},
@@ -196,6 +214,12 @@ def test_facts_list_what_is_known() -> None:
 @pytest.mark.parametrize(
     ("said", "place", "text"),
     [
+        pytest.param(
+            {"device": "gpu"},
+            "device",
+            "Input should be a device type as torch calls it (did you mean 'cuda'?)",
+            id="no device type",
+        ),
         pytest.param({"gpu": "H200"}, "gpu", "Extra inputs are not permitted", id="unknown"),
         pytest.param(
             {"head_size": True}, "head_size", "Input should be a valid integer", id="bool"
