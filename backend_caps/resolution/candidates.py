@@ -6,17 +6,16 @@ resolved, and what is wrong then and was not before is the candidate's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.fit import CHECKED_AGAINST, text_of
-from backend_caps.capability.kind import Role, Scope
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Role
 from backend_caps.capability.provenance import BY_HAND
-from backend_caps.capability.scale import ANY, UNDECLARED
 from backend_caps.capability.spelling import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
@@ -26,13 +25,11 @@ from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import RoleError, leaves_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy, in_order
-from backend_caps.resolution.problems import RoleFault, role_faults, taken_by
+from backend_caps.resolution.problems import RoleFault, not_known, role_faults, unknown_facts
 from backend_caps.resolution.remedies import Remedy, with_declared
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, made_of, unread, uses_of
-
-_CUDA = "cuda"
 
 
 @cache
@@ -71,18 +68,8 @@ class Setting:
         return replace(self, flags=self.flags.updated({field: name}))
 
     def unknown_facts(self) -> tuple[str, ...]:
-        """Name the facts that backends are checked against and nobody said.
-
-        A page size is none: the plan's is one that every backend takes.
-        """
-        facts = self.flags.with_facts(self.facts).known()
-        is_cuda = facts.get("device", _CUDA) == _CUDA
-        return tuple(
-            fact
-            for name, fact in CHECKED_AGAINST.items()
-            if fact not in facts and CAPABILITIES[name].scope is Scope.USE
-            if fact != "compute_capability" or is_cuda  # which no other device has
-        )
+        """Name the facts that backends are checked against and nobody said."""
+        return unknown_facts(self.flags, self.facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +135,7 @@ def _tried(
         *(_of_role(fault) for fault in faults.values()),
         *(each for each in alone.problems if each not in known.alone),
         *(each for each in whole.problems if each not in known.whole and each.code not in codes),
-        *_not_known(own, with_it),
+        *not_known(own, with_it.flags, with_it.facts),
     }
     ordered = in_order(found)
     mirror = whole["host_seq_lens"]
@@ -184,30 +171,6 @@ def _priority(uses: Iterable[Use], situation: Situation) -> int:
     values = [value for is_part, value in stated if is_part is of_parts]
     assert all(isinstance(value, int) for value in values), f"no priority: {values}"
     return min((value for value in values if isinstance(value, int)), default=0)
-
-
-def _not_known(uses: Iterable[Use], setting: Setting) -> Iterator[Problem]:
-    """Tell what a candidate restricts and nobody said."""
-    unknown = setting.unknown_facts()
-    for use in uses:
-        if use.declaration is None:
-            continue
-        taken = taken_by(use, use.declaration, setting.situation)
-        by_fact = {fact: taken[name] for name, fact in CHECKED_AGAINST.items()}
-        for fact in unknown:
-            if by_fact[fact] not in (ANY, UNDECLARED):
-                yield _not_checked(use.backend, fact, text_of(by_fact[fact]))
-
-
-def _not_checked(backend: str, fact: str, needed: str) -> Problem:
-    code = f"{fact.replace('_', '-')}-not-checked"
-    return Problem(
-        code=code,
-        message=f"backend {backend!r} takes {fact} {needed}; here it is not known.",
-        remedy=f"Say what it is, such as by --fact {fact}=VALUE.",
-        actual="not known",
-        needed=needed,
-    )
 
 
 def _of_role(fault: RoleError) -> Problem:

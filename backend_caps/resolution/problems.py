@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.facts import Situation
+from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
-from backend_caps.capability.kind import Role
+from backend_caps.capability.kind import Role, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import ANY, UNDECLARED
 from backend_caps.capability.sizes import Conflict, Unchecked
@@ -16,8 +16,11 @@ from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import RoleError, raise_all
+from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order
 from backend_caps.resolution.uses import ENGINE_DEFAULT, Use
+
+_CUDA = "cuda"
 
 RoleFault = tuple[str, str, Role]
 """A backend, the slot that it is used in, and the role there."""
@@ -146,6 +149,45 @@ def taken_by(use: Use, declaration: Declaration, situation: Situation) -> Mappin
         is_unsaid = origin is Origin.UNDECLARED or isinstance(value, Unchecked)
         taken[name] = unsaid if is_unsaid else value
     return taken
+
+
+def unknown_facts(flags: ServerFlags, facts: Facts) -> tuple[str, ...]:
+    """Name the facts that backends are checked against and nobody said.
+
+    A page size is none: the plan's is one that every backend takes.
+    """
+    known = flags.with_facts(facts).known()
+    is_cuda = known.get("device", _CUDA) == _CUDA
+    return tuple(
+        fact
+        for name, fact in CHECKED_AGAINST.items()
+        if fact not in known and CAPABILITIES[name].scope is Scope.USE
+        if fact != "compute_capability" or is_cuda  # which no other device has
+    )
+
+
+def not_known(uses: Iterable[Use], flags: ServerFlags, facts: Facts) -> Iterator[Problem]:
+    """Tell what uses restrict and nobody said."""
+    unknown, situation = unknown_facts(flags, facts), flags.situation(facts)
+    for use in uses:
+        if use.declaration is None:
+            continue
+        taken = taken_by(use, use.declaration, situation)
+        by_fact = {fact: taken[name] for name, fact in CHECKED_AGAINST.items()}
+        for fact in unknown:
+            if by_fact[fact] not in (ANY, UNDECLARED):
+                yield _not_checked(use.backend, fact, text_of(by_fact[fact]))
+
+
+def _not_checked(backend: str, fact: str, needed: str) -> Problem:
+    code = f"{fact.replace('_', '-')}-not-checked"
+    return Problem(
+        code=code,
+        message=f"backend {backend!r} takes {fact} {needed}; here it is not known.",
+        remedy=f"Say what it is, such as by --fact {fact}=VALUE.",
+        actual="not known",
+        needed=needed,
+    )
 
 
 def problem_of(reason: Reason, backend: str) -> Problem:

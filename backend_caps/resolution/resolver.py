@@ -23,8 +23,16 @@ from backend_caps.resolution.errors import (
     raise_all,
 )
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved, resolved_from
-from backend_caps.resolution.problems import check_roles, problems_of
+from backend_caps.resolution.plan import (
+    Cause,
+    CauseKind,
+    Plan,
+    Policy,
+    Resolved,
+    in_order,
+    resolved_from,
+)
+from backend_caps.resolution.problems import check_roles, not_known, problems_of
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, made_of
 
@@ -46,7 +54,8 @@ def resolve(
         flags: the server's.
         rules: the engine version's; `sglang-0.5.13`'s unless given.
         facts: what is known of machine and model; what is not stays undecided.
-        policy: what is done about problems; `strict` raises them.
+        policy: what is done about problems; `strict` raises them, and what a backend restricts
+            and nobody said is one.
         unsafe_override: values to put in place of the joined ones, better ones too. Each is
             recorded as a cause.
         choices: what `select` chose for these flags, for the plan to keep.
@@ -164,9 +173,10 @@ def _override(capability: str, phase: Phase | None, value: object) -> Cause:
 
 def _under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:
     if plan.policy is Policy.STRICT:
+        unknown = not_known(plan.uses, plan.flags, plan.facts)
         refused = [
             PlanRefusedError(code=found.code, problem=found.message, remedy=found.remedy)
-            for found in problems
+            for found in in_order({*problems, *unknown})
         ]
         raise_all("plan refused (strict)", refused)
     return plan.with_problems(problems)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -430,6 +430,38 @@ def test_strict_policy_raises_every_problem_at_once() -> None:
             ),
         ],
     )
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        pytest.param({"devices": {"cuda"}}, "device", id="a device"),
+        pytest.param({"dtypes": {"int8"}}, "dtype", id="a dtype"),
+        pytest.param({"head_sizes": Exact(64)}, "head_size", id="a head"),
+    ],
+)
+def test_strict_policy_refuses_what_nobody_said(
+    declared: Mapping[str, object], expected: str
+) -> None:
+    """A backend by its name that restricts a fact which is not known is refused, as under auto."""
+    uses = [use("a", _FITS.model_copy(update=declared))]
+
+    told = error_of(lambda: resolve(uses, flags(), policy="strict"))
+
+    assert told.startswith(f"backend 'a' takes {expected} ")
+    assert told.endswith(
+        f"; here it is not known. Say what it is, such as by --fact {expected}=VALUE."
+    )
+
+
+@pytest.mark.parametrize("policy", [Policy.WARN, Policy.QUIET])
+def test_unknown_fact_is_no_problem_unless_strict(policy: Policy) -> None:
+    """Unless the policy is strict, what nobody said speaks against nobody."""
+    uses = [use("a", _FITS.model_copy(update={"devices": {"cuda"}}))]
+
+    plan = resolve(uses, flags(), policy=policy)
+
+    assert plan.problems == ()
 
 
 def test_strict_policy_takes_a_plan_without_problems() -> None:
