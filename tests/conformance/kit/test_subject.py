@@ -68,12 +68,16 @@ def test_root_of_a_lone_module_is_its_file() -> None:
 
 def test_line_is_the_innermost_of_the_backend() -> None:
     """Of a traceback the backend's own last line counts, and none where it has none."""
-    try:
-        raise ValueError
-    except ValueError as error:
-        traceback = error.__traceback__
+    with pytest.raises(AttributeError) as caught:
+        HONEST.build(object())  # type: ignore[arg-type] # no pools: its constructor raises
+    with pytest.raises(AttributeError) as elsewhere:
+        HONEST.no_such_name  # type: ignore[attr-defined] # noqa: B018 - raises here
 
-    assert HONEST.line_in(traceback) is None
+    site = HONEST.line_in(caught.tb)
+
+    assert site is not None
+    assert Path(site.file).name == "paged.py"
+    assert HONEST.line_in(elsewhere.tb) is None
 
 
 def test_claims_decide_what_is_supplied() -> None:
