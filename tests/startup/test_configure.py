@@ -236,6 +236,20 @@ def test_configure_takes_a_stand_in_for_any_device() -> None:
     assert plan.facts.device == "sim"
 
 
+def test_auto_takes_no_stand_in_for_another_device() -> None:
+    """Under auto a backend for CUDA alone is passed over on the simulated device, and that said."""
+    only_cuda = NONE.model_copy(update={"devices": {"cuda"}})
+    registry = Registry.of([_backend("acme", only_cuda), _backend("good", NONE)])
+    flags = FLAGS.updated({"attention_backend": "auto"})
+
+    with simulate("eager"):
+        plan, _ = configure(flags, pool_size=8, device="sim", registry=registry)
+
+    (rejected,) = plan.choices[0].rejected
+    assert plan.flags.attention_backend == "good"
+    assert "by its name it is run on the simulated device" in rejected.reasons[0].remedy
+
+
 def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None:
     """The engine refuses no backend for the simulated device that `configure` let pass."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
