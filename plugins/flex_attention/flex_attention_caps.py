@@ -9,10 +9,12 @@ from backend_caps import (
     BatchKind,
     Capabilities,
     Declaration,
+    Given,
     GraphMetadata,
     HostSeqLens,
     Role,
     SharedReadsEnd,
+    When,
 )
 
 # What the tests hold to a float64 oracle. FP8 caches are left out: their scales are not applied.
@@ -54,6 +56,15 @@ FLEX_ATTENTION = Declaration(
         # a prefill of 4 by 256 tokens, 0.1 for a decode of 16 contexts up to 1,000 tokens where
         # 8,192 are allowed, and as long where 1,024 are. Behind kernels that copy no contexts.
         auto_priority=40,
+    ),
+    conditions=(
+        When(
+            # Between `torch_native`, which starts at once and whose wait costs a CPU nothing, and
+            # `torch_padded`.
+            given=Given(device={"cpu"}),
+            capabilities=Capabilities(auto_priority=15),
+            reason="its kernels are compiled for seconds before the first token, by a C++ compiler",
+        ),
     ),
     implementation="backend_caps_flex_attention.flex:FlexAttention",
 )
