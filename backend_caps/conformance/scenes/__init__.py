@@ -11,6 +11,7 @@ from backend_caps.conformance.scenes.making import (
     VERIFY,
     Requests,
     Setting,
+    batch_of,
     causal,
     layer_of,
     padded,
@@ -18,7 +19,7 @@ from backend_caps.conformance.scenes.making import (
     sharing,
 )
 from backend_caps.conformance.scenes.reference import reference_attention
-from backend_caps.conformance.scenes.scene import Pools, Scene, flat_mask
+from backend_caps.conformance.scenes.scene import Pools, Scene, flat_mask, moved
 from backend_caps.conformance.scenes.trees import (
     CHAIN,
     COMB,
@@ -50,12 +51,14 @@ __all__ = [
     "Scene",
     "Setting",
     "Tree",
+    "batch_of",
     "beams",
     "causal",
     "dice_of",
     "flat_mask",
     "layer_of",
     "masked_scene",
+    "moved",
     "padded",
     "random_tree",
     "reference_attention",

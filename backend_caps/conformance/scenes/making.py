@@ -74,7 +74,7 @@ def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None 
     return Scene(
         pools=pools,
         layer=setting.layer,
-        batch=_batch(requests, rows, slots[fresh], uniform=uniform),
+        batch=batch_of(requests, rows, slots[fresh], uniform=uniform),
         q=_tokens(sum(counts), _q_size(setting), setting, generator),
         k=keys[fresh],
         v=values[fresh],
@@ -138,7 +138,10 @@ def sharing(real: Scene, num_tokens: int) -> Scene:
     return replace(real, pools=replace(real.pools, req_to_token=table), contexts=contexts)
 
 
-def _batch(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
+def batch_of(
+    requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool
+) -> ForwardBatch:
+    """Make the batch of requests that stand in these rows, [B], and write to these slots, [T]."""
     prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
     lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
     is_decode = uniform and len(new_slots) == len(requests)

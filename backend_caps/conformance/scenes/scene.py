@@ -133,24 +133,28 @@ class Scene:
 
     def on(self, device: torch.device | str) -> Scene:
         """Move what lives on a device; what lives on the host stays."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device)
+
         return replace(
             self,
-            pools=_moved(self.pools, device),
-            batch=_moved(self.batch, device),
+            pools=moved(self.pools, move),
+            batch=moved(self.batch, move),
             q=self.q.to(device),
             k=self.k.to(device),
             v=self.v.to(device),
         )
 
 
-def _moved(held: _Held, device: torch.device | str) -> _Held:
-    """Copy it, with each of its tensors on the device that is not of the host."""
-    moved = copy(held)
+def moved(held: _Held, move: Callable[[Tensor], Tensor]) -> _Held:
+    """Copy it, and move each of its tensors that is not of the host."""
+    copied = copy(held)
     for own in fields(held):
         value = getattr(held, own.name)
         if isinstance(value, Tensor) and own.name not in _HOST:
-            object.__setattr__(moved, own.name, value.to(device))
-    return moved
+            object.__setattr__(copied, own.name, move(value))
+    return copied
 
 
 def flat_mask(visible: Sequence[Tensor], num_spare: int = 0) -> Tensor:
