@@ -96,9 +96,12 @@ class Check:
     run: Callable[[Rig, Case], Iterable[Fault]]
     """Tries one case. What the backend raises is a fault too."""
     hints: Callable[[Subject, Sequence[Case], Rig], Iterable[Hint]] | None = None
-    """Says what may be claimed beyond what is, by what its cases saw."""
+    """Says what may be claimed beyond what is, by what its cases saw; where the check is excused,
+    by none, so that a claim too modest to be checked is told too."""
     after: tuple[str, ...] = ()
     """Checks without whose pass this one says nothing."""
+    unfit: Callable[[str], str | None] = lambda _device: None
+    """Says why it cannot run on a device (`sim`, `cpu`, `cuda`); None: it can."""
 
 
 def always(_subject: Subject) -> str | None:

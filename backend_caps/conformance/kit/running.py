@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
@@ -100,14 +101,29 @@ def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Che
 def _run_check(
     check: Check, rig: Rig, effort: Effort, observer: CheckObserver, failed: Sequence[str]
 ) -> CheckResult:
-    reason = check.excuse(rig.subject)
     behind = [code for code in check.after if code in failed]
+    reason = check.unfit(rig.device)
     if behind:
         reason = f"says nothing while {', '.join(behind)} fails"
     if reason is not None:
         return CheckResult(check=check, status=Status.NOT_CHECKED, reason=reason)
-    cases = [own for own in check.cases(rig.subject, effort) if _can_run(own, rig.device)]
-    return _run_cases(check, rig, cases, observer)
+    reason = check.excuse(rig.subject)
+    if reason is not None:
+        result = CheckResult(check=check, status=Status.NOT_CHECKED, reason=reason)
+    else:
+        cases = [own for own in check.cases(rig.subject, effort) if _can_run(own, rig.device)]
+        result = _run_cases(check, rig, cases, observer)
+    return result if result.findings else _with_hints(result, rig)
+
+
+def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
+    """Say what may be claimed beyond what is."""
+    started, hints = time.perf_counter(), result.check.hints
+    if hints is None:
+        return result
+    found = tuple(hints(rig.subject, result.cases, rig))
+    seconds = result.seconds + time.perf_counter() - started
+    return replace(result, hints=found, seconds=seconds)
 
 
 def _can_run(case: Case, device: str) -> bool:
@@ -139,14 +155,12 @@ def _run_cases(
         if len(findings) >= _MOST_FINDINGS:
             break
     status = Status.FAILED if findings else Status.HELD if ran else Status.NOT_CHECKED
-    hints = () if check.hints is None or findings else check.hints(rig.subject, ran, rig)
     return CheckResult(
         check=check,
         status=status,
         reason="" if ran else blocked,
         cases=ran,
         findings=findings,
-        hints=tuple(hints),
         seconds=time.perf_counter() - started,
     )
 

@@ -152,6 +152,26 @@ def test_hints_are_asked_for_where_nothing_was_found() -> None:
     assert list(failed.checks[0].hints) == []
 
 
+def test_hints_are_asked_for_where_a_check_is_excused() -> None:
+    """A claim that is too modest to be checked may be too modest."""
+    hint = Hint(claim="host_seq_lens", what="never read")
+    excused = replace(ODD, excuse=lambda _: "no", hints=lambda _subject, _cases, _rig: [hint])
+
+    results = run_checks(HONEST, [excused])
+
+    assert list(results.checks[0].hints) == [hint]
+
+
+def test_check_that_a_device_cannot_run_is_not_checked() -> None:
+    """The reason is the device's, and nothing is hinted at."""
+    unfit = replace(ODD, unfit=lambda device: f"no graphs on {device}")
+
+    results = run_checks(HONEST, [unfit], device="cpu")
+
+    assert results.checks[0].status is Status.NOT_CHECKED
+    assert results.checks[0].reason == "no graphs on cpu"
+
+
 def test_observer_is_told_of_each_case() -> None:
     """Who watches learns how many cases there are, and of each as it ends."""
     told = Told()
