@@ -4,18 +4,24 @@ It runs a backend, and compares it with itself under one changed condition at a 
 means, and what it cannot, stands in docs/explanation/what-a-pass-means.md. Imports torch.
 """
 
+from backend_caps.conformance.kit.asked import checks_named, require_device, subject_named
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
 from backend_caps.conformance.kit.errors import (
     BaselineError,
     UncheckableError,
     UnknownCaseError,
     UnknownCheckError,
+    UnknownSubjectError,
 )
+from backend_caps.conformance.kit.lines import FileLines, LineCounter
+from backend_caps.conformance.kit.muffling import muffled
+from backend_caps.conformance.kit.progress import CheckProgress
 from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Status
 from backend_caps.conformance.kit.rig import Rig, difference, on_host, supplied
 from backend_caps.conformance.kit.running import (
     CheckObserver,
     NoCheckObserver,
+    cases_on,
     find_case,
     run_case,
     run_checks,
@@ -29,12 +35,15 @@ __all__ = [
     "Case",
     "Check",
     "CheckObserver",
+    "CheckProgress",
     "CheckResult",
     "Effort",
     "Fault",
+    "FileLines",
     "Finding",
     "Forward",
     "Hint",
+    "LineCounter",
     "NoCheckObserver",
     "Results",
     "Rig",
@@ -44,12 +53,18 @@ __all__ = [
     "UncheckableError",
     "UnknownCaseError",
     "UnknownCheckError",
+    "UnknownSubjectError",
+    "cases_on",
+    "checks_named",
     "difference",
     "draw",
     "find_case",
+    "muffled",
     "on_host",
+    "require_device",
     "run_case",
     "run_checks",
     "scenarios_of",
+    "subject_named",
     "supplied",
 ]

@@ -25,6 +25,24 @@ class UncheckableError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class UnknownSubjectError(BackendCapsError):
+    """A backend that nothing installed declares."""
+
+    name: str
+    declared: tuple[str, ...]
+    meant: str | None
+
+    @property
+    def message(self) -> str:
+        """The name, what is declared, and which was probably meant."""
+        remedy = "Install its plugin." if self.meant is None else f"Did you mean {self.meant!r}?"
+        return (
+            f"no backend {self.name!r} is declared; declared: "
+            f"{', '.join(self.declared) or 'none'}. {remedy}"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class UnknownCheckError(BackendCapsError):
     """A name that no check has."""
 

@@ -98,6 +98,12 @@ def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Che
     raise UnknownCaseError(backend=subject.name, case=name)
 
 
+def cases_on(device: str, check: Check, subject: Subject, effort: Effort) -> Sequence[Case]:
+    """List the cases of a check that a device can run: a real one has its own order alone."""
+    cases = check.cases(subject, effort)
+    return [own for own in cases if device == DEVICE_NAME or str(own.schedule) == "eager"]
+
+
 def _run_check(
     check: Check, rig: Rig, effort: Effort, observer: CheckObserver, failed: Sequence[str]
 ) -> CheckResult:
@@ -111,7 +117,7 @@ def _run_check(
     if reason is not None:
         result = CheckResult(check=check, status=Status.NOT_CHECKED, reason=reason)
     else:
-        cases = [own for own in check.cases(rig.subject, effort) if _can_run(own, rig.device)]
+        cases = cases_on(rig.device, check, rig.subject, effort)
         result = _run_cases(check, rig, cases, observer)
     return result if result.findings else _with_hints(result, rig)
 
@@ -124,11 +130,6 @@ def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
     found = tuple(hints(rig.subject, result.cases, rig))
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, hints=found, seconds=seconds)
-
-
-def _can_run(case: Case, device: str) -> bool:
-    """Tell whether a device has the order of a case: a real one has its own alone."""
-    return device == DEVICE_NAME or str(case.schedule) == "eager"
 
 
 def _run_cases(

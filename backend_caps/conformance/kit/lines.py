@@ -1,0 +1,154 @@
+"""Which lines of a backend's own code ran: what no case takes, no check has looked at."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from coverage import Coverage
+
+_UNSAID = ["already-imported", "include-ignored", "module-not-measured", "no-data-collected"]
+"""Warnings of coverage about what is meant to be so here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLines:
+    """The lines of one file, within functions: those around them run at the import."""
+
+    file: Path
+    lines: tuple[int, ...]
+    """Where statements begin."""
+    missed: tuple[int, ...]
+    """Those that did not run."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What did not run, as ranges such as `12` and `40-44`."""
+        stretches: list[list[int]] = []
+        for line in self.missed:
+            at = self.lines.index(line)
+            if stretches and at > 0 and self.lines[at - 1] == stretches[-1][-1]:
+                stretches[-1].append(line)
+            else:
+                stretches.append([line])
+        return tuple(
+            f"{own[0]}" if own[0] == own[-1] else f"{own[0]}-{own[-1]}" for own in stretches
+        )
+
+
+class LineCounter:
+    """Count which lines of an implementation's own files run within a `with` block.
+
+    Its own files are the module that holds it, and what that imports of its own package, directly
+    or not. A coverage that runs already is stopped meanwhile.
+
+    Args:
+        implementation: `package.module:Class`, as a declaration names it; it need not be imported.
+    """
+
+    def __init__(self, implementation: str) -> None:
+        self._own = own_files(implementation.partition(":")[0])
+        self._coverage = Coverage(
+            data_file=None, config_file=False, include=[str(file) for file in self._own]
+        )
+        self._coverage.set_option("run:disable_warnings", _UNSAID)
+
+    def __enter__(self) -> Self:
+        if self._own:
+            self._coverage.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._own:
+            self._coverage.stop()
+
+    @property
+    def files(self) -> Sequence[FileLines]:
+        """What ran of each file that has functions, behind the block."""
+        found = [self._file(file) for file in self._own]
+        return [own for own in found if own.lines]
+
+    def _file(self, file: Path) -> FileLines:
+        _, statements, _, missing, _ = self._coverage.analysis2(str(file))
+        inside = _lines_inside(file)
+        return FileLines(
+            file=file,
+            lines=tuple(line for line in statements if line in inside),
+            missed=tuple(line for line in missing if line in inside),
+        )
+
+
+def own_files(module: str) -> Sequence[Path]:
+    """List the files of a module and of what it imports of its own package, sorted.
+
+    Nothing is imported. A module that cannot be found has none.
+    """
+    modules = _modules_beside(module.partition(".")[0])
+    reached: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in modules and name not in reached:
+            reached[name] = modules[name]
+            waiting += _imported_by(name, modules[name])
+    return sorted(reached.values())
+
+
+@cache
+def _modules_beside(package: str) -> Mapping[str, Path]:
+    """Find the source files of a top-level package, or of a lone module, by their names."""
+    spec = find_spec(package)
+    if spec is None:
+        return {}
+    if spec.submodule_search_locations is None:
+        return {package: Path(spec.origin)} if spec.origin else {}
+    roots = [Path(folder) for folder in spec.submodule_search_locations]
+    return {
+        _name_of(file.relative_to(root), package): file
+        for root in roots
+        for file in root.rglob("*.py")
+    }
+
+
+def _name_of(file: Path, package: str) -> str:
+    parts = [package, *file.with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported_by(module: str, file: Path) -> Iterator[str]:
+    """List what a file imports, absolutely named; a name imported from a package may be one."""
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(_parsed(file)):
+        match node:
+            case ast.Import(names=names):
+                yield from (each.name for each in names)
+            case ast.ImportFrom(module=base, names=names, level=level):
+                above = package.rsplit(".", level - 1)[0] if level else ""
+                origin = ".".join(part for part in (above, base) if part)
+                yield origin
+                yield from (f"{origin}.{each.name}" for each in names)
+
+
+def _lines_inside(file: Path) -> frozenset[int]:
+    """List the lines of functions' bodies."""
+    return frozenset(
+        line
+        for node in ast.walk(_parsed(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for line in range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+    )
+
+
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))

@@ -1,0 +1,77 @@
+"""A line on the terminal that tells how far a run of checks has come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from backend_caps.conformance.kit.check import Case, Check
+from backend_caps.conformance.kit.results import CheckResult, Finding
+
+_REFRESHES_A_SECOND = 5
+
+
+class CheckProgress:
+    """Draw the check that runs, its cases, and what was found so far, within a `with` block.
+
+    It is an observer: `run_checks(..., observer=progress)`. Where standard error is no terminal,
+    it draws nothing; where it is, the line is gone after the block.
+
+    Args:
+        num_checks: how many there are.
+        console: where to draw; by default standard error as it is now, whatever replaces it later.
+    """
+
+    def __init__(self, num_checks: int, console: Console | None = None) -> None:
+        console = Console(file=sys.stderr) if console is None else console
+        self._num_checks, self._num_ended, self._num_findings = num_checks, 0, 0
+        self._progress = Progress(
+            TextColumn("check {task.fields[place]}"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("cases"),
+            TextColumn("{task.fields[found]}"),
+            TimeElapsedColumn(),
+            console=console,
+            refresh_per_second=_REFRESHES_A_SECOND,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=0, place="", found="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, check: Check, num_cases: int) -> None:
+        """Take in that a check begins."""
+        place = f"{self._num_ended + 1}/{self._num_checks}"
+        self._progress.update(
+            self._task, description=check.code, total=num_cases, completed=0, place=place
+        )
+
+    def ran(self, case: Case, findings: Sequence[Finding]) -> None:  # noqa: ARG002 - an observer's
+        """Take in a case that ran, and what it found."""
+        self._num_findings += len(findings)
+        found = f"{self._num_findings} found" if self._num_findings else ""
+        self._progress.update(self._task, advance=1, found=found)
+
+    def end(self, result: CheckResult) -> None:  # noqa: ARG002 - an observer's
+        """Take in what became of a check."""
+        self._num_ended += 1
