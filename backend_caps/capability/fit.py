@@ -82,7 +82,7 @@ def _or_by_name(fact: str, actual: str) -> str:
     """Say what else there is on the simulated device, which `auto` does not take for another."""
     if (fact, actual) != ("device", _SIMULATED):
         return ""
-    return "; by its name it is run on the simulated device too, unless the policy is strict"
+    return "; by its name it is tried on the simulated device, unless the policy is strict"
 
 
 def _fits(supported: object, actual: object) -> bool:

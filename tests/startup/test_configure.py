@@ -247,7 +247,7 @@ def test_auto_takes_no_stand_in_for_another_device() -> None:
 
     (rejected,) = plan.choices[0].rejected
     assert plan.flags.attention_backend == "good"
-    assert "by its name it is run on the simulated device" in rejected.reasons[0].remedy
+    assert "by its name it is tried on the simulated device" in rejected.reasons[0].remedy
 
 
 def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None:

@@ -176,6 +176,6 @@ def test_simulated_device_is_no_reason_against_a_name() -> None:
     (reason,) = unsupported_reasons(supported, Facts(device="sim"))
 
     assert reason.remedy == (
-        "Use another backend, or device cuda; by its name it is run on the simulated device too, "
+        "Use another backend, or device cuda; by its name it is tried on the simulated device, "
         "unless the policy is strict."
     )
