@@ -5,7 +5,7 @@ Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -87,13 +87,22 @@ class Rig:
         Raises:
             BaselineError: it raised, or its output has a NaN or an infinity.
         """
-        try:
-            output = self.plain(scene)
-        except Exception as error:  # a plugin raises what it likes
-            raise BaselineError(problem=f"{type(error).__name__}: {error}") from error
-        if not output.isfinite().all():
-            raise BaselineError(problem="NaN or infinity in its output")
-        return output
+        return baseline_of(lambda: self.plain(scene))
+
+
+def baseline_of(run: Callable[[], Tensor]) -> Tensor:
+    """Run what others are compared with: [T, Hq, Dv], host.
+
+    Raises:
+        BaselineError: it raised, or its output has a NaN or an infinity.
+    """
+    try:
+        output = run()
+    except Exception as error:  # a plugin raises what it likes
+        raise BaselineError(problem=f"{type(error).__name__}: {error}") from error
+    if not output.isfinite().all():
+        raise BaselineError(problem="NaN or infinity in its output")
+    return output
 
 
 def supplied(scene: Scene, level: HostSeqLens) -> Scene:
