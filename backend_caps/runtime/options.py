@@ -237,14 +237,16 @@ def _found(dtype: torch.dtype, streams: DeviceStreams, page_size: int) -> Mappin
 
 
 def _misfits(plan: Plan, config: LlamaConfig, found: Mapping[str, object]) -> Iterator[str]:
-    """Say what a plan's backends do not take of a model."""
+    """Say what a plan's backends do not take of a model, and what to do about it."""
     facts = Facts.model_validate({**plan.facts.known(), **found, "head_size": config.head_dim})
     known = resolve(plan.uses, plan.flags, rules=plan.rules, facts=facts, policy=Policy.QUIET)
     overridden = {
         _unsupported(CHECKED_AGAINST[name]) for name, _ in plan.overrides if name in CHECKED_AGAINST
     }
     refused = _MISFITS - overridden
-    yield from (problem.message for problem in known.problems if problem.code in refused)
+    for problem in known.problems:
+        if problem.code in refused:
+            yield f"{problem.message} {problem.remedy}"
 
 
 def page_size_of(plan: Plan) -> int:

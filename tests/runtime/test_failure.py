@@ -175,7 +175,8 @@ def test_backend_that_does_not_take_the_dtype_is_refused(folder: Path) -> None:
     assert declaration is not None
     narrow = declaration.capabilities.model_copy(update={"dtypes": frozenset({"float32"})})
 
-    with pytest.raises(UnfitBackendError, match="takes dtype float32; here it is bfloat16"):
+    told = "takes dtype float32; here it is bfloat16. Use another backend, or dtype float32."
+    with pytest.raises(UnfitBackendError, match=told):
         Engine(folder, _changed(plan, capabilities=narrow), "cpu", options=options)
 
 
