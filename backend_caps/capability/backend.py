@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.status import Problem, Status
 
-__all__ = ["Backend", "EngineClass", "Problem", "Reading", "Status"]
+__all__ = ["Backend", "Backends", "EngineClass", "Problem", "Reading", "Status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +58,12 @@ class Backend:
     problems: tuple[Problem, ...] = ()
     engine_class: EngineClass | None = None
     """Where it was read from an engine's source."""
+
+
+class Backends(Mapping[str, Backend]):
+    """Backends by their names, and those that would have one were they let in."""
+
+    @property
+    @abstractmethod
+    def left_out(self) -> Mapping[str, Backend]:
+        """What is installed, and kept from use by whoever says which plugins are."""

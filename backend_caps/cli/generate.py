@@ -12,6 +12,7 @@ from backend_caps.capability.kind import Phase
 from backend_caps.cli import generate_words as words
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.discovery.admission import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.flags import ServerFlags
@@ -24,14 +25,18 @@ class NoBackendNamedError(BackendCapsError):
 
     phases: tuple[str, ...]
     declared: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """What `BACKEND_CAPS_PLUGINS` keeps from use."""
 
     @property
     def message(self) -> str:
         """The phases, and how to name a backend that is there."""
         example = "auto" if self.declared else "NAME"
+        kept = f"none, {PLUGINS} leaves out {', '.join(self.left_out)}"
+        none = kept if self.left_out else "none is installed"
         return (
             f"no flag names the attention backend of {' and '.join(self.phases)}; auto or one of "
-            f"these was expected: {', '.join(self.declared) or 'none is installed'}. Write it "
+            f"these was expected: {', '.join(self.declared) or none}. Write it "
             f"after --, as in: backend-caps generate -- --attention-backend {example}"
         )
 
@@ -227,4 +232,5 @@ def _check(flags: ServerFlags, registry: Registry) -> None:
         raise NoBackendNamedError(
             phases=tuple(phase.value for phase in Phase if phase in unnamed),
             declared=tuple(name for name, own in registry.items() if own.status is Status.OK),
+            left_out=tuple(sorted(registry.left_out)),
         )

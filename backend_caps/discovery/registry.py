@@ -11,7 +11,7 @@ from os import PathLike
 
 from pydantic import ValidationError
 
-from backend_caps.capability.backend import Backend
+from backend_caps.capability.backend import Backend, Backends
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.status import Problem, Status
@@ -33,10 +33,12 @@ from backend_caps.resolution.uses import Use, uses_of
 
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
 """Which record a name stands for; what was skipped stands for none."""
+_NOT_ALLOWED = "not-allowed"
+"""The problem of what the allow-list leaves out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registry(Mapping[str, Backend]):
+class Registry(Backends):
     """Look a backend up by its name; `entries` and `problems` hold what a lookup does not.
 
     A name stands for the declaration that was read, else for what is wrong with it.
@@ -110,6 +112,15 @@ class Registry(Mapping[str, Backend]):
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    @property
+    def left_out(self) -> Mapping[str, Backend]:
+        """What the allow-list leaves out, where nothing else has its name."""
+        return {
+            entry.name: entry
+            for entry in self.entries
+            if entry.name not in self and any(each.code == _NOT_ALLOWED for each in entry.problems)
+        }
 
     def rules(self, name: str | RuleSet = DEFAULT_ENGINE) -> RuleSet:
         """Return a rule set, built in or given, with what third parties add to it.

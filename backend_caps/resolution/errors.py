@@ -169,7 +169,7 @@ class UnknownBackendError(BackendCapsError):
         """The name, what is declared, and which was probably meant."""
         return (
             f"no backend {self.name!r} is declared ({self.flag}); declared: "
-            f"{', '.join(self.declared)}. Did you mean {self.meant!r}?"
+            f"{', '.join(self.declared) or 'none'}. Did you mean {self.meant!r}?"
         )
 
 

@@ -23,7 +23,7 @@ from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.problems import misfits_of, problem_of
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.uses import Use, named_by_flags, uses_of
+from backend_caps.resolution.uses import Use, left_out, named_by_flags, uses_of
 
 BACKEND_FLAGS = (
     "attention_backend",
@@ -99,10 +99,8 @@ def _choice(setting: Setting, field: str, policy: Policy) -> Choice | None:
     known = Known.of(setting, field)
     if known is None:
         return None
-    tried = [
-        candidate(setting, field, backend, known)
-        for backend in named_by_flags(setting.backends).values()
-    ]
+    installed = named_by_flags({**left_out(setting.backends), **setting.backends})
+    tried = [candidate(setting, field, backend, known) for backend in installed.values()]
     if policy is Policy.STRICT:
         tried = [each.under_strict() for each in tried]
     return Choice(

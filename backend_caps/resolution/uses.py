@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from backend_caps.capability.backend import Backend, Problem, Reading, Status
+from backend_caps.capability.backend import Backend, Backends, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
@@ -311,11 +311,26 @@ def named_by_flags(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
     }
 
 
+def left_out(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
+    """List what is installed and kept from use, where that is known."""
+    return backends.left_out if isinstance(backends, Backends) else {}
+
+
+def _left_out(slot: _Slot, backend: Backend) -> Problem:
+    first, *_ = unread(backend)
+    return replace(first, message=f"{slot.flag} names a backend that is left out: {first.message}")
+
+
 def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[str, ...]) -> Use:
     backends = named_by_flags(known)
     if name == AUTO and not via and not _has_engine(known):
         return replace(_use(slot, name, via, declaration=None), problem=_undecided(slot))
-    meant = None if name in _engines_own() else nearest(name, list(backends))
+    kept_out = left_out(known)
+    if name in kept_out:
+        problem = _left_out(slot, kept_out[name])
+        return replace(_use(slot, name, via, declaration=None), problem=problem)
+    names = [*backends, *kept_out]
+    meant = None if name in _engines_own() else nearest(name, names)
     if meant is not None:
         declared = tuple(sorted(backends))
         raise UnknownBackendError(name=name, flag=slot.flag, declared=declared, meant=meant)

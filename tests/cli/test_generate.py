@@ -548,6 +548,19 @@ def test_generate_refuses_in_a_sentence(
     assert _refused(result) == (status, message)
 
 
+def test_generate_names_the_list_that_leaves_every_backend_out(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where something is installed, it is not said that nothing is."""
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "")
+
+    result = acme.run("generate --path @")
+
+    assert "was expected: none, BACKEND_CAPS_PLUGINS leaves out acme_lean, acme_reads. Write" in (
+        result.stderr
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [

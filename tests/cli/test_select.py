@@ -74,6 +74,64 @@ def test_select_tells_what_is_wrong_where_no_value_does(fast: CommandLine) -> No
     assert "raises RuntimeError" in row
 
 
+def test_select_tells_what_the_allow_list_leaves_out(
+    fast: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is installed and not let in is a candidate, with the list that leaves it out."""
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "fast")
+
+    result = fast.run(f"select --path @ --fact device=cpu --format markdown -- {AUTO}")
+
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| not-allowed |")]
+    assert [row.split(" | ")[1].replace("\\", "") for row in rows] == ["acme_lean", "acme_reads"]
+    assert all("Add acme to BACKEND" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "told"),
+    [
+        pytest.param(
+            AUTO,
+            1,
+            "error: --attention-backend is auto, and no installed backend fits:\n"
+            "  acme_lean, not-allowed: backend 'acme_lean' of acme 1.0 (acme_caps:LEAN) is not "
+            "in BACKEND_CAPS_PLUGINS, which names: nothing. Add acme to BACKEND_CAPS_PLUGINS "
+            "to use it.\n"
+            "  acme_reads, not-allowed: backend 'acme_reads' of acme 1.0 (acme_caps:READS) is "
+            "not in BACKEND_CAPS_PLUGINS, which names: nothing. Add acme to "
+            "BACKEND_CAPS_PLUGINS to use it.\n"
+            "Install one that does, or change what they do not take; backend-caps select "
+            "shows each.",
+            id="auto",
+        ),
+        pytest.param(
+            "--attention-backend acme_lean",
+            1,
+            "error: --attention-backend names a backend that is left out: backend 'acme_lean' "
+            "of acme 1.0 (acme_caps:LEAN) is not in BACKEND_CAPS_PLUGINS, which names: "
+            "nothing. Add acme to BACKEND_CAPS_PLUGINS to use it.",
+            id="a name",
+        ),
+        pytest.param(
+            "--attention-backend acme_leen",
+            2,
+            "error: no backend 'acme_leen' is declared (--attention-backend); declared: none. "
+            "Did you mean 'acme_lean'?",
+            id="a misspelled name",
+        ),
+    ],
+)
+def test_error_names_the_list_that_leaves_a_backend_out(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch, flags: str, status: int, told: str
+) -> None:
+    """Where nothing is let in, it is said that something is installed, and what keeps it out."""
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "")
+
+    result = acme.run(f"resolve --path @ --policy strict -- {flags}")
+
+    assert (result.exit_code, result.stderr) == (status, f"{told}\n")
+
+
 def test_select_states_a_tie(fast: CommandLine) -> None:
     """That only the name decided between equals is said."""
     result = fast.run(f"select --path @ --format markdown -- {AUTO}")

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,26 @@ def test_discover_does_not_run_what_is_not_allowed(site: Site, tmp_path: Path) -
 
     assert [entry.status for entry in registry.entries] == [Status.SKIPPED]
     assert not ran.exists()
+
+
+def test_registry_tells_what_the_allow_list_leaves_out(site: Site) -> None:
+    """What is installed and not let in is kept beside the names that stand."""
+    site.plugin("one", DECLARES)
+    site.plugin("two", DECLARES)
+
+    registry = discover([site.root], allow=["one"])
+
+    assert ([*registry], [*registry.left_out]) == (["one"], ["two"])
+
+
+def test_registry_leaves_out_no_name_that_stands() -> None:
+    """A name that another distribution gives is there, whoever else would give it."""
+    problem = Problem(code="not-allowed", message="no.", remedy="Add it.")
+    skipped = replace(backend("a", Status.SKIPPED, distribution="b"), problems=(problem,))
+
+    registry = Registry.of([backend("a"), skipped])
+
+    assert registry.left_out == {}
 
 
 def test_discover_without_any_backend_is_an_empty_registry(site: Site) -> None:
