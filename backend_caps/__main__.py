@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from backend_caps.discovery.loading import Loading
 
 _READ_PLUGINS = frozenset(
-    {"report", "resolve", "explain", "relay", "generate", "lock", "select", "verify"}
+    {"check", "explain", "generate", "lock", "relay", "report", "resolve", "select", "verify"}
 )
 _NEED_NO_PLUGINS = frozenset({"--path", "-h", "--help"})
 

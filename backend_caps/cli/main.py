@@ -88,6 +88,12 @@ class Commands(click.Group):
             ctx.exit(USAGE if any(isinstance(f, _USAGE_ERRORS) for f in faults) else REFUSED)
 
 
+def _check() -> click.Command:
+    from backend_caps.cli.check import check  # noqa: PLC0415 - the others check nothing
+
+    return check
+
+
 def _diff() -> click.Command:
     from backend_caps.cli.diff import diff  # noqa: PLC0415 - the others do not compare
 
@@ -125,6 +131,7 @@ def _verify() -> click.Command:
 
 
 _LATER: Mapping[str, Callable[[], click.Command]] = {
+    "check": _check,
     "diff": _diff,
     "generate": _generate,
     "lock": _lock,

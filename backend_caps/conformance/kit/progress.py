@@ -67,7 +67,7 @@ class CheckProgress:
         )
 
     def ran(self, case: Case, findings: Sequence[Finding]) -> None:  # noqa: ARG002 - an observer's
-        """Take in a case that ran, and what it found."""
+        """Take in a case that was tried, and what it found."""
         self._num_findings += len(findings)
         found = f"{self._num_findings} found" if self._num_findings else ""
         self._progress.update(self._task, advance=1, found=found)

@@ -50,6 +50,8 @@ class CheckResult:
     """Why it was not checked."""
     cases: Sequence[Case] = ()
     """Those that ran to an answer."""
+    num_blocked: int = 0
+    """Cases without one: the run to compare with failed."""
     findings: Sequence[Finding] = ()
     hints: Sequence[Hint] = ()
     seconds: float = 0.0

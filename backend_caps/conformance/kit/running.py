@@ -140,12 +140,13 @@ def _run_cases(
     observer.begin(check, len(cases))
     ran: list[Case] = []
     findings: list[Finding] = []
-    blocked = "it has no case for what is claimed"
+    blocked, num_blocked = "it has no case for what is claimed", 0
     for case in cases:
         try:
             found = [_finding(check, rig, case, fault) for fault in _faults(check, rig, case)]
         except BaselineError as error:
-            blocked = str(error)
+            blocked, num_blocked = str(error), num_blocked + 1
+            observer.ran(case, ())
             continue
         ran.append(case)
         findings += found
@@ -161,6 +162,7 @@ def _run_cases(
         status=status,
         reason="" if ran else blocked,
         cases=ran,
+        num_blocked=num_blocked,
         findings=findings,
         seconds=time.perf_counter() - started,
     )

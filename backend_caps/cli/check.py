@@ -1,0 +1,124 @@
+"""`backend-caps check`: whether what a backend declares is true."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.output import Format, printer, say
+from backend_caps.discovery.registry import Registry, discover
+from backend_caps.errors import BackendCapsError
+
+if TYPE_CHECKING:
+    from backend_caps.report.check_documents import CheckDocument, CheckListDocument
+    from backend_caps.report.sections import Sections
+
+FAILED = 1
+"""The exit status where a claim does not hold."""
+NOT_RUN = 2
+"""The exit status where nothing could be checked."""
+_OF_CI = ("junit", "sarif")
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--device",
+    type=click.Choice(["sim", "cpu", "cuda"]),
+    default="sim",
+    show_default=True,
+    help="Where it runs; sim simulates an accelerator on the CPU, and tries orders of its work.",
+)
+@click.option("--only", multiple=True, metavar="CHECK", help="Run this check. Repeatable.")
+@click.option("--case", metavar="CASE", help="Run one case alone, as a finding names it.")
+@click.option("--quick", is_flag=True, help="Try a little of everything.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Draw the requests of each scenario N times; 4 unless given, 2 with --quick.",
+)
+@click.option("--list", "lists", is_flag=True, help="Show what checks there are, and run none.")
+@click.option(
+    "--lines/--no-lines",
+    default=True,
+    show_default=True,
+    help="Count which lines of the backend's own files run.",
+)
+@click.option(
+    "--path",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Look for plugins in this folder instead of the environment. Repeatable.",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([*(each.value for each in Format), *_OF_CI]),
+    default="table",
+    show_default=True,
+    help="How to print.",
+)
+@click.pass_context
+def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: object) -> None:
+    """Check whether what the backend NAME declares is true, by running it.
+
+    It runs in the engine's own forwards, and is compared with itself under one changed condition
+    at a time. Exit status 0 where every claim that was checked held, 1 where one did not, 2 where
+    nothing could be checked.
+    """
+    if ctx.ensure_object(Invocation).server_flags:
+        raise click.UsageError("A claim holds on every server or on none: nothing goes after --.")
+    if name is None and not lists:
+        raise click.UsageError("Name the backend to check; backend-caps report shows what is here.")
+    gc.enable()  # the program switched it off, for commands that end before it would matter
+    # Loads torch, which a wrong command line is not worth.
+    from backend_caps.cli.checking import Asked, checked, listed  # noqa: PLC0415
+    from backend_caps.report.check_views import check_list_view, check_view  # noqa: PLC0415
+
+    asked, format_ = Asked.from_context(ctx), ctx.params["format_"]
+    try:
+        if name is None or lists:
+            known = listed(asked)
+            _show(known, check_list_view(known), format_)
+            return
+        document = checked(name, asked, _registry(ctx, asked.path))
+    except BackendCapsError as error:
+        click.echo(f"error: {error}", err=True)
+        ctx.exit(NOT_RUN)
+    _show(document, check_view(document), format_)
+    ctx.exit(NOT_RUN if document.is_stopped else FAILED if document.findings else 0)
+
+
+def _registry(ctx: click.Context, path: tuple[Path, ...]) -> Registry:
+    loading = ctx.ensure_object(Invocation).loading
+    if loading is not None and not path:
+        return Registry.of_loading(loading)
+    return discover(path or None)
+
+
+def _show(document: CheckDocument | CheckListDocument, sections: Sections, format_: str) -> None:
+    """Print a document in the format that was asked for."""
+    if format_ in _OF_CI:
+        say(_text(document, format_))
+    else:
+        printer(Format(format_))(document, sections)
+
+
+def _text(document: CheckDocument | CheckListDocument, format_: str) -> str:
+    """Write a check as a tool of CI reads it.
+
+    Raises:
+        UsageError: it is a list of checks.
+    """
+    from backend_caps.report.check_documents import CheckDocument  # noqa: PLC0415 - as below
+    from backend_caps.report.junit import junit  # noqa: PLC0415 - where it is asked for
+    from backend_caps.report.sarif import sarif  # noqa: PLC0415 - where it is asked for
+
+    if not isinstance(document, CheckDocument):
+        raise click.UsageError(f"--format {format_} is of what was found; --list finds nothing.")
+    return junit(document) if format_ == "junit" else sarif(document)

@@ -1,0 +1,117 @@
+"""What `backend-caps check` runs, and what it was asked. Loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import click
+
+from backend_caps.cli.checked import Ran, check_document, check_list_document
+from backend_caps.cli.job import importable
+from backend_caps.conformance.checks import CHECKS
+from backend_caps.conformance.kit import (
+    Check,
+    CheckProgress,
+    Effort,
+    LineCounter,
+    Results,
+    Subject,
+    checks_named,
+    find_case,
+    muffled,
+    require_device,
+    run_case,
+    run_checks,
+    subject_named,
+)
+from backend_caps.discovery.registry import Registry
+from backend_caps.report.check_documents import CheckDocument, CheckListDocument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to check, and how much of it."""
+
+    device: str
+    only: tuple[str, ...]
+    """Codes of checks; none is all."""
+    case: str | None
+    """One case to run alone."""
+    effort: Effort
+    counts_lines: bool
+    path: tuple[Path, ...]
+    """Folders to look for plugins in, instead of the environment."""
+
+    @classmethod
+    def from_context(cls, ctx: click.Context) -> Self:
+        """Read what the command line says."""
+        options = ctx.params
+        effort = Effort.quick() if options["quick"] else Effort()
+        if options["seeds"] is not None:
+            effort = replace(effort, seeds=range(options["seeds"]))
+        return cls(
+            device=options["device"],
+            only=options["only"],
+            case=options["case"],
+            effort=effort,
+            counts_lines=options["lines"],
+            path=options["path"],
+        )
+
+
+def listed(asked: Asked) -> CheckListDocument:
+    """Write down which checks there are, of those that were asked for.
+
+    Raises:
+        UnknownCheckError: there is none of a name.
+    """
+    return check_list_document(checks_named(CHECKS, asked.only))
+
+
+def checked(name: str, asked: Asked, registry: Registry) -> CheckDocument:
+    """Check a backend, and write down what became of its claims.
+
+    Raises:
+        BackendCapsError: there is no such backend, check, case or device, or it cannot be built.
+    """
+    chosen = checks_named(CHECKS, asked.only)
+    require_device(asked.device)
+    with importable(asked.path), muffled() as said:
+        subject = subject_named(registry, name)
+        ran = _run(subject, chosen, asked)
+    return check_document(replace(ran, said=said.lines, path=asked.path), CHECKS)
+
+
+def _run(subject: Subject, chosen: Sequence[Check], asked: Asked) -> Ran:
+    implementation = subject.declaration.implementation
+    assert implementation is not None, "it was imported by this name"
+    effort = asked.effort
+    with ExitStack() as stack:
+        lines = LineCounter(implementation) if asked.counts_lines else None
+        if lines is not None:
+            stack.enter_context(lines)
+        if asked.case is None:
+            results = _run_all(subject, chosen, asked)
+        else:
+            results, effort = _run_one(subject, chosen, asked.case, asked)
+    return Ran(results=results, effort=effort, lines=None if lines is None else lines.files)
+
+
+def _run_all(subject: Subject, chosen: Sequence[Check], asked: Asked) -> Results:
+    with CheckProgress(len(chosen)) as progress:
+        return run_checks(
+            subject, chosen, device=asked.device, effort=asked.effort, observer=progress
+        )
+
+
+def _run_one(
+    subject: Subject, chosen: Sequence[Check], name: str, asked: Asked
+) -> tuple[Results, Effort]:
+    check, case = find_case(subject, chosen, name)
+    result = run_case(subject, check, case, device=asked.device)
+    results = Results(subject=subject, device=asked.device, checks=[result], exercised=frozenset())
+    return results, replace(asked.effort, seeds=(case.seed,))
