@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
+from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, raised
 from backend_caps.conformance.kit.lengths import (
     level_of,
     relayed_cases,
@@ -15,7 +15,7 @@ from backend_caps.conformance.kit.lengths import (
     scenario_of,
     scenes_of,
 )
-from backend_caps.conformance.kit.reads import BOUND, MIRROR, Read, Reads
+from backend_caps.conformance.kit.reads import BOUND, MIRROR, Read, Reads, told
 from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import Site
@@ -42,15 +42,17 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
     try:
         found = run_told(rig, scenes, level)
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
-        what: str | None = f"it raised {type(error).__name__}: {error}"
+        what: str | None = f"it {raised(error)}"
         site = rig.subject.line_in(error.__traceback__)
     else:
         what = difference(found, expected, rig.subject.tolerance(scenario.dtype))
     if what is not None:
         reads = _reads(rig, case, level)
-        told = _told(rig.subject, case, reads)
         site = site or (reads[0].site if reads else None)
-        yield Fault(what=f"without the mirror {what}{told}", site=site)
+        behind = "" if scenes[1] is None else ", behind prompts that had it,"
+        yield Fault(
+            what=f"without the mirror{behind} {what}{_told(rig.subject, case, reads)}", site=site
+        )
 
 
 def _reads(rig: Rig, case: Case, level: HostSeqLens) -> Sequence[Read]:
@@ -65,8 +67,8 @@ def _told(subject: Subject, case: Case, reads: Sequence[Read]) -> str:
     if not reads:
         return ""
     forward = scenario_of(case).forward
-    listed = ", ".join(own.told(subject.root) for own in reads)
-    return f"; where it is there, {forward.role.value}/{forward.phase.value} reads {listed}"
+    use = f"{forward.role.value}/{forward.phase.value}"
+    return f"; where it is there, {use} reads {told(reads, subject.root)}"
 
 
 CHECK = Check(

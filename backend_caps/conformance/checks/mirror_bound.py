@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
+from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, raised
 from backend_caps.conformance.kit.lengths import (
     loose_bounds,
     relayed_cases,
@@ -40,7 +40,7 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         found = run_told(rig, scenes, _BOUND, bounds=bounds, reads=reads)
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
         site = rig.subject.line_in(error.__traceback__)
-        yield Fault(what=f"{told} it raised {type(error).__name__}: {error}", site=site)
+        yield Fault(what=f"{told} it {raised(error)}", site=site)
         return
     tolerance = rig.subject.tolerance(scenario_of(case).dtype)
     differs = difference(found, expected, tolerance)

@@ -61,6 +61,12 @@ class Fault:
     """The line of the backend that did it, where that is known."""
 
 
+def raised(error: Exception) -> str:
+    """Say in a fault what a backend raised: the kind, and the first line of its words."""
+    words = str(error).partition("\n")[0]
+    return f"raised {type(error).__name__}: {words}" if words else f"raised {type(error).__name__}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
     """A claim that may be too modest: nothing was seen that asks for it."""

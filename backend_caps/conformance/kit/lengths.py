@@ -57,8 +57,12 @@ def relayed_scenarios(subject: Subject, *levels: HostSeqLens) -> Iterator[Scenar
 def relayed_cases(
     code: str, subject: Subject, effort: Effort, *levels: HostSeqLens
 ) -> Iterator[Case]:
-    """Try each scenario without prompts in which a backend claims one of these levels."""
-    yield from cases_of(code, relayed_scenarios(subject, *levels), effort)
+    """Try each scenario without prompts in which a backend claims one of these levels.
+
+    Each forward comes before any comes again: the first findings are of all that read.
+    """
+    cases = cases_of(code, relayed_scenarios(subject, *levels), effort)
+    yield from sorted(cases, key=lambda case: (case.seed, scenario_of(case).page_size))
 
 
 def scenario_of(case: Case) -> Scenario:

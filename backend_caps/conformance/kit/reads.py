@@ -30,13 +30,6 @@ class Read:
     site: Site
     """The line that looked: the backend's own, where one of its lines was running."""
 
-    def told(self, root: Path) -> str:
-        """Say what was read, and where, as seen from the folder of the backend's code."""
-        file = Path(self.site.file)
-        is_within = root.is_dir() and file.is_relative_to(root)
-        shown = file.relative_to(root) if is_within else file.name
-        return f"{self.name} at {shown}:{self.site.line}"
-
 
 @dataclass(frozen=True, slots=True)
 class Reads:
@@ -91,6 +84,17 @@ class Reads:
             frame = frame.f_back
             site = Site(frame.f_code.co_filename, frame.f_lineno)
         self.seen.append(Read(name, site))
+
+
+def told(reads: Sequence[Read], root: Path) -> str:
+    """List what was read, and where, as seen from the folder of a backend's code."""
+    shown: dict[str, list[str]] = {}
+    for own in reads:
+        file = Path(own.site.file)
+        is_within = root.is_dir() and file.is_relative_to(root)
+        name = file.relative_to(root) if is_within else file.name
+        shown.setdefault(own.name, []).append(f"{name}:{own.site.line}")
+    return " and ".join(f"{name} ({', '.join(lines)})" for name, lines in shown.items())
 
 
 _TOLD = MIRROR | BOUND | CUTS

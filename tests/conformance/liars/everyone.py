@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.liars import numbers
+from tests.conformance.liars import mirror, numbers
 from tests.conformance.liars.liar import Liar
 
-LIARS: tuple[Liar, ...] = (*numbers.LIARS,)
+LIARS: tuple[Liar, ...] = (*numbers.LIARS, *mirror.LIARS)
