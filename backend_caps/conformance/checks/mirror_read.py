@@ -19,7 +19,7 @@ from backend_caps.conformance.kit.lengths import (
     scenario_of,
     scenes_of,
 )
-from backend_caps.conformance.kit.reads import BOUND, MIRROR, Reads, told
+from backend_caps.conformance.kit.reads import BOUND, MIRROR, Read, Reads, told
 from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
 from backend_caps.conformance.kit.subject import Subject
 
@@ -72,8 +72,8 @@ def _candidate(
         # A wrong length may end in a fault of the real device, after which nothing runs on it.
         return None
     if all(_is_same(rig, case, HostSeqLens.NONE) for case in cases):
-        told_of = told([read], rig.subject.root)
-        return f"reads {told_of}, and outputs are the same without it", HostSeqLens.NONE
+        where = told([read], rig.subject.root)
+        return f"reads {where}, and outputs are the same without it", HostSeqLens.NONE
     if all(_is_same(rig, case, HostSeqLens.EXACT) for case in cases):
         return "outputs are the same with a loose bound in its place", HostSeqLens.UPPER_BOUND
     return None

@@ -50,6 +50,12 @@ def liar(kind: type[AttentionBackend], *, seen: str, check: str, **claims: objec
         check: what has to find it.
         claims: what it claims beside, or in place of, `HONEST`.
     """
+    lie = getdoc(kind) or ""
+    return Liar(lie=lie.splitlines()[0], seen=seen, check=check, subject=subject_of(kind, **claims))
+
+
+def subject_of(kind: type[AttentionBackend], **claims: object) -> Subject:
+    """Put a class under test, by its name in snake case, with these claims beside `HONEST`."""
     declaration = Declaration.model_validate(
         {
             "capabilities": {**HONEST, **claims},
@@ -57,10 +63,4 @@ def liar(kind: type[AttentionBackend], *, seen: str, check: str, **claims: objec
         }
     )
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
-    lie = getdoc(kind) or ""
-    return Liar(
-        lie=lie.splitlines()[0],
-        seen=seen,
-        check=check,
-        subject=Subject(name=name, declaration=declaration),
-    )
+    return Subject(name=name, declaration=declaration)

@@ -1,0 +1,8 @@
+"""All odd backends, in the order in which the table shows them."""
+
+from __future__ import annotations
+
+from tests.conformance.honest import mirror
+from tests.conformance.honest.odd import Odd
+
+HONEST_ODD: tuple[Odd, ...] = (*mirror.ODD,)
