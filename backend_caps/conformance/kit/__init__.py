@@ -16,7 +16,7 @@ from backend_caps.conformance.kit.errors import (
 from backend_caps.conformance.kit.lines import FileLines, LineCounter
 from backend_caps.conformance.kit.muffling import muffled
 from backend_caps.conformance.kit.progress import CheckProgress
-from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Status
+from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Verdict
 from backend_caps.conformance.kit.rig import Rig, difference, on_host, supplied
 from backend_caps.conformance.kit.running import (
     CheckObserver,
@@ -48,12 +48,12 @@ __all__ = [
     "Results",
     "Rig",
     "Scenario",
-    "Status",
     "Subject",
     "UncheckableError",
     "UnknownCaseError",
     "UnknownCheckError",
     "UnknownSubjectError",
+    "Verdict",
     "cases_on",
     "checks_named",
     "difference",

@@ -10,7 +10,7 @@ from backend_caps.conformance.kit.check import Case, Check, Fault, Hint
 from backend_caps.conformance.kit.subject import Subject
 
 
-class Status(Enum):
+class Verdict(Enum):
     """What became of a check, or of a claim."""
 
     HELD = "held"
@@ -45,7 +45,7 @@ class CheckResult:
     """What became of a check."""
 
     check: Check
-    status: Status
+    status: Verdict
     reason: str = ""
     """Why it was not checked."""
     cases: Sequence[Case] = ()
@@ -74,17 +74,18 @@ class Results:
         return [finding for own in self.checks for finding in own.findings]
 
     @property
-    def claims(self) -> Mapping[str, Status]:
+    def claims(self) -> Mapping[str, Verdict]:
         """Say of each capability that a check is about what became of it: the worst counts."""
-        found: dict[str, Status] = {}
+        found: dict[str, Verdict] = {}
         for own in self.checks:
             for claim in own.check.claims:
                 found[claim] = _worse(found.get(claim), own.status)
         return found
 
 
-def _worse(one: Status | None, other: Status) -> Status:
+def _worse(one: Verdict | None, other: Verdict) -> Verdict:
     """One fault fails a claim; what one check looked at is checked."""
-    if one is None or one is Status.NOT_CHECKED:
+    if one is None or one is Verdict.NOT_CHECKED:
         return other
-    return one if other is not Status.FAILED else other
+    return one if other is not Verdict.FAILED else other
+

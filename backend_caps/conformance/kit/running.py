@@ -10,7 +10,7 @@ from typing import Protocol
 
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
 from backend_caps.conformance.kit.errors import BaselineError, UnknownCaseError
-from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Status
+from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Verdict
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import DEVICE_NAME
@@ -66,7 +66,7 @@ def run_checks(
     effort, observer = effort or Effort(), observer or NoCheckObserver()
     results: list[CheckResult] = []
     for check in checks:
-        failed = [own.check.code for own in results if own.status is Status.FAILED]
+        failed = [own.check.code for own in results if own.status is Verdict.FAILED]
         results.append(_run_check(check, rig, effort, observer, failed))
         observer.end(results[-1])
     return Results(
@@ -112,10 +112,10 @@ def _run_check(
     if behind:
         reason = f"says nothing while {', '.join(behind)} fails"
     if reason is not None:
-        return CheckResult(check=check, status=Status.NOT_CHECKED, reason=reason)
+        return CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=reason)
     reason = check.excuse(rig.subject)
     if reason is not None:
-        result = CheckResult(check=check, status=Status.NOT_CHECKED, reason=reason)
+        result = CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=reason)
     else:
         cases = cases_on(rig.device, check, rig.subject, effort)
         result = _run_cases(check, rig, cases, observer)
@@ -156,7 +156,7 @@ def _run_cases(
         observer.ran(case, found)
         if len(findings) >= _MOST_FINDINGS:
             break
-    status = Status.FAILED if findings else Status.HELD if ran else Status.NOT_CHECKED
+    status = Verdict.FAILED if findings else Verdict.HELD if ran else Verdict.NOT_CHECKED
     return CheckResult(
         check=check,
         status=status,

@@ -16,8 +16,8 @@ from backend_caps.conformance.kit import (
     Finding,
     Hint,
     Rig,
-    Status,
     UnknownCaseError,
+    Verdict,
     find_case,
     run_case,
     run_checks,
@@ -59,7 +59,7 @@ def test_check_without_a_fault_holds() -> None:
     """A claim that nothing was found against holds, with the cases that looked at it."""
     results = run_checks(HONEST, [ODD], effort=EVEN)
 
-    assert results.claims == {"host_seq_lens": Status.HELD}
+    assert results.claims == {"host_seq_lens": Verdict.HELD}
     assert [case.seed for case in results.checks[0].cases] == [0, 2]
 
 
@@ -67,7 +67,7 @@ def test_check_with_a_fault_fails() -> None:
     """One fault fails the claim, and the finding has the command that shows it again."""
     results = run_checks(HONEST, [ODD], effort=Effort(seeds=(0, 1)))
 
-    assert results.claims == {"host_seq_lens": Status.FAILED}
+    assert results.claims == {"host_seq_lens": Verdict.FAILED}
     assert [finding.replay for finding in results.findings] == [
         f"backend-caps check torch_padded --case 'made/{SCENARIO.name}@eager#1'"
     ]
@@ -94,7 +94,7 @@ def test_excused_check_is_not_checked() -> None:
     results = run_checks(HONEST, [excused])
 
     assert results.checks[0].reason == "it claims nothing"
-    assert results.claims == {"host_seq_lens": Status.NOT_CHECKED}
+    assert results.claims == {"host_seq_lens": Verdict.NOT_CHECKED}
 
 
 def test_check_behind_a_failed_one_is_not_checked() -> None:
@@ -103,7 +103,7 @@ def test_check_behind_a_failed_one_is_not_checked() -> None:
 
     results = run_checks(HONEST, [ODD, later], effort=Effort(seeds=(1,)))
 
-    assert results.checks[1].status is Status.NOT_CHECKED
+    assert results.checks[1].status is Verdict.NOT_CHECKED
     assert results.checks[1].reason == "says nothing while made fails"
 
 
@@ -111,7 +111,7 @@ def test_check_without_a_baseline_is_not_checked() -> None:
     """Where the run to compare with fails, a case says nothing, and the reason is kept."""
     results = run_checks(HONEST, [replace(ODD, run=_blocked)], effort=EVEN)
 
-    assert results.checks[0].status is Status.NOT_CHECKED
+    assert results.checks[0].status is Verdict.NOT_CHECKED
     assert results.checks[0].reason.startswith("the run to compare with failed: it raised")
 
 
@@ -119,7 +119,7 @@ def test_check_without_a_case_is_not_checked() -> None:
     """No case is no pass."""
     results = run_checks(HONEST, [ODD], effort=Effort(seeds=()))
 
-    assert results.checks[0].status is Status.NOT_CHECKED
+    assert results.checks[0].status is Verdict.NOT_CHECKED
     assert results.checks[0].reason == "it has no case for what is claimed"
 
 
@@ -136,8 +136,8 @@ def test_claim_that_one_check_failed_is_failed() -> None:
     held = run_checks(HONEST, codes[:2], effort=EVEN)
     failed = run_checks(HONEST, [*codes, codes[1]], effort=Effort(seeds=(1,)))
 
-    assert held.claims == {"host_seq_lens": Status.HELD}
-    assert failed.claims == {"host_seq_lens": Status.FAILED}
+    assert held.claims == {"host_seq_lens": Verdict.HELD}
+    assert failed.claims == {"host_seq_lens": Verdict.FAILED}
 
 
 def test_hints_are_asked_for_where_nothing_was_found() -> None:
@@ -168,7 +168,7 @@ def test_check_that_a_device_cannot_run_is_not_checked() -> None:
 
     results = run_checks(HONEST, [unfit], device="cpu")
 
-    assert results.checks[0].status is Status.NOT_CHECKED
+    assert results.checks[0].status is Verdict.NOT_CHECKED
     assert results.checks[0].reason == "no graphs on cpu"
 
 
@@ -196,7 +196,7 @@ def test_case_is_found_by_its_name() -> None:
     check, case = find_case(HONEST, [ODD], f"made/{SCENARIO.name}@eager#77")
 
     assert (check, case.seed) == (ODD, 77)
-    assert run_case(HONEST, check, case).status is Status.FAILED
+    assert run_case(HONEST, check, case).status is Verdict.FAILED
 
 
 @pytest.mark.parametrize("name", ["made/-@eager#0", "other/-@eager#0", "made", "made/x#y"])
