@@ -24,6 +24,7 @@ from backend_caps.capability.fit import Reason, unsupported_reasons
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.sets import STORED_AS_SET
+from backend_caps.capability.tolerances import Tolerances
 from backend_caps.capability.vocabulary import Capabilities
 
 API = 1
@@ -137,6 +138,9 @@ class Declaration(FrozenModel):
         BeforeValidator(_written_place),
     ] = None
     """`"package.module:Name"` of the class that computes."""
+    tolerances: Tolerances = Field(default_factory=dict, validate_default=True)
+    """How far an output may be from float64's, absolutely and relatively, by dtype. What is left
+    out is the conformance kit's to say: two steps of the dtype's own rounding."""
 
     def unsupported_reasons(self, facts: Facts) -> tuple[Reason, ...]:
         """List every reason why the backend does not fit what is known, by its base values."""

@@ -153,6 +153,7 @@ class Given(FrozenModel):
     disable_cuda_graph: Flag = None
     disable_overlap_schedule: Flag = None
     enable_kv_cache_sharding: Flag = None
+    enable_deterministic_inference: Flag = None
     disaggregation_mode: Annotated[
         Annotated[AbstractSet[Literal["null", "prefill", "decode"]], _SOME] | None,
         *STORED_AS_SET,

@@ -165,6 +165,15 @@ class Capabilities(FrozenModel):
         StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
     ] = UNDECLARED
     """May run under two-batch overlap (TBO)."""
+    deterministic: Annotated[
+        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
+    ] = UNDECLARED
+    """The same batch over the same cache gives the same bits, on the same device."""
+    batch_invariant: Annotated[
+        StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.SERVER)
+    ] = UNDECLARED
+    """A request's output has the same bits alone and among others, in any place. How its own prompt
+    is cut into chunks may still change them."""
     max_context_len_known: Annotated[
         StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.USE)
     ] = UNDECLARED

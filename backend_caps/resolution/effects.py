@@ -26,6 +26,7 @@ _NO_SPECULATION = ("speculative_algorithm", "NONE")
 _NO_OVERLAP = ("disable_overlap_schedule", True)
 _NO_GRAPHS = ("disable_cuda_graph", True)
 _NO_TBO = ("enable_two_batch_overlap", False)
+_NOT_ASKED = ("enable_deterministic_inference", False)
 
 _IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
     "host_seq_lens": {
@@ -37,6 +38,8 @@ _IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
     "sync_free_prepare": {_NO_OVERLAP: "without overlap the host waits anyway"},
     "shared_reads_end": {_NO_OVERLAP: "without overlap nothing is overwritten meanwhile"},
     "two_batch_overlap": {_NO_TBO: "two-batch overlap is switched off"},
+    "deterministic": {_NOT_ASKED: "deterministic inference is switched off"},
+    "batch_invariant": {_NOT_ASKED: "deterministic inference is switched off"},
     "max_speculative_topk": {_NO_SPECULATION: "there are no draft trees"},
 }
 """The flags under which a capability's value does nothing, and why."""

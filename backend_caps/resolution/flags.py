@@ -91,6 +91,8 @@ class ServerFlags(FrozenModel):
     """Run attention data-parallel."""
     enable_kv_cache_sharding: StrictBool = False
     """Shard the KV cache's pages over the ranks of a prefill server."""
+    enable_deterministic_inference: StrictBool = False
+    """Give the same answer to the same request, whatever else is served beside it."""
     disaggregation_mode: Literal["null", "prefill", "decode"] = "null"
     """The server's part where prefill and decode run on different servers."""
     context_length: Count | None = None

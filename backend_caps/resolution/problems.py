@@ -21,6 +21,11 @@ from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order
 from backend_caps.resolution.uses import ENGINE_DEFAULT, Use
 
 _CUDA = "cuda"
+_DETERMINISM: Mapping[str, str] = {
+    "deterministic": "gives the same bits each time",
+    "batch_invariant": "gives a request the same bits in every batch",
+}
+"""What deterministic inference asks of each backend."""
 
 RoleFault = tuple[str, str, Role]
 """A backend, the slot that it is used in, and the role there."""
@@ -223,6 +228,22 @@ def _of_values(plan: Plan) -> Iterator[Problem]:
             actual="two-batch overlap on",
             needed="two-batch overlap off",
         )
+    yield from _of_determinism(plan)
+
+
+def _of_determinism(plan: Plan) -> Iterator[Problem]:
+    if not plan.flags.enable_deterministic_inference:
+        return
+    for name, what in _DETERMINISM.items():
+        if plan[name].value is False:
+            yield Problem(
+                code="deterministic-inference-unsupported",
+                message=f"--enable-deterministic-inference is given, and not every backend {what}: "
+                f"{_names(plan[name])}.",
+                remedy="Leave the flag out, or use other backends.",
+                actual=f"{name} no",
+                needed=f"{name} yes",
+            )
 
 
 def _of_topk(plan: Plan) -> Iterator[Problem]:

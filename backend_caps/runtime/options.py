@@ -143,6 +143,7 @@ def check_flags(flags: ServerFlags) -> None:
     asked = {
         "--enable-dp-attention": flags.enable_dp_attention,
         "--enable-kv-cache-sharding": flags.enable_kv_cache_sharding,
+        "--enable-deterministic-inference": flags.enable_deterministic_inference,
         f"--kv-cache-dtype {kv_cache_dtype}": kv_cache_dtype not in (AUTO, *KV_CACHE_DTYPES),
         f"--tp-size {flags.tp_size}": flags.tp_size > 1,
         f"--pp-size {flags.pp_size}": flags.pp_size > 1,

@@ -34,6 +34,10 @@ DECLARATION = Declaration(
         shared_reads_end=SharedReadsEnd.UNKNOWN,
         # The only state is one forward's metadata, and each half batch has an object of its own.
         two_batch_overlap=True,
+        # Nothing is added up in an order that differs from run to run.
+        deterministic=True,
+        # Each request is computed by itself, in the same shapes whoever is there beside it.
+        batch_invariant=True,
         # Nothing is sized by the longest context.
         max_context_len_known=False,
         # A draft step is a decode; verify brings several causal tokens a request.

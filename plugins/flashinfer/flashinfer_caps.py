@@ -39,6 +39,10 @@ FLASHINFER = Declaration(
         shared_reads_end=SharedReadsEnd.PRE_REPLAY,
         # Each half batch has an object of its own, with its own workspace.
         two_batch_overlap=True,
+        # No device was asked yet.
+        deterministic=False,
+        # `plan()` cuts contexts into chunks by the whole batch.
+        batch_invariant=False,
         # The row length of `req_to_token`, by which the buffers of graphs are sized.
         max_context_len_known=True,
         # A draft step and a verify are a custom mask over a uniform batch, or causal without one.

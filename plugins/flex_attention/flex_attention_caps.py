@@ -36,6 +36,10 @@ FLEX_ATTENTION = Declaration(
         shared_reads_end=SharedReadsEnd.POST_REPLAY,
         # The only state is one forward's metadata, and each half batch has an object of its own.
         two_batch_overlap=True,
+        # Forward, a kernel adds up in one order.
+        deterministic=True,
+        # Contexts are gathered up to the largest bound, so how they are cut follows the batch.
+        batch_invariant=False,
         # The row length of `req_to_token`, which a captured forward gathers.
         max_context_len_known=True,
         # A draft step and a verify are a tree mask over a uniform batch, or causal without one.

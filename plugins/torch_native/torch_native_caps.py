@@ -31,6 +31,10 @@ TORCH_NATIVE = Declaration(
         shared_reads_end=SharedReadsEnd.UNKNOWN,
         # The only state is one forward's metadata, and each half batch has an object of its own.
         two_batch_overlap=True,
+        # Forward, `scaled_dot_product_attention` adds up in one order.
+        deterministic=True,
+        # Each request is a product of its own, in the same shapes whoever is beside it.
+        batch_invariant=True,
         # Nothing is sized by the longest context.
         max_context_len_known=False,
         # A draft step is a decode; draft-extend is several causal tokens a request, like verify.
@@ -67,6 +71,9 @@ TORCH_PADDED = Declaration(
         shared_reads_end=SharedReadsEnd.POST_REPLAY,
         # As above: no state but one forward's metadata.
         two_batch_overlap=True,
+        # As above, and all rows are one product, whose kernel a device may choose by their number.
+        deterministic=True,
+        batch_invariant=False,
         # The row length of `req_to_token`, to which contexts are padded.
         max_context_len_known=True,
         # A draft step and a verify are a tree mask over a uniform batch, or causal without one.

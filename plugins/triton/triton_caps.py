@@ -34,6 +34,10 @@ TRITON = Declaration(
         shared_reads_end=SharedReadsEnd.PRE_REPLAY,
         # The only state is one forward's tables, and each half batch has an object of its own.
         two_batch_overlap=True,
+        # Parts of a context are added up in their own order, by no atomic.
+        deterministic=True,
+        # Contexts are cut into chunks by the work of the whole batch.
+        batch_invariant=False,
         # The row length of `req_to_token`, which the copy of it has too.
         max_context_len_known=True,
         # A draft step and a verify are a tree mask over a uniform batch, or causal without one.

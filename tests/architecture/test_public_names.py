@@ -48,6 +48,8 @@ VOCABULARY = {
     "sync_free_prepare": Scope.PHASE,
     "shared_reads_end": Scope.PHASE,
     "two_batch_overlap": Scope.SERVER,
+    "deterministic": Scope.SERVER,
+    "batch_invariant": Scope.SERVER,
     "max_context_len_known": Scope.USE,
     "roles": Scope.USE,
     "max_speculative_topk": Scope.SERVER,

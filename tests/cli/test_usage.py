@@ -77,8 +77,8 @@ from tests.cli.conftest import CommandLine
             2,
             "error: unsafe_override roles=target cannot be applied; expected a capability that a "
             "plan holds: host_seq_lens, graph_replay, graph_metadata, sync_free_prepare, "
-            "shared_reads_end, two_batch_overlap, max_speculative_topk, page_sizes. "
-            "Correct its name or value.",
+            "shared_reads_end, two_batch_overlap, deterministic, batch_invariant, "
+            "max_speculative_topk, page_sizes. Correct its name or value.",
             id="override of what no plan holds",
         ),
         pytest.param(

@@ -85,6 +85,8 @@ _VALUES: Mapping[str, st.SearchStrategy[object]] = {
     "sync_free_prepare": st.booleans(),
     "shared_reads_end": st.sampled_from(SharedReadsEnd),
     "two_batch_overlap": st.booleans(),
+    "deterministic": st.booleans(),
+    "batch_invariant": st.booleans(),
     "max_context_len_known": st.booleans(),
     "roles": st.frozensets(st.sampled_from(Role), min_size=1),
     "max_speculative_topk": st.sampled_from([1, 2, 8, NO_LIMIT]),

@@ -152,6 +152,7 @@ def test_engine_refuses_backends_that_share_no_page_size(oracle: Oracle) -> None
     "arguments",
     [
         ("--enable-dp-attention",),
+        ("--enable-deterministic-inference",),
         ("--pp-size", "2"),
         ("--tp-size", "2"),
         ("--kv-cache-dtype", "fp8_e5m2"),

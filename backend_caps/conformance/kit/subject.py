@@ -63,6 +63,14 @@ class Subject:
         """
         return load_implementation(self._use)(site)
 
+    def load(self) -> None:
+        """Import its implementation.
+
+        Raises:
+            ImplementationError: it names none, or none that can be imported.
+        """
+        load_implementation(self._use)
+
     def claim(
         self,
         capability: str,
@@ -76,7 +84,7 @@ class Subject:
 
     def tolerance(self, dtype: str) -> float:
         """Say how far an output may be from the definition's, absolutely and relatively."""
-        return _TOLERANCES[dtype]
+        return self.declaration.tolerances.get(dtype, _TOLERANCES[dtype])
 
     @property
     def root(self) -> Path:

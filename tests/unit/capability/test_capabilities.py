@@ -30,6 +30,8 @@ EVERYTHING = Capabilities(
     sync_free_prepare=True,
     shared_reads_end=SharedReadsEnd.IN_REPLAY,
     two_batch_overlap=False,
+    deterministic=True,
+    batch_invariant=False,
     max_context_len_known=True,
     roles={Role.TARGET, Role.DRAFT},
     max_speculative_topk=8,
@@ -139,7 +141,14 @@ def test_capability_of_none_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["needs_cpu_seq_lens", "sync_free_prepare", "two_batch_overlap", "max_context_len_known"],
+    [
+        "needs_cpu_seq_lens",
+        "sync_free_prepare",
+        "two_batch_overlap",
+        "deterministic",
+        "batch_invariant",
+        "max_context_len_known",
+    ],
 )
 @pytest.mark.parametrize("value", [1, 0, "yes", "true", 1.0])
 def test_bool_capability_is_strict(name: str, value: object) -> None:
@@ -367,6 +376,8 @@ def test_capabilities_are_written_in_a_stable_order() -> None:
         "sync_free_prepare": True,
         "shared_reads_end": "in_replay",
         "two_batch_overlap": False,
+        "deterministic": True,
+        "batch_invariant": False,
         "max_context_len_known": True,
         "roles": ["draft", "target"],
         "max_speculative_topk": 8,

@@ -20,6 +20,7 @@ _FULL = Declaration(
     conditions=[_WHEN],
     parts=[Part("triton", phases={Phase.PREFILL}), Part("fa3", roles={Role.TARGET})],
     implementation="my_flash.backend:MyFlash",
+    tolerances={"bf16": 0.02, "float32": 1e-6},
 )
 _TOO_FEW = "Frozenset should have at least 1 item after validation, not 0"
 
@@ -71,6 +72,12 @@ def test_declaration_of_nothing_is_valid() -> None:
             id="an implementation that is a number",
         ),
         pytest.param(
+            {"tolerances": {"float16": 0}},
+            "tolerances.float16",
+            "Input should be greater than 0",
+            id="a tolerance of nothing",
+        ),
+        pytest.param(
             {"conditions": _WHEN},
             "conditions",
             "Input should be a list: [When(...)]",
@@ -113,6 +120,28 @@ def test_declaration_stores_its_sequences_as_tuples() -> None:
     kinds = (type(_FULL.conditions), type(_FULL.parts))
 
     assert kinds == (tuple, tuple)
+
+
+def test_tolerances_are_of_dtypes_by_their_main_names() -> None:
+    """A dtype has one spelling, and its tolerance is found by that one."""
+    tolerances = _FULL.tolerances
+
+    listed = [*tolerances.items()]
+
+    assert (listed, repr(tolerances)) == (
+        [("bfloat16", 0.02), ("float32", 1e-6)],
+        "{'bfloat16': 0.02, 'float32': 1e-06}",
+    )
+
+
+def test_tolerances_cannot_be_changed() -> None:
+    """What the author may change later is stored as what nobody can."""
+    said = {"float16": 0.5}
+    declaration = Declaration(tolerances=said)
+
+    said["float16"] = 1.0
+
+    assert (declaration.tolerances["float16"], len(declaration.tolerances)) == (0.5, 1)
 
 
 def test_declaration_survives_json() -> None:

@@ -11,6 +11,7 @@ from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, use
 
 _13, _23 = "sglang-0.5.13", "sglang-0.5.23"
 _EAGLE = "--speculative-algorithm EAGLE"
+_DETERMINISTIC = "--enable-deterministic-inference"
 _BOUNDED = Capabilities(host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_known=True)
 
 
@@ -134,6 +135,10 @@ def test_effect_of_graph_metadata(level: GraphMetadata, text: str) -> None:
     [
         pytest.param("two_batch_overlap", "", False, id="TBO is off"),
         pytest.param("two_batch_overlap", "--enable-two-batch-overlap", True, id="TBO is on"),
+        pytest.param("deterministic", "", False, id="any bits will do"),
+        pytest.param("deterministic", _DETERMINISTIC, True, id="the same bits each time"),
+        pytest.param("batch_invariant", "", False, id="any company will do"),
+        pytest.param("batch_invariant", _DETERMINISTIC, True, id="the same bits in company"),
         pytest.param("max_speculative_topk", "", False, id="no draft trees"),
         pytest.param("max_speculative_topk", _EAGLE, True, id="draft trees"),
         pytest.param("page_sizes", "", True, id="pages are always used"),

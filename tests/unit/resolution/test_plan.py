@@ -29,7 +29,7 @@ _BOUNDED = Capabilities(host_seq_lens=_BOUND, max_context_len_known=True)
 _NO_EFFECT = Effect(active=True, text="")
 _HELD = (
     "host_seq_lens, graph_replay, graph_metadata, sync_free_prepare, shared_reads_end, "
-    "two_batch_overlap, max_speculative_topk, page_sizes"
+    "two_batch_overlap, deterministic, batch_invariant, max_speculative_topk, page_sizes"
 )
 
 
@@ -117,7 +117,8 @@ def test_plan_lists_its_values() -> None:
     listed = [(phase and phase.value, resolved.capability) for phase, resolved in plan.values()]
 
     of_phase = ["graph_replay", "graph_metadata", "sync_free_prepare", "shared_reads_end"]
-    of_server = ["host_seq_lens", "two_batch_overlap", "max_speculative_topk", "page_sizes"]
+    of_all = _HELD.split(", ")
+    of_server = [name for name in of_all if name not in of_phase]
     phases = ["prefill", "decode", "verify"]
     assert listed == [(None, name) for name in of_server] + [
         (phase, name) for phase in phases for name in of_phase
@@ -167,7 +168,7 @@ def test_fingerprint_is_stable() -> None:
     """A fingerprint that was written down is found again."""
     plan = _plan()
 
-    assert plan.fingerprint == "c7e88b43a36bf13a"
+    assert plan.fingerprint == "9c834158289bdd04"
 
 
 def test_plan_survives_pickling() -> None:

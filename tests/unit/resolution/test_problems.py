@@ -301,6 +301,55 @@ def test_two_batch_overlap_that_a_backend_does_not_take_is_a_problem(
     assert actual == problems
 
 
+_DETERMINISTIC = "--enable-deterministic-inference"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "line", "problems"),
+    [
+        pytest.param(
+            Capabilities(deterministic=True),
+            _DETERMINISTIC,
+            [
+                Problem(
+                    code="deterministic-inference-unsupported",
+                    message="--enable-deterministic-inference is given, and not every backend "
+                    "gives a request the same bits in every batch: 'fa3'.",
+                    remedy="Leave the flag out, or use other backends.",
+                )
+            ],
+            id="not in every batch",
+        ),
+        pytest.param(
+            Capabilities(batch_invariant=True),
+            _DETERMINISTIC,
+            [
+                Problem(
+                    code="deterministic-inference-unsupported",
+                    message="--enable-deterministic-inference is given, and not every backend "
+                    "gives the same bits each time: 'fa3'.",
+                    remedy="Leave the flag out, or use other backends.",
+                )
+            ],
+            id="not each time",
+        ),
+        pytest.param(
+            Capabilities(deterministic=True, batch_invariant=True), _DETERMINISTIC, [], id="both"
+        ),
+        pytest.param(Capabilities(), "", [], id="not asked for"),
+    ],
+)
+def test_determinism_that_a_backend_does_not_have_is_a_problem(
+    capabilities: Capabilities, line: str, problems: list[Problem]
+) -> None:
+    """Deterministic inference is told of where a backend has other bits each time, or batch."""
+    uses = [use("fa3", capabilities.model_copy(update=_WIDE.stated()))]
+
+    actual = _problems(uses, line)
+
+    assert actual == problems
+
+
 def test_problems_are_sorted() -> None:
     """Problems stand in one order, by code and text."""
     uses = [missing_use("mla"), missing_use("fa3"), use("fa3", role=Role.DRAFT)]

@@ -387,8 +387,8 @@ def test_override_of_what_a_plan_does_not_hold_is_refused() -> None:
     assert error == (
         "unsafe_override devices=cuda, xpu cannot be applied; expected a capability that a plan "
         "holds: host_seq_lens, graph_replay, graph_metadata, sync_free_prepare, "
-        "shared_reads_end, two_batch_overlap, max_speculative_topk, page_sizes. "
-        "Correct its name or value."
+        "shared_reads_end, two_batch_overlap, deterministic, batch_invariant, "
+        "max_speculative_topk, page_sizes. Correct its name or value."
     )
 
 
