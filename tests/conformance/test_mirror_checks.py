@@ -1,31 +1,37 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
-from backend_caps_torch_native import TorchNative
+from backend_caps_torch_native import TorchPadded
 from torch_native_caps import TORCH_NATIVE
 
-from backend_caps import UNDECLARED, HostSeqLens, Role
+from backend_caps import UNDECLARED, HostSeqLens
 from backend_caps.conformance.checks import mirror_absent, mirror_bound, mirror_read
 from backend_caps.conformance.kit import Check, CheckResult, Effort, Subject, Verdict, run_checks
+from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.conformance.honest.mirror import MirrorWhereThere
-from tests.conformance.kit.made import HONEST, claiming
+from tests.conformance.honest.mirror import MirrorWhereThere, RoundedBound
+from tests.conformance.kit.made import HONEST
 from tests.conformance.liars.liar import subject_of
 from tests.conformance.liars.mirror import LIARS
 from tests.conformance.liars.padded import Padded
 
 OF_NAME = {own.name: own.subject for own in LIARS}
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
-DECODE_ALONE: dict[str, object] = {
-    "max_speculative_topk": 1,
-    "roles": frozenset({Role.TARGET}),
-}
+ROUNDED = subject_of(RoundedBound, host_seq_lens=HostSeqLens.UPPER_BOUND)
+FIVE = "5 forwards (decode, draft, draft-extend, tree, verify)"
 
 
-def _result(subject: Subject, check: Check, *, device: str = "cpu") -> CheckResult:
-    return run_checks(subject, [check], device=device, effort=Effort.quick()).checks[0]
+def exact(kind: type[AttentionBackend], **claims: object) -> Subject:
+    """Make a subject that asks for the mirror."""
+    asked = {"host_seq_lens": HostSeqLens.EXACT, "needs_cpu_seq_lens": True}
+    return subject_of(kind, **{**asked, **claims})
+
+
+def _result(subject: Subject, check: Check) -> CheckResult:
+    return run_checks(subject, [check], device="cpu", effort=Effort.quick()).checks[0]
 
 
 def _words(result: CheckResult) -> list[str]:
@@ -56,10 +62,9 @@ def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reas
     assert check.excuse(subject) == reason
 
 
-@pytest.mark.parametrize("device", ["cpu", "sim"])
-def test_who_needs_no_mirror_holds(device: str) -> None:
+def test_who_needs_no_mirror_holds() -> None:
     """A backend of device lengths gives the same without."""
-    result = _result(HONEST, mirror_absent.CHECK, device=device)
+    result = _result(HONEST, mirror_absent.CHECK)
 
     assert (result.status, len(result.cases)) == (Verdict.HELD, 20)
 
@@ -98,15 +103,6 @@ def test_prompts_are_named_where_they_matter() -> None:
     assert all("without the mirror, behind prompts that had it, tokens" in own for own in words)
 
 
-def test_reader_of_nothing_is_told_of_no_line() -> None:
-    """A backend that raises without a read has no lines to list."""
-    subject = OF_NAME["mirror_at_page_edge"]
-
-    result = _result(subject, mirror_absent.CHECK)
-
-    assert result.status is Verdict.FAILED
-
-
 def test_loose_bound_is_told_with_its_lengths() -> None:
     """A fault says which bounds were given of which lengths."""
     words = _words(_result(OF_NAME["bound_is_length"], mirror_bound.CHECK))
@@ -116,6 +112,71 @@ def test_loose_bound_is_told_with_its_lengths() -> None:
     )
 
 
-def test_needed_mirror_is_no_hint() -> None:
-    """A backend that slices by the mirror claims what it needs."""
-    assert _result(NATIVE, mirror_read.CHECK).hints == ()
+def test_what_a_loose_bound_raises_is_told() -> None:
+    """A fault has the bounds, what was raised, and the backend's line."""
+    finding = _result(OF_NAME["sum_of_bounds"], mirror_bound.CHECK).findings[0]
+
+    assert finding.fault.what.startswith("with bounds [24] of lengths [3] it raised RuntimeError: ")
+    assert finding.fault.site is not None
+
+
+def test_honest_bound_holds() -> None:
+    """A bound that is rounded up to pages is used as one."""
+    assert _result(ROUNDED, mirror_bound.CHECK).status is Verdict.HELD
+
+
+@pytest.mark.parametrize(
+    ("subject", "hint"),
+    [
+        pytest.param(NATIVE, None, id="needed"),
+        pytest.param(ROUNDED, None, id="bound-read"),
+        pytest.param(
+            exact(TorchPadded),
+            f"declared EXACT; never read in 20 cases over {FIVE}; candidate for NONE",
+            id="never-read",
+        ),
+        pytest.param(
+            exact(TorchPadded, max_context_len_known=False),
+            f"declared EXACT; never read in 20 cases over {FIVE}; candidate for NONE, which "
+            f"max_context_len_known=True has to come with",
+            id="no-limit-known",
+        ),
+        pytest.param(
+            exact(TorchPadded, host_seq_lens=UNDECLARED, needs_cpu_seq_lens=UNDECLARED),
+            f"not declared, so EXACT; never read in 20 cases over {FIVE}; candidate for NONE",
+            id="undeclared",
+        ),
+        pytest.param(
+            subject_of(TorchPadded, host_seq_lens=HostSeqLens.UPPER_BOUND),
+            f"declared UPPER_BOUND; never read in 20 cases over {FIVE}; candidate for NONE",
+            id="bound-never-read",
+        ),
+        pytest.param(
+            exact(MirrorWhereThere),
+            f"declared EXACT; reads seq_lens_cpu (mirror.py:LINE), and outputs are the same "
+            f"without it in 20 cases over {FIVE}; candidate for NONE",
+            id="not-needed",
+        ),
+        pytest.param(
+            exact(Sized),
+            f"declared EXACT; outputs are the same with a loose bound in its place in 20 cases "
+            f"over {FIVE}; candidate for UPPER_BOUND",
+            id="bound-would-do",
+        ),
+    ],
+)
+def test_hint_says_what_it_rests_on(subject: Subject, hint: str | None) -> None:
+    """Who asks for more than it needs is told so, with what was tried, and fails nothing."""
+    result = _result(subject, mirror_read.CHECK)
+
+    told = [re.sub(r":\d+", ":LINE", own.what) for own in result.hints]
+    assert told == ([] if hint is None else [hint])
+    assert result.status is Verdict.HELD
+
+
+def test_backend_that_fails_is_not_hinted_at() -> None:
+    """What does not run even with all that it asks for says nothing."""
+    result = _result(OF_NAME["mirror_beside_bound"], mirror_read.CHECK)
+
+    assert result.status is Verdict.HELD
+    assert result.hints == ()

@@ -173,6 +173,20 @@ class FirstHalfIsFull(Padded):
         return replace(batch, seq_lens=torch.maximum(batch.seq_lens, first))
 
 
+class SumOfBounds(Padded):
+    """Claims UPPER_BOUND, and takes the sum of bounds for the number of tokens in contexts."""
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Say of each context token whose it is."""
+        bound = batch.seq_lens_cpu_upper_bound
+        assert bound is not None
+        rows, total = torch.arange(batch.batch_size), int(bound.sum())
+        self._owners = torch.repeat_interleave(
+            rows.to(batch.seq_lens.device), batch.seq_lens, output_size=total
+        )
+        return batch
+
+
 def _absent(kind: type[AttentionBackend], *, seen: str = _OPTED_OUT, **claims: object) -> Liar:
     return liar(kind, seen=seen, check="mirror-absent", **_NO_GRAPHS, **claims)
 
@@ -196,4 +210,5 @@ LIARS: tuple[Liar, ...] = (
     _bound(BoundIsLength, seen="after vllm#29134"),
     _bound(BoundIsLengthOfOne, seen="after vllm#29134"),
     _bound(FirstHalfIsFull, seen="after vllm#29134"),
+    _bound(SumOfBounds, seen="after vllm#29134"),
 )
