@@ -1,6 +1,16 @@
 """The checks, a file each, in the order in which they run."""
 
-from backend_caps.conformance.checks import mirror_absent, mirror_bound, mirror_read, numerics
+from backend_caps.conformance.checks import (
+    batches_apart,
+    inputs,
+    mirror_absent,
+    mirror_bound,
+    mirror_read,
+    numerics,
+    padding,
+    prepare,
+    races,
+)
 from backend_caps.conformance.kit.check import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -8,6 +18,11 @@ CHECKS: tuple[Check, ...] = (
     mirror_absent.CHECK,
     mirror_bound.CHECK,
     mirror_read.CHECK,
+    prepare.CHECK,
+    inputs.CHECK,
+    padding.CHECK,
+    batches_apart.CHECK,
+    races.CHECK,
 )
 """Every check, in the order in which they run."""
 
