@@ -1,8 +1,10 @@
 """The checks, a file each, in the order in which they run."""
 
 from backend_caps.conformance.checks import (
+    addresses,
     batches_apart,
     inputs,
+    metadata,
     mirror_absent,
     mirror_bound,
     mirror_read,
@@ -10,6 +12,8 @@ from backend_caps.conformance.checks import (
     padding,
     prepare,
     races,
+    reads_end,
+    replay,
 )
 from backend_caps.conformance.kit.check import Check
 
@@ -22,6 +26,10 @@ CHECKS: tuple[Check, ...] = (
     inputs.CHECK,
     padding.CHECK,
     batches_apart.CHECK,
+    replay.CHECK,
+    metadata.CHECK,
+    addresses.CHECK,
+    reads_end.CHECK,
     races.CHECK,
 )
 """Every check, in the order in which they run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.liars import mirror, numbers
+from tests.conformance.liars import graphs, mirror, numbers
 from tests.conformance.liars.liar import Liar
 
-LIARS: tuple[Liar, ...] = (*numbers.LIARS, *mirror.LIARS)
+LIARS: tuple[Liar, ...] = (*numbers.LIARS, *mirror.LIARS, *graphs.LIARS)
