@@ -6,6 +6,7 @@ It fails nobody. What it says is a hint, and rests on the cases that ran.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import HostSeqLens
@@ -48,7 +49,9 @@ def _hints(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     """Look at each level that is claimed by itself: a condition may claim one more."""
     for level in _ASKED:
         own = [case for case in cases if level_of(subject, scenario_of(case)) is level]
-        found = _candidate(rig, level, own) if own else None
+        found = None
+        with suppress(Exception):  # it ran before: what comes and goes is no ground for a hint
+            found = _candidate(rig, level, own) if own else None
         if found is not None:
             seen, candidate = found
             yield Hint(
