@@ -1,0 +1,79 @@
+"""A replay gives what an eager forward gives, for each kind of batch that is claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.conformance.kit.captured import Graphs
+from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
+from backend_caps.conformance.kit.replays import (
+    EAGER_CHECKS,
+    graph_cases,
+    graphed_of,
+    is_right,
+    kinds_of,
+    listed,
+    no_graphs,
+    replayed_of,
+    story,
+    wrong_replay,
+)
+from backend_caps.conformance.kit.rig import Rig
+from backend_caps.conformance.kit.subject import Subject
+
+_HINTED = Effort(seeds=range(2))
+
+
+def _excuse(subject: Subject) -> str | None:
+    return None if replayed_of(subject) else "it claims no kind of batch in graph_replay"
+
+
+def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
+    return graph_cases("replay", subject, replayed_of(subject), effort)
+
+
+def _run(rig: Rig, case: Case) -> Iterator[Fault]:
+    assert case.scenario is not None, "each case has batches"
+    scenes = story(case.scenario, case.seed)
+    expected = [rig.baseline(scene) for scene in scenes]
+    with rig.running(case.schedule):
+        graphs = Graphs(rig, case.scenario)
+        graphs.capture()
+        wrong = wrong_replay(graphs, scenes, expected)
+    if wrong is not None:
+        yield Fault(what=wrong)
+
+
+def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
+    """Try the kinds that are not claimed."""
+    for kind in BatchKind:
+        forwards = [
+            own
+            for own in graphed_of(subject)
+            if own.batch_kind is kind and kind not in kinds_of(subject, own)
+        ]
+        cases = list(graph_cases("replay", subject, forwards, _HINTED))
+        if cases and all(is_right(_run, rig, case) for case in cases):
+            yield Hint(
+                claim="graph_replay",
+                what=f"graph_replay leaves out {kind.value}; replayed right in {len(cases)} cases "
+                f"of {listed(forwards)}; candidate",
+            )
+
+
+CHECK = Check(
+    code="replay",
+    claims=("graph_replay",),
+    title="A replay gives what an eager forward gives.",
+    proves="Graphs that were captured once give, replay after replay, what eager forwards give: "
+    "for each kind of batch that is claimed, with other lengths, page tables, numbers of requests "
+    "and contents each time, full and padded; and they write to no slot but the batch's.",
+    cannot="Larger graphs, several layers, and what only shows after more replays than a few.",
+    excuse=_excuse,
+    cases=_cases,
+    run=_run,
+    hints=_hints,
+    after=EAGER_CHECKS,
+    unfit=no_graphs,
+)

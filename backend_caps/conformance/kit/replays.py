@@ -1,0 +1,130 @@
+"""Which graphs of a backend are tried, and the batches that replay them.
+
+Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.conformance.kit.captured import Graphs
+from backend_caps.conformance.kit.check import Case, Effort, Fault
+from backend_caps.conformance.kit.rig import Rig, difference
+from backend_caps.conformance.kit.scenarios import (
+    Forward,
+    Scenario,
+    dice_for,
+    draw_requests,
+    forwards_of,
+    scenarios_of,
+)
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.scenes import Scene
+from backend_caps.relay.streams import DEVICE_TRAITS
+
+GRAPHED = (Forward.DECODE, Forward.VERIFY, Forward.TREE, Forward.MIXED)
+"""Forwards whose graphs are tried: those of a draft model bring batches of the same shapes."""
+EAGER_CHECKS = (
+    "numerics",
+    "mirror-absent",
+    "mirror-bound",
+    "sync-free-prepare",
+    "inputs-untouched",
+    "padding-harmless",
+)
+"""What has to hold of eager forwards before a graph of them says anything."""
+# Each has the same graph twice in a row, full ones and padded ones, small after large and large
+# after small.
+_STORIES = ((4, 3, 1, 1, 2, 4), (1, 4, 4, 2, 3, 1), (2, 1, 3, 4, 4, 2), (3, 3, 4, 2, 1, 1))
+
+
+def no_graphs(device: str) -> str | None:
+    """Say where a device has no graphs."""
+    return None if DEVICE_TRAITS[device].has_graphs else f"no graphs on {device}"
+
+
+def replayed_of(subject: Subject) -> tuple[Forward, ...]:
+    """List the forwards of which a backend claims that their graphs may be replayed."""
+    return tuple(own for own in graphed_of(subject) if own.batch_kind in kinds_of(subject, own))
+
+
+def graphed_of(subject: Subject) -> tuple[Forward, ...]:
+    """List the forwards of which graphs can be tried."""
+    taken = forwards_of(subject)
+    return tuple(own for own in GRAPHED if own in taken)
+
+
+def kinds_of(subject: Subject, forward: Forward) -> frozenset[BatchKind]:
+    """List the kinds of batch that a backend claims to replay, in a forward's role and phase."""
+    claimed = subject.claim("graph_replay", forward.role, forward.phase)
+    assert isinstance(claimed, frozenset), "kinds of batch are a set"
+    return claimed
+
+
+def scenario_of(subject: Subject, forward: Forward, seed: int) -> Scenario:
+    """Choose a scenario of a forward: small and larger pages in turns, by the seed."""
+    pages = list(scenarios_of(subject, [forward]))
+    return pages[seed % len(pages)]
+
+
+def longest(scenario: Scenario, seed: int, count: int) -> Scene:
+    """Draw batches of so many requests, and take the one with the longest context."""
+    drawn = story(scenario, seed, [count] * 3)
+    return max(drawn, key=lambda scene: int(scene.batch.seq_lens.max()))
+
+
+def graph_cases(
+    code: str, subject: Subject, forwards: Sequence[Forward], effort: Effort
+) -> Iterator[Case]:
+    """Try each forward by each seed."""
+    for forward in forwards:
+        for seed in effort.seeds:
+            yield Case(check=code, scenario=scenario_of(subject, forward, seed), seed=seed)
+
+
+def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) -> Sequence[Scene]:
+    """Draw batches that come one after the other.
+
+    Args:
+        scenario: what they are made of.
+        seed: what they are drawn by.
+        counts: requests of each; None: as the seed says.
+    """
+    counts = _STORIES[seed % len(_STORIES)] if counts is None else counts
+    dice = dice_for(scenario, seed)
+    return [
+        draw_requests(scenario, dice, count, setting_seed=16 * seed + place)
+        for place, count in enumerate(counts)
+    ]
+
+
+def wrong_replay(graphs: Graphs, scenes: Sequence[Scene], expected: Sequence[Tensor]) -> str | None:
+    """Replay one scene after the other, and say what is wrong with the first that is; or None.
+
+    expected  [T, Hq, Dv], host, for each scene
+    """
+    for number, (scene, eager) in enumerate(zip(scenes, expected, strict=True), 1):
+        wrong = difference(graphs.replayed(scene), eager, graphs.tolerance)
+        slots = graphs.strays(scene)
+        if slots and wrong is None:
+            wrong = f"it wrote to slots {slots}, which are not the batch's"
+        if wrong is not None:
+            size = f"of {scene.batch.batch_size} requests"
+            return f"replay {number}, {size}, is not what its eager run is: {wrong}"
+    return None
+
+
+def is_right(run: Callable[[Rig, Case], Iterable[Fault]], rig: Rig, case: Case) -> bool:
+    """Tell whether a case finds nothing; what the backend raises is something."""
+    try:
+        return not list(run(rig, case))
+    except Exception:  # noqa: BLE001 - a plugin raises what it likes
+        return False
+
+
+def listed(forwards: Iterable[Forward]) -> str:
+    """Name forwards."""
+    return ", ".join(own.value for own in forwards)
