@@ -4,6 +4,7 @@ from backend_caps.conformance.checks import (
     addresses,
     batches_apart,
     inputs,
+    memory,
     metadata,
     mirror_absent,
     mirror_bound,
@@ -14,6 +15,7 @@ from backend_caps.conformance.checks import (
     races,
     reads_end,
     replay,
+    two_batch,
 )
 from backend_caps.conformance.kit.check import Check
 
@@ -31,6 +33,8 @@ CHECKS: tuple[Check, ...] = (
     addresses.CHECK,
     reads_end.CHECK,
     races.CHECK,
+    two_batch.CHECK,
+    memory.CHECK,
 )
 """Every check, in the order in which they run."""
 
