@@ -19,7 +19,7 @@ from backend_caps.conformance.kit import (
     Finding,
     Forward,
     Results,
-    Status,
+    Verdict,
 )
 from backend_caps.conformance.simulator import DEVICE_NAME
 from backend_caps.report.check_documents import (
@@ -92,13 +92,13 @@ def check_list_document(checks: Sequence[Check]) -> CheckListDocument:
     )
 
 
-def _whole(results: Results) -> Status:
+def _whole(results: Results) -> Verdict:
     """One fault fails the whole; without a case nothing is known."""
     found = {own.status for own in results.checks}
-    for status in (Status.FAILED, Status.HELD):
+    for status in (Verdict.FAILED, Verdict.HELD):
         if status in found:
             return status
-    return Status.NOT_CHECKED
+    return Verdict.NOT_CHECKED
 
 
 def _claims(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocument]:
@@ -110,8 +110,8 @@ def _claims(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocument]
     for name in CAPABILITIES:
         if name in stated or name in conditional or name in about:
             checks = [own for own in results.checks if name in own.check.claims]
-            status = results.claims.get(name, Status.NOT_CHECKED)
-            is_checked = status is not Status.NOT_CHECKED
+            status = results.claims.get(name, Verdict.NOT_CHECKED)
+            is_checked = status is not Verdict.NOT_CHECKED
             yield ClaimDocument(
                 capability=name,
                 value=json_of(stated.get(name, UNDECLARED)),

@@ -92,6 +92,7 @@ def _findings(checked: CheckDocument) -> Iterator[Section]:
             yield Heading(f"{own.code}: {broken}")
             for finding in own.findings:
                 yield Lines((*_finding(finding),))
+                yield Lines((finding.replay,), "commands")
 
 
 def _wrong(own: CheckedDocument) -> str:
@@ -106,7 +107,6 @@ def _finding(finding: FindingDocument) -> Iterator[str]:
         yield f"  at {finding.file}:{finding.line}"
     scenario = "no batch" if finding.scenario is None else finding.scenario
     yield f"  case {scenario}, schedule {finding.schedule}, seed {finding.seed}"
-    yield f"  {finding.replay}"
 
 
 def _hints(checked: CheckDocument) -> Iterator[Section]:

@@ -16,6 +16,8 @@ def _block(section: Section) -> str:
     match section:
         case Heading(text):
             return f"## {_text(text)}"
+        case Lines(lines, "commands"):
+            return "\n".join(("```sh", *map(visible, lines), "```"))
         case Lines(lines):
             return "\n".join(f"- {_text(line)}" for line in lines)
     ruler = ("---",) * len(section.columns)

@@ -19,6 +19,8 @@ class Lines:
     """Sentences, one a line."""
 
     lines: tuple[str, ...]
+    holds: Literal["sentences", "commands"] = "sentences"
+    """What they are. Commands are not folded: each is copied from its line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ def _print(console: Console, section: Section) -> None:
     match section:
         case Heading(text):
             console.print(Text(f"\n{visible(text)}", style="bold"))
-        case Lines(lines):
+        case Lines(lines, holds):
             for line in lines:
-                console.print(Text(visible(line)))
+                console.print(Text(visible(line)), soft_wrap=holds == "commands")
         case _:
             console.print(_table(section))
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from typing import TextIO
 
 _NUMBER = re.compile(r"\d+")
 
@@ -38,6 +39,18 @@ class Said(io.TextIOBase):
             self._keep(line)
         return len(text)
 
+    def warn(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,  # noqa: ARG002 - the same
+        line: str | None = None,  # noqa: ARG002 - the same
+    ) -> None:
+        """Take in a warning, on a line of its own."""
+        self.write(f"{filename}:{lineno}: {category.__name__}: {message}\n")
+
     def _end_line(self) -> None:
         self._keep(self._begun)
         self._begun = ""
@@ -66,6 +79,7 @@ def muffled() -> Iterator[Said]:
         stack.enter_context(redirect_stderr(said))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("default")  # where warnings are errors, they are no broken claim
+        warnings.showwarning = said.warn
         yield said
 
 
