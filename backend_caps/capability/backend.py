@@ -58,6 +58,9 @@ class Backend:
     problems: tuple[Problem, ...] = ()
     engine_class: EngineClass | None = None
     """Where it was read from an engine's source."""
+    unverified: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """By capability, why what it declares counts as undeclared, where evidence is required; its
+    declaration is without them."""
 
 
 class Backends(Mapping[str, Backend]):

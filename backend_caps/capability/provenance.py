@@ -19,6 +19,8 @@ class Origin(Enum):
     """Nobody stated it: the worst value."""
     INHERITED = "inherited"
     """An engine's subclass has it from its base and does not state it again."""
+    UNVERIFIED = "unverified"
+    """The author stated it, and the evidence that was required is not there: the worst value."""
     FORCED = "forced"
     """A rule forces it, whatever the backends say."""
     OVERRIDDEN = "overridden"

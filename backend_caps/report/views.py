@@ -18,7 +18,7 @@ from backend_caps.report.documents import (
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.words import decided_by, file_of, places_of, who, words_of
 
-_NOT_TRUSTED = frozenset({"inherited", "missing", "undecided"})
+_NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
 """Origins of which nobody knows that the value is really so."""
 _SIDE_BY_SIDE = 3
 """Backends in one table: as many as a terminal of 100 columns holds."""

@@ -32,7 +32,15 @@ def cause_of_use(use: Use, capability: str, situation: Situation) -> Cause | Non
     stated = declared(use.declaration, capability, own)
     if kind.requires is not None:
         stated = _unless_required(use.declaration, capability, stated, own)
-    return _cause(use, _inherited(use, capability, stated), own)
+    return _cause(use, _unverified(use, capability, _inherited(use, capability, stated)), own)
+
+
+def _unverified(use: Use, capability: str, stated: Stated) -> Stated:
+    """Say of what was taken out for want of evidence that it was there."""
+    value, origin, _ = stated
+    if origin is not Origin.UNDECLARED or capability not in use.unverified:
+        return stated
+    return value, Origin.UNVERIFIED, use.unverified[capability]
 
 
 def _inherited(use: Use, capability: str, stated: Stated) -> Stated:

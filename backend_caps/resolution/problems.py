@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Declaration
@@ -26,6 +27,11 @@ _DETERMINISM: Mapping[str, str] = {
     "batch_invariant": "gives a request the same bits in every batch",
 }
 """What deterministic inference asks of each backend."""
+
+_CAPABILITIES: Mapping[str, str] = {fact: name for name, fact in CHECKED_AGAINST.items()}
+"""The capability that is checked against each fact."""
+_UNSAID = frozenset({Origin.UNDECLARED, Origin.UNVERIFIED})
+"""Origins of the worst value where more may be true."""
 
 RoleFault = tuple[str, str, Role]
 """A backend, the slot that it is used in, and the role there."""
@@ -106,7 +112,7 @@ def _of_uses(plan: Plan) -> Iterator[Problem]:
     for use in named:
         if use.declaration is not None:
             for reason in misfits_of(use, use.declaration, plan):
-                yield problem_of(reason, use.backend)
+                yield problem_of(reason, use)
             continue
         assert use.problem is not None, f"use of {use.backend} has neither declaration nor problem"
         yield use.problem
@@ -126,13 +132,15 @@ def _of_engine_default(uses: Sequence[Use]) -> Iterator[Problem]:
 def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
     drafting = [use for use in uses if use.role is not Role.TARGET]
     unsaid = [use for use in drafting if _roles(use, situation) is None]
-    for name in sorted({use.backend for use in unsaid}):
+    for name, use in sorted({use.backend: use for use in unsaid}.items()):
         roles = ", ".join(sorted({use.role.value for use in unsaid if use.backend == name}))
+        says = use.unverified.get("roles", "declares no roles")
         yield Problem(
             code="role-not-declared",
-            message=f"backend {name!r} is used as {roles} and declares no roles; "
-            "undeclared is target alone.",
-            remedy="Ask the backend's author to declare its roles.",
+            message=f"backend {name!r} is used as {roles} and {says}; undeclared is target alone.",
+            remedy=f"Verify it: backend-caps check {name} --write-evidence."
+            if "roles" in use.unverified
+            else "Ask the backend's author to declare its roles.",
         )
 
 
@@ -195,14 +203,23 @@ def _not_checked(backend: str, fact: str, needed: str) -> Problem:
     )
 
 
-def problem_of(reason: Reason, backend: str) -> Problem:
-    """Write down why a backend does not fit, or was not checked."""
-    return Problem(
+def problem_of(reason: Reason, use: Use) -> Problem:
+    """Write down why a use does not fit, or was not checked."""
+    found = Problem(
         code=reason.code,
-        message=reason.of(backend),
+        message=reason.of(use.backend),
         remedy=reason.remedy,
         actual=reason.actual,
         needed=reason.needed,
+    )
+    unverified = use.unverified.get(_CAPABILITIES[reason.fact])
+    if unverified is None or reason.needed is not None:
+        return found
+    here = f"here {reason.fact} is {reason.actual}"
+    return replace(
+        found,
+        message=f"backend {use.backend!r} {unverified}; {here}.",
+        remedy=f"Verify it: backend-caps check {use.backend} --write-evidence.",
     )
 
 
@@ -259,7 +276,7 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
             needed=f"at most {text_of(limit.value)}",
         )
     elif isinstance(limit.value, int) and topk > limit.value:
-        if all(cause.origin is Origin.UNDECLARED for cause in _restricting(limit)):
+        if all(cause.origin in _UNSAID for cause in _restricting(limit)):
             yield Problem(
                 code="speculative-topk-not-declared",
                 message=f"--speculative-eagle-topk is {topk}, and nobody says whether "

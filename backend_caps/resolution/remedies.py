@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from backend_caps.capability.declaration import Declaration
@@ -91,10 +91,11 @@ def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
 
 
 def redeclare(
-    uses: Iterable[Use], capability: str, target: object, situation: Situation
+    uses: Collection[Use], capability: str, target: object, situation: Situation
 ) -> Iterator[Remedy]:
-    """Have each backend declare what it lacks for the target, and no more."""
+    """Have each backend declare what it lacks for the target, and no more; verified if need be."""
     lacking: dict[str, dict[str, object]] = {}
+    unverified = {use.backend: use.unverified for use in uses}
     for use in uses:
         assert use.declaration is not None, f"{use.backend} has nothing to declare over"
         own = {**situation, "role": use.role, "phase": use.phase}
@@ -102,8 +103,11 @@ def redeclare(
         lacking.setdefault(use.backend, {}).update(values)
     for name, values in sorted(lacking.items()):
         says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
+        text = f"Have {name!r} declare {says}, if that is true."
+        if unverified[name].keys() & values.keys():
+            text = f"Verify {says}: backend-caps check {name} --write-evidence."
         yield Remedy(
-            text=f"Have {name!r} declare {says}, if that is true.",
+            text=text,
             backend=name,
             declares=Capabilities.model_validate(values),
         )

@@ -155,7 +155,7 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
     misfits: dict[tuple[str, str], list[Problem]] = {}
     for use, reason in _misfits(plan):
         if reason.fact not in but | overridden:
-            found = problem_of(reason, use.backend)
+            found = problem_of(reason, use)
             misfits.setdefault((use.slot, (*use.via, use.backend)[0]), []).append(found)
     faults = [
         UnfitChoiceError(

@@ -61,6 +61,9 @@ class Use:
     All must hold. Where there are fewer, they are those of the innermost."""
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
     """By capability, what an engine's source says, where the backend was read from one."""
+    unverified: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """By capability, why what the backend declares counts as undeclared, where evidence is
+    required; the declaration is without them."""
     by_auto: bool = field(default=False, compare=False)
     """Whether the flag says `auto`, and the backend was chosen for it."""
 
@@ -234,6 +237,7 @@ def _expanded(
         return
     declaration = _declaration(backend, slot)
     use = _use(slot, name, via, declaration=declaration, source=backend.source)
+    use = replace(use, unverified=backend.unverified)
     if backend.engine_class is not None:
         use = replace(use, readings=backend.engine_class.readings)
     if not declaration.parts:

@@ -36,6 +36,7 @@ def test_origins_are_those_of_the_design() -> None:
         "undecided",
         "undeclared",
         "inherited",
+        "unverified",
         "forced",
         "overridden",
         "missing",

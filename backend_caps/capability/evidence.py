@@ -1,0 +1,261 @@
+"""Evidence: what the conformance kit found of a backend, and whether that still holds.
+
+The kit writes it beside the backend's implementation. Nothing here reads a file or loads torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.model import FrozenModel
+
+EVIDENCE_SCHEMA: Literal["backend-caps/evidence@1"] = "backend-caps/evidence@1"
+ANY_DEVICE = "sim"
+"""The device that stands in for any other: what held there is not stale on another."""
+UNVERIFIABLE = frozenset(
+    {
+        "attention_arch",
+        "auto_priority",
+        "compute_capability",
+        "devices",
+        "max_context_len_known",
+    }
+)
+"""The capabilities that no check is about: they say where a backend runs, and which is preferred.
+What follows from `max_context_len_known` is what `host_seq_lens` is checked for."""
+
+_Verdict: TypeAlias = Literal["held", "failed", "not checked"]
+
+
+class _Part(FrozenModel):
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+
+class EvidenceDevice(_Part):
+    """Where a backend ran."""
+
+    type: str
+    """`sim`, `cpu` or `cuda`."""
+    name: str
+    """What the device calls itself."""
+
+
+class EvidenceVersions(_Part):
+    """What it ran under."""
+
+    python: str
+    """The major and minor version. A newer one makes no evidence stale: torch computes."""
+    torch: str
+    """Torch's version, without the name of its build."""
+    triton: str | None
+    """Triton's version; null where the implementation does not import it."""
+    distribution: str | None
+    """What ships the backend; null where nothing does."""
+    version: str | None
+    """The distribution's version."""
+
+
+class EvidenceEffort(_Part):
+    """How much was tried."""
+
+    seeds: tuple[int, ...]
+    """What requests were drawn by, in each scenario."""
+    num_steps: int
+    """Steps of a check that looks for growth."""
+
+
+class CheckEvidence(_Part):
+    """What became of a check."""
+
+    code: str
+    """The check's name."""
+    verdict: _Verdict
+    """Whether it held."""
+    num_cases: int
+    """The cases that ran to an answer."""
+    num_blocked: int
+    """The cases without one: the run to compare with failed."""
+    seeds: tuple[int, ...]
+    """The seeds of those that ran."""
+    reason: str | None
+    """Why it was not checked; null where it was."""
+
+
+class ClaimEvidence(_Part):
+    """What became of a claim."""
+
+    capability: str
+    """The capability."""
+    value: JsonValue
+    """What was claimed, without conditions; `undeclared` counts as the worst."""
+    verdict: _Verdict
+    """The worst of what its checks came to; one that looked at it is more than none."""
+    reason: str | None
+    """Why it was not checked; null where it was."""
+
+
+class Evidence(_Part):
+    """What the conformance kit found of a backend: nothing in it but the date is of one run."""
+
+    schema_: Annotated[Literal["backend-caps/evidence@1"], Field(alias="schema")]
+    backend: str
+    """The name that flags use."""
+    kit_version: str
+    """The version of backend-caps, whose kit it is."""
+    date: date
+    """The day of the run."""
+    device: EvidenceDevice
+    """Where the backend ran."""
+    versions: EvidenceVersions
+    """What it ran under."""
+    effort: EvidenceEffort
+    """How much was tried."""
+    exercised: tuple[str, ...]
+    """`role/phase` of each forward that ran, sorted."""
+    source: str
+    """A digest of the implementation's files."""
+    declaration: str
+    """A digest of what the backend declares, tolerances and conditions included."""
+    checks: tuple[CheckEvidence, ...]
+    """What became of each check, in the order in which they ran."""
+    claims: tuple[ClaimEvidence, ...]
+    """What became of each claim, in the table's order."""
+
+    def text(self) -> str:
+        """Write it as its file holds it: the same evidence gives the same bytes."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def is_of_same_run(self, other: Evidence) -> bool:
+        """Tell whether nothing but the date differs."""
+        return self.model_copy(update={"date": other.date}) == other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What evidence is compared with: what is here now. None is not known."""
+
+    kit_version: str | None
+    torch: str | None
+    triton: str | None
+    distribution: str | None
+    version: str | None
+    source: str
+    declaration: str
+    device: str | None = None
+    """The type of the server's device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that is not what it was when the kit looked."""
+
+    what: str
+    was: str | None
+    now: str | None
+
+    def __str__(self) -> str:
+        if self.what in {"source", "declaration"}:
+            return f"the {self.what} changed"
+        return f"{self.what} was {self.was or 'none'} and is {self.now or 'not known'}"
+
+
+class ClaimState(Enum):
+    """What is known of a claim beyond its being made."""
+
+    VERIFIED = "verified"
+    """It held when the kit looked, and nothing has changed since."""
+    DECLARED = "declared"
+    """There is no evidence."""
+    STALE = "stale"
+    """The kit looked, and something has changed since."""
+    FAILED = "failed"
+    """It did not hold when the kit looked."""
+    NOT_CHECKED = "not checked"
+    """The kit ran, and no check looked at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a backend's claims stand: its evidence, and what has changed since."""
+
+    evidence: Evidence | None = None
+    """None where there is none, or none that can be read."""
+    changes: tuple[Change, ...] = ()
+    """What is not what it was; nothing: the evidence is fresh."""
+    problem: str | None = None
+    """Why a file that is there is no evidence."""
+
+    def state(self, capability: str) -> ClaimState:
+        """Say how one claim stands."""
+        claim = self._claim(capability)
+        if claim is None:
+            return ClaimState.DECLARED
+        if claim.verdict == "not checked":
+            return ClaimState.NOT_CHECKED
+        if self.changes:
+            return ClaimState.STALE
+        return ClaimState.VERIFIED if claim.verdict == "held" else ClaimState.FAILED
+
+    def why_not(self, capability: str) -> str | None:
+        """Say why one claim is not verified; None where it is."""
+        claim, state = self._claim(capability), self.state(capability)
+        match state:
+            case ClaimState.VERIFIED:
+                return None
+            case ClaimState.STALE:
+                return f"stale: {', '.join(map(str, self.changes))}"
+            case ClaimState.FAILED:
+                return "it failed its check"
+        if claim is not None:
+            return f"not checked: {claim.reason}"
+        return "no evidence" if self.problem is None else f"no evidence: {self.problem}"
+
+    def _claim(self, capability: str) -> ClaimEvidence | None:
+        claims = () if self.evidence is None else self.evidence.claims
+        return next((each for each in claims if each.capability == capability), None)
+
+
+def changes_since(evidence: Evidence, present: Present) -> tuple[Change, ...]:
+    """List what is not what it was when the kit looked."""
+    return tuple(_changes(evidence, present))
+
+
+def _changes(evidence: Evidence, present: Present) -> Iterator[Change]:
+    was = evidence.versions
+    pairs = {
+        "backend-caps": (evidence.kit_version, present.kit_version),
+        "torch": (was.torch, present.torch),
+        "triton": (was.triton, present.triton),
+        "the distribution": (
+            _shipped(was.distribution, was.version),
+            _shipped(present.distribution, present.version),
+        ),
+        "source": (evidence.source, present.source),
+        "declaration": (evidence.declaration, present.declaration),
+        "the device": (evidence.device.type, present.device),
+    }
+    if was.triton is None:
+        del pairs["triton"]
+    if present.device is None or evidence.device.type == ANY_DEVICE:
+        del pairs["the device"]
+    for what, (before, now) in pairs.items():
+        if before != now:
+            yield Change(what=what, was=before, now=now)
+
+
+def _shipped(distribution: str | None, version: str | None) -> str | None:
+    return " ".join(part for part in (distribution, version) if part) or None
+
+
+def declaration_digest(declaration: Declaration) -> str:
+    """Sum up what a backend declares; what it leaves out counts for nothing."""
+    text = declaration.model_dump_json(exclude_defaults=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,0 +1,211 @@
+"""The evidence that lies beside implementations, and what would make it stale. Imports none."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.evidence import (
+    Evidence,
+    Present,
+    Standing,
+    changes_since,
+    declaration_digest,
+)
+from backend_caps.capability.status import Status
+from backend_caps.discovery.metadata import named
+from backend_caps.discovery.places import place_at
+from backend_caps.discovery.registry import Registry
+from backend_caps.discovery.schema_fault import validation_fault
+from backend_caps.discovery.search import Search
+from backend_caps.resolution.belief import believed
+
+_KIT = "backend-caps"
+KIT_AND_TORCH = frozenset({_KIT, "torch", "triton"})
+"""The distributions whose versions evidence names."""
+_NOT_IN_A_FILE = re.compile(r"[^\w.-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Implementation:
+    """The code behind a declaration."""
+
+    root: Path
+    """The folder of its package, or the one file of its module."""
+
+    @classmethod
+    def of(cls, pointer: str, imports: Sequence[str]) -> Implementation | None:
+        """Find the package that `"package.module:Name"` is in; None where it is not there.
+
+        Nothing is imported: of a namespace, the first package in it counts.
+        """
+        names = pointer.partition(":")[0].split(".")
+        spec = _top_spec(names[0], imports)
+        for end in range(2, len(names) + 1):
+            if spec is None or spec.origin is not None:
+                break
+            within = spec.submodule_search_locations
+            spec = PathFinder.find_spec(".".join(names[:end]), within)
+        if spec is None or spec.origin is None:
+            return None
+        file = Path(spec.origin)
+        root = file if spec.submodule_search_locations is None else file.parent
+        return cls(root=root) if root.exists() else None
+
+    def evidence_file(self, backend: str) -> Path:
+        """Say where a backend's evidence lies: within a package, and beside a module's file."""
+        name = f"{_NOT_IN_A_FILE.sub('_', backend)}.json"
+        if self.root.is_dir():
+            return self.root / "evidence" / name
+        return self.root.with_name(f"{self.root.stem}.evidence") / name
+
+    def digest(self) -> str:
+        """Sum up its Python files, whatever ends their lines."""
+        digest = hashlib.sha256()
+        for name, data in self.sources():
+            digest.update(f"{name}\0{len(data)}\0".encode() + data)
+        return f"sha256:{digest.hexdigest()}"
+
+    def sources(self) -> Iterator[tuple[str, bytes]]:
+        """List its Python files, sorted: the name in the package, and the text."""
+        is_folder = self.root.is_dir()
+        files = self.root.rglob("*.py") if is_folder else [self.root]
+        named_files = {
+            file.relative_to(self.root if is_folder else file.parent).as_posix(): file
+            for file in files
+        }
+        for name, file in sorted(named_files.items()):
+            yield name, file.read_bytes().replace(b"\r\n", b"\n")
+
+
+def read_standings(
+    backends: Iterable[Backend],
+    *,
+    path: Sequence[str | PathLike[str]] | None = None,
+    device: str | None = None,
+) -> Mapping[str, Standing]:
+    """Read what evidence there is of backends, and compare it with what is here.
+
+    Args:
+        backends: those that were found.
+        path: the folders that they were searched in, as `discover` took them.
+        device: the type of the server's device, where that is known.
+
+    Returns:
+        By name, how each backend's claims stand; one without evidence is left out.
+    """
+    imports = imports_of(path)
+    surroundings = _Surroundings(imports=imports, device=device)
+    found: dict[str, Standing] = {}
+    for backend in backends:
+        pointer = backend.declaration and backend.declaration.implementation
+        if backend.status is not Status.OK or not pointer:
+            continue
+        implementation = Implementation.of(pointer, imports)
+        if implementation is not None:
+            standing = _standing(backend, implementation, surroundings)
+            if standing is not None:
+                found[backend.name] = standing
+    return found
+
+
+def require_evidence(
+    registry: Registry,
+    *,
+    path: Sequence[str | PathLike[str]] | None = None,
+    device: str | None = None,
+) -> Registry:
+    """Take out of every declaration what is claimed and not verified.
+
+    Whatever is resolved from the returned registry counts it as undeclared, and says why. The
+    arguments are those of `read_standings`.
+    """
+    standings = read_standings(registry.entries, path=path, device=device)
+    entries = (believed(entry, standings.get(entry.name, Standing())) for entry in registry.entries)
+    return replace(registry, entries=tuple(entries))
+
+
+def imports_of(path: Sequence[str | PathLike[str]] | None) -> Sequence[str]:
+    """List where the plugins of some folders, or of the environment, are imported from."""
+    return (Search.of_folders(path) if path else Search.of_process()).imports
+
+
+def versions_of(names: Collection[str], imports: Iterable[str]) -> Mapping[str, str]:
+    """Look up installed versions, without the names of builds; what is not there is left out."""
+    found: dict[str, str] = {}
+    for root in imports:
+        place = place_at(root)
+        for folder in place.folders() if place is not None else ():
+            name, version = named(folder, root)
+            if name in names and version is not None:
+                found.setdefault(name, version.partition("+")[0])
+        if len(found) == len(names):
+            break
+    return found
+
+
+def present(
+    backend: Backend, implementation: Implementation, versions: Mapping[str, str]
+) -> Present:
+    """Say what evidence of a backend would be compared with."""
+    assert backend.declaration is not None, "it was read"
+    return Present(
+        kit_version=versions.get(_KIT),
+        torch=versions.get("torch"),
+        triton=versions.get("triton"),
+        distribution=backend.source.distribution,
+        version=backend.source.version,
+        source=implementation.digest(),
+        declaration=declaration_digest(backend.declaration),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Surroundings:
+    """What is installed, looked up once, and only where there is evidence."""
+
+    imports: Sequence[str]
+    device: str | None
+
+    @cached_property
+    def versions(self) -> Mapping[str, str]:
+        """The versions that evidence names."""
+        return versions_of(KIT_AND_TORCH, self.imports)
+
+
+def _standing(
+    backend: Backend, implementation: Implementation, surroundings: _Surroundings
+) -> Standing | None:
+    file = implementation.evidence_file(backend.name)
+    try:
+        evidence = Evidence.model_validate_json(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return Standing(problem=f"{file.name} cannot be read: {error.strerror}")
+    except ValidationError as error:
+        return Standing(problem=f"{file.name} does not fit: {validation_fault(error)}")
+    if evidence.backend != backend.name:
+        return Standing(problem=f"{file.name} is of {evidence.backend!r}")
+    here = replace(
+        present(backend, implementation, surroundings.versions), device=surroundings.device
+    )
+    return Standing(evidence=evidence, changes=changes_since(evidence, here))
+
+
+def _top_spec(name: str, imports: Sequence[str]) -> ModuleSpec | None:
+    """Find a top-level module where plugins are imported from, or as an import hook knows it."""
+    with suppress(ImportError, ValueError, AttributeError):
+        return PathFinder.find_spec(name, imports) or find_spec(name)
+    return None
