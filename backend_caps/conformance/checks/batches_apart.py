@@ -33,8 +33,8 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
             if differs is not None:
                 befores = ", ".join(own.forward.value for own in story.turns[:place])
                 yield Fault(
-                    what=f"in turn {place}, {turn.forward.value} behind {befores}, {differs} of "
-                    f"the same batch in a new backend"
+                    what=f"in turn {place}, {turn.forward.value} behind {befores}, {differs}; "
+                    f"what a new backend gives was expected"
                 )
                 # What comes after it reads what it wrote.
                 return

@@ -84,15 +84,24 @@ def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
 def _without_saving(
     rig: Rig, scenario: Scenario, drawn: Scene, expected: Tensor
 ) -> Iterator[Fault]:
-    """Run it with its tokens stored already."""
-    drawn.pools.set_kv_buffer(drawn.layer, drawn.batch.out_cache_loc, drawn.k, drawn.v)
+    """Run it twice with save_kv_cache=False: where its tokens are not stored, and where they are.
+
+    In the first one it is seen whether they are stored all the same, in the other what comes out.
+    """
     scene = _apart(drawn, rig.device)
     held = Held.of(scene)
-    output = _forward(rig, scene, save_kv_cache=False)
+    _forward(rig, scene, save_kv_cache=False)
     yield from _changes(rig, drawn, held, save_kv_cache=False)
+    scene = _apart(drawn, rig.device)
+    slots = scene.batch.out_cache_loc
+    scene.pools.set_kv_buffer(drawn.layer, slots, scene.k, scene.v)
+    output = _forward(rig, scene, save_kv_cache=False)
     differs = difference(output, expected, rig.subject.tolerance(scenario.dtype))
     if differs is not None:
-        yield Fault(what=f"with save_kv_cache=False, where its tokens are stored, {differs}")
+        yield Fault(
+            what=f"with save_kv_cache=False, where its tokens are stored, {differs}; what comes "
+            "out with it was expected"
+        )
 
 
 def _apart(drawn: Scene, device: str) -> Scene:

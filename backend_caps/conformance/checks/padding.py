@@ -64,7 +64,9 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         held = Held.of(scene)
         differs = difference(_output(rig, scene, len(drawn.q)), expected, tolerance)
         if differs is not None:
-            yield Fault(what=f"padded by {padding}, {differs} of the batch without padding")
+            yield Fault(
+                what=f"padded by {padding}, {differs}; what it gives without padding was expected"
+            )
         yield from _strays(rig, drawn, held, partial(_as_graph, rig, drawn, kind, padding))
 
 

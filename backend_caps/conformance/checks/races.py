@@ -13,6 +13,7 @@ from torch import Tensor
 from backend_caps.conformance.kit.check import EAGER, Case, Check, Effort, Fault, always
 from backend_caps.conformance.kit.playing import FORWARD, SCHEDULE, Player
 from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
+from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import Forward, scenarios_of
 from backend_caps.conformance.kit.sequences import Story, story_of
 from backend_caps.conformance.kit.subject import Subject
@@ -25,12 +26,12 @@ from backend_caps.conformance.simulator import (
     StarvationWarning,
 )
 
-_OWN_STREAMS = 2
-"""Streams of a backend that are starved; it may have more."""
-_SYSTEMATIC = (
-    EAGER,
+_CODE = "races"
+_OWN = 3
+"""The first stream of a backend's own."""
+_ORDERS = (
     Schedule(OrderPolicy.LAZY),
-    *(Schedule(OrderPolicy.STARVE, handle) for handle in range(FORWARD + _OWN_STREAMS + 1)),
+    *(Schedule(OrderPolicy.STARVE, handle) for handle in (SCHEDULE, FORWARD, _OWN)),
 )
 _MOST_RACES = 2
 """Of one case: more are mostly the same one again."""
@@ -38,14 +39,18 @@ _NAMES = {HOST: "the host", SCHEDULE: "the schedule stream", FORWARD: "the forwa
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterator[Case]:
-    """Let each order meet another scenario at each seed: all pairs would take minutes."""
+    """Look for races in plain order, and let each other order meet another scenario a seed.
+
+    All orders of all scenarios would take minutes. The sanitizer needs none: it goes by waits.
+    """
+    yield from rotated_cases(_CODE, subject, list(Forward), effort, share=2)
     scenarios = list(scenarios_of(subject, list(Forward)))
     for seed in effort.seeds:
         drawn = random.Random(seed).sample(scenarios, len(scenarios))  # noqa: S311 - no secrets
-        schedules = (*_SYSTEMATIC, Schedule(OrderPolicy.RANDOM, seed))
+        schedules = (*_ORDERS, Schedule(OrderPolicy.RANDOM, seed))
         for place, schedule in enumerate(schedules):
             scenario = drawn[place % len(drawn)]
-            yield Case(check="races", scenario=scenario, schedule=schedule, seed=seed)
+            yield Case(check=_CODE, scenario=scenario, schedule=schedule, seed=seed)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -58,7 +63,10 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         differs = difference(found[place], expected[place], tolerance)
         if differs is not None:
             # What comes after it reads what it wrote.
-            yield Fault(what=f"in turn {place}, {turn.forward.value}, {differs} of plain order")
+            yield Fault(
+                what=f"in turn {place}, {turn.forward.value}, {differs}; what plain order "
+                "gives was expected"
+            )
             break
     for race in races[:_MOST_RACES]:
         yield _fault_of(race, rig.subject)
@@ -100,7 +108,7 @@ def _told(side: Access) -> str:
 
 
 CHECK = Check(
-    code="races",
+    code=_CODE,
     claims=(),
     title="Steps may overlap.",
     proves="Forwards of growing, coming and leaving requests, launched step after step without a "

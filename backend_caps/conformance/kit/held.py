@@ -62,7 +62,7 @@ class Held:
             yield f"rows {some(rows)} of the page table changed"
         slots = self.slots_changed() - {*writable}
         if slots:
-            yield f"KV of slots {some(sorted(slots))} changed: {self._owners(slots)}"
+            yield f"KV of slots {some(sorted(slots))} changed, which {self._owners(slots)}"
 
     def slots_changed(self) -> set[int]:
         """List the slots whose keys or values are not as they were. Sync: the host waits."""
@@ -79,7 +79,7 @@ class Held:
             for place, (row, length) in enumerate(zip(rows, lengths, strict=True))
             if row and not {*slots}.isdisjoint(self.table[row, :length].tolist())
         ]
-        return f"they hold the context of request {', '.join(owners)}" if owners else "nobody's"
+        return f"hold the context of request {', '.join(owners)}" if owners else "are nobody's"
 
 
 def line_that_changes(

@@ -61,7 +61,7 @@ class HostCache:
         table = torch.full(
             (setting.num_rows, setting.max_context_len), setting.stale_slot, dtype=torch.int32
         )
-        self._pools = Pools(table, keys, values, setting.page_size)
+        self._pools = Pools(table, keys, values, setting.page_size, layer)
         pages = range(1, num_slots // setting.page_size)
         self._free_rows = dice.sample(range(1, setting.num_rows), setting.num_rows - 1)
         self._free_pages = dice.sample(pages, len(pages))

@@ -62,7 +62,9 @@ class Player:
         """
         found = [self._run(turn) for turn in self._story.turns]
         with self._streams.using(self._forward):
-            return [on_host(own) for own in found]
+            read = [on_host(own) for own in found]
+        self._streams.synchronize()  # what a backend still has under way may read the pools
+        return read
 
     def output(self, turn: Turn) -> Tensor:
         """Play one turn, and read its result: [T, Hq, Dv], host."""

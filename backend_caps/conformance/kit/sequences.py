@@ -40,7 +40,7 @@ from backend_caps.conformance.scenes import (
     with_mask,
 )
 
-_NUM_STEPS = 4
+_NUM_STEPS = 3
 """Steps of a story; each has a turn or two, and one more where requests come with a prefill."""
 _LONGEST_CHUNK = 5
 
@@ -112,7 +112,7 @@ class _Author:
         """Let who has no room leave, and who was prefilled where a step is nothing else."""
         is_full = stay.length + self._room > self._scenario.max_context_len
         is_done = self._scenario.forward is Forward.PREFILL
-        return is_full or is_done or self._dice.random() < 0.2  # noqa: PLR2004 - some do
+        return is_full or is_done or self._dice.random() < 0.3  # noqa: PLR2004 - some do
 
     def _num_comers(self) -> int:
         """Let at least one be there, and not always as many as may be."""
