@@ -8,7 +8,6 @@ from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
 from backend_caps.conformance.kit.replays import (
     EAGER_CHECKS,
-    graph_cases,
     longest,
     no_graphs,
     replayed_of,
@@ -16,6 +15,7 @@ from backend_caps.conformance.kit.replays import (
     wrong_replay,
 )
 from backend_caps.conformance.kit.rig import Rig, difference
+from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import MOST_REQUESTS
 from backend_caps.conformance.kit.subject import Subject
 
@@ -28,7 +28,7 @@ def _excuse(subject: Subject) -> str | None:
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return graph_cases("addresses", subject, replayed_of(subject), effort)
+    return rotated_cases("addresses", subject, replayed_of(subject), effort)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:

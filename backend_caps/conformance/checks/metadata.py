@@ -11,7 +11,6 @@ from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
 from backend_caps.conformance.kit.reads import BOUND, CUTS, MIRROR, Reads
 from backend_caps.conformance.kit.replays import (
     EAGER_CHECKS,
-    graph_cases,
     is_right,
     listed,
     no_graphs,
@@ -20,6 +19,7 @@ from backend_caps.conformance.kit.replays import (
     wrong_replay,
 )
 from backend_caps.conformance.kit.rig import Rig
+from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import Forward
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import Counts, HostSync, Simulation
@@ -48,7 +48,7 @@ def _excuse(subject: Subject) -> str | None:
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return graph_cases("metadata", subject, _held(subject), effort)
+    return rotated_cases("metadata", subject, _held(subject), effort)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -65,7 +65,7 @@ def _faults_of(level: GraphMetadata, rig: Rig, case: Case) -> Iterator[Fault]:
     with rig.running(case.schedule) as simulation:
         graphs = Graphs(rig, case.scenario)
         graphs.capture()
-        planner = _Planner(graphs, rig.subject, simulation)
+        planner = Planner(graphs, rig.subject, simulation)
         graphs.between.out_graph = planner.plan if level is _DEVICE else _no_plan
         wrong = wrong_replay(graphs, scenes, expected)
     if level is _DEVICE:
@@ -78,7 +78,7 @@ def _no_plan(_batch: ForwardBatch) -> None:
     """Do nothing before a replay: the graph has to."""
 
 
-class _Planner:
+class Planner:
     """Lets a backend prepare replays, and watches what that costs.
 
     Args:
@@ -127,7 +127,7 @@ def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     if not below:
         return
     claimed = min(level_of(subject, own) for own in below)
-    cases = list(graph_cases("metadata", subject, below, _HINTED))
+    cases = list(rotated_cases("metadata", subject, below, _HINTED))
     for level in (_IN_GRAPH, _DEVICE):
         if level > claimed and all(is_right(partial(_faults_of, level), rig, own) for own in cases):
             yield Hint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -18,10 +19,10 @@ from backend_caps.conformance.kit.replays import (
     listed,
     no_graphs,
     replayed_of,
-    scenario_of,
     story,
 )
 from backend_caps.conformance.kit.rig import Rig, difference
+from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import Forward
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.scenes import Scene
@@ -62,18 +63,17 @@ def _excuse(subject: Subject) -> str | None:
 
 def _cases(subject: Subject, effort: Effort) -> Iterator[Case]:
     """Try each forward lazily, which shows most, and one of them in each other order."""
-    forwards = _held(subject)
+    others = [own for own in systematic_schedules(_NUM_STREAMS) if own != _LAZY]
     for seed in effort.seeds:
-        for forward in forwards:
-            yield _case(subject, forward, _LAZY, seed)
-        others = [own for own in systematic_schedules(_NUM_STREAMS) if own != _LAZY]
+        cases = _lazy_cases(subject, _held(subject), Effort(seeds=(seed,)))
+        yield from cases
         for place, schedule in enumerate([*others, Schedule(OrderPolicy.RANDOM, seed)]):
-            yield _case(subject, forwards[(seed + place) % len(forwards)], schedule, seed)
+            yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
 
 
-def _case(subject: Subject, forward: Forward, schedule: Schedule, seed: int) -> Case:
-    scenario = scenario_of(subject, forward, seed)
-    return Case(check="reads-end", scenario=scenario, schedule=schedule, seed=seed)
+def _lazy_cases(subject: Subject, forwards: Sequence[Forward], effort: Effort) -> Sequence[Case]:
+    cases = rotated_cases("reads-end", subject, forwards, effort)
+    return [replace(own, schedule=_LAZY) for own in cases]
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -131,7 +131,7 @@ def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     if not late or rig.device != DEVICE_NAME:
         return
     claimed = max(reads_end_of(subject, own) for own in late)
-    cases = [_case(subject, own, _LAZY, seed) for own in late for seed in _HINTED.seeds]
+    cases = _lazy_cases(subject, late, _HINTED)
     for point in SharedReadsEnd:
         if point < claimed and all(is_right(partial(_faults_at, point), rig, own) for own in cases):
             yield Hint(

@@ -9,10 +9,8 @@ from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
 from backend_caps.conformance.kit.replays import (
     EAGER_CHECKS,
-    graph_cases,
     graphed_of,
     is_right,
-    kinds_of,
     listed,
     no_graphs,
     replayed_of,
@@ -20,6 +18,7 @@ from backend_caps.conformance.kit.replays import (
     wrong_replay,
 )
 from backend_caps.conformance.kit.rig import Rig
+from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.subject import Subject
 
 _HINTED = Effort(seeds=range(2))
@@ -30,7 +29,7 @@ def _excuse(subject: Subject) -> str | None:
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return graph_cases("replay", subject, replayed_of(subject), effort)
+    return rotated_cases("replay", subject, replayed_of(subject), effort)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -47,13 +46,11 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
 
 def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     """Try the kinds that are not claimed."""
+    claimed = replayed_of(subject)
+    others = [own for own in graphed_of(subject) if own not in claimed]
     for kind in BatchKind:
-        forwards = [
-            own
-            for own in graphed_of(subject)
-            if own.batch_kind is kind and kind not in kinds_of(subject, own)
-        ]
-        cases = list(graph_cases("replay", subject, forwards, _HINTED))
+        forwards = [own for own in others if own.batch_kind is kind]
+        cases = list(rotated_cases("replay", subject, forwards, _HINTED))
         if cases and all(is_right(_run, rig, case) for case in cases):
             yield Hint(
                 claim="graph_replay",

@@ -150,10 +150,11 @@ class Graphs:
         buckets = buckets_of(scenario, BATCH_SIZES)
         with self.streams.using(self.forward_stream):
             whole = draw_requests(scenario, dice_for(scenario, 0), MOST_REQUESTS, setting_seed=0)
-            self._static = whole.on(rig.device)
-            self._layer = _layer(self._static, buckets[-1].num_tokens)
+            static = whole.on(rig.device)
+            self.pools = static.pools
+            self._layer = _layer(static, buckets[-1].num_tokens)
             build: Callable[..., AttentionBackend] = rig.subject.build
-            self.between = Between(build(self._static.pools))
+            self.between = Between(build(self.pools))
             mask = _mask_size(whole) if scenario.forward.is_tree else 0
             buffers = GraphBuffers(buckets, self.streams.device, mask)
             self.between.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
@@ -186,7 +187,7 @@ class Graphs:
         """
         with self.streams.using(self.forward_stream):
             there = self._rig.supply(_with_last_tokens(scene)).on(self._rig.device)
-            pools, static = there.pools, self._static.pools
+            pools, static = there.pools, self.pools
             static.req_to_token.copy_(pools.req_to_token)
             static.keys.copy_(pools.keys)
             static.values.copy_(pools.values)
@@ -233,7 +234,7 @@ class Graphs:
 
         Stream: the current one. Sync: none. Allocates: nothing.
         """
-        self._static.pools.req_to_token.zero_()
+        self.pools.req_to_token.zero_()
         for shared in (
             batch.req_pool_indices,
             batch.seq_lens,
@@ -249,7 +250,7 @@ class Graphs:
     def strays(self, scene: Scene) -> Sequence[int]:
         """List slots that the last forward wrote to, and that are neither its own nor padding's."""
         with self.streams.using(self.forward_stream):
-            pools, before = self._static.pools, scene.pools
+            pools, before = self.pools, scene.pools
             found = [on_host(pools.keys), on_host(pools.values)]
         changed = torch.zeros(len(before.keys), dtype=torch.bool)
         for now, old in zip(found, (before.keys, before.values), strict=True):

@@ -5,21 +5,20 @@ Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.conformance.kit.captured import Graphs
-from backend_caps.conformance.kit.check import Case, Effort, Fault
+from backend_caps.conformance.kit.check import Case, Fault
 from backend_caps.conformance.kit.rig import Rig, difference
+from backend_caps.conformance.kit.rotating import replayed_forwards
 from backend_caps.conformance.kit.scenarios import (
     Forward,
     Scenario,
     dice_for,
     draw_requests,
     forwards_of,
-    scenarios_of,
 )
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.scenes import Scene
@@ -38,7 +37,7 @@ EAGER_CHECKS = (
 """What has to hold of eager forwards before a graph of them says anything."""
 # Each has the same graph twice in a row, full ones and padded ones, small after large and large
 # after small.
-_STORIES = ((4, 3, 1, 1, 2, 4), (1, 4, 4, 2, 3, 1), (2, 1, 3, 4, 4, 2), (3, 3, 4, 2, 1, 1))
+_STORIES = ((4, 3, 1, 1, 2, 4), (1, 4, 4, 2, 3, 1), (2, 1, 3, 4, 4, 2), (3, 4, 2, 1, 1, 3))
 
 
 def no_graphs(device: str) -> str | None:
@@ -48,41 +47,12 @@ def no_graphs(device: str) -> str | None:
 
 def replayed_of(subject: Subject) -> tuple[Forward, ...]:
     """List the forwards of which a backend claims that their graphs may be replayed."""
-    return tuple(own for own in graphed_of(subject) if own.batch_kind in kinds_of(subject, own))
+    return tuple(own for own in replayed_forwards(subject) if own in GRAPHED)
 
 
 def graphed_of(subject: Subject) -> tuple[Forward, ...]:
     """List the forwards of which graphs can be tried."""
-    taken = forwards_of(subject)
-    return tuple(own for own in GRAPHED if own in taken)
-
-
-def kinds_of(subject: Subject, forward: Forward) -> frozenset[BatchKind]:
-    """List the kinds of batch that a backend claims to replay, in a forward's role and phase."""
-    claimed = subject.claim("graph_replay", forward.role, forward.phase)
-    assert isinstance(claimed, frozenset), "kinds of batch are a set"
-    return claimed
-
-
-def scenario_of(subject: Subject, forward: Forward, seed: int) -> Scenario:
-    """Choose a scenario of a forward: small and larger pages in turns, by the seed."""
-    pages = list(scenarios_of(subject, [forward]))
-    return pages[seed % len(pages)]
-
-
-def longest(scenario: Scenario, seed: int, count: int) -> Scene:
-    """Draw batches of so many requests, and take the one with the longest context."""
-    drawn = story(scenario, seed, [count] * 3)
-    return max(drawn, key=lambda scene: int(scene.batch.seq_lens.max()))
-
-
-def graph_cases(
-    code: str, subject: Subject, forwards: Sequence[Forward], effort: Effort
-) -> Iterator[Case]:
-    """Try each forward by each seed."""
-    for forward in forwards:
-        for seed in effort.seeds:
-            yield Case(check=code, scenario=scenario_of(subject, forward, seed), seed=seed)
+    return tuple(own for own in forwards_of(subject) if own in GRAPHED)
 
 
 def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) -> Sequence[Scene]:
@@ -99,6 +69,12 @@ def story(scenario: Scenario, seed: int, counts: Sequence[int] | None = None) ->
         draw_requests(scenario, dice, count, setting_seed=16 * seed + place)
         for place, count in enumerate(counts)
     ]
+
+
+def longest(scenario: Scenario, seed: int, count: int) -> Scene:
+    """Draw batches of so many requests, and take the one with the longest context."""
+    drawn = story(scenario, seed, [count] * 3)
+    return max(drawn, key=lambda scene: int(scene.batch.seq_lens.max()))
 
 
 def wrong_replay(graphs: Graphs, scenes: Sequence[Scene], expected: Sequence[Tensor]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.honest import mirror
+from tests.conformance.honest import graphs, mirror
 from tests.conformance.honest.odd import Odd
 
-HONEST_ODD: tuple[Odd, ...] = (*mirror.ODD,)
+HONEST_ODD: tuple[Odd, ...] = (*mirror.ODD, *graphs.ODD)
