@@ -77,6 +77,8 @@ class CheckEvidence(_Part):
 
     code: str
     """The check's name."""
+    claims: tuple[str, ...]
+    """The capabilities that it is about; empty: what every backend owes the engine."""
     verdict: _Verdict
     """Whether it held."""
     num_cases: int
@@ -193,8 +195,13 @@ class Standing:
     problem: str | None = None
     """Why a file that is there is no evidence."""
 
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Name the checks that failed."""
+        return tuple(check.code for check in self._failed())
+
     def state(self, capability: str) -> ClaimState:
-        """Say how one claim stands."""
+        """Say how one claim stands; where what every backend owes failed, none is verified."""
         claim = self._claim(capability)
         if claim is None:
             return ClaimState.DECLARED
@@ -202,7 +209,7 @@ class Standing:
             return ClaimState.NOT_CHECKED
         if self.changes:
             return ClaimState.STALE
-        return ClaimState.VERIFIED if claim.verdict == "held" else ClaimState.FAILED
+        return ClaimState.FAILED if self._failed_for(capability) else ClaimState.VERIFIED
 
     def why_not(self, capability: str) -> str | None:
         """Say why one claim is not verified; None where it is."""
@@ -213,10 +220,18 @@ class Standing:
             case ClaimState.STALE:
                 return f"stale: {', '.join(map(str, self.changes))}"
             case ClaimState.FAILED:
-                return "it failed its check"
+                return f"failed: {', '.join(self._failed_for(capability))}"
         if claim is not None:
             return f"not checked: {claim.reason}"
         return "no evidence" if self.problem is None else f"no evidence: {self.problem}"
+
+    def _failed_for(self, capability: str) -> list[str]:
+        """Name the failed checks that count against a claim."""
+        return [c.code for c in self._failed() if not c.claims or capability in c.claims]
+
+    def _failed(self) -> Iterator[CheckEvidence]:
+        checks = () if self.evidence is None else self.evidence.checks
+        return (check for check in checks if check.verdict == "failed")
 
     def _claim(self, capability: str) -> ClaimEvidence | None:
         claims = () if self.evidence is None else self.evidence.claims

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 
-from backend_caps.capability.scale import UNDECLARED
-from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.conformance.kit import (
     Check,
     CheckResult,
+    Claimed,
     Effort,
     FileLines,
     Finding,
     Forward,
     Results,
     Verdict,
+    claims_of,
 )
 from backend_caps.conformance.simulator import DEVICE_NAME
 from backend_caps.report.check_documents import (
@@ -37,7 +37,6 @@ from backend_caps.report.check_documents import (
     LinesDocument,
     SaidDocument,
 )
-from backend_caps.report.documents import json_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ def check_document(ran: Ran, known: Sequence[Check]) -> CheckDocument:
         device=results.device,
         effort=EffortDocument(seeds=[*ran.effort.seeds], num_steps=ran.effort.num_steps),
         status=_whole(results).value,
-        claims=[*_claims(results, known)],
+        claims=[_claim(each) for each in claims_of(results, known)],
         checks=[_checked(own, ran) for own in results.checks],
         exercised=_exercised(results),
         lines=None if ran.lines is None else _lines(ran.lines),
@@ -101,32 +100,15 @@ def _whole(results: Results) -> Verdict:
     return Verdict.NOT_CHECKED
 
 
-def _claims(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocument]:
-    """List what is stated, and what is not and yet counts as the worst, as checks take it."""
-    declaration = results.subject.declaration
-    stated = declaration.capabilities.stated()
-    about = {claim for check in known for claim in check.claims}
-    conditional = {name for when in declaration.conditions for name in when.capabilities.stated()}
-    for name in CAPABILITIES:
-        if name in stated or name in conditional or name in about:
-            checks = [own for own in results.checks if name in own.check.claims]
-            status = results.claims.get(name, Verdict.NOT_CHECKED)
-            is_checked = status is not Verdict.NOT_CHECKED
-            yield ClaimDocument(
-                capability=name,
-                value=json_of(stated.get(name, UNDECLARED)),
-                conditional=name in conditional or None,
-                status=status.value,
-                checks=[own.check.code for own in checks if own.cases],
-                reason=None if is_checked else _why_not(checks, is_known=name in about),
-            )
-
-
-def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
-    """Say why a claim was not checked."""
-    if checks:
-        return "; ".join(dict.fromkeys(own.reason for own in checks))
-    return "its checks were not asked for" if is_known else "no check is about it"
+def _claim(claimed: Claimed) -> ClaimDocument:
+    return ClaimDocument(
+        capability=claimed.capability,
+        value=claimed.value,
+        conditional=claimed.is_conditional or None,
+        status=claimed.verdict.value,
+        checks=[*claimed.checks],
+        reason=claimed.reason,
+    )
 
 
 def _checked(own: CheckResult, ran: Ran) -> CheckedDocument:

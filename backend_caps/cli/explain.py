@@ -58,7 +58,7 @@ def explain(
     if results is not None and not measure:
         raise click.UsageError(f"--results {results} is shown with --measure; add it.")
     request = request_of(ctx)
-    registry = request.registry(ctx.ensure_object(Invocation))
+    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
     plan = request.resolved(registry)
     document = request.written(plan, registry)
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]

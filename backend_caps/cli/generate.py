@@ -174,7 +174,7 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
         raise click.UsageError("--prompts and --token-ids both say what to run; give one of them.")
     ctx.params["schedule"] = _schedule(ctx.params["device"], ctx.params["schedule"])
     request = request_of(ctx)
-    registry = request.registry(ctx.ensure_object(Invocation))
+    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
     _check_drafting(ctx, request.flags.speculative_algorithm)
     _check(request.flags, registry)
     # Loads torch, which a wrong command line is not worth.

@@ -70,6 +70,7 @@ def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> 
         policy=request.policy,
         rules=request.rules if isinstance(request.rules, str) else None,
         engine=None if reading is None else reading.engine,
+        requires_evidence=request.requires_evidence or None,
     )
     return lock_document(
         asked,

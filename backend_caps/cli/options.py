@@ -16,6 +16,7 @@ from backend_caps.cli.engines import check_routed, merged, name_of, reading_of
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format, Show, printer
 from backend_caps.cli.words import facts_from, override_from
+from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.report.documents import PlanDocument, plan_document
 from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, Engine
@@ -63,6 +64,11 @@ _OPTIONS = (
         help="Put a value in place of the joined one; recorded as a cause. Repeatable.",
     ),
     click.option(
+        "--require-evidence",
+        is_flag=True,
+        help="Count a claim that the conformance kit has not verified as undeclared.",
+    ),
+    click.option(
         "--flags-file",
         type=click.Path(path_type=Path),
         help="Server flags from a YAML or JSON file; those after -- go before them.",
@@ -92,6 +98,8 @@ class Request:
     show: Show
     reading: EngineReading | None = None
     """The engine that was asked for; None where none was."""
+    requires_evidence: bool = False
+    """Whether what is not verified counts as undeclared."""
 
     def registry(self, invocation: Invocation) -> Registry:
         """Find what is installed, or in the folders that were named; with an engine's own."""
@@ -103,8 +111,16 @@ class Request:
             return Registry.of_loading(invocation.loading)
         return discover(self.path or None)
 
+    def believed(self, registry: Registry) -> Registry:
+        """Leave out what is not verified, where that is asked for; what else installs is found."""
+        if not self.requires_evidence:
+            return registry
+        device = self.flags.with_facts(self.facts).device
+        return require_evidence(registry, path=self.path, device=device)
+
     def plan(self, registry: Registry) -> PlanDocument:
         """Resolve the flags, and write the plan down."""
+        registry = self.believed(registry)
         return self.written(self.resolved(registry), registry)
 
     def resolved(self, registry: Registry) -> Plan:
@@ -178,6 +194,7 @@ def request_of(ctx: click.Context) -> Request:
         flags=flags,
         show=printer(Format(given["format"])),
         reading=reading,
+        requires_evidence=given["require_evidence"],
     )
 
 

@@ -43,7 +43,7 @@ def relay(
 
     request = request_of(ctx)
     flags = request.flags
-    registry = request.registry(ctx.ensure_object(Invocation))
+    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
     draft = None
     if flags.speculative_algorithm is not None:
         topk = flags.speculative_eagle_topk or 1

@@ -31,7 +31,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
     its place. Exit status 1 where no backend fits.
     """
     request = request_of(ctx)
-    registry = request.registry(ctx.ensure_object(Invocation))
+    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
     document = _document(request, registry)
     request.show(document, selection_view(document))
     if any(choice.chosen is None for choice in document.choices):

@@ -85,6 +85,7 @@ def _again(
         flags=asked.flags,
         show=show,
         reading=reading,
+        requires_evidence=bool(asked.requires_evidence),
     )
 
 

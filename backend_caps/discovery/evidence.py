@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from backend_caps.capability.backend import Backend
+from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.evidence import (
     Evidence,
     Present,
@@ -23,6 +24,7 @@ from backend_caps.capability.evidence import (
     changes_since,
     declaration_digest,
 )
+from backend_caps.capability.provenance import Source
 from backend_caps.capability.status import Status
 from backend_caps.discovery.metadata import named
 from backend_caps.discovery.places import place_at
@@ -155,19 +157,21 @@ def versions_of(names: Collection[str], imports: Iterable[str]) -> Mapping[str, 
     return found
 
 
-def present(
-    backend: Backend, implementation: Implementation, versions: Mapping[str, str]
+def present_of(
+    declaration: Declaration,
+    source: Source,
+    implementation: Implementation,
+    versions: Mapping[str, str],
 ) -> Present:
     """Say what evidence of a backend would be compared with."""
-    assert backend.declaration is not None, "it was read"
     return Present(
         kit_version=versions.get(_KIT),
         torch=versions.get("torch"),
         triton=versions.get("triton"),
-        distribution=backend.source.distribution,
-        version=backend.source.version,
+        distribution=source.distribution,
+        version=source.version,
         source=implementation.digest(),
-        declaration=declaration_digest(backend.declaration),
+        declaration=declaration_digest(declaration),
     )
 
 
@@ -198,9 +202,9 @@ def _standing(
         return Standing(problem=f"{file.name} does not fit: {validation_fault(error)}")
     if evidence.backend != backend.name:
         return Standing(problem=f"{file.name} is of {evidence.backend!r}")
-    here = replace(
-        present(backend, implementation, surroundings.versions), device=surroundings.device
-    )
+    assert backend.declaration is not None, "its implementation was found by it"
+    here = present_of(backend.declaration, backend.source, implementation, surroundings.versions)
+    here = replace(here, device=surroundings.device)
     return Standing(evidence=evidence, changes=changes_since(evidence, here))
 
 

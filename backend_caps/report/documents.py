@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from backend_caps.capability.backend import Backend, Problem
+from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.evidence import Standing
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
 from backend_caps.report.document import LEFT_OUT, Document, is_none
 from backend_caps.report.engine_documents import EngineDocument, PartDocument, ReadingDocument
+from backend_caps.report.evidence_documents import (
+    EvidenceDocument,
+    Known,
+    evidence_document,
+    known_of,
+)
 from backend_caps.report.selection_documents import ChoiceDocument, choice_documents
 from backend_caps.resolution.flips import Flip
 from backend_caps.resolution.plan import Cause, Plan, Resolved
+
+NO_STANDINGS: Mapping[str, Standing] = MappingProxyType({})
+"""There is no evidence of anything."""
 
 
 class ProblemDocument(Document):
@@ -136,6 +147,8 @@ class CapabilityDocument(Document):
     """`file:line` of those words."""
     inherited_from: Annotated[str | None, LEFT_OUT] = None
     """The engine's class that states it, where this one does not."""
+    evidence: Annotated[Known | None, LEFT_OUT] = None
+    """What the conformance kit's evidence says; left out where there is none of it."""
 
 
 class BackendDocument(Document):
@@ -165,6 +178,8 @@ class BackendDocument(Document):
     """An engine's own flags that are no capability here, by the engine's name."""
     capabilities: dict[str, CapabilityDocument]
     """What it says; empty where the declaration was not read."""
+    evidence: Annotated[EvidenceDocument | None, LEFT_OUT] = None
+    """What the conformance kit left beside its implementation; left out where that is nothing."""
     problems: list[ProblemDocument]
     """What is wrong with it."""
 
@@ -233,12 +248,15 @@ def plan_document(plan: Plan, flips: Iterable[Flip], *, engine: str | None = Non
 
 
 def report_document(
-    backends: Iterable[Backend], problems: Iterable[Problem], plan: PlanDocument | None
+    backends: Iterable[Backend],
+    problems: Iterable[Problem],
+    plan: PlanDocument | None,
+    standings: Mapping[str, Standing] = NO_STANDINGS,
 ) -> ReportDocument:
-    """Write what is installed, and a plan, as a report's document."""
+    """Write what is installed, how its claims stand, and a plan, as a report's document."""
     return ReportDocument(
         schema_="backend-caps/report@1",
-        backends=[backend_document(backend) for backend in backends],
+        backends=[backend_document(each, standings.get(each.name)) for each in backends],
         problems=problem_documents(problems),
         plan=plan,
     )
@@ -315,9 +333,10 @@ def problem_documents(problems: Iterable[Problem]) -> list[ProblemDocument]:
     return [ProblemDocument(code=p.code, message=p.message, remedy=p.remedy) for p in problems]
 
 
-def backend_document(backend: Backend) -> BackendDocument:
-    """Write what a backend declares, and what is wrong with it."""
+def backend_document(backend: Backend, standing: Standing | None = None) -> BackendDocument:
+    """Write what a backend declares, how that stands, and what is wrong with it."""
     declaration = backend.declaration
+    standing = standing if backend.status is Status.OK else None
     parts = [part.backend for part in declaration.parts] if declaration else []
     return BackendDocument(
         name=backend.name,
@@ -326,16 +345,21 @@ def backend_document(backend: Backend) -> BackendDocument:
         version=backend.source.version,
         declared_at=backend.source.declared_at,
         parts=parts or None,
-        capabilities=_capabilities(declaration) if declaration else {},
+        capabilities=_capabilities(declaration, standing) if declaration else {},
+        evidence=None if standing is None else evidence_document(standing),
         problems=problem_documents(backend.problems),
     )
 
 
-def _capabilities(declaration: Declaration) -> Mapping[str, CapabilityDocument]:
-    return {name: _capability(declaration, name) for name in CAPABILITIES}
+def _capabilities(
+    declaration: Declaration, standing: Standing | None
+) -> Mapping[str, CapabilityDocument]:
+    return {name: _capability(declaration, name, standing) for name in CAPABILITIES}
 
 
-def _capability(declaration: Declaration, name: str) -> CapabilityDocument:
+def _capability(
+    declaration: Declaration, name: str, standing: Standing | None
+) -> CapabilityDocument:
     value = declaration.capabilities.stated().get(name, UNDECLARED)
     stated = [
         ConditionDocument(
@@ -347,4 +371,10 @@ def _capability(declaration: Declaration, name: str) -> CapabilityDocument:
         if name in when.capabilities.stated()
     ]
     origin = "undeclared" if value is UNDECLARED else "declared"
-    return CapabilityDocument(value=json_of(value), origin=origin, when=stated or None)
+    is_said = value is not UNDECLARED or stated
+    return CapabilityDocument(
+        value=json_of(value),
+        origin=origin,
+        when=stated or None,
+        evidence=known_of(standing, name) if is_said else None,
+    )

@@ -9,11 +9,13 @@ from pydantic import JsonValue
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Part
+from backend_caps.capability.evidence import Standing
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.status import Problem
 from backend_caps.report.document import Document
 from backend_caps.report.documents import (
+    NO_STANDINGS,
     BackendDocument,
     CapabilityDocument,
     PlanDocument,
@@ -49,10 +51,16 @@ def engine_report_document(
     backends: Iterable[Backend],
     problems: Iterable[Problem],
     plan: PlanDocument | None,
+    standings: Mapping[str, Standing] = NO_STANDINGS,
 ) -> ReportDocument:
     """Write what an engine's source says, the plugins beside it, and a plan, as a document."""
     own = {backend.name: backend for backend in reading.backends}
-    told = [_own(b) if own.get(b.name) is b else backend_document(b) for b in backends]
+    told = [
+        _own(each)
+        if own.get(each.name) is each
+        else backend_document(each, standings.get(each.name))
+        for each in backends
+    ]
     report = report_document((), problems, plan)
     return _with(report, engine=_engine(reading), backends=told)
 

@@ -20,6 +20,7 @@ from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.engines.reading import EngineReading
+from backend_caps.report.document import LEFT_OUT
 from backend_caps.report.documents import CauseDocument, PlanDocument, ValueDocument
 from backend_caps.report.plan_values import value_of
 from backend_caps.resolution.flags import ServerFlags
@@ -62,6 +63,8 @@ class LockedRequest(_Locked):
     """The rule set that was asked for; null for the engine's own."""
     engine: str | None
     """The engine whose source is read; null for none."""
+    requires_evidence: Annotated[bool | None, LEFT_OUT] = None
+    """True where what is not verified counts as undeclared; left out where it does not."""
 
 
 class LockedEngine(_Locked):

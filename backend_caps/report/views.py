@@ -15,6 +15,7 @@ from backend_caps.report.documents import (
     StepDocument,
     ValueDocument,
 )
+from backend_caps.report.evidence_views import evidence_view, mark_of
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.words import decided_by, file_of, places_of, who, words_of
 
@@ -45,6 +46,7 @@ def backends_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     """Show backends side by side with what they declare."""
     yield _installed(backends)
     yield from _matrix([b for b in backends if b.status == "ok"])
+    yield from evidence_view(backends)
     yield from _conditions(backends)
     yield from _composites(backends)
 
@@ -81,7 +83,7 @@ def _is_silent(said: CapabilityDocument) -> bool:
 
 
 def _cell(said: CapabilityDocument) -> str:
-    return words_of(said.value) + (" *" if said.when else "")
+    return words_of(said.value) + (" *" if said.when else "") + mark_of(said)
 
 
 def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:

@@ -6,13 +6,16 @@ means, and what it cannot, stands in docs/explanation/what-a-pass-means.md. Impo
 
 from backend_caps.conformance.kit.asked import checks_named, require_device, subject_named
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
+from backend_caps.conformance.kit.claims import Claimed, claims_of
 from backend_caps.conformance.kit.errors import (
     BaselineError,
+    EvidenceError,
     UncheckableError,
     UnknownCaseError,
     UnknownCheckError,
     UnknownSubjectError,
 )
+from backend_caps.conformance.kit.evidence import evidence_file, evidence_of, write_evidence
 from backend_caps.conformance.kit.lines import FileLines, LineCounter
 from backend_caps.conformance.kit.muffling import muffled
 from backend_caps.conformance.kit.progress import CheckProgress
@@ -37,7 +40,9 @@ __all__ = [
     "CheckObserver",
     "CheckProgress",
     "CheckResult",
+    "Claimed",
     "Effort",
+    "EvidenceError",
     "Fault",
     "FileLines",
     "Finding",
@@ -56,8 +61,11 @@ __all__ = [
     "Verdict",
     "cases_on",
     "checks_named",
+    "claims_of",
     "difference",
     "draw",
+    "evidence_file",
+    "evidence_of",
     "find_case",
     "muffled",
     "on_host",
@@ -67,4 +75,5 @@ __all__ = [
     "scenarios_of",
     "subject_named",
     "supplied",
+    "write_evidence",
 ]

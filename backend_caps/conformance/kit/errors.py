@@ -85,3 +85,20 @@ class BaselineError(BackendCapsError):
             f"the run to compare with failed: {self.problem}; a plain eager run with every host "
             f"length was expected to pass. Mend what the check 'numerics' says first."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class EvidenceError(BackendCapsError):
+    """Evidence that cannot be written down."""
+
+    backend: str
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """The backend, what stands in the way, and where else it may lie."""
+        return (
+            f"the evidence of backend {self.backend!r} was not written: {self.problem}; it was "
+            f"expected to lie beside the implementation, in files that can be read and written. "
+            f"Name another file with --write-evidence FILE, or check an editable installation."
+        )

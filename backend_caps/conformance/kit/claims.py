@@ -1,0 +1,63 @@
+"""What became of each claim of a declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.conformance.kit.check import Check
+from backend_caps.conformance.kit.results import CheckResult, Results, Verdict
+from backend_caps.report.documents import json_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A claim, and what became of it."""
+
+    capability: str
+    value: JsonValue
+    """What is claimed, without conditions."""
+    is_conditional: bool
+    """Whether conditions claim something else."""
+    verdict: Verdict
+    checks: Sequence[str]
+    """The checks about it that ran cases."""
+    reason: str | None
+    """Why it was not checked; None where it was."""
+
+
+def claims_of(results: Results, known: Sequence[Check]) -> Iterator[Claimed]:
+    """List what is stated, and what is not and yet counts as the worst, as checks take it.
+
+    Args:
+        results: what was found.
+        known: all checks, those too that were not asked for.
+    """
+    declaration = results.subject.declaration
+    stated = declaration.capabilities.stated()
+    about = {claim for check in known for claim in check.claims}
+    conditional = {name for when in declaration.conditions for name in when.capabilities.stated()}
+    for name in CAPABILITIES:
+        if name in stated or name in conditional or name in about:
+            checks = [own for own in results.checks if name in own.check.claims]
+            verdict = results.claims.get(name, Verdict.NOT_CHECKED)
+            is_checked = verdict is not Verdict.NOT_CHECKED
+            yield Claimed(
+                capability=name,
+                value=json_of(stated.get(name, UNDECLARED)),
+                is_conditional=name in conditional,
+                verdict=verdict,
+                checks=[own.check.code for own in checks if own.cases],
+                reason=None if is_checked else _why_not(checks, is_known=name in about),
+            )
+
+
+def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
+    """Say why a claim was not checked."""
+    if checks:
+        return "; ".join(dict.fromkeys(own.reason for own in checks))
+    return "its checks were not asked for" if is_known else "no check is about it"
