@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.conformance.liars import graphs, mirror, numbers
+from tests.conformance.liars import graphs, mirror, numbers, state, streams
 from tests.conformance.liars.liar import Liar
 
-LIARS: tuple[Liar, ...] = (*numbers.LIARS, *mirror.LIARS, *graphs.LIARS)
+LIARS: tuple[Liar, ...] = (
+    *numbers.LIARS,
+    *mirror.LIARS,
+    *graphs.LIARS,
+    *streams.LIARS,
+    *state.LIARS,
+)
