@@ -118,7 +118,13 @@ def _hints(checked: CheckDocument) -> Iterator[Section]:
 
 def _exercised(checked: CheckDocument) -> Iterator[Section]:
     rows = [
-        (own.role, own.phase, own.forward, own.batch_kind, f"{own.num_cases}" or "none")
+        (
+            own.role,
+            own.phase,
+            own.forward,
+            own.batch_kind,
+            f"{own.num_cases}" if own.num_cases else "none",
+        )
         for own in checked.exercised
     ]
     yield Heading("Exercised")
