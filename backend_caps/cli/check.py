@@ -22,6 +22,8 @@ FAILED = 1
 NOT_RUN = 2
 """The exit status where nothing could be checked."""
 _OF_CI = ("junit", "sarif")
+BESIDE = ""
+"""The file of evidence where none is named: the one beside the implementation."""
 
 
 @click.command()
@@ -50,6 +52,15 @@ _OF_CI = ("junit", "sarif")
     help="Count which lines of the backend's own files run.",
 )
 @click.option(
+    "--write-evidence",
+    "evidence",
+    is_flag=False,
+    flag_value=BESIDE,
+    metavar="[FILE]",
+    help="Keep what was found as evidence, beside the implementation or in FILE: what reports show "
+    "and --require-evidence asks for.",
+)
+@click.option(
     "--path",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
@@ -75,6 +86,8 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         raise click.UsageError("A claim holds on every server or on none: nothing goes after --.")
     if name is None and not lists:
         raise click.UsageError("Name the backend to check; backend-caps report shows what is here.")
+    if ctx.params["evidence"] is not None and (ctx.params["only"] or ctx.params["case"]):
+        raise click.UsageError("Evidence is of every check: leave --only and --case out.")
     gc.enable()  # the program switched it off, for commands that end before it would matter
     # Loads torch, which a wrong command line is not worth.
     from backend_caps.cli.checking import Asked, checked, listed  # noqa: PLC0415

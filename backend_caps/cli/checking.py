@@ -21,12 +21,15 @@ from backend_caps.conformance.kit import (
     Results,
     Subject,
     checks_named,
+    evidence_file,
+    evidence_of,
     find_case,
     muffled,
     require_device,
     run_case,
     run_checks,
     subject_named,
+    write_evidence,
 )
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
@@ -43,6 +46,8 @@ class Asked:
     """One case to run alone."""
     effort: Effort
     counts_lines: bool
+    evidence: str | None
+    """The file to keep evidence in; empty: beside the implementation; None: nowhere."""
     path: tuple[Path, ...]
     """Folders to look for plugins in, instead of the environment."""
 
@@ -59,6 +64,7 @@ class Asked:
             case=options["case"],
             effort=effort,
             counts_lines=options["lines"],
+            evidence=options["evidence"],
             path=options["path"],
         )
 
@@ -76,14 +82,26 @@ def checked(name: str, asked: Asked, registry: Registry) -> CheckDocument:
     """Check a backend, and write down what became of its claims.
 
     Raises:
-        BackendCapsError: there is no such backend, check, case or device, or it cannot be built.
+        BackendCapsError: there is no such backend, check, case or device, it cannot be built, or
+            its evidence cannot be written.
     """
     chosen = checks_named(CHECKS, asked.only)
     require_device(asked.device)
     with importable(asked.path), muffled() as said:
         subject = subject_named(registry, name)
         ran = _run(subject, chosen, asked)
-    return check_document(replace(ran, said=said.lines, path=asked.path), CHECKS)
+    document = check_document(replace(ran, said=said.lines, path=asked.path), CHECKS)
+    if asked.evidence is not None and not document.is_stopped:
+        _keep(ran, asked.evidence, asked.path)
+    return document
+
+
+def _keep(ran: Ran, name: str, path: tuple[Path, ...]) -> None:
+    """Write evidence, and say where."""
+    evidence = evidence_of(ran.results, ran.effort, CHECKS, path=path)
+    file = Path(name) if name else evidence_file(ran.results.subject, path=path)
+    is_new = write_evidence(evidence, file)
+    click.echo(f"evidence {'written to' if is_new else 'is as it was in'} {file}", err=True)
 
 
 def _run(subject: Subject, chosen: Sequence[Check], asked: Asked) -> Ran:
