@@ -207,11 +207,18 @@ def test_host_work_is_not_counted_on_a_real_device() -> None:
     assert [own.what.split()[1] for own in planner.faults()] == ["reads"]
 
 
-def test_memory_that_moves_is_told() -> None:
-    """A graph that reads memory of before finds what the device makes of it."""
-    fault = _fault("plan_moves", addresses.CHECK)
+@pytest.mark.parametrize(
+    ("name", "behind"),
+    [
+        ("plan_moves", "behind an eager forward of 4 requests, "),
+        ("plan_moves_at_capture", "behind a capture for 4 requests, "),
+    ],
+)
+def test_memory_that_moves_is_told(name: str, behind: str) -> None:
+    """A fault says behind what a graph was wrong that had been right."""
+    fault = _fault(name, addresses.CHECK)
 
-    assert fault.what.startswith("raised SimDeviceError: ")
+    assert fault.what.startswith(f"{behind}replay 1, of 2 requests, is not what its eager run is: ")
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "starve:1"])

@@ -125,26 +125,32 @@ class RowsCached(Graphed):
         self.table[rows] = torch.where(is_new, self.shared[rows], self.table[rows])
 
 
-class PlanMoves(_Planned):
-    """Claims graphs, and moves its plan to other memory when a larger batch comes."""
+class PlanMovesAtCapture(_Planned):
+    """Claims graphs, and keeps their plan when a larger one is captured, but writes to another."""
 
     def __init__(self, site: ModelRunner) -> None:
         super().__init__(site)
-        self._size, self._first = 0, self.rows
+        self._size, self._old = 0, [self.rows]
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Make room, and plan."""
+        self.make_room(batch.batch_size)
+        super().init_forward_metadata_out_graph(batch)
+
+    def make_room(self, size: int) -> None:
+        """Move to other memory where there is more than ever."""
+        if size > self._size:
+            self._size, self.rows = size, torch.zeros_like(self.rows)
+            self._old.append(self.rows)
+
+
+class PlanMoves(PlanMovesAtCapture):
+    """Claims graphs, and moves its plan when a larger batch runs eagerly."""
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Prepare, and make room."""
         super().init_forward_metadata(batch)
-        self._make_room(batch.batch_size)
-
-    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
-        """Make room, and plan."""
-        self._make_room(batch.batch_size)
-        super().init_forward_metadata_out_graph(batch)
-
-    def _make_room(self, size: int) -> None:
-        if size > self._size:
-            self._size, self.rows = size, torch.zeros_like(self._first)
+        self.make_room(batch.batch_size)
 
 
 class PlansOutside(_Planned):
@@ -223,6 +229,12 @@ LIARS: tuple[Liar, ...] = (
     liar(StalePadding, seen="sglang#22958", check="replay", graph_metadata=_DEVICE),
     liar(RowsCached, seen="sglang#18803", check="replay", graph_metadata=_DEVICE),
     liar(PlanMoves, seen="a workspace that grows", check="addresses", graph_metadata=_DEVICE),
+    liar(
+        PlanMovesAtCapture,
+        seen="a workspace of the last capture",
+        check="addresses",
+        graph_metadata=_DEVICE,
+    ),
     liar(PlansOutside, seen="torchtitan#3709", check="metadata"),
     liar(
         UploadsLengths,
