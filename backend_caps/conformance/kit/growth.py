@@ -117,7 +117,6 @@ class Gauge:
 @contextmanager
 def quickly_collected() -> Iterator[None]:
     """Leave what is there out of garbage collections, for as long as a `with` block runs."""
-    gc.collect()
     gc.freeze()
     try:
         yield
