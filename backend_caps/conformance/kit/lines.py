@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -101,18 +100,18 @@ def own_files(module: str) -> Sequence[Path]:
         name = waiting.pop()
         if name in modules and name not in reached:
             reached[name] = modules[name]
-            waiting += _imported_by(name, modules[name])
+            waiting += _imported_by(name, modules)
     return sorted(reached.values())
 
 
-@cache
 def _modules_beside(package: str) -> Mapping[str, Path]:
     """Find the source files of a top-level package, or of a lone module, by their names."""
     spec = find_spec(package)
     if spec is None:
         return {}
     if spec.submodule_search_locations is None:
-        return {package: Path(spec.origin)} if spec.origin else {}
+        origin = Path(spec.origin or "")
+        return {package: origin} if origin.suffix == ".py" else {}
     roots = [Path(folder) for folder in spec.submodule_search_locations]
     return {
         _name_of(file.relative_to(root), package): file
@@ -126,8 +125,9 @@ def _name_of(file: Path, package: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported_by(module: str, file: Path) -> Iterator[str]:
-    """List what a file imports, absolutely named; a name imported from a package may be one."""
+def _imported_by(module: str, modules: Mapping[str, Path]) -> Iterator[str]:
+    """List what a module imports, absolutely named."""
+    file = modules[module]
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(_parsed(file)):
         match node:
@@ -136,8 +136,9 @@ def _imported_by(module: str, file: Path) -> Iterator[str]:
             case ast.ImportFrom(module=base, names=names, level=level):
                 above = package.rsplit(".", level - 1)[0] if level else ""
                 origin = ".".join(part for part in (above, base) if part)
-                yield origin
-                yield from (f"{origin}.{each.name}" for each in names)
+                # What is imported from a package is a module of it, or the package's own.
+                inner = (f"{origin}.{each.name}" for each in names)
+                yield from (name if name in modules else origin for name in inner)
 
 
 def _lines_inside(file: Path) -> frozenset[int]:
