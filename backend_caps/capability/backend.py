@@ -10,7 +10,7 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.status import Problem, Status
 
-__all__ = ["Backend", "Backends", "EngineClass", "Problem", "Reading", "Status"]
+__all__ = ["Backend", "Backends", "EngineClass", "Problem", "Reading", "Status", "Unverified"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,16 @@ class EngineClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unverified:
+    """A claim that was taken out of a declaration, because evidence is required."""
+
+    value: object
+    """What is claimed; `UNDECLARED` where only conditions claim it."""
+    words: str
+    """What is claimed and why it does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One claim to a backend's name."""
 
@@ -58,9 +68,9 @@ class Backend:
     problems: tuple[Problem, ...] = ()
     engine_class: EngineClass | None = None
     """Where it was read from an engine's source."""
-    unverified: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """By capability, why what it declares counts as undeclared, where evidence is required; its
-    declaration is without them."""
+    unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
+    """By capability, what counts as undeclared where evidence is required; the declaration is
+    without it."""
 
 
 class Backends(Mapping[str, Backend]):

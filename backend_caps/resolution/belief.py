@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from backend_caps.capability.backend import Backend
+from backend_caps.capability.backend import Backend, Unverified
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.evidence import UNVERIFIABLE, Standing
 from backend_caps.capability.fit import text_of
+from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 
 
@@ -30,7 +31,7 @@ def believed(backend: Backend, standing: Standing) -> Backend:
     return replace(backend, declaration=_without(declaration, unverified), unverified=unverified)
 
 
-def _unverified(declaration: Declaration, standing: Standing) -> Iterator[tuple[str, str]]:
+def _unverified(declaration: Declaration, standing: Standing) -> Iterator[tuple[str, Unverified]]:
     """List the optimistic claims that are not verified, each with why, in whole words."""
     stated = declaration.capabilities.stated()
     for name, kind in CAPABILITIES.items():
@@ -39,7 +40,8 @@ def _unverified(declaration: Declaration, standing: Standing) -> Iterator[tuple[
         if name in UNVERIFIABLE or why is None or all(value == kind.worst for value in values):
             continue
         says = f"={text_of(stated[name])}" if name in stated else ", under a condition"
-        yield name, f"declares {name}{says}, not verified ({why}): counts as undeclared"
+        words = f"declares {name}{says}, not verified ({why}): counts as undeclared"
+        yield name, Unverified(value=stated.get(name, UNDECLARED), words=words)
 
 
 def _why_not_looked_at(declaration: Declaration, name: str) -> str | None:

@@ -40,7 +40,7 @@ def _unverified(use: Use, capability: str, stated: Stated) -> Stated:
     value, origin, _ = stated
     if origin is not Origin.UNDECLARED or capability not in use.unverified:
         return stated
-    return value, Origin.UNVERIFIED, use.unverified[capability]
+    return value, Origin.UNVERIFIED, use.unverified[capability].words
 
 
 def _inherited(use: Use, capability: str, stated: Stated) -> Stated:

@@ -134,13 +134,14 @@ def _of_roles(uses: Sequence[Use], situation: Situation) -> Iterator[Problem]:
     unsaid = [use for use in drafting if _roles(use, situation) is None]
     for name, use in sorted({use.backend: use for use in unsaid}.items()):
         roles = ", ".join(sorted({use.role.value for use in unsaid if use.backend == name}))
-        says = use.unverified.get("roles", "declares no roles")
+        unverified = use.unverified.get("roles")
+        says = "declares no roles" if unverified is None else unverified.words
         yield Problem(
             code="role-not-declared",
             message=f"backend {name!r} is used as {roles} and {says}; undeclared is target alone.",
-            remedy=f"Verify it: backend-caps check {name} --write-evidence."
-            if "roles" in use.unverified
-            else "Ask the backend's author to declare its roles.",
+            remedy="Ask the backend's author to declare its roles."
+            if unverified is None
+            else f"Verify it: backend-caps check {name} --write-evidence.",
         )
 
 
@@ -218,7 +219,7 @@ def problem_of(reason: Reason, use: Use) -> Problem:
     here = f"here {reason.fact} is {reason.actual}"
     return replace(
         found,
-        message=f"backend {use.backend!r} {unverified}; {here}.",
+        message=f"backend {use.backend!r} {unverified.words}; {here}.",
         remedy=f"Verify it: backend-caps check {use.backend} --write-evidence.",
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from backend_caps.capability.backend import Unverified
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.fit import text_of
+from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.engine import option_of
@@ -93,7 +95,10 @@ def swap(uses: Iterable[Use], name: str) -> Iterator[Remedy]:
 def redeclare(
     uses: Collection[Use], capability: str, target: object, situation: Situation
 ) -> Iterator[Remedy]:
-    """Have each backend declare what it lacks for the target, and no more; verified if need be."""
+    """Have each backend declare what it lacks for the target, and no more.
+
+    Of what it declares already and nobody verified, have that verified.
+    """
     lacking: dict[str, dict[str, object]] = {}
     unverified = {use.backend: use.unverified for use in uses}
     for use in uses:
@@ -102,15 +107,37 @@ def redeclare(
         values = dict(_lacking(use.declaration, capability, target, own))
         lacking.setdefault(use.backend, {}).update(values)
     for name, values in sorted(lacking.items()):
+        claimed = _claimed(values, unverified[name])
+        if claimed is not None:
+            yield _verify(name, claimed)
+            continue
         says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
-        text = f"Have {name!r} declare {says}, if that is true."
-        if unverified[name].keys() & values.keys():
-            text = f"Verify {says}: backend-caps check {name} --write-evidence."
         yield Remedy(
-            text=text,
+            text=f"Have {name!r} declare {says}, if that is true.",
             backend=name,
             declares=Capabilities.model_validate(values),
         )
+
+
+def _claimed(
+    values: Mapping[str, object], unverified: Mapping[str, Unverified]
+) -> Mapping[str, object] | None:
+    """List what is claimed of these capabilities, where that is as good; None where it is not."""
+    claimed = {name: unverified[name].value for name in values if name in unverified}
+    is_enough = claimed.keys() == values.keys() and all(
+        value is not UNDECLARED and CAPABILITIES[name].join(value, values[name]) == values[name]
+        for name, value in claimed.items()
+    )
+    return claimed if is_enough else None
+
+
+def _verify(name: str, claimed: Mapping[str, object]) -> Remedy:
+    says = " and ".join(f"{key}={text_of(value)}" for key, value in claimed.items())
+    return Remedy(
+        text=f"Verify {says}: backend-caps check {name} --write-evidence.",
+        backend=name,
+        declares=Capabilities.model_validate(claimed),
+    )
 
 
 def _lacking(

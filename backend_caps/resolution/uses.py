@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from backend_caps.capability.backend import Backend, Backends, Problem, Reading, Status
+from backend_caps.capability.backend import Backend, Backends, Problem, Reading, Status, Unverified
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
@@ -61,9 +61,9 @@ class Use:
     All must hold. Where there are fewer, they are those of the innermost."""
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
     """By capability, what an engine's source says, where the backend was read from one."""
-    unverified: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """By capability, why what the backend declares counts as undeclared, where evidence is
-    required; the declaration is without them."""
+    unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
+    """By capability, what counts as undeclared where evidence is required; the declaration is
+    without it."""
     by_auto: bool = field(default=False, compare=False)
     """Whether the flag says `auto`, and the backend was chosen for it."""
 

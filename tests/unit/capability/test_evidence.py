@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.evidence import (
+    Change,
+    ClaimState,
+    Evidence,
+    Present,
+    Standing,
+    changes_since,
+    declaration_digest,
+)
+from backend_caps.capability.vocabulary import Capabilities
+from tests.unit.evidence import FAILED, HELD, NOT_CHECKED, PRESENT, evidence, verified
+
+_CHANGED = (Change(what="torch", was="2.13.0", now="2.14.0"),)
+
+
+def test_evidence_is_read_as_it_is_written() -> None:
+    """Writing and reading gives the same evidence, and its file ends with a line."""
+    written = evidence({"host_seq_lens": HELD})
+
+    text = written.text()
+
+    assert (Evidence.model_validate_json(text), text[-2:]) == (written, "}\n")
+
+
+def test_evidence_of_another_day_is_of_the_same_run() -> None:
+    """Only the date may differ between runs that found the same."""
+    one = evidence({"host_seq_lens": HELD})
+    later = one.model_copy(update={"date": date(2027, 1, 1)})
+    other = evidence({"host_seq_lens": FAILED})
+
+    same = [one.is_of_same_run(later), later.is_of_same_run(one), one.is_of_same_run(other)]
+
+    assert same == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("standing", "state", "why_not"),
+    [
+        pytest.param(verified("host_seq_lens"), ClaimState.VERIFIED, None, id="held"),
+        pytest.param(Standing(), ClaimState.DECLARED, "no evidence", id="no evidence"),
+        pytest.param(verified("dtypes"), ClaimState.DECLARED, "no evidence", id="of others"),
+        pytest.param(
+            Standing(problem="fa3.json is of 'mla'"),
+            ClaimState.DECLARED,
+            "no evidence: fa3.json is of 'mla'",
+            id="no evidence, and why",
+        ),
+        pytest.param(
+            Standing(evidence=evidence({"host_seq_lens": NOT_CHECKED})),
+            ClaimState.NOT_CHECKED,
+            "not checked: no case",
+            id="not checked",
+        ),
+        pytest.param(
+            Standing(evidence=evidence({"host_seq_lens": FAILED})),
+            ClaimState.FAILED,
+            "failed: check-host-seq-lens",
+            id="failed",
+        ),
+        pytest.param(
+            Standing(evidence=evidence({"host_seq_lens": HELD, "dtypes": FAILED})),
+            ClaimState.VERIFIED,
+            None,
+            id="another failed",
+        ),
+        pytest.param(
+            Standing(evidence=evidence({"host_seq_lens": HELD}, owed=FAILED)),
+            ClaimState.FAILED,
+            "failed: check-races",
+            id="what every backend owes failed",
+        ),
+        pytest.param(
+            Standing(evidence=evidence({"host_seq_lens": HELD}), changes=_CHANGED),
+            ClaimState.STALE,
+            "stale: torch was 2.13.0 and is 2.14.0",
+            id="stale",
+        ),
+        pytest.param(
+            Standing(evidence=evidence({"host_seq_lens": NOT_CHECKED}), changes=_CHANGED),
+            ClaimState.NOT_CHECKED,
+            "not checked: no case",
+            id="stale, and not checked",
+        ),
+    ],
+)
+def test_claim_stands_as_the_evidence_says(
+    standing: Standing, state: ClaimState, why_not: str | None
+) -> None:
+    """A claim is verified where its checks held, nothing owed failed, and nothing changed."""
+    found = standing.state("host_seq_lens"), standing.why_not("host_seq_lens")
+
+    assert found == (state, why_not)
+
+
+def test_failed_checks_are_named() -> None:
+    """Those of claims and those that are owed, in the order in which they ran."""
+    standing = Standing(evidence=evidence({"dtypes": FAILED, "page_sizes": HELD}, owed=FAILED))
+
+    assert standing.failed == ("check-dtypes", "check-races")
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        pytest.param(
+            replace(PRESENT, kit_version="1.1"), "backend-caps was 1.0 and is 1.1", id="the kit"
+        ),
+        pytest.param(
+            replace(PRESENT, torch=None), "torch was 2.13.0 and is not known", id="no torch"
+        ),
+        pytest.param(
+            replace(PRESENT, version="1.1"),
+            "the distribution was fa3-caps 1.0 and is fa3-caps 1.1",
+            id="another version",
+        ),
+        pytest.param(
+            replace(PRESENT, distribution="acme"),
+            "the distribution was fa3-caps 1.0 and is acme 1.0",
+            id="another distribution",
+        ),
+        pytest.param(replace(PRESENT, source="sha256:6"), "the source changed", id="the source"),
+        pytest.param(
+            replace(PRESENT, declaration="sha256:e"),
+            "the declaration changed",
+            id="the declaration",
+        ),
+    ],
+)
+def test_change_makes_evidence_stale(now: Present, text: str) -> None:
+    """Each thing that the evidence rests on is told when it is another."""
+    changes = changes_since(evidence({}), now)
+
+    assert [str(each) for each in changes] == [text]
+
+
+def test_nothing_changed_is_no_change() -> None:
+    """Evidence beside what it was written for is fresh."""
+    assert changes_since(evidence({}), PRESENT) == ()
+
+
+def test_backend_that_no_distribution_ships_has_none() -> None:
+    """What was shipped by nobody and now is has changed."""
+    written = evidence({})
+    versions = written.versions.model_copy(update={"distribution": None, "version": None})
+    unshipped = written.model_copy(update={"versions": versions})
+
+    (change,) = changes_since(unshipped, PRESENT)
+
+    assert str(change) == "the distribution was none and is fa3-caps 1.0"
+
+
+@pytest.mark.parametrize(("triton", "num_changes"), [("3.7.0", 1), ("3.7.1", 0), (None, 0)])
+def test_triton_counts_where_it_is_used(triton: str | None, num_changes: int) -> None:
+    """A backend without Triton does not care which one is installed."""
+    changes = changes_since(evidence({}, triton=triton), PRESENT)
+
+    assert len(changes) == num_changes
+
+
+@pytest.mark.parametrize(
+    ("ran_on", "device", "num_changes"),
+    [
+        pytest.param("sim", "cuda", 0, id="the simulated one stands in for any"),
+        pytest.param("cuda", "cuda", 0, id="the same"),
+        pytest.param("cpu", "cuda", 1, id="another"),
+        pytest.param("cpu", None, 0, id="not known"),
+    ],
+)
+def test_device_counts_where_it_is_known(ran_on: str, device: str | None, num_changes: int) -> None:
+    """What held on one real device says nothing of another."""
+    changes = changes_since(evidence({}, device=ran_on), replace(PRESENT, device=device))
+
+    assert len(changes) == num_changes
+
+
+def test_digest_of_a_declaration_is_of_what_it_says() -> None:
+    """The order of a set is nothing; a value, a tolerance or a condition is something."""
+    one = Declaration(capabilities=Capabilities(dtypes={"float32", "bfloat16"}))
+    same = Declaration(capabilities=Capabilities(dtypes={"bfloat16", "float32"}))
+    others = [
+        Declaration(capabilities=Capabilities(dtypes={"bfloat16"})),
+        one.model_copy(update={"tolerances": {"float32": 1e-3}}),
+    ]
+
+    digests = {declaration_digest(each) for each in (one, same, *others)}
+
+    assert (declaration_digest(one) == declaration_digest(same), len(digests)) == (True, 3)
