@@ -3,7 +3,10 @@
 from backend_caps.conformance.checks import (
     addresses,
     batches_apart,
+    determinism,
+    hygiene,
     inputs,
+    invariance,
     memory,
     metadata,
     mirror_absent,
@@ -15,12 +18,16 @@ from backend_caps.conformance.checks import (
     races,
     reads_end,
     replay,
+    roles,
+    serving,
     two_batch,
 )
 from backend_caps.conformance.kit.check import Check
 
 CHECKS: tuple[Check, ...] = (
+    hygiene.CHECK,
     numerics.CHECK,
+    roles.CHECK,
     mirror_absent.CHECK,
     mirror_bound.CHECK,
     mirror_read.CHECK,
@@ -35,6 +42,9 @@ CHECKS: tuple[Check, ...] = (
     races.CHECK,
     two_batch.CHECK,
     memory.CHECK,
+    determinism.CHECK,
+    invariance.CHECK,
+    serving.CHECK,
 )
 """Every check, in the order in which they run."""
 

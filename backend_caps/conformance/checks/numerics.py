@@ -2,57 +2,98 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, always, cases_of
-from backend_caps.conformance.kit.rig import Rig, difference
+from backend_caps.conformance.kit.exact import fault_beside_float64
+from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import (
     CAUSAL,
     Scenario,
-    draw,
     dtypes_of,
     head_sizes_of,
     page_sizes_of,
     scenarios_of,
 )
 from backend_caps.conformance.kit.subject import Subject
-from backend_caps.conformance.scenes import reference_attention
+from backend_caps.conformance.scenes import dice_of
+
+_CODE = "numerics"
+_LONG = 400
+"""Tokens of a long context: some hundreds, over several blocks of most kernels."""
+_HEADS = ((1, 1), (4, 4), (8, 1), (6, 2))
+"""Heads of queries, and of keys and values, beside four to two."""
+_TARGET = tuple(forward for forward in CAUSAL if forward.role is Role.TARGET)
 
 
-def _scenarios(subject: Subject) -> Iterator[Scenario]:
-    """Vary one thing at a time: forward and page, then dtype, head size, grouping and page."""
-    plain = list(scenarios_of(subject, CAUSAL))
+def _variations(subject: Subject, base: Scenario) -> Iterator[Scenario]:
+    """Vary one thing at a time: dtype, head size, grouping, page, and how long contexts are."""
+    yield from (replace(base, dtype=dtype) for dtype in dtypes_of(subject)[1:])
+    yield from (replace(base, head_size=size) for size in head_sizes_of(subject)[1:])
+    yield from (replace(base, num_heads=own, num_kv_heads=of_kv) for own, of_kv in _HEADS)
+    yield from (replace(base, page_size=size) for size in page_sizes_of(subject)[2:])
+    yield replace(base, min_context_len=_LONG)
+
+
+def _scenarios(subject: Subject, seed: int) -> Iterator[Scenario]:
+    """Take each forward at two pages, and with all sizes drawn; then each variation, by turns.
+
+    One seed takes the first variation of a prompt and the second of a decode or verify, the next
+    seed the other way round: every other seed has each variation of both.
+    """
+    plain = list(scenarios_of(subject, _TARGET))
     yield from plain
-    for base in (plain[0], plain[-1]):
-        yield from (replace(base, dtype=dtype) for dtype in dtypes_of(subject)[1:])
-        yield from (replace(base, head_size=size) for size in head_sizes_of(subject)[1:])
-        yield from (replace(base, page_size=size) for size in page_sizes_of(subject)[2:])
-        yield from (
-            replace(base, num_heads=heads, num_kv_heads=kv_heads)
-            for heads, kv_heads in ((1, 1), (4, 4), (8, 1))
-        )
+    dice = dice_of(seed)
+    yield from (_combined(subject, own, dice) for own in plain)
+    phases = (
+        [own for own in plain if own.forward.phase is Phase.PREFILL],
+        [own for own in plain if own.forward.phase is not Phase.PREFILL],
+    )
+    varied = zip(
+        *(zip(*(_variations(subject, base) for base in bases), strict=True) for bases in phases),
+        strict=True,
+    )
+    for number, of_phases in enumerate(varied):
+        taken = of_phases[(number + seed) % len(of_phases)]
+        yield taken[(number + seed) // len(of_phases) % len(taken)]
+
+
+def _combined(subject: Subject, plain: Scenario, dice: random.Random) -> Scenario:
+    """Draw all sizes at once: what is wrong of two together is right of each."""
+    num_heads, num_kv_heads = dice.choice(_HEADS)
+    return replace(
+        plain,
+        dtype=dice.choice(dtypes_of(subject)),
+        head_size=dice.choice(head_sizes_of(subject)),
+        page_size=dice.choice(page_sizes_of(subject)),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+    )
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return cases_of("numerics", _scenarios(subject), effort)
+    return chain.from_iterable(
+        cases_of(_CODE, dict.fromkeys(_scenarios(subject, seed)), replace(effort, seeds=(seed,)))
+        for seed in effort.seeds
+    )
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
-    assert case.scenario is not None, "each case has batches"
-    scene = draw(case.scenario, case.seed)
-    tolerance = rig.subject.tolerance(case.scenario.dtype)
-    differs = difference(rig.plain(scene), reference_attention(scene), tolerance)
-    if differs is not None:
-        yield Fault(what=f"{differs} of float64")
+    yield from fault_beside_float64(rig, case)
 
 
 CHECK = Check(
-    code="numerics",
+    code=_CODE,
     claims=("dtypes", "page_sizes", "head_sizes"),
     title="Outputs are attention's, within the tolerance.",
-    proves="Eager forwards of drawn batches are within the tolerance of float64, over each forward "
-    "that is causal, and each dtype, page size and head size that is claimed and known here.",
+    proves="Eager prompts, chunks of prompts, mixed batches, decodes and verified chains are "
+    "within the tolerance of float64, over each dtype, page size and head size that is claimed and "
+    "known here, some of them together, several groupings of heads, contexts that share their "
+    "first pages, and contexts of some hundreds of tokens.",
     cannot="Sizes that no case has, contexts of thousands of tokens, and what only a real device "
     "rounds differently.",
     excuse=always,

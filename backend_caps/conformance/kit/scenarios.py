@@ -17,6 +17,7 @@ from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.scenes import (
     Scene,
     Setting,
+    Tree,
     beams,
     layer_of,
     masked_scene,
@@ -35,6 +36,8 @@ DRAFT_STEPS = 2
 """Draft steps whose beams a draft forward attends to."""
 MOST_REQUESTS = 4
 """Requests of the largest batch."""
+_SHORT = 24
+"""The longest context of a scenario that is about something else."""
 _WIDEST = 3
 """Children of a node, and beams of a draft step, unless fewer are claimed."""
 
@@ -121,18 +124,26 @@ class Scenario:
     num_kv_heads: int = 2
     topk: int = _WIDEST
     """Children of a node, and beams of a draft step."""
+    min_context_len: int = _SHORT
+    """What the longest context is at least."""
 
     @property
     def name(self) -> str:
         """One word, by which it is found again."""
         sizes = f"page-{self.page_size},head-{self.head_size}x{self.num_heads}:{self.num_kv_heads}"
         tree = f",topk-{self.topk}" if self.forward.is_tree else ""
-        return f"{self.forward.value},{self.dtype},{sizes}{tree}"
+        context = "" if self.min_context_len == _SHORT else f",context-{self.min_context_len}"
+        return f"{self.forward.value},{self.dtype},{sizes}{tree}{context}"
 
     @property
     def max_context_len(self) -> int:
-        """The longest context: some pages, and a few tokens more."""
-        return max(24, 2 * self.page_size + 8)
+        """The longest context: some pages, and a few tokens more; or some draft steps' beams."""
+        return max(self.min_context_len, 2 * self.page_size + 8, DRAFT_STEPS * self.topk + VERIFIED)
+
+    @property
+    def num_nodes(self) -> int:
+        """Tokens of each request in a tree: in a wide one, room for a node of all children."""
+        return TREE_NODES if self.topk <= _WIDEST else self.topk + 2
 
     def setting(self, seed: int) -> Setting:
         """Say what a scene is made of: room for the largest batch, on pages of random places."""
@@ -198,12 +209,19 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, 
 
 
 def _trees(scenario: Scenario, dice: random.Random, count: int, setting: Setting) -> Scene:
-    longest = scenario.max_context_len - TREE_NODES
+    longest = scenario.max_context_len - scenario.num_nodes
     trees = [
-        (_length(scenario, dice, 0, longest), random_tree(TREE_NODES, scenario.topk, dice))
-        for _ in range(count)
+        (_length(scenario, dice, 0, longest), _tree(scenario, dice, place))
+        for place in range(count)
     ]
     return tree_scene(trees, setting=setting)
+
+
+def _tree(scenario: Scenario, dice: random.Random, place: int) -> Tree:
+    """Draw a tree; of wide ones every other has a root of all children, the last with its own."""
+    if scenario.topk > _WIDEST and place % 2 == 0:
+        return [0] * (scenario.topk + 1) + [scenario.topk]
+    return random_tree(scenario.num_nodes, scenario.topk, dice)
 
 
 def _beams(scenario: Scenario, dice: random.Random, count: int, setting: Setting) -> Scene:
@@ -226,11 +244,13 @@ def _length(scenario: Scenario, dice: random.Random, least: int, most: int) -> i
 
 
 def forwards_of(subject: Subject) -> tuple[Forward, ...]:
-    """List the forwards that a backend says it takes: by its roles, and how wide trees may be."""
+    """List the forwards that a backend says it takes, by its roles and how wide trees may be."""
     return tuple(
         forward
         for forward in Forward
-        if forward.role in _roles(subject) and (not forward.is_tree or topk_of(subject) > 1)
+        if forward.role in roles_of(subject)
+        and forward.value not in subject.without
+        and (not forward.is_tree or topk_of(subject) > 1)
     )
 
 
@@ -241,7 +261,8 @@ def topk_of(subject: Subject) -> int:
     return claimed
 
 
-def _roles(subject: Subject) -> frozenset[Role]:
+def roles_of(subject: Subject) -> frozenset[Role]:
+    """Return the roles that a backend claims to take."""
     claimed = subject.claim("roles")
     assert isinstance(claimed, frozenset), "roles are a set"
     return claimed

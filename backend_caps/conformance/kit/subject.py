@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -31,11 +31,17 @@ class Subject:
         name: as flags name it.
         declaration: what it says of itself; no composite, whose parts are checked each.
         source: where that stands.
+        builder: builds it where its class is not one of this runtime's, and so needs an adapter.
+        words: what `backend-caps check` is told of it beside its name, to find it again.
+        without: forwards that are left out, by name, because it is known to fail them.
     """
 
     name: str
     declaration: Declaration
     source: Source = BY_HAND
+    builder: Callable[[BackendSite], AttentionBackend] | None = None
+    words: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, backend: Backend) -> Subject:
@@ -61,15 +67,16 @@ class Subject:
             ImplementationError: it names none, or none that can be imported.
             Exception: whatever its constructor raises.
         """
-        return load_implementation(self._use)(site)
+        build = load_implementation(self._use) if self.builder is None else self.builder
+        return build(site)
 
-    def load(self) -> None:
-        """Import its implementation.
+    def load(self) -> object:
+        """Import its implementation: a class, or what else makes one.
 
         Raises:
             ImplementationError: it names none, or none that can be imported.
         """
-        load_implementation(self._use)
+        return load_implementation(self._use)
 
     def claim(
         self,
