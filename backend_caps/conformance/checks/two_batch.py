@@ -158,4 +158,5 @@ CHECK = Check(
     excuse=_excuse,
     cases=_cases,
     run=_run,
+    after=("inputs-untouched", "batches-apart", "races"),
 )
