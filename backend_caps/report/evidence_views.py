@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from backend_caps.capability.evidence import Change
 from backend_caps.report.documents import BackendDocument, CapabilityDocument
 from backend_caps.report.evidence_documents import EvidenceDocument
-from backend_caps.report.sections import Lines
+from backend_caps.report.sections import Heading, Lines, Section, Table
 
 _MARKS: Mapping[str, str] = {"verified": " ✓", "stale": " ~", "failed": " ✗"}
 _LEGEND = {
-    "verified": "✓ held when the conformance kit looked, and nothing has changed since",
-    "stale": "~ the kit looked, and something has changed since",
-    "failed": "✗ did not hold when the kit looked",
+    "verified": "✓ held when the conformance kit looked, and nothing has changed since.",
+    "stale": "~ the kit looked, and something has changed since.",
+    "failed": "✗ did not hold when the kit looked.",
 }
 
 
@@ -22,26 +22,32 @@ def mark_of(said: CapabilityDocument) -> str:
     return _MARKS.get(said.evidence or "", "")
 
 
-def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
+def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     """Say what the marks mean, and of each backend with evidence where it comes from."""
+    told = [(b.name, _run(b.evidence), _against(b.evidence)) for b in backends if b.evidence]
+    if not told:
+        return
     states = {said.evidence for backend in backends for said in backend.capabilities.values()}
     legend = [text for state, text in _LEGEND.items() if state in states]
-    told = [f"{b.name}: {_told(b.evidence)}" for b in backends if b.evidence is not None]
-    if told:
-        yield Lines((*legend, *told))
+    yield Heading("Evidence")
+    if legend:
+        yield Lines((*legend, "Without a mark, no check has looked."))
+    yield Table(("backend", "checked", "what speaks against it"), tuple(told))
 
 
-def _told(evidence: EvidenceDocument) -> str:
-    if evidence.problem is not None:
-        return f"no evidence: {evidence.problem}"
-    ran = (
-        f"checked on {evidence.device} with {evidence.num_seeds} seeds on {evidence.date}, by "
-        f"backend-caps {evidence.kit_version} and torch {evidence.torch}"
+def _run(evidence: EvidenceDocument) -> str:
+    if evidence.date is None:
+        return "not known"
+    return (
+        f"{evidence.date} on {evidence.device}, {evidence.num_seeds} seeds, by backend-caps "
+        f"{evidence.kit_version}, torch {evidence.torch}"
     )
-    changes = ", ".join(str(Change(what=c.what, was=c.was, now=c.now)) for c in evidence.changes)
-    told = (
-        ran,
+
+
+def _against(evidence: EvidenceDocument) -> str:
+    told = [
+        evidence.problem or "",
         f"failed: {', '.join(evidence.failed)}" if evidence.failed else "",
-        f"since then {changes}" if changes else "",
-    )
-    return "; ".join(text for text in told if text)
+        *(str(Change(what=each.what, was=each.was, now=each.now)) for each in evidence.changes),
+    ]
+    return "; ".join(text for text in told if text) or "nothing"

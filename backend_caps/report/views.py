@@ -46,9 +46,9 @@ def backends_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     """Show backends side by side with what they declare."""
     yield _installed(backends)
     yield from _matrix([b for b in backends if b.status == "ok"])
-    yield from evidence_view(backends)
     yield from _conditions(backends)
     yield from _composites(backends)
+    yield from evidence_view(backends)
 
 
 def _installed(backends: Sequence[BackendDocument]) -> Table:

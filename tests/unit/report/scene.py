@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.declaration import Part, When
+from backend_caps.capability.evidence import Change, Standing
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Source
@@ -30,6 +31,7 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import uses_of
 from tests.unit.building import broken, flags, installed, named
+from tests.unit.evidence import FAILED, HELD, NOT_CHECKED, evidence
 
 HOSTILE = (
     "<script>alert(1)</script> | a\nb \x1b[31mred\x07 [bold]x[/bold] *b* _i_ `c` # ~~s~~ "
@@ -103,6 +105,34 @@ def report(line: str | None) -> ReportDocument:
     """Report what is installed, and the plan of a command line."""
     resolved = None if line is None else plan(line)[1]
     return report_document(BACKENDS, [_NOT_INSTALLED], resolved)
+
+
+STANDINGS = {
+    "fa3": Standing(
+        evidence=evidence(
+            {
+                "host_seq_lens": HELD,
+                "graph_replay": HELD,
+                "page_sizes": FAILED,
+                "head_sizes": NOT_CHECKED,
+            }
+        )
+    ),
+    "triton": Standing(
+        evidence=evidence({"host_seq_lens": HELD}, owed=FAILED),
+        changes=(
+            Change(what="torch", was="2.13.0", now="2.14.0"),
+            Change(what="source", was="sha256:5", now="sha256:6"),
+        ),
+    ),
+    "unsaid": Standing(problem="unsaid.json is of 'fa3'"),
+}
+"""How the claims of some of them stand, in each way that there is."""
+
+
+def verified() -> ReportDocument:
+    """Report what is installed, and how its claims stand."""
+    return report_document(BACKENDS, (), None, STANDINGS)
 
 
 def relayed() -> RelayDocument:

@@ -25,8 +25,10 @@ from backend_caps.report.documents import (
     plan_document,
     report_document,
 )
+from backend_caps.report.evidence_views import evidence_view
+from backend_caps.report.sections import Heading, Table
 from backend_caps.resolution.resolver import resolve
-from tests.unit.building import OPTS_OUT, flags, installed, use
+from tests.unit.building import OPTS_OUT, broken, flags, installed, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden
 
@@ -222,3 +224,34 @@ def test_report_document_of_a_broken_backend_has_its_problems_alone() -> None:
         {},
         ["hangs"],
     )
+
+
+def test_report_document_says_how_claims_stand(golden: Golden) -> None:
+    """Of each claim with evidence what is known, and of each backend where that comes from."""
+    backends = {each.name: each for each in scene.verified().backends}
+
+    written = {
+        name: {
+            "evidence": None if each.evidence is None else each.evidence.model_dump(mode="json"),
+            "claims": {n: said.evidence for n, said in each.capabilities.items() if said.evidence},
+        }
+        for name, each in backends.items()
+    }
+
+    golden("evidence.json", json.dumps(written, indent=2) + "\n")
+
+
+def test_claim_that_was_not_read_has_no_evidence() -> None:
+    """A backend that is broken has no claims that could stand."""
+    document = report_document([broken("fa3", Status.BROKEN)], (), None, scene.STANDINGS)
+
+    assert document.backends[0].evidence is None
+
+
+def test_report_without_evidence_has_no_section_of_it() -> None:
+    """Where there is none, nothing is said of it; where it holds no claim, there is no legend."""
+    unsaid = report_document(scene.BACKENDS[4:5], (), None, scene.STANDINGS)
+
+    sections = [[*evidence_view(each.backends)] for each in (scene.report(None), unsaid)]
+
+    assert [[type(each) for each in found] for found in sections] == [[], [Heading, Table]]

@@ -40,6 +40,7 @@ def _hostile() -> Iterable[Section]:
 _VIEWS: list[tuple[str, Callable[[], Iterable[Section]]]] = [
     ("report", lambda: report_view(scene.report(None))),
     ("report-with-plan", lambda: report_view(scene.report(scene.FREE))),
+    ("report-with-evidence", lambda: report_view(scene.verified())),
     ("report-of-nothing", lambda: report_view(report_document((), (), None))),
     ("plan-forced", lambda: _plan_of(scene.FORCED)),
     ("plan-free", lambda: _plan_of(scene.FREE)),
