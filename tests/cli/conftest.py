@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +58,9 @@ class CommandLine:
         (self.root / f"{name}_caps.py").write_text(source)
 
     def run(self, line: str) -> Result:
-        """Run a command line; `@` in it is the folder of plugins."""
-        own, _, flags = line.replace("@", str(self.root)).partition(" -- ")
+        """Run a command line; `@` at the head of a word is the folder of plugins."""
+        words = re.sub(r"(?<!\S)@", str(self.root), line)
+        own, _, flags = words.partition(" -- ")
         return CliRunner().invoke(
             cli, own.split(), obj=Invocation(server_flags=tuple(flags.split()))
         )

@@ -1,0 +1,289 @@
+"""`backend-caps check`: what is run, what is shown, and the status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+
+from backend_caps.cli.main import cli
+from backend_caps.conformance.checks import CHECKS
+from backend_caps.report.check_documents import CheckDocument
+from tests.cli.conftest import CommandLine
+
+HONEST = """\
+from backend_caps import Capabilities, Declaration, Given, OneOf, Part, Role, When
+
+SMALL = {
+    "page_sizes": OneOf({1}), "head_sizes": OneOf({16}), "dtypes": {"float32"},
+    "needs_cpu_seq_lens": False, "max_context_len_known": True,
+}
+HONEST = Declaration(
+    capabilities=Capabilities(**SMALL), implementation="honest_caps:build",
+    conditions=[
+        When(
+            given=Given(dtype={"float16"}), reason="a path of its own",
+            capabilities=Capabilities(needs_cpu_seq_lens=True, auto_priority=3),
+        )
+    ],
+)
+LIAR = HONEST.model_copy(update={"implementation": "honest_caps:build_liar"})
+RAISES = HONEST.model_copy(update={"implementation": "honest_caps:build_nothing"})
+ABSENT = HONEST.model_copy(update={"implementation": "nowhere:Backend"})
+BOTH = Declaration(parts=[Part("honest"), Part("liar")])
+
+def build(site):
+    from backend_caps_torch_native import TorchPadded
+    print("building")
+    return TorchPadded(site)
+
+def build_liar(site):
+    from backend_caps_torch_native import TorchPadded
+    class Liar(TorchPadded):
+        def init_forward_metadata(self, batch):
+            if batch.batch_size == 1:
+                assert batch.seq_lens_sum >= 0
+            super().init_forward_metadata(batch)
+    return Liar(site)
+
+def build_nothing(site):
+    raise RuntimeError("no kernel")
+"""
+ENTRIES = "\n".join(
+    [
+        "[backend_caps.backends]",
+        *(
+            f"{name} = honest_caps:{name.upper()}"
+            for name in ("honest", "liar", "raises", "absent", "both")
+        ),
+    ]
+)
+FEW = "--only mirror-absent --seeds 1 --no-lines --path @"
+
+
+@pytest.fixture
+def line(acme: CommandLine) -> Iterator[CommandLine]:
+    """The command line over backends of which one lies about requests that are alone."""
+    acme.install("honest", ENTRIES, HONEST)
+    yield acme
+    sys.modules.pop("honest_caps", None)
+
+
+def _document(line: CommandLine, words: str, status: int = 0) -> CheckDocument:
+    result = line.run(f"check {words} --format json")
+    assert result.exit_code == status, result.stderr
+    return CheckDocument.model_validate_json(result.stdout)
+
+
+def test_check_that_holds_ends_with_0(line: CommandLine) -> None:
+    """The table says that nothing was found, and in how many cases."""
+    result = line.run(f"check honest {FEW}")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[1].startswith("Backend 'honest' on sim: nothing found in ")
+
+
+def test_check_that_fails_ends_with_1(line: CommandLine) -> None:
+    """The finding has claim, case, seed, schedule, the line of the plugin, and its command."""
+    document = _document(line, f"liar {FEW}", status=1)
+
+    finding = document.findings[0]
+    case = "mirror-absent/decode,float32,page-1,head-16x4:2@eager#0"
+    assert (finding.claims, finding.case) == (["host_seq_lens"], case)
+    assert (finding.seed, finding.schedule) == (0, "eager")
+    assert finding.file == str(line.root / "honest_caps.py")
+    assert finding.line == 1 + HONEST.splitlines().index(
+        "                assert batch.seq_lens_sum >= 0"
+    )
+    assert finding.replay == f"backend-caps check liar --case '{case}' --path {line.root}"
+
+
+def test_finding_is_replayed_by_its_command(line: CommandLine) -> None:
+    """The one case runs alone, and finds the same."""
+    found = _document(line, f"liar {FEW}", status=1).findings[0]
+
+    again = _document(line, f"liar --case {found.case} --no-lines --path @", status=1)
+
+    assert again.findings == [found]
+    assert again.checks[0].cases == [found.case]
+    assert again.effort.seeds == [0]
+
+
+def test_replay_names_the_device(line: CommandLine) -> None:
+    """What was found on another device than the simulated one is run there again."""
+    finding = _document(line, f"liar --device cpu {FEW}", status=1).findings[0]
+
+    assert finding.replay.endswith(f"' --device cpu --path {line.root}")
+
+
+def test_claims_are_told_one_by_one(line: CommandLine) -> None:
+    """What was not looked at is not checked, and says why; never held."""
+    claims = {own.capability: own for own in _document(line, f"honest {FEW}").claims}
+
+    told = {name: (own.status, own.reason) for name, own in claims.items()}
+    assert told["host_seq_lens"] == ("held", None)
+    assert told["dtypes"] == ("not checked", "its checks were not asked for")
+    assert told["auto_priority"] == ("not checked", "no check is about it")
+    assert (claims["host_seq_lens"].conditional, claims["dtypes"].conditional) == (True, None)
+    assert claims["graph_replay"].value == "undeclared"
+
+
+def test_check_that_does_not_apply_is_no_fault(line: CommandLine) -> None:
+    """A claim that asks for nothing has its reason, and the status is 0."""
+    few = FEW.replace("mirror-absent", "mirror-bound")
+
+    document = _document(line, f"honest {few}")
+
+    (own,) = document.checks
+    assert (document.status, own.status, own.applies) == ("not checked", "not checked", False)
+    assert own.reason is not None
+
+
+def test_check_that_cannot_run_ends_with_2(line: CommandLine) -> None:
+    """Where each case has nothing to be compared with, nothing is known."""
+    document = _document(line, f"raises {FEW}", status=2)
+
+    (own,) = document.checks
+    assert document.is_stopped
+    assert own.num_blocked > 0
+    assert "no kernel" in str(own.reason)
+
+
+def test_forwards_that_ran_are_counted(line: CommandLine) -> None:
+    """Roles, phases and kinds of batch that nothing ran are among them, with none."""
+    exercised = {own.forward: own for own in _document(line, f"honest {FEW}").exercised}
+
+    assert exercised["decode"].num_cases > 0
+    assert exercised["draft"].num_cases == 0
+    assert (exercised["verify"].role, exercised["verify"].phase) == ("target", "verify")
+
+
+@pytest.mark.no_cover
+def test_lines_that_ran_are_counted(line: CommandLine) -> None:
+    """Lines of the backend's own file are told, with those that no case reached."""
+    document = _document(line, f"honest {FEW.replace('--no-lines', '')}")
+
+    assert document.lines is not None
+    (file,) = document.lines.files
+    assert file.file == str(line.root / "honest_caps.py")
+    assert 0 < document.lines.num_run < document.lines.num_lines
+    assert len(file.missing) > 0
+
+
+def test_lines_are_counted_only_where_wanted(line: CommandLine) -> None:
+    """`--no-lines` leaves them out."""
+    assert _document(line, f"honest {FEW}").lines is None
+
+
+def test_what_a_backend_says_is_told_once(line: CommandLine) -> None:
+    """What is printed while cases run is in the document, and nowhere else."""
+    result = line.run(f"check honest {FEW} --format json")
+
+    said = CheckDocument.model_validate_json(result.stdout).said
+    assert [own.text for own in said] == ["building"]
+    assert said[0].count > 1
+    assert result.stderr == ""
+
+
+def test_quick_tries_less(line: CommandLine) -> None:
+    """It has fewer seeds and steps, unless seeds are given."""
+    few = FEW.replace("--seeds 1", "--quick")
+
+    assert _document(line, f"honest {few}").effort.seeds == [0, 1]
+    assert _document(line, f"honest {few} --seeds 3").effort.seeds == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param("liars", "no backend 'liars' is declared; declared: ", id="unknown backend"),
+        pytest.param("liars", "Did you mean 'liar'?", id="near backend"),
+        pytest.param("both", "it is a composite: check its parts, honest, liar", id="composite"),
+        pytest.param("absent", "No module named 'nowhere'", id="no implementation"),
+        pytest.param("honest --only numeric", "there is no check 'numeric'", id="unknown check"),
+        pytest.param("honest --case a/b@c#1", "has no case 'a/b@c#1'", id="unknown case"),
+    ],
+)
+def test_what_cannot_be_checked_ends_with_2(line: CommandLine, words: str, told: str) -> None:
+    """What is not there is told with what is, on standard error alone."""
+    result = line.run(f"check {words} --no-lines --path @")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert told in result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_device_that_is_not_here_ends_with_2(line: CommandLine) -> None:
+    """A GPU cannot be checked on where there is none."""
+    result = line.run("check honest --device cuda --path @")
+
+    assert result.exit_code == 2
+    assert "device 'cuda' is not available" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param("check", "Name the backend to check", id="no backend"),
+        pytest.param("check a -- --page-size 16", "nothing goes after --.", id="server flags"),
+        pytest.param("check --list --format sarif", "--list finds nothing.", id="list for CI"),
+        pytest.param("check a --device tpu", "'tpu' is not one of", id="device"),
+        pytest.param(
+            "check a --only b --write-evidence", "Evidence is of every check", id="evidence of one"
+        ),
+    ],
+)
+def test_wrong_command_line_ends_with_2(line: CommandLine, words: str, told: str) -> None:
+    """What does not go together is told."""
+    result = line.run(words)
+
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_junit_has_a_test_for_each_case(line: CommandLine) -> None:
+    """What CI systems read holds the failures, and the status is the same."""
+    result = line.run(f"check liar {FEW} --format junit")
+
+    root = ET.fromstring(result.stdout)  # noqa: S314 - our own
+    assert result.exit_code == 1
+    assert root.get("failures") == str(len([*root.iter("failure")])) != "0"
+
+
+def test_sarif_has_a_result_for_each_finding(line: CommandLine) -> None:
+    """What code hosts read holds the findings, and the status is the same."""
+    result = line.run(f"check liar {FEW} --format sarif")
+
+    results = json.loads(result.stdout)["runs"][0]["results"]
+    assert result.exit_code == 1
+    assert {each["ruleId"] for each in results} == {"mirror-absent"}
+
+
+def test_list_has_every_check(line: CommandLine) -> None:
+    """Each with what it proves and what it cannot; nothing is run."""
+    table = line.run("check --list")
+    document = json.loads(line.run("check --list --only numerics --format json").stdout)
+
+    assert [check.code for check in CHECKS if check.code not in table.stdout] == []
+    assert document["schema"] == "backend-caps/check-list@1"
+    assert [own["code"] for own in document["checks"]] == ["numerics"]
+
+
+def test_backend_is_found_among_what_is_installed(line: CommandLine) -> None:
+    """Without `--path`, the environment is searched."""
+    result = line.run("check torch_native --only mirror-bound --no-lines --format json")
+
+    document = CheckDocument.model_validate_json(result.stdout)
+    assert document.distribution == "backend-caps-torch-native"
+    assert Path(str(document.declared_at).rpartition(":")[0]).name == "torch_native_caps.py"
+
+
+def test_check_is_a_command() -> None:
+    """It is listed among the others."""
+    assert "check" in cli.list_commands(None)  # type: ignore[arg-type] # asks it for nothing
