@@ -88,12 +88,12 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
 
 CHECK = Check(
     code=_CODE,
-    claims=("dtypes", "page_sizes", "head_sizes"),
+    claims=("dtypes", "kv_cache_dtypes", "page_sizes", "head_sizes"),
     title="Outputs are attention's, within the tolerance.",
     proves="Eager prompts, chunks of prompts, mixed batches, decodes and verified chains are "
     "within the tolerance of float64, over each dtype, page size and head size that is claimed and "
     "known here, some of them together, several groupings of heads, contexts that share their "
-    "first pages, and contexts of some hundreds of tokens.",
+    "first pages, and contexts of some hundreds of tokens. The KV cache has the query's dtype.",
     cannot="Sizes that no case has, contexts of thousands of tokens, and what only a real device "
     "rounds differently.",
     excuse=always,

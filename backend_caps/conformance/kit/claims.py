@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from backend_caps.capability.fit import text_of
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.conformance.kit.check import Check
 from backend_caps.conformance.kit.results import CheckResult, Results, Verdict
+from backend_caps.conformance.kit.scenarios import Scenario
 from backend_caps.report.documents import json_of
+
+_SEEN: Mapping[str, Callable[[Scenario], object]] = {
+    "dtypes": lambda scenario: scenario.dtype,
+    "kv_cache_dtypes": lambda scenario: scenario.dtype,
+    "roles": lambda scenario: scenario.forward.role,
+    "graph_replay": lambda scenario: scenario.forward.batch_kind,
+}
+"""What a case has of capabilities that name what they take one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +55,26 @@ def claims_of(results: Results, known: Sequence[Check]) -> Iterator[Claimed]:
         if name in stated or name in conditional or name in about:
             checks = [own for own in results.checks if name in own.check.claims]
             verdict = results.claims.get(name, Verdict.NOT_CHECKED)
-            is_checked = verdict is not Verdict.NOT_CHECKED
+            reason = _why_not(checks, is_known=name in about)
+            if verdict is Verdict.HELD and (unseen := _unseen(name, stated.get(name), checks)):
+                verdict, reason = Verdict.NOT_CHECKED, f"no case has {', '.join(unseen)}"
             yield Claimed(
                 capability=name,
                 value=json_of(stated.get(name, UNDECLARED)),
                 is_conditional=name in conditional,
                 verdict=verdict,
                 checks=[own.check.code for own in checks if own.cases],
-                reason=None if is_checked else _why_not(checks, is_known=name in about),
+                reason=reason if verdict is Verdict.NOT_CHECKED else None,
             )
+
+
+def _unseen(capability: str, value: object, checks: Sequence[CheckResult]) -> list[str]:
+    """List what a claim names one by one and no case had."""
+    if capability not in _SEEN or not isinstance(value, frozenset):
+        return []
+    cases = [case for own in checks for case in own.cases]
+    seen = {_SEEN[capability](case.scenario) for case in cases if case.scenario is not None}
+    return sorted(map(text_of, value - seen))
 
 
 def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
