@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from operator import attrgetter
+from types import FunctionType, MethodType
 
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
 from backend_caps.conformance.kit.declaring import see
 from backend_caps.conformance.kit.declaring_child import Seen
 from backend_caps.conformance.kit.rig import Rig
+from backend_caps.conformance.kit.scenarios import Forward, Scenario, draw
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import Site
+from backend_caps.runtime.attention import AttentionBackend
 
 _CODE = "declaration-hygiene"
 _MOST_SECONDS = 1.0
 """Of the processor, beyond a bare Python with backend_caps. Declarations take milliseconds."""
+_SCENARIO = Scenario(forward=Forward.DECODE)
 _METHODS: Mapping[str, Sequence[str]] = {
     "init_forward_metadata": ("batch",),
     "init_cuda_graph_state": ("max_bs", "max_num_tokens"),
@@ -35,44 +41,60 @@ def _cases(_subject: Subject, _effort: Effort) -> Iterable[Case]:
 
 def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
     subject = rig.subject
-    yield from _faults_of_methods(subject.load())
+    yield from _faults_of_methods(rig)
     if subject.source.declared_at is None:
         return
     found = see(subject)
     if isinstance(found, str):
         yield Fault(what=f"its declaration {found}", site=_site(subject.source.declared_at))
         return
-    if found["seconds"] > _MOST_SECONDS:  # once more: the machine may have been at something else
+    if _is_slow(found):  # once more: the machine may have been at something else
         again = see(subject)
         found = found if isinstance(again, str) else min(found, again, key=_seconds)
     yield from _faults_of_declaration(found, subject.source.declared_at)
+
+
+def _is_slow(found: Seen) -> bool:
+    """Tell whether it takes long, and nothing that is told of anyway says why."""
+    return found["seconds"] > _MOST_SECONDS and not found["loaded"]
 
 
 def _seconds(found: Seen) -> float:
     return found["seconds"]
 
 
-def _faults_of_methods(implementation: object) -> Iterator[Fault]:
-    """Look for what the runtime calls; a factory's objects, and stand-ins, are known by running."""
-    if not isinstance(implementation, type):
+def _faults_of_methods(rig: Rig) -> Iterator[Fault]:
+    """Look for what the runtime calls, in an object: it may have another's methods for its own."""
+    build: Callable[..., AttentionBackend] = rig.subject.build
+    try:
+        with rig.running():
+            backend = build(draw(_SCENARIO, seed=0).on(rig.device).pools)
+    except Exception:  # noqa: BLE001 - what cannot be built is every other check's
         return
-    named = {
-        name: value for kind in implementation.__mro__[::-1] for name, value in vars(kind).items()
-    }
-    if "__getattr__" in named:
-        return
-    site = Site(inspect.getfile(implementation), inspect.getsourcelines(implementation)[1])
     for name, arguments in _METHODS.items():
-        method = named.get(name)
-        if method is None:
-            yield Fault(what=f"{implementation.__name__} has no {name}", site=site)
-        elif inspect.isfunction(method):
-            called = {"save_kv_cache": False} if name == "forward" else {}
-            try:
-                inspect.signature(method).bind(None, *arguments, **called)
-            except TypeError as error:
-                place = Site(method.__code__.co_filename, method.__code__.co_firstlineno)
-                yield Fault(what=f"{name} is called otherwise than it says: {error}", site=place)
+        try:
+            method = attrgetter(name)(backend)
+        except AttributeError:
+            kind = type(backend)
+            yield Fault(what=f"{kind.__name__} has no {name}", site=_site_of(kind))
+            continue
+        called = {"save_kv_cache": False} if name == "forward" else {}
+        try:
+            inspect.signature(method).bind(*arguments, **called)
+        except TypeError as error:
+            told = f"{name} is not called as the runtime calls it: {error}"
+            yield Fault(what=told, site=_site_of(method))
+        except ValueError:  # it does not say
+            continue
+
+
+def _site_of(code: object) -> Site | None:
+    """Find where a class or a method begins."""
+    if not isinstance(code, type | FunctionType | MethodType):
+        return None
+    with suppress(OSError, TypeError):  # its source is not there
+        return Site(inspect.getfile(code), inspect.getsourcelines(code)[1])
+    return None
 
 
 def _faults_of_declaration(found: Seen, declared_at: str) -> Iterator[Fault]:
@@ -84,7 +106,7 @@ def _faults_of_declaration(found: Seen, declared_at: str) -> Iterator[Fault]:
         yield Fault(
             what="importing the declaration imports the implementation", site=_site(declared_at)
         )
-    if found["seconds"] > _MOST_SECONDS and not found["loaded"]:
+    if _is_slow(found):
         yield Fault(
             what=f"importing the declaration takes {found['seconds']:.1f} s of the processor, "
             f"allowed is {_MOST_SECONDS:.1f}",
@@ -95,8 +117,8 @@ def _faults_of_declaration(found: Seen, declared_at: str) -> Iterator[Fault]:
     for own in found["borrowed"]:
         names = ", ".join(own["names"])
         yield Fault(what=f"{names}: stated by {own['owner']}, and not here", site=_site(own["at"]))
-    for twin in found["twins"]:
-        yield Fault(what=f"it is the very object of {twin}", site=_site(declared_at))
+    for other in found["shipped_by"]:
+        yield Fault(what=f"its module is shipped by {other}", site=_site(declared_at))
 
 
 def _site(place: str) -> Site:

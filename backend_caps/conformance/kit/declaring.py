@@ -43,5 +43,5 @@ def see(subject: Subject) -> Seen | str:
             return f"takes more than {_DEADLINE_S:.0f} s to import"
         if not target.exists():
             last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-            return f"is not imported in a new process: {last}"
-        return cast("Seen", json.loads(target.read_text("utf-8")))
+            return f"ends the process that imports it: {last}"
+        return cast("Seen | str", json.loads(target.read_text("utf-8")))

@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+import re
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -24,8 +25,6 @@ from typing import TypedDict
 
 from backend_caps import Capabilities, Declaration
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
 from backend_caps.discovery.source_line import source_line
 
 HEAVY = frozenset({"cuda", "cupy", "flashinfer", "sglang", "torch", "triton", "vllm"})
@@ -65,7 +64,7 @@ class Borrowed(TypedDict):
 
 
 class Seen(TypedDict):
-    """What was seen, as JSON on standard error's last line."""
+    """What was seen, as JSON."""
 
     loaded: Sequence[Loaded]
     seconds: float
@@ -75,8 +74,8 @@ class Seen(TypedDict):
     faults: Sequence[str]
     """What becomes of it on its way to another process."""
     borrowed: Sequence[Borrowed]
-    twins: Sequence[str]
-    """Other entry points of the very same object."""
+    shipped_by: Sequence[str]
+    """Whose module it stands in, where that is not who declares it."""
 
 
 class Watch(MetaPathFinder):
@@ -128,7 +127,7 @@ def seen(work: Work) -> Seen:
     """Import a declaration, and say all that there is to say of it."""
     place = Place.of(work["declared_at"])
     sys.path[:] = [str(place.root), *(own for own in work["path"] if own != str(place.root))]
-    expected = Declaration.model_validate_json(work["declaration"])  # builds the models, uncounted
+    Declaration.model_validate_json(Declaration().model_dump_json())  # builds models, uncounted
     watch = Watch(place.root)
     sys.meta_path.insert(0, watch)
     started = time.process_time()
@@ -136,18 +135,18 @@ def seen(work: Work) -> Seen:
     seconds = time.process_time() - started
     sys.meta_path.remove(watch)
     has_implementation = work["implementation"] in sys.modules
-    attribute, declaration = _declaration(module, place)
+    declaration = _declaration(module, place)
     return Seen(
         loaded=watch.loaded,
         seconds=seconds,
         has_implementation=has_implementation,
-        faults=list(_carried(declaration, expected)),
+        faults=list(_carried(declaration, work["declaration"])),
         borrowed=list(borrowed(module, place, declaration)),
-        twins=list(_twins(f"{place.module}:{attribute}", work)),
+        shipped_by=_others(place, work["distribution"]),
     )
 
 
-def _declaration(module: ModuleType, place: Place) -> tuple[str, object]:
+def _declaration(module: ModuleType, place: Place) -> object:
     """Find the object that is bound at a line, in the module or in a class of it."""
     names = {name: vars(module)[name] for name in vars(module) if not name.startswith("__")}
     inner = {
@@ -158,11 +157,11 @@ def _declaration(module: ModuleType, place: Place) -> tuple[str, object]:
     }
     for name in (*names, *inner):
         if source_line(module, name) == f"{place.file}:{place.line}":
-            return name, attrgetter(name)(module)
+            return attrgetter(name)(module)
     raise LookupError(f"nothing is bound at {place.file}:{place.line}")
 
 
-def _carried(declaration: object, expected: Declaration) -> Iterator[str]:
+def _carried(declaration: object, before: str) -> Iterator[str]:
     """Say what a declaration loses on its way to another process."""
     if type(declaration) is not Declaration:
         kind = type(declaration).__name__
@@ -172,6 +171,7 @@ def _carried(declaration: object, expected: Declaration) -> Iterator[str]:
         yield "is another one behind pickling"
     if Declaration.model_validate_json(declaration.model_dump_json()) != declaration:
         yield "is another one behind JSON"
+    expected = Declaration.model_validate_json(before)
     if declaration != expected:
         yield f"is another one in a new process: {_changed(declaration, expected)}"
 
@@ -261,21 +261,25 @@ def _owner(module: str, file: str | Path) -> str:
     return ", ".join(packages_distributions().get(top, [top]))
 
 
-def _twins(value: str, work: Work) -> Iterator[str]:
-    """List the entry points of other distributions that name the same object."""
-    if work["distribution"] is None:
-        return
-    found = scan(Search(searched=tuple(work["path"]), imports=tuple(work["path"])))
-    for claim in found.claims:
-        if claim.is_backend and claim.value == value and claim.distribution != work["distribution"]:
-            yield str(claim)
+def _others(place: Place, distribution: str | None) -> Sequence[str]:
+    """List the distributions that ship the module, where the one that declares it does not.
+
+    Of a module that is edited in place nobody knows.
+    """
+    owners = packages_distributions().get(place.module.partition(".")[0], [])
+    names = {re.sub(r"[-_.]+", "-", own).lower() for own in owners}
+    return [] if distribution is None or distribution in names else sorted(names)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Look at what the first argument says, and write what was seen to the second's file."""
     work, target = arguments
-    parsed: Mapping[str, object] = seen(json.loads(work))
-    Path(target).write_text(json.dumps(parsed), "utf-8")
+    try:
+        found: object = seen(json.loads(work))
+    except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+        words = str(error).partition("\n")[0]
+        found = f"is not imported in a new process: {type(error).__name__}: {words}"
+    Path(target).write_text(json.dumps(found), "utf-8")
     return 0
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.conformance.liars import graphs, mirror, numbers, state, streams
+from tests.conformance.liars import declarations, graphs, mirror, numbers, state, streams
 from tests.conformance.liars.liar import Liar
 
 LIARS: tuple[Liar, ...] = (
+    *declarations.LIARS,
     *numbers.LIARS,
     *mirror.LIARS,
     *graphs.LIARS,

@@ -65,10 +65,10 @@ class GroupsInterleaved(TorchPadded):
     """Claims grouped queries, and takes every n-th head for a group, not n in a row."""
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        group = q.shape[1] // keys.shape[1]
-        turned = q.unflatten(1, (group, -1)).transpose(1, 2).flatten(1, 2)
-        output = super()._attend(turned, keys, values, scaling)
-        return output.unflatten(1, (-1, group)).transpose(1, 2).flatten(1, 2)
+        heads = torch.arange(q.shape[1], device=q.device)
+        of_group = heads.reshape(-1, keys.shape[1]).T.flatten()
+        output = super()._attend(q[:, of_group], keys, values, scaling)
+        return output[:, of_group.argsort()]
 
 
 class MixedPrefixShort(Shown):

@@ -1,0 +1,5 @@
+"""Hands out the class beside its declaration."""
+
+from backend_caps_torch_native.padded import TorchPadded
+
+__all__ = ["TorchPadded"]
