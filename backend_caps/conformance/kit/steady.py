@@ -68,7 +68,7 @@ class _Room:
         )
         keys, values = (drawn(setting.num_slots, *size) for size in sizes)
         return cls(
-            pools=Pools(table.int().to(device), keys, values, setting.page_size),
+            pools=Pools(table.int().to(device), keys, values, setting.page_size, layer),
             table_cpu=table,
             q=drawn(num_tokens, layer.tp_q_head_num, layer.qk_head_dim),
             k=drawn(num_tokens, *sizes[0]),
@@ -105,7 +105,9 @@ class SteadyRun:
         """List the forwards, batch sizes and longest contexts of a round."""
         longest = self._setting.max_context_len
         lengths = torch.linspace(VERIFIED, longest, _NUM_LONGEST).long().tolist()
-        return list(product(_FORWARDS, range(1, MOST_REQUESTS + 1), lengths))
+        without = self._rig.subject.without
+        forwards = [own for own in _FORWARDS if own.value not in without]
+        return list(product(forwards, range(1, MOST_REQUESTS + 1), lengths))
 
     def run(self, num_steps: int) -> None:
         """Run so many steps, each of another batch."""

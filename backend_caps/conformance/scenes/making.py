@@ -138,9 +138,7 @@ def sharing(real: Scene, num_tokens: int) -> Scene:
     return replace(real, pools=replace(real.pools, req_to_token=table), contexts=contexts)
 
 
-def batch_of(
-    requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool
-) -> ForwardBatch:
+def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
     """Make the batch of requests that stand in these rows, [B], and write to these slots, [T]."""
     prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
     lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
@@ -184,7 +182,7 @@ def _pools(
         torch.full((setting.num_slots, *head), setting.poison, dtype=dtype)
         for head in _kv_sizes(setting)
     )
-    return Pools(table, keys, values, size), rows, owned
+    return Pools(table, keys, values, size, setting.layer), rows, owned
 
 
 def _tokens(

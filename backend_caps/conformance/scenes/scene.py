@@ -35,6 +35,8 @@ class Pools:
     """[S, Hk, Dv], device."""
     page_size: int = 1
     """Slots that are given out together."""
+    layer: AttentionLayer | None = None
+    """The only layer, for what an engine sizes its buffers by; a backend meets it in `forward`."""
 
     @property
     def req_to_token_pool(self) -> Pools:
