@@ -155,6 +155,18 @@ def test_wrong_replay_is_told() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("eager", Verdict.HELD), ("lazy", Verdict.FAILED)]
+)
+def test_replays_run_ahead_of_their_results(schedule: str, expected: Verdict) -> None:
+    """A plan that is written anew in flight is wrong only where the device is late."""
+    case = _decode(replay.CHECK, schedule)
+
+    result = run_case(OF_NAME["pinned_in_flight"], replay.CHECK, case)
+
+    assert result.status is expected
+
+
 def test_plan_that_is_made_outside_is_told() -> None:
     """A fault says what was left out."""
     fault = _fault("plans_outside", metadata.CHECK)
@@ -199,7 +211,7 @@ def test_host_work_is_not_counted_on_a_real_device() -> None:
     with rig.running():
         graphs = Graphs(rig, DECODE)
         planner = metadata.Planner(graphs, rig.subject, None)
-        batch = graphs.load(story(DECODE, 0, [2])[0])
+        batch = graphs.bring(story(DECODE, 0, [2])[0]).batch
         graphs.between.init_cuda_graph_state(4, 4)
 
         planner.plan(batch)
@@ -320,7 +332,7 @@ def test_host_lengths_are_those_that_are_claimed() -> None:
         rig = Rig(subject=claiming(host_seq_lens=level))
         with rig.running():
             graphs = Graphs(rig, DECODE)
-            batch = graphs.load(story(DECODE, 0, [2])[0])
+            batch = graphs.bring(story(DECODE, 0, [2])[0]).batch
             seen.append(batch.seq_lens_cpu is not None)
 
     assert seen == [True, False]

@@ -41,8 +41,8 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
     with rig.running(case.schedule):
         graphs = Graphs(rig, case.scenario)
         graphs.capture(_SMALL)
-        graphs.replayed(first)
-        differs = difference(graphs.eager(large), expected_large, graphs.tolerance)
+        graphs.launch(graphs.bring(first))
+        differs = difference(graphs.run(large).attended(), expected_large, graphs.tolerance)
         behind_eager = differs or wrong_replay(graphs, small, expected)
         graphs.capture([MOST_REQUESTS])
         behind_capture = wrong_replay(graphs, [*small, large], [*expected, expected_large])

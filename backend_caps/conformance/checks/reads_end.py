@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,9 +14,12 @@ from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
 from backend_caps.conformance.kit.errors import BaselineError
 from backend_caps.conformance.kit.replays import (
     EAGER_CHECKS,
+    LAZY,
+    NUM_STREAMS,
     is_right,
     listed,
     no_graphs,
+    ordered,
     replayed_of,
     story,
 )
@@ -30,14 +32,10 @@ from backend_caps.conformance.simulator import (
     DEVICE_NAME,
     OrderPolicy,
     Schedule,
-    StarvationWarning,
     systematic_schedules,
 )
 
 _UNKNOWN = SharedReadsEnd.UNKNOWN
-_LAZY = Schedule(OrderPolicy.LAZY)
-_NUM_STREAMS = 4
-"""The default one, the forward's, the scheduler's, and one of the backend's own."""
 _COUNTS = (3, 2)
 """Requests of the batches of a case: a padded one, and another graph's."""
 _HINTED = Effort(seeds=range(2))
@@ -63,7 +61,7 @@ def _excuse(subject: Subject) -> str | None:
 
 def _cases(subject: Subject, effort: Effort) -> Iterator[Case]:
     """Try each forward lazily, which shows most, and one of them in each other order."""
-    others = [own for own in systematic_schedules(_NUM_STREAMS) if own != _LAZY]
+    others = [own for own in systematic_schedules(NUM_STREAMS) if own != LAZY]
     for seed in effort.seeds:
         cases = _lazy_cases(subject, _held(subject), Effort(seeds=(seed,)))
         yield from cases
@@ -73,7 +71,7 @@ def _cases(subject: Subject, effort: Effort) -> Iterator[Case]:
 
 def _lazy_cases(subject: Subject, forwards: Sequence[Forward], effort: Effort) -> Sequence[Case]:
     cases = rotated_cases("reads-end", subject, forwards, effort)
-    return [replace(own, schedule=_LAZY) for own in cases]
+    return [replace(own, schedule=LAZY) for own in cases]
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -86,9 +84,7 @@ def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
     assert case.scenario is not None, "each case has batches"
     scenes = story(case.scenario, case.seed, _COUNTS)
     expected = [rig.baseline(scene) for scene in scenes]
-    with warnings.catch_warnings(), rig.running(case.schedule):
-        # A backend without a stream of its own has none to starve.
-        warnings.simplefilter("ignore", StarvationWarning)
+    with ordered(rig, case.schedule):
         graphs = Graphs(rig, case.scenario, point)
         graphs.capture()
         wrong = None
@@ -104,21 +100,23 @@ def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
 
 def _require_right(graphs: Graphs, scene: Scene, eager: Tensor) -> None:
     """Raise where a replay is wrong in this order whether or not anybody writes."""
-    wrong = difference(graphs.replayed(scene), eager, graphs.tolerance)
+    left = graphs.launch(graphs.bring(scene))
+    wrong = difference(left.attended(), eager, graphs.tolerance)
     if wrong is not None:
         raise BaselineError(problem=f"in a replay that nobody disturbs, {wrong}")
 
 
 def _overwritten(graphs: Graphs, scene: Scene) -> Tensor:
     """Replay a scene, and write to what is shared as early as the declared point allows."""
-    batch = graphs.load(scene)
+    there = graphs.bring(scene)
+    batch = graphs.load(there)
     done = graphs.replay(batch).reads_done
     assert done is not None, "who declares a point has it marked"
     graphs.schedule_stream.wait_event(done)
     with graphs.streams.using(graphs.schedule_stream):
         graphs.overwrite(batch)
     graphs.schedule_stream.synchronize()
-    return graphs.attended(scene)
+    return graphs.left(there).attended()
 
 
 def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
 from backend_caps.conformance.kit.replays import (
     EAGER_CHECKS,
+    LAZY,
+    NUM_STREAMS,
     graphed_of,
     is_right,
     listed,
     no_graphs,
+    ordered,
     replayed_of,
     story,
     wrong_replay,
@@ -20,7 +24,9 @@ from backend_caps.conformance.kit.replays import (
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.simulator import OrderPolicy, Schedule
 
+_OWN_STARVED = Schedule(OrderPolicy.STARVE, NUM_STREAMS - 1)
 _HINTED = Effort(seeds=range(2))
 
 
@@ -28,15 +34,21 @@ def _excuse(subject: Subject) -> str | None:
     return None if replayed_of(subject) else "it claims no kind of batch in graph_replay"
 
 
-def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return rotated_cases("replay", subject, replayed_of(subject), effort)
+def _cases(subject: Subject, effort: Effort) -> Iterator[Case]:
+    """Try each forward in plain order, and one of them in each of some others."""
+    for seed in effort.seeds:
+        one = Effort(seeds=(seed,))
+        cases = list(rotated_cases("replay", subject, replayed_of(subject), one))
+        yield from cases
+        for place, schedule in enumerate((LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed))):
+            yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:
     assert case.scenario is not None, "each case has batches"
     scenes = story(case.scenario, case.seed)
     expected = [rig.baseline(scene) for scene in scenes]
-    with rig.running(case.schedule):
+    with ordered(rig, case.schedule):
         graphs = Graphs(rig, case.scenario)
         graphs.capture()
         wrong = wrong_replay(graphs, scenes, expected)
@@ -65,7 +77,8 @@ CHECK = Check(
     title="A replay gives what an eager forward gives.",
     proves="Graphs that were captured once give, replay after replay, what eager forwards give: "
     "for each kind of batch that is claimed, with other lengths, page tables, numbers of requests "
-    "and contents each time, full and padded; and they write to no slot but the batch's.",
+    "and contents each time, full and padded, none of which waits for the one before, with the "
+    "device's work in some orders; and they write to no slot but the batch's.",
     cannot="Larger graphs, several layers, and what only shows after more replays than a few.",
     excuse=_excuse,
     cases=_cases,

@@ -31,6 +31,7 @@ from backend_caps.conformance.kit.scenarios import (
 )
 from backend_caps.conformance.scenes import Scene
 from backend_caps.conformance.simulator import DEVICE_NAME
+from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs import (
@@ -130,6 +131,45 @@ class _Layer:
         return output if last_token_indices is None else output.index_select(0, last_token_indices)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a forward left on the device: copies of its own.
+
+    Shapes: S slots in the KV cache.
+    """
+
+    streams: DeviceStreams
+    stream: StreamLike
+    """Where it was copied, and where the host waits for it."""
+    device_attended: Tensor
+    """[T, Hq, Dv], device."""
+    keys: Tensor
+    """[S, Hk, D], device."""
+    values: Tensor
+    """[S, Hk, Dv], device."""
+
+    def attended(self) -> Tensor:
+        """Bring the output to the host: [T, Hq, Dv]. Sync: the stream."""
+        with self.streams.using(self.stream):
+            return on_host(self.device_attended)
+
+    def strays(self, scene: Scene) -> Sequence[int]:
+        """List slots that were written and are neither the scene's own nor padding's.
+
+        Sync: the stream.
+        """
+        with self.streams.using(self.stream):
+            found = [on_host(self.keys), on_host(self.values)]
+        before = scene.pools
+        changed = torch.zeros(len(before.keys), dtype=torch.bool)
+        for now, old in zip(found, (before.keys, before.values), strict=True):
+            is_same = (now == old) | (now.isnan() & old.isnan())
+            changed |= ~is_same.flatten(1).all(1)
+        changed[: before.page_size] = False
+        changed[scene.batch.out_cache_loc] = False
+        return changed.nonzero().flatten().tolist()
+
+
 class Graphs:
     """Graphs of a scenario's forwards, on a stream of their own; within `Rig.running`.
 
@@ -180,54 +220,74 @@ class Graphs:
         )
         self._runners.append(runner)
 
-    def load(self, scene: Scene) -> ForwardBatch:
-        """Write a scene to the static tensors, and return its batch.
+    def bring(self, scene: Scene) -> Scene:
+        """Bring a scene to the device, with the host lengths that are claimed.
 
-        Stream: the forward stream. Sync: it. Allocates: the batch. Keeps: nothing.
+        Sync: the forward stream.
         """
         with self.streams.using(self.forward_stream):
-            there = self._rig.supply(_with_last_tokens(scene)).on(self._rig.device)
-            pools, static = there.pools, self.pools
+            return self._rig.supply(_with_last_tokens(scene)).on(self._rig.device)
+
+    def load(self, there: Scene) -> ForwardBatch:
+        """Write a scene that is on the device to the static tensors, and return its batch.
+
+        Stream: the forward stream. Sync: none. Allocates: nothing. Keeps: nothing.
+        """
+        pools, static, own = there.pools, self.pools, self._layer
+        with self.streams.using(self.forward_stream):
             static.req_to_token.copy_(pools.req_to_token)
             static.keys.copy_(pools.keys)
             static.values.copy_(pools.values)
-            own = self._layer
             for held, new in ((own.q, there.q), (own.k, there.k), (own.v, there.v)):
                 held[: len(new)].copy_(new.flatten(1))
                 held[len(new) :].fill_(torch.nan)
         return there.batch
 
     def replay(self, batch: ForwardBatch) -> Replayed:
-        """Replay the graph of a batch that is loaded."""
+        """Replay the graph of a batch that is loaded.
+
+        Stream: the forward stream. Sync: none; the backend may have its own.
+        """
         runner = next(own for own in self._runners if own.holds(batch))
         with self.streams.using(self.forward_stream):
             return runner.replay(batch)
 
-    def attended(self, scene: Scene) -> Tensor:
-        """Bring to the host what the last forward gave for a scene: [T, Hq, Dv].
+    def launch(self, there: Scene) -> Left:
+        """Load and replay a scene that is on the device, and copy what that leaves.
 
-        Sync: the forward stream.
+        Stream: the forward stream. Sync: none; the backend may have its own.
         """
-        with self.streams.using(self.forward_stream):
-            output = on_host(self._layer.attended[: len(scene.q)])
-        return output.reshape(len(output), scene.layer.tp_q_head_num, scene.layer.v_head_dim)
+        self.replay(self.load(there))
+        return self.left(there)
 
-    def replayed(self, scene: Scene) -> Tensor:
-        """Load a scene and replay its graph: [T, Hq, Dv], host."""
-        self.replay(self.load(scene))
-        return self.attended(scene)
+    def run(self, scene: Scene) -> Left:
+        """Run a scene without a graph, in the backend of the graphs, and copy what that leaves.
 
-    def eager(self, scene: Scene) -> Tensor:
-        """Load a scene and run it without a graph, in the backend of the graphs: [T, Hq, Dv], host.
-
-        Sync: the forward stream.
+        Stream: the forward stream. Sync: it, before the forward.
         """
-        batch = self.load(scene)
+        there = self.bring(scene)
+        batch = self.load(there)
         with self.streams.using(self.forward_stream):
             self.between.init_forward_metadata(batch)
             context = ForwardContext(self.between, batch)
             self._layer(batch.input_ids, batch.positions, context, batch.last_token_indices)
-        return self.attended(scene)
+        return self.left(there)
+
+    def left(self, there: Scene) -> Left:
+        """Copy what the last forward left: a scene's output, and the KV cache.
+
+        Stream: the forward stream. Sync: none. Allocates: the copies. Keeps: nothing.
+        """
+        heads = there.layer.tp_q_head_num, there.layer.v_head_dim
+        with self.streams.using(self.forward_stream):
+            attended = self._layer.attended[: len(there.q)].clone().view(-1, *heads)
+            return Left(
+                stream=self.forward_stream,
+                streams=self.streams,
+                device_attended=attended,
+                keys=self.pools.keys.clone(),
+                values=self.pools.values.clone(),
+            )
 
     def overwrite(self, batch: ForwardBatch) -> None:
         """Write to all that the scheduler shares with a forward: page table and batch.
@@ -246,19 +306,6 @@ class Graphs:
         ):
             if shared is not None:
                 shared.zero_()
-
-    def strays(self, scene: Scene) -> Sequence[int]:
-        """List slots that the last forward wrote to, and that are neither its own nor padding's."""
-        with self.streams.using(self.forward_stream):
-            pools, before = self.pools, scene.pools
-            found = [on_host(pools.keys), on_host(pools.values)]
-        changed = torch.zeros(len(before.keys), dtype=torch.bool)
-        for now, old in zip(found, (before.keys, before.values), strict=True):
-            is_same = (now == old) | (now.isnan() & old.isnan())
-            changed |= ~is_same.flatten(1).all(1)
-        changed[: before.page_size] = False
-        changed[scene.batch.out_cache_loc] = False
-        return changed.nonzero().flatten().tolist()
 
 
 def _layer(whole: Scene, num_tokens: int) -> _Layer:

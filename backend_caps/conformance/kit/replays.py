@@ -5,7 +5,9 @@ Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -22,6 +24,12 @@ from backend_caps.conformance.kit.scenarios import (
 )
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.scenes import Scene
+from backend_caps.conformance.simulator import (
+    OrderPolicy,
+    Schedule,
+    Simulation,
+    StarvationWarning,
+)
 from backend_caps.relay.streams import DEVICE_TRAITS
 
 GRAPHED = (Forward.DECODE, Forward.VERIFY, Forward.TREE, Forward.MIXED)
@@ -33,8 +41,13 @@ EAGER_CHECKS = (
     "sync-free-prepare",
     "inputs-untouched",
     "padding-harmless",
+    "batches-apart",
 )
 """What has to hold of eager forwards before a graph of them says anything."""
+LAZY = Schedule(OrderPolicy.LAZY)
+"""The order that shows most: nothing runs before somebody waits for it."""
+NUM_STREAMS = 4
+"""The default one, the forward's, the scheduler's, and one of the backend's own."""
 # Each has the same graph twice in a row, full ones and padded ones, small after large and large
 # after small.
 _STORIES = ((4, 3, 1, 1, 2, 4), (1, 4, 4, 2, 3, 1), (2, 1, 3, 4, 4, 2), (3, 4, 2, 1, 1, 3))
@@ -80,17 +93,30 @@ def longest(scenario: Scenario, seed: int, count: int) -> Scene:
 def wrong_replay(graphs: Graphs, scenes: Sequence[Scene], expected: Sequence[Tensor]) -> str | None:
     """Replay one scene after the other, and say what is wrong with the first that is; or None.
 
+    No replay waits for the one before, as in an engine that runs ahead of its results.
+
     expected  [T, Hq, Dv], host, for each scene
     """
-    for number, (scene, eager) in enumerate(zip(scenes, expected, strict=True), 1):
-        wrong = difference(graphs.replayed(scene), eager, graphs.tolerance)
-        slots = graphs.strays(scene)
+    there = [graphs.bring(scene) for scene in scenes]
+    left = [graphs.launch(scene) for scene in there]
+    for number, (scene, eager, own) in enumerate(zip(scenes, expected, left, strict=True), 1):
+        wrong = difference(own.attended(), eager, graphs.tolerance)
+        slots = own.strays(scene)
         if slots and wrong is None:
             wrong = f"it wrote to slots {slots}, which are not the batch's"
         if wrong is not None:
             size = f"of {scene.batch.batch_size} requests"
             return f"replay {number}, {size}, is not what its eager run is: {wrong}"
     return None
+
+
+@contextmanager
+def ordered(rig: Rig, schedule: Schedule) -> Iterator[Simulation | None]:
+    """Run in an order that may starve a stream of the backend's own, where it has one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StarvationWarning)
+        with rig.running(schedule) as simulation:
+            yield simulation
 
 
 def is_right(run: Callable[[Rig, Case], Iterable[Fault]], rig: Rig, case: Case) -> bool:

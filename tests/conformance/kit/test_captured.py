@@ -71,7 +71,7 @@ def test_replay_is_the_eager_run(forward: Forward) -> None:
     with rig.running():
         graphs = Graphs(rig, scenario)
         graphs.capture()
-        outputs = [graphs.replayed(scene), graphs.eager(scene)]
+        outputs = [graphs.launch(graphs.bring(scene)).attended(), graphs.run(scene).attended()]
 
     assert [difference(own, expected, graphs.tolerance) for own in outputs] == [None, None]
 
@@ -84,7 +84,7 @@ def test_replay_is_of_the_smallest_graph(rig: Rig) -> None:
     graphs.between.out_graph = padded.append
 
     for scene in story(DECODE, 0, [3, 2, 1]):
-        graphs.replayed(scene)
+        graphs.launch(graphs.bring(scene))
 
     assert [own.batch_size for own in padded] == [4, 2, 1]
 
@@ -93,9 +93,9 @@ def test_scene_is_loaded_over_the_one_before(rig: Rig) -> None:
     """Nothing that a scene left in the page table is there when the next one is loaded."""
     graphs = Graphs(rig, DECODE)
     first, second = story(DECODE, 0, [4, 1])
-    graphs.load(first)
+    graphs.load(graphs.bring(first))
 
-    graphs.load(second)
+    graphs.load(graphs.bring(second))
 
     assert torch.equal(graphs.pools.req_to_token.cpu(), second.pools.req_to_token)
 
@@ -106,9 +106,9 @@ def test_strays_are_slots_of_others(rig: Rig) -> None:
     graphs = Graphs(rig, DECODE)
     graphs.capture()
 
-    graphs.replayed(scene)
+    left = graphs.launch(graphs.bring(scene))
 
-    assert list(graphs.strays(scene)) == []
+    assert list(left.strays(scene)) == []
 
 
 def test_stray_write_is_told() -> None:

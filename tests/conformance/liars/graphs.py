@@ -111,6 +111,40 @@ class StalePadding(Graphed):
         return replace(batch, out_cache_loc=self._slots[: batch.num_tokens])
 
 
+class PlanBesideReplay(_Planned):
+    """Claims graphs, and plans on a stream of its own, for which no replay waits."""
+
+    def __init__(self, site: ModelRunner) -> None:
+        super().__init__(site)
+        self._streams = DeviceStreams(self.shared.device)
+        self._side = self._streams.private_stream()
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Plan there."""
+        self._side.wait_stream(self._streams.current_stream())
+        with self._streams.using(self._side):
+            super().init_forward_metadata_out_graph(batch)
+
+
+class PinnedInFlight(Graphed):
+    """Claims graphs, and plans in pinned memory that the next plan is written to, copied or not."""
+
+    def __init__(self, site: ModelRunner) -> None:
+        super().__init__(site)
+        self._lengths = self.shared.new_zeros(_MOST, dtype=torch.int64)
+        self._pinned = DeviceStreams(self.shared.device).empty_pinned(_MOST)
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Plan on the host."""
+        assert batch.seq_lens_cpu is not None
+        plan = self._pinned[: batch.batch_size].copy_(batch.seq_lens_cpu)
+        self._lengths[: batch.batch_size].copy_(plan, non_blocking=True)
+
+    def captured(self, batch: ForwardBatch) -> ForwardBatch:
+        """Take the lengths from the plan."""
+        return replace(batch, seq_lens=self._lengths[: batch.batch_size])
+
+
 class RowsCached(Graphed):
     """Claims graphs, and reads the page table's row of a request once, whoever has it later."""
 
@@ -228,6 +262,14 @@ LIARS: tuple[Liar, ...] = (
     liar(PlanKept, seen="a plan cached by size", check="replay", graph_metadata=_DEVICE),
     liar(StalePadding, seen="sglang#22958", check="replay", graph_metadata=_DEVICE),
     liar(RowsCached, seen="sglang#18803", check="replay", graph_metadata=_DEVICE),
+    liar(PlanBesideReplay, seen="sglang#37633", check="replay", graph_metadata=_DEVICE),
+    liar(
+        PinnedInFlight,
+        seen="mini-sglang#103",
+        check="replay",
+        graph_metadata=GraphMetadata.HOST,
+        host_seq_lens=_EXACT,
+    ),
     liar(PlanMoves, seen="a workspace that grows", check="addresses", graph_metadata=_DEVICE),
     liar(
         PlanMovesAtCapture,
