@@ -35,8 +35,8 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         steady.run(case.num_steps // 2)
         growth = _measured(steady, gauge, case.num_steps // 4)
         # What is kept for the latest few hundred batches grows too, until it is full.
-        while growth.is_suspect and steady.num_steps < _ENOUGH:
-            growth = _measured(steady, gauge, steady.num_steps)
+        if growth.is_suspect and steady.num_steps < _ENOUGH:
+            growth = _measured(steady, gauge, (_ENOUGH - steady.num_steps) // 2)
         yield from _faults(growth, steady.num_steps, rig.device)
 
 

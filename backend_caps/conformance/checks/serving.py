@@ -68,7 +68,10 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         def served(own: ServerTrace) -> Served:
             return serve(rig.subject, own, models, rig.device)
 
-        right = _baseline(rig, lambda: served(trace.plainly))
+        right = _baseline(rig, lambda: served(trace.undrafted))
+        if settings is not None and settings.has_draft_model:
+            drafted = _baseline(rig, lambda: served(trace.plainly))
+            right = replace(right, accepted=drafted.accepted)
         with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
             found = _fitting(lambda: served(trace))
         races = () if simulation is None else simulation.races

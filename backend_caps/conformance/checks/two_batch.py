@@ -87,7 +87,7 @@ def _told(batch: Scene, half: int, order: str, differs: str) -> str:
     first, second = (len(part.counts) for part in _apart(batch))
     return (
         f"half {_HALVES[half]} of a batch of {first} and {second} requests, run in the order "
-        f"{order}: {differs} of what it gives alone"
+        f"{order}: {differs}; what it gives alone was expected"
     )
 
 

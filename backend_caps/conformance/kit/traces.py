@@ -87,6 +87,11 @@ class ServerTrace:
         return ", ".join([drafts, *(word for word, holds in words.items() if holds)])
 
     @property
+    def undrafted(self) -> ServerTrace:
+        """The same requests by the plain loop, a token a step."""
+        return replace(self.plainly, speculation=None)
+
+    @property
     def plainly(self) -> ServerTrace:
         """The same requests and drafts by the plain loop, with room for all of them."""
         return replace(
@@ -178,20 +183,25 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
     asked = tuple(_asked(scenario, dice, place) for place in range(dice.randint(4, 6)))
     kinds = subject.claim("graph_replay")
     assert isinstance(kinds, frozenset), "kinds of batch are a set"
-    is_mixed = scenario.forward is Forward.MIXED or (speculation is not None and bool(seed % 2))
+    is_tree = scenario.forward is Forward.TREE
+    is_mixed = scenario.forward is Forward.MIXED or (
+        speculation is not None and is_tree == (seed // 2 % 2 == 0)
+    )
     replayed = bool(kinds) and dice.random() < 0.6  # noqa: PLR2004 - more often than not
-    halved = subject.claim("two_batch_overlap") is True and not replayed
+    # Halves bring the mirror, which mixed batches with drafts are better tried without.
+    may_halve = subject.claim("two_batch_overlap") is True and not (is_mixed and speculation)
     return ServerTrace(
         asked=asked,
         page_size=scenario.page_size,
-        num_pages=_num_pages(scenario, asked, speculation) + 1,
+        # Decode rows join prompts only where there is room for both.
+        num_pages=_num_pages(scenario, asked, speculation) * (1 + is_mixed) + 1,
         max_running_requests=4,
         chunked_prefill_size=8 if is_mixed else dice.choice((None, 4, 8)),
         mixed=is_mixed,
         replayed=replayed,
         replays_prompts=BatchKind.MIXED_BATCH in kinds and speculation is None,
-        two_batch=halved and dice.random() < 0.5,  # noqa: PLR2004 - every other time
-        paired=dice.random() < 0.5,  # noqa: PLR2004 - every other time
+        two_batch=may_halve and not replayed and dice.random() < 0.5,  # noqa: PLR2004 - every other time
+        paired=seed % 4 in {0, 3},
         speculation=speculation,
     )
 

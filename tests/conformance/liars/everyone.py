@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.liars import declarations, graphs, mirror, numbers, state, streams
+from tests.conformance.liars import declarations, graphs, mirror, numbers, state, streams, whole
 from tests.conformance.liars.liar import Liar
 
 LIARS: tuple[Liar, ...] = (
@@ -12,4 +12,5 @@ LIARS: tuple[Liar, ...] = (
     *graphs.LIARS,
     *streams.LIARS,
     *state.LIARS,
+    *whole.LIARS,
 )
