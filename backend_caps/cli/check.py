@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format, printer, say
@@ -22,6 +23,8 @@ FAILED = 1
 NOT_RUN = 2
 """The exit status where nothing could be checked."""
 _OF_CI = ("junit", "sarif")
+FORWARDS = ("prefill", "chunk", "mixed", "decode", "verify", "tree", "draft", "draft-extend")
+"""Forwards of the engine that batches are drawn for."""
 BESIDE = ""
 """The file of evidence where none is named: the one beside the implementation."""
 
@@ -33,7 +36,20 @@ BESIDE = ""
     type=click.Choice(["sim", "cpu", "cuda"]),
     default="sim",
     show_default=True,
-    help="Where it runs; sim simulates an accelerator on the CPU, and tries orders of its work.",
+    help="Where it runs; sim simulates an accelerator on the CPU, and tries orders of its work. "
+    "An engine's own run on cpu.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["sglang"]),
+    help="Check a class of this installed engine's own, by an adapter.",
+)
+@click.option(
+    "--without",
+    type=click.Choice(FORWARDS),
+    multiple=True,
+    help="Leave this forward out, once it is known to fail: other checks say nothing behind it. "
+    "Repeatable.",
 )
 @click.option("--only", multiple=True, metavar="CHECK", help="Run this check. Repeatable.")
 @click.option("--case", metavar="CASE", help="Run one case alone, as a finding names it.")
@@ -88,6 +104,8 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         raise click.UsageError("Name the backend to check; backend-caps report shows what is here.")
     if ctx.params["evidence"] is not None and (ctx.params["only"] or ctx.params["case"]):
         raise click.UsageError("Evidence is of every check: leave --only and --case out.")
+    if ctx.params["engine"] is not None:
+        _check_adapted(ctx)
     gc.enable()  # the program switched it off, for commands that end before it would matter
     # Loads torch, which a wrong command line is not worth.
     from backend_caps.cli.checking import Asked, checked, listed  # noqa: PLC0415
@@ -107,7 +125,21 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
     ctx.exit(NOT_RUN if document.is_stopped else FAILED if document.findings else 0)
 
 
+def _check_adapted(ctx: click.Context) -> None:
+    """Refuse what an engine's own backend cannot be asked."""
+    if ctx.params["path"] or ctx.params["evidence"] is not None:
+        raise click.UsageError("--path and --write-evidence are for plugins; leave --engine out.")
+    is_told = ctx.get_parameter_source("device") is not ParameterSource.DEFAULT
+    if is_told and ctx.params["device"] != "cpu":
+        raise click.UsageError("The adapters of an engine's own backends are for --device cpu.")
+    ctx.params["device"] = "cpu"
+
+
 def _registry(ctx: click.Context, path: tuple[Path, ...]) -> Registry:
+    if ctx.params["engine"] is not None:
+        from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
+
+        return read_engine(ctx.params["engine"]).registry
     loading = ctx.ensure_object(Invocation).loading
     if loading is not None and not path:
         return Registry.of_loading(loading)

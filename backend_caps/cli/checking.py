@@ -13,6 +13,7 @@ import click
 from backend_caps.cli.checked import Ran, check_document, check_list_document
 from backend_caps.cli.job import importable
 from backend_caps.conformance.checks import CHECKS
+from backend_caps.conformance.engines.sglang import SGLANG_CHECKS, sglang_subject
 from backend_caps.conformance.kit import (
     Check,
     CheckProgress,
@@ -50,6 +51,15 @@ class Asked:
     """The file to keep evidence in; empty: beside the implementation; None: nowhere."""
     path: tuple[Path, ...]
     """Folders to look for plugins in, instead of the environment."""
+    engine: str | None
+    """Whose own backend it is; None: a plugin's."""
+    without: frozenset[str]
+    """Forwards that are left out."""
+
+    @property
+    def known(self) -> Sequence[Check]:
+        """List the checks that there are for what it is."""
+        return CHECKS if self.engine is None else SGLANG_CHECKS
 
     @classmethod
     def from_context(cls, ctx: click.Context) -> Self:
@@ -63,9 +73,11 @@ class Asked:
             only=options["only"],
             case=options["case"],
             effort=effort,
-            counts_lines=options["lines"],
+            counts_lines=options["lines"] and options["engine"] is None,
             evidence=options["evidence"],
             path=options["path"],
+            engine=options["engine"],
+            without=frozenset(options["without"]),
         )
 
 
@@ -75,7 +87,7 @@ def listed(asked: Asked) -> CheckListDocument:
     Raises:
         UnknownCheckError: there is none of a name.
     """
-    return check_list_document(checks_named(CHECKS, asked.only))
+    return check_list_document(checks_named(asked.known, asked.only))
 
 
 def checked(name: str, asked: Asked, registry: Registry) -> CheckDocument:
@@ -85,15 +97,22 @@ def checked(name: str, asked: Asked, registry: Registry) -> CheckDocument:
         BackendCapsError: there is no such backend, check, case or device, it cannot be built, or
             its evidence cannot be written.
     """
-    chosen = checks_named(CHECKS, asked.only)
+    chosen = checks_named(asked.known, asked.only)
     require_device(asked.device)
     with importable(asked.path), muffled() as said:
-        subject = subject_named(registry, name)
+        subject = _subject(name, asked, registry)
         ran = _run(subject, chosen, asked)
-    document = check_document(replace(ran, said=said.lines, path=asked.path), CHECKS)
+    document = check_document(replace(ran, said=said.lines, path=asked.path), asked.known)
     if asked.evidence is not None and not document.is_stopped:
         _keep(ran, asked.evidence, asked.path)
     return document
+
+
+def _subject(name: str, asked: Asked, registry: Registry) -> Subject:
+    find = subject_named if asked.engine is None else sglang_subject
+    subject, left_out = find(registry, name), sorted(asked.without)
+    words = tuple(word for forward in left_out for word in ("--without", forward))
+    return replace(subject, without=asked.without, words=(*subject.words, *words))
 
 
 def _keep(ran: Ran, name: str, path: tuple[Path, ...]) -> None:

@@ -33,11 +33,14 @@ class Finding:
     """What found it."""
     fault: Fault
     """What was wrong."""
+    words: tuple[str, ...] = ()
+    """What `backend-caps check` is told beside the name."""
 
     @property
     def replay(self) -> str:
         """The command that runs this case again, alone."""
-        return f"backend-caps check {self.subject} --case '{self.case.name}'"
+        words = "".join(f"{word} " for word in self.words)
+        return f"backend-caps check {words}{self.subject} --case '{self.case.name}'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,4 +91,3 @@ def _worse(one: Verdict | None, other: Verdict) -> Verdict:
     if one is None or one is Verdict.NOT_CHECKED:
         return other
     return one if other is not Verdict.FAILED else other
-

@@ -182,4 +182,7 @@ def _faults(check: Check, rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 def _finding(check: Check, rig: Rig, case: Case, fault: Fault) -> Finding:
-    return Finding(subject=rig.subject.name, claims=check.claims, case=case, fault=fault)
+    subject = rig.subject
+    return Finding(
+        subject=subject.name, claims=check.claims, case=case, fault=fault, words=subject.words
+    )

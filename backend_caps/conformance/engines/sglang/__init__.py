@@ -1,10 +1,26 @@
 """SGLang's own backends under the kit, on a CPU, and the checks that only they have."""
 
+from dataclasses import replace
+
+from backend_caps.conformance.checks import CHECKS
 from backend_caps.conformance.engines.sglang import staged, windows
-from backend_caps.conformance.engines.sglang.subjects import sglang_subject
+from backend_caps.conformance.engines.sglang.subjects import TRIED, sglang_subject
 from backend_caps.conformance.kit import Check
 
-SGLANG_CHECKS: tuple[Check, ...] = (windows.CHECK, staged.CHECK, staged.WINDOWED_CHECK)
-"""They come behind the kit's own."""
 
-__all__ = ["SGLANG_CHECKS", "sglang_subject"]
+def _fitting(check: Check) -> Check:
+    """Excuse what an adapter has no part in."""
+    if check.code != "serving":
+        return check
+    return replace(check, excuse=lambda _: "this project's engine does not build SGLang's classes")
+
+
+SGLANG_CHECKS: tuple[Check, ...] = (
+    *(_fitting(check) for check in CHECKS),
+    windows.CHECK,
+    staged.CHECK,
+    staged.WINDOWED_CHECK,
+)
+"""The kit's own, and behind them those that only SGLang's backends have."""
+
+__all__ = ["SGLANG_CHECKS", "TRIED", "sglang_subject"]
