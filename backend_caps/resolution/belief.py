@@ -14,6 +14,7 @@ from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.evidence import UNVERIFIABLE, Standing
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.sizes import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 
 
@@ -45,12 +46,22 @@ def _unverified(declaration: Declaration, standing: Standing) -> Iterator[tuple[
 
 
 def _why_not_looked_at(declaration: Declaration, name: str) -> str | None:
-    """Say that no check decides the conditions of a claim; None where one does."""
-    whens = (when for when in declaration.conditions if _is_by_use(when))
-    looked_at = (declaration.capabilities, *(when.capabilities for when in whens))
-    if any(name in own.stated() for own in looked_at):
+    """Say that no check decides the conditions of a claim; None where what is left is checked."""
+    base = declaration.capabilities.stated()
+    stating = [when for when in declaration.conditions if name in when.capabilities.stated()]
+    is_looked_at = name in base or any(_is_by_use(when) for when in stating)
+    bounded = (_bounded(name, when, base) for when in stating)
+    if is_looked_at and not any(isinstance(each, Unchecked | Conflict) for each in bounded):
         return None
     return "no check looks at conditions on machine or server"
+
+
+def _bounded(name: str, when: When, base: Mapping[str, object]) -> object:
+    """Return what a condition claims; where the kit does not decide it, no more than the base."""
+    value, kind = when.capabilities.stated()[name], CAPABILITIES[name]
+    if _is_by_use(when) or name in UNVERIFIABLE:
+        return value
+    return kind.join(value, base.get(name, kind.worst))
 
 
 def _is_by_use(when: When) -> bool:
@@ -80,16 +91,10 @@ def _when_without(
     when: When, unverified: Collection[str], base: Mapping[str, object]
 ) -> When | None:
     kept = {
-        name: value
-        for name, value in when.capabilities.stated().items()
-        if name in UNVERIFIABLE
-        or (name not in unverified and (_is_by_use(when) or _is_no_better(name, value, base)))
+        name: _bounded(name, when, base)
+        for name in when.capabilities.stated()
+        if name not in unverified
     }
     if not kept:
         return None
     return when.model_copy(update={"capabilities": Capabilities.model_validate(kept)})
-
-
-def _is_no_better(name: str, value: object, base: Mapping[str, object]) -> bool:
-    kind = CAPABILITIES[name]
-    return kind.join(value, base.get(name, kind.worst)) == value

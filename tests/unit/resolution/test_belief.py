@@ -12,6 +12,7 @@ from backend_caps.capability.evidence import UNVERIFIABLE, Change, Standing
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
+from backend_caps.capability.sizes import Exact
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     BatchKind,
@@ -117,36 +118,45 @@ def _conditional(
 
 
 @pytest.mark.parametrize(
-    ("given", "num_conditions"),
+    ("given", "claimed", "believed_kinds"),
     [
-        pytest.param(_ON_CUDA, 0, id="of the machine, which nobody looked at"),
-        pytest.param(Given(phase={Phase.DECODE}), 1, id="of the use, which the kit decides"),
+        pytest.param(_ON_CUDA, set(BatchKind), _SINGLE, id="better on a machine"),
+        pytest.param(_ON_CUDA, set(), frozenset(), id="worse on a machine"),
+        pytest.param(_ON_CUDA, {BatchKind.MIXED_BATCH}, frozenset(), id="other on a machine"),
+        pytest.param(
+            Given(phase={Phase.DECODE}),
+            set(BatchKind),
+            frozenset(BatchKind),
+            id="better in a use, which the kit decides",
+        ),
     ],
 )
-def test_better_value_under_a_condition_is_believed_where_it_is_checked(
-    given: Given, num_conditions: int
+def test_condition_is_believed_as_far_as_it_is_checked(
+    given: Given, claimed: set[BatchKind], believed_kinds: frozenset[BatchKind]
 ) -> None:
-    """Evidence is of what holds whatever the machine is."""
-    better = Capabilities(graph_replay=set(BatchKind))
-
+    """Evidence is of what holds whatever the machine is: a condition may only take away."""
     backend = _conditional(
-        Capabilities(graph_replay=_SINGLE), given, better, verified("graph_replay")
+        Capabilities(graph_replay=_SINGLE),
+        given,
+        Capabilities(graph_replay=claimed),
+        verified("graph_replay"),
     )
 
     assert backend.declaration is not None
-    assert len(backend.declaration.conditions) == num_conditions
+    (when,) = backend.declaration.conditions
+    assert when.capabilities.graph_replay == believed_kinds
 
 
-def test_worse_value_under_a_condition_stays() -> None:
-    """What takes a claim back is believed."""
-    worse = Capabilities(graph_replay=frozenset(), devices={"cuda"})
-
+def test_sizes_that_a_condition_changes_are_not_verified() -> None:
+    """Where the base and a condition share no size, nothing that both take is left."""
     backend = _conditional(
-        Capabilities(graph_replay=_SINGLE), _ON_CUDA, worse, verified("graph_replay")
+        Capabilities(page_sizes=Exact(16)),
+        _ON_CUDA,
+        Capabilities(page_sizes=Exact(24)),
+        verified("page_sizes"),
     )
 
-    assert backend.declaration is not None
-    assert backend.declaration.conditions[0].capabilities == worse
+    assert (list(backend.unverified), _stated(backend)) == (["page_sizes"], {})
 
 
 def test_condition_loses_what_is_not_verified() -> None:
