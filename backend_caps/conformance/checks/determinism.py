@@ -68,5 +68,5 @@ CHECK = Check(
     excuse=_excuse,
     cases=_cases,
     run=_run,
-    after=("numerics", "batches-apart", "races"),
+    after=("numerics", "inputs-untouched", "batches-apart", "races"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.honest import graphs, mirror, order
+from tests.conformance.honest import graphs, mirror, numbers, order, whole
 from tests.conformance.honest.odd import Odd
 
-HONEST_ODD: tuple[Odd, ...] = (*mirror.ODD, *graphs.ODD, *order.ODD)
+HONEST_ODD: tuple[Odd, ...] = (*numbers.ODD, *mirror.ODD, *graphs.ODD, *order.ODD, *whole.ODD)
