@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
+from backend_caps.conformance.kit.reads import BOUND, CUTS, MIRROR, Read, Reads
 from backend_caps.conformance.kit.replays import (
     EAGER_CHECKS,
     LAZY,
@@ -23,6 +25,7 @@ from backend_caps.conformance.kit.replays import (
 )
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.rotating import rotated_cases
+from backend_caps.conformance.kit.scenarios import Scenario
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import OrderPolicy, Schedule
 
@@ -53,7 +56,22 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         graphs.capture()
         wrong = wrong_replay(graphs, scenes, expected)
     if wrong is not None:
-        yield Fault(what=wrong)
+        read = _read_in_capture(rig, case.scenario)
+        told = "" if read is None else f"; its capture reads {read.name}, which a replay does not"
+        yield Fault(what=f"{wrong}{told}", site=None if read is None else read.site)
+
+
+def _read_in_capture(rig: Rig, scenario: Scenario) -> Read | None:
+    """Find the first host length that is read where a graph is captured, in a capture of its own.
+
+    None where nothing is read, and where this capture fails: the fault stands without it.
+    """
+    reads = Reads(rig.subject)
+    with suppress(Exception), rig.running():
+        graphs = Graphs(rig, scenario)
+        graphs.between.watch = reads.watch
+        graphs.capture()
+    return next(iter(reads.of(MIRROR | BOUND | CUTS)), None)
 
 
 def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:

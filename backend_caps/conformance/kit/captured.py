@@ -72,6 +72,8 @@ class Between:
         self.backend = backend
         self.out_graph: Callable[[ForwardBatch], None] = backend.init_forward_metadata_out_graph
         """What becomes of the host's share: who looks at it puts something else here."""
+        self.watch: Callable[[ForwardBatch], ForwardBatch] = lambda batch: batch
+        """What becomes of a batch before the backend has it, in what a capture records."""
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Pass it on."""
@@ -87,7 +89,7 @@ class Between:
 
     def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
         """Pass it on."""
-        self.backend.init_forward_metadata_in_graph(batch)
+        self.backend.init_forward_metadata_in_graph(self.watch(batch))
 
     def forward(
         self,
@@ -100,7 +102,7 @@ class Between:
         save_kv_cache: bool = True,
     ) -> Tensor:
         """Pass it on."""
-        return self.backend.forward(q, k, v, layer, batch, save_kv_cache=save_kv_cache)
+        return self.backend.forward(q, k, v, layer, self.watch(batch), save_kv_cache=save_kv_cache)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,7 @@ class Left:
     """
 
     streams: DeviceStreams
+    """The device's."""
     stream: StreamLike
     """Where it was copied, and where the host waits for it."""
     device_attended: Tensor
@@ -184,14 +187,18 @@ class Graphs:
     ) -> None:
         self._rig, self._scenario, self._reads_end = rig, scenario, reads_end
         self.tolerance = rig.subject.tolerance(scenario.dtype)
+        """How far a replay may be from its eager run."""
         self.streams = rig.streams()
         self.forward_stream = self.streams.private_stream()
+        """Where graphs are captured and replayed."""
         self.schedule_stream = self.streams.private_stream()
+        """Where a scheduler writes."""
         buckets = buckets_of(scenario, BATCH_SIZES)
         with self.streams.using(self.forward_stream):
             whole = draw_requests(scenario, dice_for(scenario, 0), MOST_REQUESTS, setting_seed=0)
             static = whole.on(rig.device)
             self.pools = static.pools
+            """What the backend was built from."""
             self._layer = _layer(static, buckets[-1].num_tokens)
             build: Callable[..., AttentionBackend] = rig.subject.build
             self.between = Between(build(self.pools))

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Never
 
 import pytest
 import torch
 from torch import Tensor
 
 from backend_caps import BatchKind
-from backend_caps.conformance.kit import Forward, Rig, Scenario, difference
+from backend_caps.conformance.kit import Case, Forward, Rig, Scenario, difference
 from backend_caps.conformance.kit.captured import BATCH_SIZES, Graphs, buckets_of
 from backend_caps.conformance.kit.replays import (
     GRAPHED,
     graphed_of,
+    is_right,
     longest,
     no_graphs,
     replayed_of,
@@ -176,6 +178,15 @@ def test_forwards_with_graphs_are_those_of_claimed_kinds() -> None:
 
     assert replayed_of(subject) == (Forward.VERIFY, Forward.TREE)
     assert set(graphed_of(subject)) == set(GRAPHED)
+
+
+def test_case_that_raises_is_not_right() -> None:
+    """What a backend raises where it claims less is no reason to claim more."""
+
+    def run(_rig: Rig, _case: Case) -> Never:
+        raise ValueError("no such batch")
+
+    assert not is_right(run, Rig(subject=HONEST), Case(check="replay"))
 
 
 @pytest.mark.parametrize(
