@@ -30,6 +30,10 @@ _SPARE_ENTRIES = 7
 """Of the buffer of tree masks, behind the last request's."""
 
 
+_NAN = -torch.nan
+"""Of another sign than the poison of nobody's slots, so that it shows where it is written there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Padding:
     """How much larger a graph is than its batch."""
@@ -108,7 +112,7 @@ def _as_graph(rig: Rig, drawn: Scene, kind: BatchKind, padding: _Padding) -> Sce
     mask_size = 0 if mask is None else len(mask) + _SPARE_ENTRIES
     buffers = GraphBuffers([bucket], scene.q.device, mask_size)
     q, k, v = (
-        torch.cat([own, own.new_full((padding.tokens, *own.shape[1:]), torch.nan)])
+        torch.cat([own, own.new_full((padding.tokens, *own.shape[1:]), _NAN)])
         for own in (scene.q, scene.k, scene.v)
     )
     batch = buffers.share_of(bucket, HostSeqLens.EXACT).load(scene.batch)

@@ -105,6 +105,43 @@ class SavesAnyway(Padded):
         return super().forward(q, k, v, layer, batch, save_kv_cache=True)
 
 
+class RoundedKeys(_Forward):
+    """Stores keys as they were given, it says, and rounds them as a smaller cache would."""
+
+    def after(self, batch: ForwardBatch) -> None:
+        """Round them behind the forward, so that this one is right."""
+        keys, slots = self._kv_pool.get_key_buffer(0), batch.out_cache_loc
+        keys[slots] = keys[slots].to(torch.float16).to(keys.dtype)
+
+
+class NewTokensApart(Padded):
+    """Takes `save_kv_cache=False`, and attends to what is stored without the batch's own."""
+
+    def __init__(self, site: ModelRunner) -> None:
+        super().__init__(site)
+        self._kv_pool = site.token_to_kv_pool
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: AttentionLayer,
+        batch: ForwardBatch,
+        *,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """Hide them, and put them back."""
+        if save_kv_cache:
+            return super().forward(q, k, v, layer, batch, save_kv_cache=True)
+        values, slots = self._kv_pool.get_value_buffer(0), batch.out_cache_loc
+        stored = values[slots]
+        values[slots] = 0
+        output = super().forward(q, k, v, layer, batch, save_kv_cache=False)
+        values[slots] = stored
+        return output
+
+
 class PaddingToSlotOne(_Forward):
     """Claims graphs, and writes padded tokens behind the slot that is theirs."""
 
@@ -177,6 +214,8 @@ LIARS: tuple[Liar, ...] = (
     _touches(SortedTable, seen="modelled on sglang#26380"),
     _touches(PageOverrun, seen="modelled on sglang#18803"),
     _touches(SavesAnyway, seen="modelled on diffusers#12605"),
+    _touches(RoundedKeys, seen="a cache of another dtype"),
+    _touches(NewTokensApart, seen="modelled on diffusers#12605"),
     _padding(PaddingToSlotOne, seen="modelled on sglang#22958"),
     _padding(SplitByMean, seen="modelled on sglang#22958"),
     _padding(ScaledByBatch, seen="modelled on torchtitan#3709", batch_invariant=False),
