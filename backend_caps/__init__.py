@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         HostSeqLens,
         SharedReadsEnd,
     )
+    from backend_caps.discovery.evidence import require_evidence
     from backend_caps.discovery.registry import Registry, discover
     from backend_caps.errors import BackendCapsError
     from backend_caps.resolution.flags import ServerFlags
@@ -73,6 +74,7 @@ __all__ = [
     "When",
     "discover",
     "flips",
+    "require_evidence",
     "resolve",
     "select",
 ]
@@ -93,6 +95,7 @@ _MODULES = {
         "HostSeqLens",
         "SharedReadsEnd",
     ),
+    "discovery.evidence": ("require_evidence",),
     "discovery.registry": ("Registry", "discover"),
     "errors": ("BackendCapsError",),
     "resolution.flags": ("ServerFlags",),

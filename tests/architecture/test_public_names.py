@@ -37,6 +37,7 @@ STABLE = {
     "configure",
     "discover",
     "flips",
+    "require_evidence",
     "resolve",
 }
 LOADS_TORCH = "configure"
