@@ -15,12 +15,13 @@ ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/conformance/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp
+SGLANG := .cache/engines/sglang-0.5.23
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit bench races soak gpu upstream dist clean
+.PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist clean
 
 run: $(VENV)/installed
 	$(BIN)/backend-caps report
@@ -47,8 +48,10 @@ unit: $(VENV)/developing $(WHEELS)
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(WITH_TORCH)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(WITH_TORCH)'
 
-upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS)
+# Behind the wheels that are read, SGLang's own backends: what the kit finds in them.
+upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS) $(SGLANG)/installed
 	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream
+	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 
 docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/ruff check docs
@@ -76,12 +79,24 @@ bench: $(VENV)/developing $(WHEELS)
 races: $(VENV)/developing
 	$(BIN)/python -m tests.races.search $(RACES)
 
+# Backends that lie, and honest ones, before all checks. `make liars LIARS="--seeds 50"` draws more.
+liars: $(VENV)/developing
+	$(BIN)/python -m tests.conformance.liars $(LIARS)
+
+# What the kit finds of the shipped backends, kept beside them; what it finds again keeps its date.
+# Kernels that are interpreted are tried a little.
+evidence: $(VENV)/developing
+	$(BIN)/backend-caps check torch_native --write-evidence
+	$(BIN)/backend-caps check torch_padded --write-evidence
+	$(BIN)/backend-caps check flex_attention --write-evidence
+	$(BIN)/backend-caps check triton --quick --write-evidence
+
 # `make soak SOAK="--minutes 60" GRID="--seed 1"`; both say what else can be given.
 # Behind them, what Triton's interpreter takes long for.
 soak: $(VENV)/developing
 	$(BIN)/python -m tests.races.soak $(SOAK)
 	$(BIN)/python -m tests.runtime.speculative.grid_soak $(GRID)
-	$(BIN)/python -m pytest --numprocesses 2 -m soak tests/runtime plugins
+	$(BIN)/python -m pytest --numprocesses 2 -m soak tests/conformance tests/runtime plugins
 
 # On a machine with a CUDA device, under a torch that was built for it.
 gpu: $(VENV)/developing $(WHEELS)
@@ -112,7 +127,14 @@ $(VENV)/developing: $(VENV)/installed
 	$(PIP) install --constraint constraints.txt --group dev
 	@mkdir -p .cache && touch $@
 
-# Engines to compare with: their wheels are read, never installed.
+# An environment of SGLang's own, for its pins are not this project's; beside it, the project.
+$(SGLANG)/installed: $(VENV)/made .cache/wheels/sglang-0.5.23.stamp tests/upstream/sglang-0.5.23.txt constraints.txt pyproject.toml
+	$(BIN)/python -m venv --clear $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable .
+	$(SGLANG)/bin/python -m pip install --quiet --no-deps .cache/wheels/sglang-0.5.23-*.whl
+	@touch $@
+
+# Engines to compare with: their wheels are read, never installed; but for the one above.
 .cache/wheels/%.stamp: $(VENV)/made
 	@mkdir -p $(@D)
 	$(PIP) download --no-deps --dest $(@D) $(subst -,==,$*)

@@ -8,6 +8,14 @@ from backend_caps.cli.generate import NoBackendNamedError
 from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
 from backend_caps.cli.plugin_errors import PluginFolderError, PluginNameError
+from backend_caps.conformance.kit.errors import (
+    BaselineError,
+    EvidenceError,
+    UncheckableError,
+    UnknownCaseError,
+    UnknownCheckError,
+    UnknownSubjectError,
+)
 from backend_caps.conformance.measuring.errors import NotMeasuredError
 from backend_caps.conformance.simulator.errors import (
     CaptureError,
@@ -336,6 +344,16 @@ SIMULATOR = (
     GraphStateError(action="replay", held="no capture"),
     DirtyRunError(schedule="lazy", findings=("race on block 12",)),
 )
+KIT = (
+    UnknownSubjectError(name="my_flesh", declared=("my_flash", "torch_native"), meant="my_flash"),
+    UncheckableError(
+        backend="my_both", problem="it is a composite: check its parts, my_flash, torch_native"
+    ),
+    UnknownCheckError(name="mirror", known=("numerics", "mirror-absent")),
+    UnknownCaseError(backend="my_flash", case="mirror-absent"),
+    BaselineError(problem="ValueError: no kernel for heads of 80"),
+    EvidenceError(backend="my_flash", problem="No space left on device"),
+)
 
 BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ("Server flags", "Raised while flags are read.", FLAGS),
@@ -372,5 +390,10 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ("The engine", "Raised when an engine is made, and by `backend-caps generate`.", ENGINE),
     ("A request", "Raised by `Engine.submit` and by what it is made of.", REQUESTS),
     ("The simulated accelerator", "Raised by the device `sim`.", SIMULATOR),
+    (
+        "The conformance kit",
+        "Raised by `backend-caps check` and `pytest --backend-caps`.",
+        KIT,
+    ),
 )
 """Every error, by the occasion on which it is raised."""

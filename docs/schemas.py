@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode
 
 from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.evidence import Evidence
+from backend_caps.report.check_documents import CheckDocument, CheckListDocument
 from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
 from backend_caps.report.generate_documents import GenerateDocument
@@ -30,8 +32,11 @@ FOLDER = Path(__file__).parent / "reference"
 RENEW = "make docs-write"
 
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
+    "check": (CheckDocument, "serialization"),
+    "check-list": (CheckListDocument, "serialization"),
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
+    "evidence": (Evidence, "validation"),
     "generate": (GenerateDocument, "serialization"),
     "lock": (LockDocument, "validation"),
     "measure": (MeasureDocument, "serialization"),

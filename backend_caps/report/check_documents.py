@@ -9,6 +9,8 @@ from pydantic import Field, JsonValue
 from backend_caps.report.document import LEFT_OUT, Document
 
 CHECK_SCHEMA: Literal["backend-caps/check@1"] = "backend-caps/check@1"
+NOT_ASKED = "its checks were not asked for"
+"""Why a claim was not checked where only some checks ran."""
 StatusName: TypeAlias = Literal["held", "failed", "not checked"]
 
 

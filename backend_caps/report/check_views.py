@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from backend_caps.report.check_documents import (
+    NOT_ASKED,
     CheckDocument,
     CheckedDocument,
     CheckListDocument,
@@ -27,7 +28,7 @@ def check_view(checked: CheckDocument) -> Iterator[Section]:
     """Show what became of a backend's claims."""
     yield Heading(_title(checked))
     yield Lines((*_about(checked),))
-    yield Table(("claim", "value", "status", "by"), tuple(map(_claim, checked.claims)))
+    yield from _claims(checked)
     yield Heading("Checks")
     columns = ("check", "about", "status", "cases", "seconds")
     yield Table(columns, tuple(map(_check, checked.checks)), cells="names")
@@ -60,6 +61,17 @@ def _about(checked: CheckDocument) -> Iterator[str]:
         f"by the checks of backend-caps {checked.kit_version}, {_counted(len(seeds), 'seed')} a "
         f"scenario; docs/explanation/what-a-pass-means.md says what a pass is worth"
     )
+
+
+def _claims(checked: CheckDocument) -> Iterator[Section]:
+    """Show every claim; where some checks ran alone, those that these are about."""
+    is_part = any(own.reason == NOT_ASKED for own in checked.claims)
+    about = {claim for own in checked.checks for claim in own.claims}
+    shown = [own for own in checked.claims if own.capability in about or not is_part]
+    if shown:
+        yield Table(("claim", "value", "status", "by"), tuple(map(_claim, shown)))
+    if left_out := len(checked.claims) - len(shown):
+        yield Lines((f"{_counted(left_out, 'other claim')}: not asked about",))
 
 
 def _claim(claim: ClaimDocument) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.conformance.kit.check import Check
 from backend_caps.conformance.kit.results import CheckResult, Results, Verdict
 from backend_caps.conformance.kit.scenarios import Scenario
+from backend_caps.report.check_documents import NOT_ASKED
 from backend_caps.report.documents import json_of
 
 _SEEN: Mapping[str, Callable[[Scenario], object]] = {
@@ -81,4 +82,4 @@ def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
     """Say why a claim was not checked."""
     if checks:
         return "; ".join(dict.fromkeys(own.reason for own in checks))
-    return "its checks were not asked for" if is_known else "no check is about it"
+    return NOT_ASKED if is_known else "no check is about it"

@@ -10,14 +10,18 @@ from tests.conformance.liars.everyone import LIARS
 from tests.conformance.liars.liar import Liar
 
 _REPOSITORIES = {
-    "sglang": "sgl-project/sglang",
-    "vllm": "vllm-project/vllm",
-    "mini-sglang": "sgl-project/mini-sglang",
-    "torchtitan": "pytorch/torchtitan",
+    "airflow": "apache/airflow",
     "diffusers": "huggingface/diffusers",
+    "mini-sglang": "sgl-project/mini-sglang",
+    "opentelemetry-python": "open-telemetry/opentelemetry-python",
+    "sglang": "sgl-project/sglang",
+    "torch-spyre": "torch-spyre/torch-spyre",
+    "torchtitan": "pytorch/torchtitan",
+    "vllm": "vllm-project/vllm",
+    "vllm-ascend": "vllm-project/vllm-ascend",
 }
 """Where the threads are that liars are modelled on."""
-_THREAD = re.compile(r"\b([a-z-]+)#(\d+)")
+_THREAD = re.compile(r"\b(?:[a-z-]+/)?([a-z-]+)#(\d+)")
 
 
 def liars_table() -> str:
@@ -44,4 +48,4 @@ def _link(thread: re.Match[str]) -> str:
     repository = _REPOSITORIES.get(thread[1])
     if repository is None:
         return thread[0]
-    return f"[{thread[0]}](https://github.com/{repository}/issues/{thread[2]})"
+    return f"[{thread[1]}#{thread[2]}](https://github.com/{repository}/issues/{thread[2]})"

@@ -15,7 +15,7 @@ from rich.progress import track
 
 from backend_caps import discover
 from backend_caps.conformance.checks import CHECKS
-from backend_caps.conformance.kit import Effort, Subject, checks_named, run_checks
+from backend_caps.conformance.kit import Effort, Subject, checks_named, muffled, run_checks
 from tests.conformance.honest.everyone import HONEST_ODD
 from tests.conformance.liars.everyone import LIARS
 
@@ -68,7 +68,8 @@ def _honest(name: str) -> Subject:
 
 
 def _try(subject: Subject, codes: Sequence[str], effort: Effort) -> Tried:
-    results = run_checks(subject, checks_named(CHECKS, codes), effort=effort)
+    with muffled():
+        results = run_checks(subject, checks_named(CHECKS, codes), effort=effort)
     found: dict[str, tuple[str, ...]] = {}
     for own in results.checks:
         if own.findings:

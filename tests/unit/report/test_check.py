@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from backend_caps.report.check_documents import (
+    NOT_ASKED,
     CheckDocument,
     CheckListDocument,
     CheckListedDocument,
@@ -65,6 +66,20 @@ def test_replay_command_is_on_one_line(shown: Shown) -> None:
 
     assert command in shown(check_view(document)).splitlines()
     assert f"```sh\n{command}\n```" in markdown(check_view(document))
+
+
+def test_part_of_the_checks_shows_part_of_the_claims() -> None:
+    """Where only some checks ran, only what they are about is shown, and the rest is counted."""
+    claims = checked().claims
+    other = claims[1].model_copy(update={"capability": "two_batch_overlap", "reason": NOT_ASKED})
+    few = checked().checks[1:2]
+
+    of_one = checked().model_copy(update={"claims": [*claims, other]})
+    of_none = of_one.model_copy(update={"checks": few})
+
+    assert "- 2 other claims: not asked about" in markdown(check_view(of_one)).splitlines()
+    assert "- 3 other claims: not asked about" in markdown(check_view(of_none)).splitlines()
+    assert "| claim |" not in markdown(check_view(of_none)).partition("## Checks")[0]
 
 
 def test_check_without_a_case_says_so() -> None:

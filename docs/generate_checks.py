@@ -1,0 +1,44 @@
+# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
+"""The generated part of `docs/reference/checks.md`: what each check asks, proves and cannot."""
+
+from __future__ import annotations
+
+from backend_caps.conformance.checks import CHECKS
+from backend_caps.conformance.kit import Check
+from docs.generate import table
+
+_OWED = "what every backend owes the engine"
+
+
+def checks_table() -> str:
+    """Give each check a row."""
+    rows = [(f"[`{check.code}`](#{check.code})", check.title, _about(check)) for check in CHECKS]
+    return table(("check", "statement", "about"), rows)
+
+
+def checks() -> str:
+    """Give each check a section."""
+    return "\n\n".join(_check(check) for check in CHECKS)
+
+
+def _check(check: Check) -> str:
+    lines = [
+        f"* about: {_about(check)}",
+        f"* a pass means: {check.proves}",
+        f"* it cannot find: {check.cannot}",
+    ]
+    if check.after:
+        lines.append(f"* says nothing while one of these fails: {_codes(check.after)}")
+    if check.hints is not None:
+        lines.append("* tells where more may be claimed")
+    bullets = "\n".join(lines)
+    return f"### {check.code}\n\n{check.title}\n\n{bullets}"
+
+
+def _codes(codes: tuple[str, ...]) -> str:
+    return ", ".join(f"[`{code}`](#{code})" for code in codes)
+
+
+def _about(check: Check) -> str:
+    claims = (f"[`{claim}`](capabilities.md#{claim})" for claim in check.claims)
+    return ", ".join(claims) or _OWED
