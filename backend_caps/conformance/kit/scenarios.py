@@ -40,6 +40,8 @@ _SHORT = 24
 """The longest context of a scenario that is about something else."""
 _WIDEST = 3
 """Children of a node, and beams of a draft step, unless fewer are claimed."""
+_FLATTER = 0.75
+"""Of the usual scaling: who leaves a layer's own away takes that."""
 
 
 class Forward(Enum):
@@ -150,7 +152,10 @@ class Scenario:
         pages_each = -(-self.max_context_len // self.page_size)
         return Setting(
             layer=layer_of(
-                self.num_heads, self.num_kv_heads, self.head_size, scaling=self.head_size**-0.5
+                self.num_heads,
+                self.num_kv_heads,
+                self.head_size,
+                scaling=_FLATTER * self.head_size**-0.5,
             ),
             dtype=getattr(torch, self.dtype),
             page_size=self.page_size,

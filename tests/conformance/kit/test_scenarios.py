@@ -156,3 +156,10 @@ def test_difference_names_some_of_many_tokens() -> None:
     words = difference(torch.ones(9, 1, 1), torch.zeros(9, 1, 1), 1e-5)
 
     assert words == "tokens 0, 1, 2, 3, 4, 5 and 3 more differ by up to 1, allowed is 1e-05"
+
+
+def test_scaling_is_not_what_kernels_take_unasked() -> None:
+    """One over the root of the head size is what comes out where a layer's own is forgotten."""
+    layer = Scenario(forward=Forward.DECODE).setting(0).layer
+
+    assert layer.scaling != layer.qk_head_dim**-0.5
