@@ -126,12 +126,10 @@ def quickly_collected() -> Iterator[None]:
 
 def _modules_of(subject: Subject) -> Mapping[str, ModuleType]:
     """List the modules that are the backend's own code."""
-    files = {name: vars(module).get("__file__") for name, module in sys.modules.items()}
-    return {
-        name: sys.modules[name]
-        for name, file in sorted(files.items())
-        if file is not None and subject.owns(file)
-    }
+    # Of another type are those that load what they stand for as soon as they are looked at.
+    plain = {name: own for name, own in sorted(sys.modules.items()) if type(own) is ModuleType}
+    files = {name: vars(module).get("__file__") for name, module in plain.items()}
+    return {name: plain[name] for name, file in files.items() if file and subject.owns(file)}
 
 
 def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, object]]:

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from functools import lru_cache
+
+import pytest
+import torch
+from backend_caps_torch_native import TorchPadded
+
+from backend_caps.conformance.kit import Rig, draw
+from backend_caps.conformance.kit.growth import Gauge, Growth, Held, quickly_collected
+from tests.conformance.kit.made import SCENARIO
+from tests.conformance.liars.liar import subject_of
+
+POOLS = draw(SCENARIO, 0).pools
+
+
+class Keeper(TorchPadded):
+    """Keeps what it is given."""
+
+    kept: object = None
+
+
+class Own:
+    """What a backend defines itself, without a dictionary."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self, kept: object) -> None:
+        self.kept = kept
+
+
+@lru_cache
+def numbers(count: int) -> list[int]:
+    """Remember every list."""
+    return [0] * count
+
+
+def _growth(*moments: tuple[int, int]) -> Growth:
+    first, middle, last = (
+        Held(device=device, host=Counter({"Kept.all": host})) for device, host in moments
+    )
+    return Growth(first=first, middle=middle, last=last)
+
+
+def _host(backend: object) -> Counter[str]:
+    return Gauge(subject_of(Keeper), backend, None, "cpu").read().host
+
+
+def _keeping(kept: object) -> int:
+    backend = Keeper(POOLS)
+    backend.kept = kept
+    return _host(backend)["Keeper.kept"]
+
+
+@pytest.mark.parametrize(
+    ("moments", "of_device", "of_host", "is_suspect"),
+    [
+        pytest.param([(5, 0), (5, 0), (5, 0)], 0, 0, False, id="nothing"),
+        pytest.param([(5, 0), (6, 0), (9, 0)], 4, 0, True, id="device"),
+        pytest.param([(5, 0), (6, 0), (6, 0)], 0, 0, False, id="device, for a while"),
+        pytest.param([(5, 10), (5, 2000), (5, 4000)], 0, 3990, True, id="host"),
+        pytest.param([(5, 10), (5, 20), (5, 30)], 0, 0, True, id="host, a little"),
+    ],
+)
+def test_growth_counts_what_grows_in_both_halves(
+    moments: list[tuple[int, int]], of_device: int, of_host: int, *, is_suspect: bool
+) -> None:
+    """What stops growing has a bound, and a few bytes are nothing."""
+    growth = _growth(*moments)
+
+    found = growth.of_device, growth.of_host, growth.is_suspect
+    assert found == (of_device, of_host, is_suspect)
+
+
+def test_growth_names_what_keeps_most() -> None:
+    """The name that leads to the most that is more is told; none where nothing is more."""
+    places = [_growth((0, 1), (0, 2), (0, last)).place for last in (3, 1)]
+
+    assert places == ["Kept.all", None]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param([0] * 64, id="list"),
+        pytest.param({"a": [0] * 64}, id="mapping"),
+        pytest.param("x" * 512, id="text"),
+        pytest.param(Own([0] * 64), id="an object of its own"),
+        pytest.param(lambda kept=(0,) * 64: kept, id="a function's default"),
+    ],
+)
+def test_gauge_looks_into_what_is_plain_or_its_own(kept: object) -> None:
+    """Containers, texts, functions and the backend's own objects count with all they lead to."""
+    size = _keeping(kept)
+
+    assert size >= 512
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(torch.zeros(10_000), id="tensor"),
+        pytest.param(POOLS, id="another package's object"),
+        pytest.param(torch, id="module"),
+        pytest.param(Counter, id="type"),
+    ],
+)
+def test_gauge_takes_what_is_others_as_it_stands(kept: object) -> None:
+    """A tensor or an object of another package is one thing, and modules and types are none."""
+    size = _keeping(kept)
+
+    assert size <= 128
+
+
+def test_gauge_sees_the_memory_of_a_function() -> None:
+    """What `lru_cache` keeps of a backend's own function counts under the function's name."""
+    backend = Keeper(POOLS)
+    before = _host(backend).total()
+    numbers(500)
+
+    assert 4000 <= _host(backend).total() - before < 8000
+
+
+def test_gauge_names_what_slots_hold_by_the_class() -> None:
+    """An object without a dictionary has one name for all that it keeps."""
+    held = _host(Own([0] * 64))
+
+    assert held["Own"] >= 512
+
+
+def test_gauge_counts_blocks_of_the_simulated_device() -> None:
+    """On `sim` what the device holds is its live blocks, and on a CPU it is nothing."""
+    with Rig(subject=subject_of(Keeper)).running() as simulation:
+        gauge = Gauge(subject_of(Keeper), Keeper(POOLS), simulation, "sim")
+        before = gauge.read().device
+        more = torch.zeros(4, device="sim")
+        found = gauge.read().device - before
+
+    assert (found, len(more)) == (1, 4)
+
+
+def test_old_objects_are_left_out_of_collections() -> None:
+    """Garbage is collected quickly within the block, and as before behind it."""
+    with quickly_collected():
+        within = gc.get_freeze_count()
+
+    assert within > gc.get_freeze_count()
