@@ -102,8 +102,9 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         raise click.UsageError("A claim holds on every server or on none: nothing goes after --.")
     if name is None and not lists:
         raise click.UsageError("Name the backend to check; backend-caps report shows what is here.")
-    if ctx.params["evidence"] is not None and (ctx.params["only"] or ctx.params["case"]):
-        raise click.UsageError("Evidence is of every check: leave --only and --case out.")
+    is_partial = any(ctx.params[name] for name in ("only", "case", "without"))
+    if ctx.params["evidence"] is not None and is_partial:
+        raise click.UsageError("Evidence is of every check: leave --only, --case, --without out.")
     if ctx.params["engine"] is not None:
         _check_adapted(ctx)
     gc.enable()  # the program switched it off, for commands that end before it would matter

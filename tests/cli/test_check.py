@@ -237,6 +237,9 @@ def test_device_that_is_not_here_ends_with_2(line: CommandLine) -> None:
         pytest.param(
             "check a --only b --write-evidence", "Evidence is of every check", id="evidence of one"
         ),
+        pytest.param(
+            "check a --without tree --write-evidence", "Evidence is of every", id="evidence of less"
+        ),
     ],
 )
 def test_wrong_command_line_ends_with_2(line: CommandLine, words: str, told: str) -> None:
