@@ -11,10 +11,11 @@ pytestmark = pytest.mark.no_cover  # checks and kit have tests of their own
 
 
 @pytest.mark.parametrize("own", HONEST_ODD, ids=lambda own: own.name)
-def test_odd_backend_is_failed_by_no_check(own: Odd) -> None:
-    """What looks like a lie and is none is not taken for one, and the check close to it ran."""
-    results = run_checks(own.subject, CHECKS, effort=Effort.quick())
+def test_odd_backend_passes_the_check_close_to_it(own: Odd) -> None:
+    """What looks like a lie and is none is not taken for one; `make liars` runs all checks."""
+    checks = [each for each in CHECKS if each.code == own.check]
 
-    held = {each.check.code for each in results.checks if each.status is Verdict.HELD}
+    results = run_checks(own.subject, checks, effort=Effort.quick())
+
     assert list(results.findings) == []
-    assert own.check in held
+    assert [each.status for each in results.checks] == [Verdict.HELD]
