@@ -178,6 +178,8 @@ def _asked(line: CommandLine, evidence: str) -> Asked:
         counts_lines=False,
         evidence=evidence,
         path=(line.root,),
+        engine=None,
+        without=frozenset(),
     )
 
 
