@@ -21,7 +21,10 @@ def fault_beside_float64(rig: Rig, case: Case) -> Iterator[Fault]:
     if case.seed % 2:
         scene, told = _shared(scene)
     tolerance = rig.subject.tolerance(case.scenario.dtype)
-    differs = difference(rig.plain(scene), reference_attention(scene), tolerance)
+    output = rig.plain(scene)
+    if output.dtype != scene.q.dtype:
+        yield Fault(what=f"its output is {output.dtype}, of queries of {scene.q.dtype}")
+    differs = difference(output, reference_attention(scene), tolerance)
     if differs is not None:
         lengths = scene.batch.seq_lens.tolist()
         new = list(scene.counts)

@@ -61,6 +61,21 @@ class UnscaledEighty(TorchPadded):
         return super()._attend(q, keys, values, scaling)
 
 
+class UsualScaling(TorchPadded):
+    """Claims to scale as each layer says, and divides by the root of the head size."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        del scaling
+        return super()._attend(q, keys, values, q.shape[-1] ** -0.5)
+
+
+class WideOutput(TorchPadded):
+    """Claims bfloat16, and gives float32 back."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        return super()._attend(q, keys, values, scaling).float()
+
+
 class GroupsInterleaved(TorchPadded):
     """Claims grouped queries, and takes every n-th head for a group, not n in a row."""
 
@@ -186,6 +201,18 @@ LIARS: tuple[Liar, ...] = (
         seen="modelled on heads that are padded to a power of two",
         check="numerics",
         head_sizes=OneOf({16, 80}),
+    ),
+    liar(
+        UsualScaling,
+        seen="modelled on kernels that may be called without a scale",
+        check="numerics",
+    ),
+    liar(
+        WideOutput,
+        seen="modelled on sums that are kept in float32 and not rounded",
+        check="numerics",
+        dtypes=frozenset({"float32", "bfloat16"}),
+        kv_cache_dtypes=frozenset({"float32", "bfloat16"}),
     ),
     liar(GroupsInterleaved, seen="after vllm#55581: heads divided wrongly", check="numerics"),
     liar(MixedPrefixShort, seen="sglang#37505", check="numerics"),
