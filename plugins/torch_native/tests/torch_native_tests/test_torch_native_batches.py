@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from backend_caps_torch_native import TorchNative, TorchPadded
@@ -9,13 +7,17 @@ from backend_caps_torch_native.paged import PagedAttention
 
 from backend_caps.conformance.scenes import (
     DECODE,
+    GROVE,
     PREFIXED,
     VERIFY,
     Scene,
-    reference_attention,
+    Setting,
     scene,
+    tree_scene,
 )
 
+STALE = Setting(stale_slot=2**30)
+CLEAN = Setting(poison=0.0)
 both_backends = pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
 every_batch = pytest.mark.parametrize(
     "batch",
@@ -29,20 +31,6 @@ every_batch = pytest.mark.parametrize(
 
 @both_backends
 @every_batch
-def test_requests_in_another_order_give_the_same_in_that_order(
-    kind: type[PagedAttention], batch: Scene
-) -> None:
-    """Where a request stands in its batch changes nothing but the kernel's last bit."""
-    order = [2, 0, 1]
-
-    output = batch.select(order).run(kind)
-
-    in_order = batch.take(batch.run(kind), order)
-    torch.testing.assert_close(output, in_order, atol=1e-6, rtol=1e-6)
-
-
-@both_backends
-@every_batch
 def test_empty_batches_give_empty_outputs(kind: type[PagedAttention], batch: Scene) -> None:
     """An idle rank's batch of no requests and no tokens runs, and gives no rows."""
     idle = batch.select([])
@@ -52,34 +40,13 @@ def test_empty_batches_give_empty_outputs(kind: type[PagedAttention], batch: Sce
     assert output.shape == (0, batch.layer.tp_q_head_num, batch.layer.v_head_dim)
 
 
-@both_backends
-@every_batch
-def test_half_batches_do_not_disturb_each_other(kind: type[PagedAttention], batch: Scene) -> None:
-    """Two objects whose forwards interleave, as in two-batch overlap, give the whole's output."""
-    halves = [batch.select([0, 1]), batch.select([2])]
-    backends = [kind(batch.pools), kind(batch.pools)]
+def test_empty_batches_of_trees_give_empty_outputs() -> None:
+    """So does one whose tree mask is empty."""
+    idle = tree_scene(GROVE).select([])
 
-    for half, backend in zip(halves, backends, strict=True):
-        backend.init_forward_metadata(half.batch)
-    outputs = [half.forward(backend) for half, backend in zip(halves, backends, strict=True)]
+    output = idle.run(TorchPadded)
 
-    torch.testing.assert_close(
-        torch.cat(outputs).double(), reference_attention(batch), atol=1e-5, rtol=1e-5
-    )
-
-
-@both_backends
-def test_one_preparation_serves_every_layer(kind: type[PagedAttention]) -> None:
-    """Metadata outlives a layer's forward, and a cache that is filled need not be saved again."""
-    batch = scene(PREFIXED)
-    backend = kind(batch.pools)
-    backend.init_forward_metadata(batch.batch)
-
-    first = batch.forward(backend)
-    unsaved = replace(batch, k=batch.k + 1, v=batch.v + 1)
-    second = unsaved.forward(backend, save_kv_cache=False)
-
-    assert torch.equal(first, second)
+    assert output.shape == (0, idle.layer.tp_q_head_num, idle.layer.v_head_dim)
 
 
 @both_backends
@@ -94,14 +61,33 @@ def test_forward_takes_heads_apart(kind: type[PagedAttention]) -> None:
     assert torch.equal(output, batch.run(kind).flatten(1))
 
 
+@pytest.mark.parametrize("batch", [scene(PREFIXED), tree_scene(GROVE)], ids=["prefill", "trees"])
 def test_torch_padded_result_does_not_depend_on_its_memory_bound(
-    monkeypatch: pytest.MonkeyPatch,
+    batch: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gathering one row after the other gives what gathering all together gives."""
-    batch = scene(PREFIXED)
     together = batch.run(TorchPadded)
 
     monkeypatch.setattr("backend_caps_torch_native.padded._TOKENS_AT_ONCE", 1)
     alone = batch.run(TorchPadded)
 
     torch.testing.assert_close(alone, together, atol=1e-6, rtol=1e-6)
+
+
+@both_backends
+def test_page_table_entries_behind_a_context_may_be_no_slots(kind: type[PagedAttention]) -> None:
+    """Nothing is looked up there, whether or not it would be masked."""
+    clean = scene(PREFIXED, setting=CLEAN).run(kind)
+
+    output = scene(PREFIXED, setting=STALE).run(kind)
+
+    assert torch.equal(output, clean)
+
+
+def test_page_table_entries_behind_a_context_of_a_tree_may_be_no_slots() -> None:
+    """Nor is it where a tree mask says what is seen."""
+    clean = tree_scene(GROVE, setting=CLEAN).run(TorchPadded)
+
+    output = tree_scene(GROVE, setting=STALE).run(TorchPadded)
+
+    assert torch.equal(output, clean)

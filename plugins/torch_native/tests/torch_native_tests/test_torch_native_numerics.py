@@ -1,3 +1,5 @@
+"""Sizes and masks that the kit does not draw; it holds the others."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,83 +8,54 @@ from backend_caps_torch_native import TorchNative, TorchPadded
 from backend_caps_torch_native.paged import PagedAttention
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_native_caps import TORCH_PADDED
 
 from backend_caps.conformance.scenes import (
     DECODE,
-    PREFILL,
+    GROVE,
     PREFIXED,
-    VERIFY,
-    Requests,
+    Scene,
     Setting,
+    beams,
+    dice_of,
     layer_of,
+    masked_scene,
     reference_attention,
     scene,
+    tree_scene,
+    with_mask,
 )
-from backend_caps.runtime.layer import AttentionLayer
 
-pytestmark = pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
-
-HEADS = [
-    pytest.param(layer_of(num_query_heads=2, num_kv_heads=2), id="MHA"),
-    pytest.param(layer_of(num_query_heads=6, num_kv_heads=2), id="GQA"),
-    pytest.param(layer_of(num_query_heads=4, num_kv_heads=1), id="MQA"),
-    pytest.param(layer_of(head_size=8, value_size=12), id="wider values"),
-]
-BATCHES = [
-    pytest.param(PREFILL, False, id="prefill"),
-    pytest.param(PREFIXED, False, id="prefill over a prefix"),
-    pytest.param(DECODE, True, id="decode"),
-    pytest.param(VERIFY, True, id="verify"),
-    pytest.param((*DECODE, *PREFIXED), False, id="mixed"),
-]
+both_backends = pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
+_WIDER = Setting(layer=layer_of(head_size=8, value_size=12))
+_WIDEST = TORCH_PADDED.capabilities.max_speculative_topk
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize(("requests", "uniform"), BATCHES)
-def test_attention_equals_its_definition(
-    kind: type[PagedAttention],
-    requests: Requests,
-    heads: AttentionLayer,
-    page_size: int,
-    *,
-    uniform: bool,
-) -> None:
-    """Every batch, head layout and page layout gives the attention that float64 loops give."""
-    batch = scene(requests, uniform=uniform, setting=Setting(layer=heads, page_size=page_size))
-
+@both_backends
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(scene(PREFIXED, setting=_WIDER), id="prefill"),
+        pytest.param(scene(DECODE, uniform=True, setting=_WIDER), id="decode"),
+    ],
+)
+def test_values_may_be_wider_than_keys(kind: type[PagedAttention], batch: Scene) -> None:
+    """Values of another size than keys give the attention that float64 loops give."""
     output = batch.run(kind)
 
     torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"),
-    [
-        pytest.param(torch.bfloat16, 2e-2, id="bfloat16"),
-        pytest.param(torch.float16, 2e-3, id="float16"),
-    ],
-)
-@pytest.mark.parametrize(("requests", "uniform"), BATCHES)
-def test_attention_in_half_precision_is_near_its_definition(
-    kind: type[PagedAttention],
-    requests: Requests,
-    dtype: torch.dtype,
-    tolerance: float,
-    *,
-    uniform: bool,
-) -> None:
-    """In 16 bits the output keeps its dtype, and is as near as that dtype allows."""
-    batch = scene(requests, uniform=uniform, setting=Setting(dtype=dtype))
+def test_values_of_trees_may_be_wider_than_keys() -> None:
+    """So do those that a tree mask picks."""
+    batch = tree_scene(GROVE, setting=_WIDER)
 
-    output = batch.run(kind)
+    output = batch.run(TorchPadded)
 
-    assert output.dtype == dtype
-    torch.testing.assert_close(
-        output.double(), reference_attention(batch), atol=tolerance, rtol=tolerance
-    )
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
+@both_backends
 def test_attention_reads_a_cache_of_another_dtype(kind: type[PagedAttention]) -> None:
     """A 16-bit cache serves a float32 model, within the cache's precision."""
     batch = scene(PREFIXED, setting=Setting(cache_dtype=torch.bfloat16))
@@ -93,37 +66,50 @@ def test_attention_reads_a_cache_of_another_dtype(kind: type[PagedAttention]) ->
     torch.testing.assert_close(output.double(), reference_attention(batch), atol=2e-2, rtol=2e-2)
 
 
-@settings(deadline=None, max_examples=60, database=None)
-@given(
-    requests=st.lists(st.tuples(st.integers(0, 16), st.integers(1, 6)), min_size=1, max_size=6),
-    heads=st.sampled_from([layer_of(), layer_of(num_query_heads=3, num_kv_heads=3)]),
-    page_size=st.sampled_from([1, 4, 16]),
-    seed=st.integers(0, 2**16),
-)
-def test_attention_equals_its_definition_for_any_requests(
-    kind: type[PagedAttention], requests: Requests, heads: AttentionLayer, page_size: int, seed: int
-) -> None:
-    """Whatever the prefixes, the new tokens and their places, the definition holds."""
-    batch = scene(requests, setting=Setting(layer=heads, page_size=page_size, seed=seed))
-
-    output = batch.run(kind)
-
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
-
-
 @settings(deadline=None, max_examples=40, database=None)
 @given(
-    prefixes=st.lists(st.integers(0, 16), min_size=1, max_size=6),
+    prefixes=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     count=st.integers(1, 6),
     seed=st.integers(0, 2**16),
 )
-def test_attention_of_uniform_batches_needs_no_extend_lengths(
-    kind: type[PagedAttention], prefixes: list[int], count: int, seed: int
-) -> None:
-    """A batch that says nothing of its new tokens has the same number for every request."""
-    requests = [(prefix, count) for prefix in prefixes]
-    batch = scene(requests, uniform=True, setting=Setting(seed=seed))
+def test_torch_padded_follows_any_mask(prefixes: list[int], count: int, seed: int) -> None:
+    """Nothing is taken for granted: a mask may hide the context's first token, or show the last."""
+    plain = scene([(n, count) for n in prefixes], uniform=True, setting=Setting(seed=seed))
+    generator = torch.Generator().manual_seed(seed)
+    visible = [torch.rand(rows.shape, generator=generator) < 0.5 for rows in plain.visible]
+    for rows in visible:
+        rows[:, -count:] |= torch.eye(count, dtype=torch.bool)
+    batch = with_mask(plain, visible)
 
-    output = batch.run(kind)
+    output = batch.run(TorchPadded)
 
     torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_torch_padded_verifies_trees_of_its_declared_width() -> None:
+    """A root may have as many children as are declared, each with children of its own or not."""
+    assert isinstance(_WIDEST, int)
+    dice = dice_of(0)
+    tree = (0, *[0] * _WIDEST, *(dice.randint(1, _WIDEST) for _ in range(_WIDEST)))
+    batch = tree_scene([(3, tree), (40, tree)], setting=_roomy())
+
+    output = batch.run(TorchPadded)
+
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_torch_padded_drafts_trees_of_its_declared_width(num_steps: int) -> None:
+    """A draft step brings as many tokens a request as are declared, and each has a branch."""
+    assert isinstance(_WIDEST, int)
+    wide = beams(_WIDEST, num_steps, dice_of(num_steps))
+    batch = masked_scene([(3, wide), (40, wide)], setting=_roomy())
+
+    output = batch.run(TorchPadded)
+
+    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+def _roomy() -> Setting:
+    """Make room for two contexts of the widest trees."""
+    return Setting(max_context_len=192, num_slots=512)

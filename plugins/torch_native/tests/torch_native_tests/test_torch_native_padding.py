@@ -1,3 +1,5 @@
+"""What padding gets, which nobody reads; what it does to others is the kit's to look at."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,68 +8,45 @@ from backend_caps_torch_native import TorchNative, TorchPadded
 from backend_caps_torch_native.paged import PagedAttention
 
 from backend_caps.conformance.scenes import (
+    COMB,
     DECODE,
+    FORK,
+    GROVE,
     PREFIXED,
     VERIFY,
-    Requests,
     Scene,
     Setting,
+    masked_scene,
     padded,
     scene,
+    tree_scene,
+    visible_nodes,
 )
 
-both_backends = pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
-every_batch = pytest.mark.parametrize(
-    ("requests", "uniform"),
+STALE = Setting(stale_slot=2**30)
+NUM_TOKENS = len(FORK)
+
+
+@pytest.mark.parametrize(
+    "real",
     [
-        pytest.param(PREFIXED, False, id="prefill"),
-        pytest.param(DECODE, True, id="decode"),
-        pytest.param(VERIFY, True, id="verify"),
+        pytest.param(scene(PREFIXED, setting=STALE), id="prefill"),
+        pytest.param(scene(DECODE, uniform=True, setting=STALE), id="decode"),
+        pytest.param(scene(VERIFY, uniform=True, setting=STALE), id="verify"),
+        pytest.param(tree_scene(GROVE, setting=STALE), id="trees"),
+        pytest.param(tree_scene(GROVE, num_spare=1000, setting=STALE), id="trees in a long mask"),
     ],
 )
-
-
-@both_backends
-@every_batch
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf, 1e30])
-@pytest.mark.parametrize("stale_slot", [0, Setting().num_slots - 1, 2**30, -(2**30)])
-def test_output_is_independent_of_what_nobody_owns(
-    kind: type[PagedAttention], requests: Requests, poison: float, stale_slot: int, *, uniform: bool
-) -> None:
-    """Unowned cache slots and stale page-table entries, out of range even, change no bit."""
-    clean = scene(requests, uniform=uniform, setting=Setting(poison=0.0))
-    poisoned = Setting(poison=poison, stale_slot=stale_slot)
-
-    output = scene(requests, uniform=uniform, setting=poisoned).run(kind)
-
-    assert torch.equal(output, clean.run(kind))
-
-
-@both_backends
-@every_batch
-def test_padding_leaves_the_real_requests_as_they_are(
-    kind: type[PagedAttention], requests: Requests, *, uniform: bool
-) -> None:
-    """Rows of pool row 0 whose tokens are poison change nothing for the others."""
-    real = scene(requests, uniform=uniform)
-
-    output = _with_padding(real).run(kind)
-
-    alone = real.run(kind)
-    torch.testing.assert_close(output[: len(real.q)], alone, atol=1e-6, rtol=1e-6)
-
-
-@every_batch
-def test_torch_padded_gives_zeros_for_padding(requests: Requests, *, uniform: bool) -> None:
+def test_torch_padded_gives_zeros_for_padding(real: Scene) -> None:
     """A padded token's output is zero, though nothing of it is a number or a slot."""
-    real = scene(requests, uniform=uniform, setting=Setting(stale_slot=2**30))
+    batch = padded(real, rows=len(real.counts), tokens=len(real.q))
 
-    output = _with_padding(real).run(TorchPadded)
+    output = batch.run(TorchPadded)
 
     assert torch.equal(output[len(real.q) :], torch.zeros_like(real.q))
 
 
-@both_backends
+@pytest.mark.parametrize("kind", [TorchNative, TorchPadded])
 def test_tokens_after_the_last_request_see_nothing(kind: type[PagedAttention]) -> None:
     """Tokens beyond the sum of the extend lengths, which no request owns, get zeros."""
     real = scene(PREFIXED)
@@ -90,6 +69,50 @@ def test_torch_native_gives_numbers_for_padding(length: int) -> None:
     assert output.isfinite().all()
 
 
-def _with_padding(real: Scene) -> Scene:
-    """Add as many tokens as there are, in as many rows."""
-    return padded(real, rows=len(real.counts), tokens=len(real.q))
+def test_padding_of_trees_alone_needs_no_entries() -> None:
+    """Padded requests of length 0, whose mask is empty, get zeros."""
+    idle = tree_scene(GROVE).select([])
+    batch = padded(idle, rows=2, tokens=2 * NUM_TOKENS)
+    batch.batch.seq_lens.zero_()
+
+    output = batch.run(TorchPadded)
+
+    assert torch.equal(output, torch.zeros_like(output))
+
+
+def test_padding_between_trees_keeps_its_entries() -> None:
+    """A request that is padding by its row has rows in the mask: those behind it keep theirs."""
+    batch = tree_scene(GROVE)
+    others = [*range(NUM_TOKENS), *range(2 * NUM_TOKENS, len(batch.q))]
+    whole = batch.run(TorchPadded)
+    batch.batch.req_pool_indices[1] = 0
+
+    output = batch.run(TorchPadded)
+
+    assert torch.equal(output[others], whole[others])
+    assert not output[NUM_TOKENS : 2 * NUM_TOKENS].any()
+
+
+@pytest.mark.parametrize("column", [0, 2])
+def test_what_no_token_of_a_tree_sees_is_not_read(column: int) -> None:
+    """A place that is hidden from all may hold no number, though it is of the context."""
+    batch = _with_hidden(column)
+    clean = batch.run(TorchPadded)
+    slots = batch.pools.req_to_token[batch.batch.req_pool_indices, column].long()
+    for buffer in (batch.pools.keys, batch.pools.values):
+        buffer[slots] = torch.nan
+
+    output = batch.run(TorchPadded)
+
+    assert torch.equal(output, clean)
+
+
+def _with_hidden(column: int) -> Scene:
+    """Make trees over four more positions, one of which no token sees."""
+    requests = []
+    for tree in (FORK, COMB):
+        nodes = visible_nodes(tree)
+        before = torch.ones(NUM_TOKENS, 4, dtype=torch.bool)
+        before[:, column] = False
+        requests.append((0, torch.cat([before, nodes], dim=1)))
+    return masked_scene(requests)
