@@ -23,6 +23,9 @@ from tests.conformance.liars.streams import LIARS
 
 OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
 ONE = Effort(seeds=[1])
+every_check = pytest.mark.parametrize(
+    "check", [prepare.CHECK, races.CHECK], ids=lambda own: own.code
+)
 FOUR = "4 forwards (chunk, decode, draft-extend, tree)"
 
 
@@ -34,7 +37,7 @@ def _words(result: CheckResult) -> list[str]:
     return [finding.fault.what for finding in result.findings]
 
 
-@pytest.mark.parametrize("check", [prepare.CHECK, races.CHECK], ids=lambda own: own.code)
+@every_check
 def test_honest_backend_holds(check: Check) -> None:
     """A backend without a stream of its own, which waits for nothing, is at no fault."""
     result = _result(HONEST, check)
@@ -42,7 +45,7 @@ def test_honest_backend_holds(check: Check) -> None:
     assert (result.status, result.findings) == (Verdict.HELD, [])
 
 
-@pytest.mark.parametrize("check", [prepare.CHECK, races.CHECK], ids=lambda own: own.code)
+@every_check
 def test_cases_are_found_by_name(check: Check) -> None:
     """What a seed tries follows from the seed alone."""
     cases = cases_on("sim", check, HONEST, Effort(seeds=range(3)))
@@ -93,11 +96,12 @@ def test_prepare_that_never_waits_is_a_candidate(claimed: object, words: str) ->
     ]
 
 
-def test_backend_that_raises_is_not_checked_for_waits() -> None:
+@every_check
+def test_backend_that_raises_is_not_checked(check: Check) -> None:
     """What a backend lacks is another check's to say."""
     broken = HONEST.declaration.model_copy(update={"implementation": "nowhere:Nothing"})
 
-    result = _result(Subject(name="own", declaration=broken), prepare.CHECK)
+    result = _result(Subject(name="own", declaration=broken), check)
 
     assert result.status is Verdict.NOT_CHECKED
 

@@ -79,10 +79,11 @@ def _seen(rig: Rig, case: Case) -> Sequence[_Seen]:
     try:
         with rig.running() as simulation:
             player = Player(rig, story)
-            batches = [turn.scene.batch for turn in story.turns]
-            player.backend.init_cuda_graph_state(
-                max(own.batch_size for own in batches), max(own.num_tokens for own in batches)
-            )
+            if replayed_forwards(rig.subject):
+                batches = [turn.scene.batch for turn in story.turns]
+                player.backend.init_cuda_graph_state(
+                    max(own.batch_size for own in batches), max(own.num_tokens for own in batches)
+                )
             return [
                 own
                 for place, turn in enumerate(story.turns)
