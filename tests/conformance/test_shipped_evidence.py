@@ -15,11 +15,12 @@ from backend_caps.discovery.registry import Registry, discover
 _RENEW = "make evidence"
 _SHIPPED = ("flex_attention", "torch_native", "torch_padded", "triton")
 _LITTLE = Effort(seeds=range(1), num_steps=100)
+_SLOW = (pytest.mark.soak, pytest.mark.timeout(1800))
 _RERUN = (
     "torch_native",
     "torch_padded",
-    pytest.param("flex_attention", marks=pytest.mark.soak),
-    pytest.param("triton", marks=pytest.mark.soak),
+    pytest.param("flex_attention", marks=_SLOW),
+    pytest.param("triton", marks=_SLOW),
 )
 
 
