@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from backend_caps.report.check_documents import (
     NOT_ASKED,
@@ -102,9 +102,9 @@ def _findings(checked: CheckDocument) -> Iterator[Section]:
         if own.findings:
             broken = _wrong(own)
             yield Heading(f"{own.code}: {broken}")
-            for finding in own.findings:
-                yield Lines((*_finding(finding),))
-                yield Lines((finding.replay,), "commands")
+            for alike in _alike(own.findings):
+                yield Lines((*_finding(alike),))
+                yield Lines((f"  {alike[0].replay}",), "commands")
 
 
 def _wrong(own: CheckedDocument) -> str:
@@ -113,12 +113,22 @@ def _wrong(own: CheckedDocument) -> str:
     return f"{', '.join(own.claims)} {'does' if len(own.claims) == 1 else 'do'} not hold"
 
 
-def _finding(finding: FindingDocument) -> Iterator[str]:
+def _alike(findings: list[FindingDocument]) -> Iterable[list[FindingDocument]]:
+    """Put those together that say the same of the same line."""
+    found: dict[tuple[str, str | None, int | None], list[FindingDocument]] = {}
+    for each in findings:
+        found.setdefault((each.what, each.file, each.line), []).append(each)
+    return found.values()
+
+
+def _finding(alike: list[FindingDocument]) -> Iterator[str]:
+    finding = alike[0]
     yield finding.what
     if finding.file is not None:
         yield f"  at {finding.file}:{finding.line}"
     scenario = "no batch" if finding.scenario is None else finding.scenario
-    yield f"  case {scenario}, schedule {finding.schedule}, seed {finding.seed}"
+    more = f"; in {_counted(len(alike) - 1, 'more case')} too" if len(alike) > 1 else ""
+    yield f"  case {scenario}, schedule {finding.schedule}, seed {finding.seed}{more}"
 
 
 def _hints(checked: CheckDocument) -> Iterator[Section]:

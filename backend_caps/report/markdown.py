@@ -17,7 +17,7 @@ def _block(section: Section) -> str:
         case Heading(text):
             return f"## {_text(text)}"
         case Lines(lines, "commands"):
-            return "\n".join(("```sh", *map(visible, lines), "```"))
+            return "\n".join(("```sh", *(visible(line.strip()) for line in lines), "```"))
         case Lines(lines):
             return "\n".join(f"- {_text(line)}" for line in lines)
     ruler = ("---",) * len(section.columns)

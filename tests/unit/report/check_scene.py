@@ -29,6 +29,8 @@ FOUND = FindingDocument(
     line=40,
     replay=f"backend-caps check my_flash --case 'mirror-absent/{_PLACE}@lazy#3'",
 )
+AGAIN = FOUND.model_copy(update={"case": f"mirror-absent/{_PLACE}@lazy#5", "seed": 5})
+OTHER = FOUND.model_copy(update={"case": f"mirror-absent/{_PLACE}@lazy#7", "line": 44})
 LEAK = FOUND.model_copy(
     update={
         "check": "memory",
@@ -91,7 +93,7 @@ def _claims() -> list[ClaimDocument]:
 
 def _failing() -> list[CheckedDocument]:
     return [
-        _check("mirror-absent", ["host_seq_lens"], 9, found=[FOUND]),
+        _check("mirror-absent", ["host_seq_lens"], 9, found=[FOUND, AGAIN, OTHER]),
         _check("memory", [], 1, found=[LEAK]),
         _check("numerics", ["dtypes", "page_sizes"], 3, num_blocked=1),
         _check("replay", ["graph_replay"], 0, reason="it claims no graph", hints=[HINT]),
