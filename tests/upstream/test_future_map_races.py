@@ -21,7 +21,7 @@ from tests.upstream.sglang_wheel import gather_by_index, load_overlap_utils
 
 pytestmark = pytest.mark.upstream
 
-BATCH, POOL, STEPS = 32, 256, 10
+BATCH, POOL, STEPS = 32, 256, 5
 # The default stream, the loop's three, and the one that lengths come by.
 NUM_STREAMS = 5
 _EAGLE = SimpleNamespace(

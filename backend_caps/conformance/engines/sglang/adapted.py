@@ -6,6 +6,7 @@ Shapes: T tokens in a batch, Hq query heads, Hk key and value heads, D and Dv th
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 
 from torch import Tensor
@@ -53,10 +54,11 @@ class Adapted:
             self._backend = self._implementation(self._runner)
         self._captured: dict[tuple[str, int], object] = {}
         self._batch: SimpleNamespace | None = None
+        self._mode: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Prepare an eager forward."""
-        self._batch = self._told(batch)
+        self._batch, self._mode = self._told(batch), nullcontext
         self._backend.init_forward_metadata(self._batch)
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
@@ -68,6 +70,7 @@ class Adapted:
     def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
         """Prepare a capture, or a replay of a graph that was captured."""
         self._batch = self._told(batch, fill=self._backend.get_cuda_graph_seq_len_fill_value())
+        self._mode = self._sglang.capturing.model_capture_mode
         key = mode_name_of(batch), batch.batch_size
         is_replay = key in self._captured
         self._backend.init_forward_metadata_out_graph(self._batch, in_capture=not is_replay)
@@ -97,14 +100,15 @@ class Adapted:
         v        [T, Hk * Dv], device
         returns  [T, Hq * Dv], device
         """
-        output: Tensor = self._backend.forward(
-            q,
-            k.view(-1, layer.tp_k_head_num, layer.qk_head_dim),
-            v.view(-1, layer.tp_k_head_num, layer.v_head_dim),
-            attention_of(self._sglang, layer, self._window),
-            self._prepared(batch),
-            save_kv_cache=save_kv_cache,
-        )
+        with self._mode():
+            output: Tensor = self._backend.forward(
+                q,
+                k.view(-1, layer.tp_k_head_num, layer.qk_head_dim),
+                v.view(-1, layer.tp_k_head_num, layer.v_head_dim),
+                attention_of(self._sglang, layer, self._window),
+                self._prepared(batch),
+                save_kv_cache=save_kv_cache,
+            )
         return output
 
     def _prepared(self, batch: ForwardBatch) -> SimpleNamespace:

@@ -1,0 +1,100 @@
+"""SGLang's own backends under the kit, in the environment that has SGLang in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import zipfile
+
+import pytest
+
+from tests.upstream.sglang_findings import PYTHON, ROOT, VERSION, found_in, read_kept
+from tests.upstream.sglang_wheel import find_wheel
+
+pytestmark = pytest.mark.upstream
+
+PAGE = ROOT / "docs" / "reference" / "sglang-findings.md"
+LINES = {
+    "sglang/kernels/ops/attention/extend_attention.py:769": "SLIDING_WINDOW_SIZE",
+    "sglang/srt/arg_groups/speculative_hook.py:1287": '("cuda", "cpu", "xpu")',
+    "sglang/srt/layers/attention/base_attn_backend.py:163": "needs_cpu_seq_lens",
+    "sglang/srt/layers/attention/torch_native_backend.py:48": "- sliding_window_size",
+    "sglang/srt/layers/attention/torch_native_backend.py:101": "extend_prefix_lens.shape",
+    "sglang/srt/layers/attention/triton_backend.py:2869": "torch.minimum",
+    "sglang/srt/model_executor/forward_batch_info.py:1226": "is_target_verify()",
+    "sglang/srt/models/gemma2.py:53": "sliding_window - 1",
+    "sglang/srt/speculative/draft_utils.py:118": "EAGLE is not supported",
+}
+"""Lines of SGLang that the page rests on, and what makes each the one that is meant."""
+
+
+def checked(*words: str) -> dict[str, object]:
+    """Run `backend-caps check --engine sglang` beside SGLang, and return its document.
+
+    Raises:
+        FileNotFoundError: there is no such environment; the message has the command.
+    """
+    if not PYTHON.exists():
+        raise FileNotFoundError(f"no environment at {PYTHON}. Build it: make upstream")
+    command = [str(PYTHON), "-m", "backend_caps", "check", "--engine", "sglang", *words]
+    done = subprocess.run(
+        [*command, "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode < 2, done.stderr
+    document: dict[str, object] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.sglang
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("backend", "case"),
+    [
+        pytest.param(
+            "TorchNativeAttnBackend",
+            "numerics/verify,float32,page-1,head-16x4:2@eager#0",
+            id="verify-of-torch-native",
+        ),
+        pytest.param(
+            "TritonAttnBackend",
+            "sliding-window/decode,float32,page-16,head-16x4:2@eager#0",
+            id="window-of-triton",
+        ),
+    ],
+)
+def test_finding_is_found_again_by_its_command(backend: str, case: str) -> None:
+    """The command that a finding tells runs it again, alone."""
+    document = checked(backend, "--case", case)
+
+    assert document["status"] == "failed"
+
+
+@pytest.mark.parametrize("place", LINES)
+def test_line_of_sglang_is_the_one_that_is_meant(place: str) -> None:
+    """A line that the page names is in the wheel what the page takes it for."""
+    file, _, number = place.partition(":")
+    with zipfile.ZipFile(find_wheel(VERSION)) as wheel:
+        line = wheel.read(file).decode().splitlines()[int(number) - 1]
+
+    assert LINES[place] in line
+
+
+def test_page_rests_on_those_lines_alone() -> None:
+    """Each line of SGLang that the page names is one of those."""
+    named = re.findall(r"`(sglang/[\w/]+\.py:\d+)`", PAGE.read_text("utf-8"))
+
+    assert sorted({*named}) == sorted(LINES)
+
+
+def test_page_has_a_command_for_each_finding() -> None:
+    """What is kept names the case of each finding, and no path of a machine."""
+    found = list(found_in(read_kept()))
+
+    assert any(own.replay for own in found)
+    assert all(own.place.startswith("sglang/") for own in found if own.place)
