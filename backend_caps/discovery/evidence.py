@@ -130,8 +130,12 @@ def require_evidence(
 ) -> Registry:
     """Take out of every declaration what is claimed and not verified.
 
-    Whatever is resolved from the returned registry counts it as undeclared, and says why. The
-    arguments are those of `read_standings`.
+    Whatever is resolved from the returned registry counts it as undeclared, and says why.
+
+    Args:
+        registry: what was found.
+        path: the folders that it was searched in, as `discover` took them.
+        device: the type of the server's device, where that is known.
     """
     standings = read_standings(registry.entries, path=path, device=device)
     entries = (believed(entry, standings.get(entry.name, Standing())) for entry in registry.entries)
