@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, always, cases_of
-from backend_caps.conformance.kit.growth import Gauge, Growth, quickly_collected
+from backend_caps.conformance.kit.growth import Gauge, Growth, Held, quickly_collected
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import Forward, scenarios_of
 from backend_caps.conformance.kit.steady import SteadyRun
@@ -16,7 +16,10 @@ from backend_caps.conformance.kit.subject import Subject
 _FORWARDS = (Forward.DECODE, Forward.DRAFT_EXTEND)
 """The first that is taken names the case; its steps decode and verify."""
 _ENOUGH = 1000
-"""Steps after which what still grows has no bound that a server would notice in time."""
+"""Steps by whose half all is full that has a bound."""
+_FEW, _MANY = 2, 8
+"""Parts of the second half, each of which has to leave more: few raise a suspicion, many show it,
+as what is kept of changing batches is now more and now less."""
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
@@ -32,34 +35,43 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
     with quickly_collected(), rig.running(case.schedule) as simulation:
         steady = SteadyRun(rig, case.scenario, case.seed)
         gauge = Gauge(rig.subject, steady.backend, simulation, rig.device)
-        steady.run(case.num_steps // 2)
-        growth = _measured(steady, gauge, case.num_steps // 4)
-        # What is kept for the latest few hundred batches grows too, until it is full.
-        if growth.is_suspect and steady.num_steps < _ENOUGH:
-            growth = _measured(steady, gauge, (_ENOUGH - steady.num_steps) // 2)
-        yield from _faults(growth, steady.num_steps, rig.device)
+        num_steps = case.num_steps
+        if num_steps < _ENOUGH and _grows(_measured(steady, gauge, num_steps, _FEW)):
+            # What is kept for the latest batches grows at first, too.
+            num_steps = _ENOUGH
+        if num_steps < _ENOUGH:
+            return
+        growth = _measured(steady, gauge, num_steps, _MANY)
+    yield from _faults(growth, num_steps, rig.device)
 
 
-def _measured(steady: SteadyRun, gauge: Gauge, num_steps: int) -> Growth:
+def _grows(growth: Growth) -> bool:
+    return bool(growth.of_device or growth.of_host)
+
+
+def _measured(steady: SteadyRun, gauge: Gauge, num_steps: int, num_parts: int) -> Growth:
+    """Run so many steps in all, and measure several times in the second half."""
+    steady.run(max(0, num_steps // 2 - steady.num_steps))
+    moments = [_moment(steady, gauge)]
+    for _ in range(num_parts):
+        steady.run(num_steps // 2 // num_parts)
+        moments.append(_moment(steady, gauge))
+    return Growth(moments)
+
+
+def _moment(steady: SteadyRun, gauge: Gauge) -> Held:
     steady.settle()
-    first = gauge.read()
-    steady.run(num_steps)
-    steady.settle()
-    middle = gauge.read()
-    steady.run(num_steps)
-    steady.settle()
-    return Growth(first=first, middle=middle, last=gauge.read())
+    return gauge.read()
 
 
 def _faults(growth: Growth, num_steps: int, device: str) -> Iterator[Fault]:
-    first, last = growth.first, growth.last
+    first, last = growth.moments[0], growth.moments[-1]
     most = "" if growth.place is None else f", most of it kept by {growth.place}"
     expected = f"by the end of {num_steps} steps{most}; what the first half of them left was enough"
     if growth.of_device:
         unit = "bytes" if device == "cuda" else "blocks"
-        yield Fault(
-            what=f"device memory grew from {first.device} to {last.device} {unit} {expected}"
-        )
+        what = f"device memory grew from {first.device} to {last.device} {unit} {expected}"
+        yield Fault(what=what)
     elif growth.of_host:
         held = first.host.total(), last.host.total()
         yield Fault(what=f"host memory grew from {held[0]} to {held[1]} bytes {expected}")

@@ -68,7 +68,7 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         def served(own: ServerTrace) -> Served:
             return serve(rig.subject, own, models, rig.device)
 
-        right = _baseline(rig, lambda: served(trace.undrafted))
+        right = replace(_baseline(rig, lambda: served(trace.undrafted)), accepted={})
         if settings is not None and settings.has_draft_model:
             drafted = _baseline(rig, lambda: served(trace.plainly))
             right = replace(right, accepted=drafted.accepted)

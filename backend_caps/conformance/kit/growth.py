@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from types import CellType, FunctionType, MethodType, ModuleType
 
 import torch
@@ -16,13 +17,11 @@ import torch
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import Simulation
 
-_LEAST_BYTES = 1024
-"""Of the host: below it are a list's spare places, and a number that became longer."""
-_PLAIN_BYTES = 64
-"""What an object counts that is not looked into."""
+_OBJECT_BYTES, _ENTRY_BYTES = 64, 16
+"""What an object counts, and each entry of a container: Python's own sizes grow by leaps."""
 _CONTAINERS = (list, tuple, set, frozenset, dict, deque, defaultdict, OrderedDict)
 _CALLABLES = (MethodType, CellType, partial)
-_SIZED = (*_CONTAINERS, str, bytes, bytearray, int)
+_TEXTS = (str, bytes, bytearray)
 _CACHED = type(lru_cache(int))
 
 
@@ -36,43 +35,32 @@ class Held:
     """Bytes, by the attribute of the object, a class or a module that leads to them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Growth:
-    """What was held at three moments, each as many steps behind the one before."""
+    """What was held at some moments, each as many steps behind the one before."""
 
-    first: Held
-    middle: Held
-    last: Held
+    moments: Sequence[Held]
 
     @property
     def of_device(self) -> int:
-        """What the device holds more, where it grew in both halves; else 0."""
-        return _steady(*(own.device for own in self._all))
+        """What the device holds more, where it grew from each moment to the next; else 0."""
+        return _steady([own.device for own in self.moments])
 
     @property
     def of_host(self) -> int:
-        """Bytes that the host holds more, where it grew in both halves, and by some; else 0."""
-        grown = _steady(*(own.host.total() for own in self._all))
-        return grown if grown >= _LEAST_BYTES else 0
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether anything grew in both halves, be it a little."""
-        return bool(self.of_device or _steady(*(own.host.total() for own in self._all)))
+        """Bytes that the host holds more, where it grew from each moment to the next; else 0."""
+        return _steady([own.host.total() for own in self.moments])
 
     @property
     def place(self) -> str | None:
         """What leads to the most that is more; None where nothing does."""
-        more = self.last.host - self.first.host
+        more = self.moments[-1].host - self.moments[0].host
         return max(more, key=lambda name: (more[name], name)) if more else None
 
-    @property
-    def _all(self) -> tuple[Held, Held, Held]:
-        return self.first, self.middle, self.last
 
-
-def _steady(first: int, middle: int, last: int) -> int:
-    return last - first if first < middle < last else 0
+def _steady(sizes: Sequence[int]) -> int:
+    grew = all(later > earlier for earlier, later in pairwise(sizes))
+    return sizes[-1] - sizes[0] if grew else 0
 
 
 class Gauge:
@@ -149,6 +137,13 @@ def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tu
                 yield from ((f"{name}.{each}", kept) for each, kept in sorted(vars(value).items()))
 
 
+def _size_of(value: object) -> int:
+    """Say what an object counts itself."""
+    if isinstance(value, _TEXTS):
+        return _OBJECT_BYTES + len(value)
+    return _OBJECT_BYTES + (_ENTRY_BYTES * len(value) if isinstance(value, _CONTAINERS) else 0)
+
+
 class _Walk:
     """Sum up sizes of what names lead to; what was met before counts no more.
 
@@ -168,7 +163,7 @@ class _Walk:
             if id(value) in self._met or isinstance(value, (type, ModuleType)):
                 continue
             self._met.add(id(value))
-            size += sys.getsizeof(value) if type(value) in _SIZED else _PLAIN_BYTES
+            size += _size_of(value)
             left.extend(self._within(value))
         return size
 
