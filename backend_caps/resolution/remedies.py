@@ -101,6 +101,7 @@ def redeclare(
     """
     lacking: dict[str, dict[str, object]] = {}
     unverified = {use.backend: use.unverified for use in uses}
+    of_engine = {use.backend for use in uses if use.readings}
     for use in uses:
         assert use.declaration is not None, f"{use.backend} has nothing to declare over"
         own = {**situation, "role": use.role, "phase": use.phase}
@@ -109,7 +110,8 @@ def redeclare(
     for name, values in sorted(lacking.items()):
         claimed = _claimed(values, unverified[name])
         if claimed is not None:
-            yield _verify(name, claimed)
+            if name not in of_engine:  # whose classes have no evidence of their own
+                yield _verify(name, claimed)
             continue
         says = " and ".join(f"{key}={text_of(value)}" for key, value in values.items())
         yield Remedy(

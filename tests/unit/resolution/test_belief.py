@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
 from backend_caps.capability.declaration import Part, When
 from backend_caps.capability.evidence import UNVERIFIABLE, Change, Standing
 from backend_caps.capability.facts import Facts, Given
@@ -201,6 +202,21 @@ def test_flip_is_to_verify() -> None:
     remedies = _remedies(believed(installed("fa3", OPTS_OUT), _UNVERIFIED))
 
     assert "Verify host_seq_lens=none: backend-caps check fa3 --write-evidence." in remedies
+
+
+def test_class_of_an_engine_cannot_be_verified() -> None:
+    """There is no evidence of an engine's own class, so no flip asks for it."""
+    reading = Reading(origin=Origin.DECLARED, words="needs_cpu_seq_lens = False")
+    read = EngineClass(path="engine.Flash", readings={"host_seq_lens": reading})
+    flash = replace(installed("flash", OPTS_OUT), engine_class=read)
+    name = installed("fa3", parts=[Part("flash")])
+    backends = named(name, believed(flash, _UNVERIFIED))
+
+    plan = _plan(backends)
+
+    remedies = [each for flip in flips(plan, backends, plan.flags) for each in flip.remedies]
+    assert plan["host_seq_lens"].causes[0].origin is Origin.UNVERIFIED
+    assert [each.text for each in remedies if "Verify" in each.text] == []
 
 
 def test_flip_beyond_what_is_declared_is_to_declare_it() -> None:
