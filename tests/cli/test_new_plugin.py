@@ -70,6 +70,7 @@ def test_new_plugin_passes_its_own_tests(project: Path, site: Path) -> None:
     tested = _run("pytest", "--quiet", cwd=project, site=site)
 
     assert tested.returncode == 0, tested.stdout
+    assert " passed" in tested.stdout
 
 
 def test_new_plugin_serves_the_engine(project: Path, site: Path) -> None:
@@ -134,28 +135,28 @@ def test_new_plugin_is_clean_under_mypy(project: Path) -> None:
             "acme_attention/backend.py",
             "attn_mask=everything.tril(len(keys) - len(q))",
             "attn_mask=everything",
-            "test_attention_is_as_defined",
+            "numerics",
             id="sees later tokens",
         ),
         pytest.param(
             "acme_attention_caps.py",
             "host_seq_lens=HostSeqLens.EXACT",
             "host_seq_lens=HostSeqLens.NONE",
-            "test_attention_is_as_defined",
+            "mirror-absent",
             id="declares less than it reads",
         ),
         pytest.param(
             "acme_attention_caps.py",
             "graph_replay=frozenset()",
             "graph_replay=frozenset(__import__('backend_caps').BatchKind)",
-            "test_later_batch_is_served_as_well",
+            "replay",
             id="declares a replay of host values",
         ),
         pytest.param(
             "acme_attention/backend.py",
             "        return output.flatten(1)",
             "        return output.flatten(1) + 0 * batch.seq_lens.max().item()",
-            "test_forward_does_not_wait",
+            "sync-free-prepare",
             id="waits for the device",
         ),
     ],
@@ -163,17 +164,19 @@ def test_new_plugin_is_clean_under_mypy(project: Path) -> None:
 def test_tests_of_new_plugin_find_a_fault(
     file: str, right: str, wrong: str, caught_by: str, tmp_path: Path
 ) -> None:
-    """A backend that does not do what it should, or declares, fails the tests written with it."""
-    _new_plugin(NAME, tmp_path / NAME)
-    source = tmp_path / NAME / file
+    """A backend that does not do what it should, or declares, is failed by the check for that."""
+    folder = tmp_path / NAME
+    _new_plugin(NAME, folder)
+    _install_in_place(folder)
+    source = folder / file
     text = source.read_text("utf-8")
     source.write_text(text.replace(right, wrong), "utf-8")
 
-    options = ("--exitfirst", "--quiet", "-k", caught_by)
-    tested = _run("pytest", *options, cwd=tmp_path / NAME, site=tmp_path / NAME)
+    options = ("--exitfirst", "--quiet", "--backend-caps-only", caught_by, "-k", caught_by)
+    tested = _run("pytest", *options, cwd=folder, site=folder)
 
     assert right in text
-    assert f"FAILED tests/test_backend.py::{caught_by}" in tested.stdout
+    assert f"FAILED backend-caps::{NAME}::{caught_by}::" in tested.stdout
 
 
 def test_new_plugin_loads_no_torch(tmp_path: Path) -> None:
@@ -383,6 +386,15 @@ def test_nothing_is_left_where_there_is_no_room(place: str, tmp_path: Path) -> N
 
 def _new_plugin(name: str, folder: Path) -> Result:
     return CliRunner().invoke(cli, ["new-plugin", "--into", str(folder), name])
+
+
+def _install_in_place(folder: Path) -> None:
+    """Let a project be found where it lies, as an editable installation is."""
+    info = folder / f"{NAME}-0.1.0.dist-info"
+    info.mkdir()
+    entry = f"[backend_caps.backends]\n{NAME} = {NAME}_caps:DECLARATION\n"
+    (info / "entry_points.txt").write_text(entry)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 0.1.0\n")
 
 
 def _run(
