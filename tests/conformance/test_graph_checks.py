@@ -146,11 +146,12 @@ def test_orders_of_reads_end_are_lazy_starved_and_random() -> None:
 
 
 def test_orders_of_replays_are_plain_first() -> None:
-    """Each forward is tried in plain order, and one of them in each of some others."""
+    """Each forward is tried in plain order, and one over long contexts, and one in some others."""
     cases = list(replay.CHECK.cases(HONEST, ONE))
 
     schedules = [str(case.schedule) for case in cases]
-    assert schedules == [*["eager"] * 4, "lazy", "starve:3", "random:1"]
+    assert schedules == [*["eager"] * 5, "lazy", "starve:3", "random:1"]
+    assert [own.scenario.max_context_len > 256 for own in cases if own.scenario].index(True) == 4
 
 
 def test_wrong_replay_is_told() -> None:

@@ -16,6 +16,7 @@ from backend_caps.conformance.kit.lengths import (
 )
 from backend_caps.conformance.kit.reads import BOUND, Reads
 from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
+from backend_caps.conformance.kit.rotating import long_cases
 from backend_caps.conformance.kit.subject import Subject
 
 _CODE, _BOUND = "mirror-bound", HostSeqLens.UPPER_BOUND
@@ -28,7 +29,9 @@ def _excuse(subject: Subject) -> str | None:
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return relayed_cases(_CODE, subject, effort, _BOUND)
+    cases = list(relayed_cases(_CODE, subject, effort, _BOUND))
+    yield from cases
+    yield from long_cases(cases, effort)
 
 
 def _run(rig: Rig, case: Case) -> Iterator[Fault]:

@@ -24,7 +24,7 @@ from backend_caps.conformance.kit.replays import (
     wrong_replay,
 )
 from backend_caps.conformance.kit.rig import Rig
-from backend_caps.conformance.kit.rotating import rotated_cases
+from backend_caps.conformance.kit.rotating import long_cases, rotated_cases
 from backend_caps.conformance.kit.scenarios import Scenario
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import OrderPolicy, Schedule
@@ -38,11 +38,12 @@ def _excuse(subject: Subject) -> str | None:
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterator[Case]:
-    """Try each forward in plain order, and one of them in each of some others."""
+    """Try each forward in plain order, one over long contexts, and one in each of some orders."""
     for seed in effort.seeds:
         one = Effort(seeds=(seed,))
         cases = list(rotated_cases("replay", subject, replayed_of(subject), one))
         yield from cases
+        yield from long_cases(cases, one)
         for place, schedule in enumerate((LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed))):
             yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
 

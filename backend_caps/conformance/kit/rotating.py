@@ -6,11 +6,15 @@ A case depends on its own seed alone, so that it is found again by its name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.conformance.kit.check import Case, Effort
 from backend_caps.conformance.kit.scenarios import Forward, forwards_of, scenarios_of
 from backend_caps.conformance.kit.subject import Subject
+
+_LONG = 400
+"""Tokens of a long context: more than a width that a backend rounds short ones up to."""
 
 
 def rotated_cases(
@@ -25,6 +29,15 @@ def rotated_cases(
                 turn = place // share + seed // share
                 scenario = scenarios[turn % len(scenarios)]
                 yield Case(check=code, scenario=scenario, seed=seed)
+
+
+def long_cases(cases: Sequence[Case], effort: Effort) -> Iterator[Case]:
+    """Take one case of each seed again, over long contexts."""
+    for seed in effort.seeds:
+        of_seed = [own.scenario for own in cases if own.seed == seed and own.scenario is not None]
+        if of_seed:
+            long = replace(of_seed[seed % len(of_seed)], min_context_len=_LONG)
+            yield Case(check=cases[0].check, scenario=long, seed=seed)
 
 
 def replayed_forwards(subject: Subject) -> tuple[Forward, ...]:

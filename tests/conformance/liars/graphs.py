@@ -254,11 +254,27 @@ class TableCopiedBeside(Graphed):
         return batch
 
 
+class CapturedWidth(TorchPadded):
+    """Claims replays, and captures contexts as far as their lengths were, rounded up to 256."""
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Look at whole contexts."""
+        super().init_forward_metadata_in_graph(batch)
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """Look as far as padding may be."""
+        whole = self._req_to_token
+        self._req_to_token = whole[:, :256]
+        super().init_forward_metadata_in_graph(batch)
+        self._req_to_token = whole
+
+
 LIARS: tuple[Liar, ...] = (
     liar(GraphsAlways, seen="torchtitan#3709", check="replay"),
     liar(LongestBaked, seen="modelled on sglang#27301", check="replay", host_seq_lens=_EXACT),
     liar(SumBaked, seen="a host sum in a capture", check="replay", host_seq_lens=_EXACT),
     liar(BatchSizeBaked, seen="a host count in a capture", check="replay", host_seq_lens=_EXACT),
+    liar(CapturedWidth, seen="a bound of padding in a capture", check="replay"),
     liar(PlanKept, seen="a plan cached by size", check="replay", graph_metadata=_DEVICE),
     liar(StalePadding, seen="sglang#22958", check="replay", graph_metadata=_DEVICE),
     liar(RowsCached, seen="sglang#18803", check="replay", graph_metadata=_DEVICE),
