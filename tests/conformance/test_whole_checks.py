@@ -107,6 +107,13 @@ def test_serving_tells_how_and_what() -> None:
     assert "; the plain loop makes [" in words
 
 
+def test_serving_leaves_drafts_of_the_host_alone() -> None:
+    """What an n-gram drafts hangs on what else was served, so it may be another one."""
+    result = _result(HONEST, serving.CHECK, 2)
+
+    assert result.status is Verdict.HELD
+
+
 def test_serving_is_of_tokens_that_are_certain() -> None:
     """Numbers that round more than float32 may choose another token and be right."""
     subject = claiming(dtypes=frozenset({"bfloat16"}))

@@ -137,7 +137,7 @@ class BlindMixed(Padded):
 
 
 class SlotsOfTheRow(TorchNative):
-    """Follows a row's slots until a prompt comes to it, which another object may have run."""
+    """Owes each step its own slots, and keeps a row's until it runs a prompt, which others may."""
 
     def __init__(self, runner: ModelRunner) -> None:
         super().__init__(runner)
@@ -179,7 +179,7 @@ LIARS: tuple[Liar, ...] = (
     liar(BlindMixed, seen="modelled on sglang#37505", check="serving", graph_replay=frozenset()),
     liar(
         SlotsOfTheRow,
-        seen="sglang#18803",
+        seen="modelled on sglang#18803",
         check="serving",
         sync_free_prepare=False,
         **_NATIVE,
