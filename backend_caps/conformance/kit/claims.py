@@ -8,19 +8,30 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Role
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.conformance.kit.check import Check
 from backend_caps.conformance.kit.results import CheckResult, Results, Verdict
-from backend_caps.conformance.kit.scenarios import Scenario
+from backend_caps.conformance.kit.scenarios import Forward, Scenario
 from backend_caps.report.check_documents import NOT_ASKED
 from backend_caps.report.documents import json_of
 
-_SEEN: Mapping[str, Callable[[Scenario], object]] = {
-    "dtypes": lambda scenario: scenario.dtype,
-    "kv_cache_dtypes": lambda scenario: scenario.dtype,
-    "roles": lambda scenario: scenario.forward.role,
-    "graph_replay": lambda scenario: scenario.forward.batch_kind,
+
+def _roles(scenario: Scenario) -> frozenset[object]:
+    """Say which roles a forward stands for: a draft step of a chain is a decode.
+
+    The target's own is in every run: a check of roles says nothing unless the numbers are right.
+    """
+    drafts = {Role.DRAFT} if scenario.forward is Forward.DECODE else set()
+    return frozenset({Role.TARGET, scenario.forward.role, *drafts})
+
+
+_SEEN: Mapping[str, Callable[[Scenario], frozenset[object]]] = {
+    "dtypes": lambda scenario: frozenset({scenario.dtype}),
+    "kv_cache_dtypes": lambda scenario: frozenset({scenario.dtype}),
+    "roles": _roles,
+    "graph_replay": lambda scenario: frozenset({scenario.forward.batch_kind}),
 }
 """What a case has of capabilities that name what they take one by one."""
 
@@ -74,8 +85,8 @@ def _unseen(capability: str, value: object, checks: Sequence[CheckResult]) -> li
     if capability not in _SEEN or not isinstance(value, frozenset):
         return []
     cases = [case for own in checks for case in own.cases]
-    seen = {_SEEN[capability](case.scenario) for case in cases if case.scenario is not None}
-    return sorted(map(text_of, value - seen))
+    seen = [_SEEN[capability](case.scenario) for case in cases if case.scenario is not None]
+    return sorted(map(text_of, value.difference(*seen)))
 
 
 def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
