@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.output import Format, printer, say
+from backend_caps.cli.output import Format
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
-
-if TYPE_CHECKING:
-    from backend_caps.report.check_documents import CheckDocument, CheckListDocument
-    from backend_caps.report.sections import Sections
 
 FAILED = 1
 """The exit status where a claim does not hold."""
@@ -90,6 +85,14 @@ BESIDE = ""
     show_default=True,
     help="How to print.",
 )
+@click.option(
+    "--also",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write it to this file too: JSON, Markdown, JUnit or SARIF, by its ending in .json, .md, "
+    ".xml or .sarif. Repeatable.",
+)
 @click.pass_context
 def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: object) -> None:
     """Check whether what the backend NAME declares is true, by running it.
@@ -109,20 +112,20 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         _check_adapted(ctx)
     gc.enable()  # the program switched it off, for commands that end before it would matter
     # Loads torch, which a wrong command line is not worth.
+    from backend_caps.cli.check_output import check_files, show_check, show_list  # noqa: PLC0415
     from backend_caps.cli.checking import Asked, checked, listed  # noqa: PLC0415
-    from backend_caps.report.check_views import check_list_view, check_view  # noqa: PLC0415
 
-    asked, format_ = Asked.from_context(ctx), ctx.params["format_"]
+    asked, format_, files = Asked.from_context(ctx), ctx.params["format_"], ctx.params["also"]
+    check_files(files)
     try:
         if name is None or lists:
-            known = listed(asked)
-            _show(known, check_list_view(known), format_)
+            show_list(listed(asked), format_)
             return
         document = checked(name, asked, _registry(ctx, asked.path))
     except BackendCapsError as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(NOT_RUN)
-    _show(document, check_view(document), format_)
+    show_check(document, format_, files)
     ctx.exit(NOT_RUN if document.is_stopped else FAILED if document.findings else 0)
 
 
@@ -145,26 +148,3 @@ def _registry(ctx: click.Context, path: tuple[Path, ...]) -> Registry:
     if loading is not None and not path:
         return Registry.of_loading(loading)
     return discover(path or None)
-
-
-def _show(document: CheckDocument | CheckListDocument, sections: Sections, format_: str) -> None:
-    """Print a document in the format that was asked for."""
-    if format_ in _OF_CI:
-        say(_text(document, format_))
-    else:
-        printer(Format(format_))(document, sections)
-
-
-def _text(document: CheckDocument | CheckListDocument, format_: str) -> str:
-    """Write a check as a tool of CI reads it.
-
-    Raises:
-        UsageError: it is a list of checks.
-    """
-    from backend_caps.report.check_documents import CheckDocument  # noqa: PLC0415 - as below
-    from backend_caps.report.junit import junit  # noqa: PLC0415 - where it is asked for
-    from backend_caps.report.sarif import sarif  # noqa: PLC0415 - where it is asked for
-
-    if not isinstance(document, CheckDocument):
-        raise click.UsageError(f"--format {format_} is of what was found; --list finds nothing.")
-    return junit(document) if format_ == "junit" else sarif(document)

@@ -268,6 +268,48 @@ def test_sarif_has_a_result_for_each_finding(line: CommandLine) -> None:
     assert {each["ruleId"] for each in results} == {"mirror-absent"}
 
 
+def test_check_is_written_to_files_too(line: CommandLine, tmp_path: Path) -> None:
+    """One run serves people and CI systems: the ending says what is written."""
+    files = [tmp_path / f"check.{ending}" for ending in ("json", "md", "sarif", "xml")]
+    words = " ".join(f"--also {file}" for file in files)
+
+    result = line.run(f"check liar {FEW} {words}")
+
+    texts = [file.read_text("utf-8") for file in files]
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[1].startswith("Backend 'liar' on sim: ")
+    assert CheckDocument.model_validate_json(texts[0]).findings
+    assert texts[1].startswith("## Backend 'liar' on sim: ")
+    assert json.loads(texts[2])["version"] == "2.1.0"
+    assert ET.fromstring(texts[3]).tag == "testsuites"  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        pytest.param("check.txt", "does not say what to write", id="ending"),
+        pytest.param("none/check.md", "lies in a folder that is not there", id="folder"),
+    ],
+)
+def test_file_that_cannot_be_written_is_refused_first(
+    file: str, told: str, line: CommandLine, tmp_path: Path
+) -> None:
+    """Before anything runs."""
+    result = line.run(f"check liar {FEW} --also {tmp_path / file}")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+
+
+def test_file_that_takes_nothing_ends_with_2(line: CommandLine) -> None:
+    """What was found is printed all the same."""
+    result = line.run(f"check honest {FEW} --also /proc/check.md")
+
+    assert result.exit_code == 2
+    assert "--also /proc/check.md was not written: " in result.stderr
+    assert "nothing found" in result.stdout
+
+
 def test_list_has_every_check(line: CommandLine) -> None:
     """Each with what it proves and what it cannot; nothing is run."""
     table = line.run("check --list")
