@@ -254,19 +254,12 @@ class TableCopiedBeside(Graphed):
         return batch
 
 
-class CapturedWidth(TorchPadded):
+class CapturedWidth(Graphed):
     """Claims replays, and captures contexts as far as their lengths were, rounded up to 256."""
 
-    def init_forward_metadata(self, batch: ForwardBatch) -> None:
-        """Look at whole contexts."""
-        super().init_forward_metadata_in_graph(batch)
-
-    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
-        """Look as far as padding may be."""
-        whole = self._req_to_token
-        self._req_to_token = whole[:, :256]
-        super().init_forward_metadata_in_graph(batch)
-        self._req_to_token = whole
+    def __init__(self, site: ModelRunner) -> None:
+        super().__init__(site)
+        self.table = self.shared[:, :256]
 
 
 LIARS: tuple[Liar, ...] = (
