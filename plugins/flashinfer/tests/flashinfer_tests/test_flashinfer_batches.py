@@ -36,17 +36,6 @@ STALE = Setting(stale_slot=2**30)
 
 
 @every_kind
-def test_padding_leaves_the_real_requests_as_they_are(kind: str) -> None:
-    """Rows of pool row 0, whose tokens are poison and whose slots are none, change nothing."""
-    real = _scene(kind, STALE)
-
-    output = _with_padding(real).run(FlashInfer)
-
-    alone = real.run(FlashInfer)
-    torch.testing.assert_close(output[: len(real.q)], alone, atol=1e-6, rtol=1e-6)
-
-
-@every_kind
 def test_padding_gets_zeros(kind: str) -> None:
     """A padded token's output is zero, though nothing of it is a number or a slot."""
     real = _scene(kind, STALE)
@@ -92,17 +81,6 @@ def test_tokens_after_the_last_request_see_nothing() -> None:
 
 
 @every_kind
-def test_requests_in_another_order_give_the_same_in_that_order(kind: str) -> None:
-    """Where a request stands in its batch changes nothing but the kernel's last bit."""
-    batch, order = _scene(kind), [2, 0, 1]
-
-    output = batch.select(order).run(FlashInfer)
-
-    in_order = batch.take(batch.run(FlashInfer), order)
-    torch.testing.assert_close(output, in_order, atol=1e-6, rtol=1e-6)
-
-
-@every_kind
 def test_empty_batches_give_empty_outputs(kind: str) -> None:
     """An idle rank's batch of no requests is no work for FlashInfer, and gives no rows."""
     busy = _scene(kind)
@@ -112,35 +90,6 @@ def test_empty_batches_give_empty_outputs(kind: str) -> None:
         output = batch.forward(backend)
 
     assert output.shape == (0, idle.layer.tp_q_head_num, idle.layer.v_head_dim)
-
-
-@every_kind
-def test_half_batches_do_not_disturb_each_other(kind: str) -> None:
-    """Two objects whose forwards interleave, as in two-batch overlap, give the whole's output."""
-    batch = _scene(kind)
-    last = len(batch.counts) - 1
-    halves = [batch.select([*range(last)]), batch.select([last])]
-    backends = [FlashInfer(batch.pools), FlashInfer(batch.pools)]
-
-    for half, backend in zip(halves, backends, strict=True):
-        backend.init_forward_metadata(half.batch)
-    outputs = [half.forward(backend) for half, backend in zip(halves, backends, strict=True)]
-
-    expected = reference_attention(batch)
-    torch.testing.assert_close(torch.cat(outputs).double(), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_one_preparation_serves_every_layer() -> None:
-    """Metadata outlives a layer's forward, and a cache that is filled need not be saved again."""
-    batch = scene(PREFIXED)
-    backend = FlashInfer(batch.pools)
-    backend.init_forward_metadata(batch.batch)
-
-    first = batch.forward(backend)
-    unsaved = replace(batch, k=batch.k + 1, v=batch.v + 1)
-    second = unsaved.forward(backend, save_kv_cache=False)
-
-    assert torch.equal(first, second)
 
 
 def test_layers_of_other_heads_have_plans_of_their_own() -> None:
@@ -158,22 +107,6 @@ def test_layers_of_other_heads_have_plans_of_their_own() -> None:
     for output, own in zip(outputs, (soft, sharp), strict=True):
         expected = reference_attention(own)
         torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["decode", "verify", "trees", "prefill"])
-def test_a_backend_goes_from_one_kind_of_batch_to_another(kind: str) -> None:
-    """What was planned for other kinds before leaves nothing behind."""
-    batch = _scene(kind)
-    backend = FlashInfer(batch.pools)
-    for other in ("prefill", "trees", "decode", "verify"):
-        earlier = replace(_scene(other), pools=batch.pools)
-        backend.init_forward_metadata(earlier.batch)
-        earlier.forward(backend, save_kv_cache=False)
-
-    backend.init_forward_metadata(batch.batch)
-
-    output = batch.forward(backend).double()
-    torch.testing.assert_close(output, reference_attention(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_graphs_of_one_size_keep_masks_apart() -> None:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from flashinfer_caps import FLASHINFER
 
-from backend_caps import ANY, Plan, ServerFlags, discover, resolve
+from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.conformance.simulator import simulate
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
@@ -20,20 +19,14 @@ from tests.runtime.engines import run
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Oracle, ask_transformers
 
+from .anywhere import ANYWHERE
+
 pytestmark = pytest.mark.usefixtures("fake_flashinfer")
 
 OPTIONS = EngineOptions(
     max_running_requests=6, chunked_prefill_size=48, graph_batch_sizes=(1, 3, 6)
 )
 SOME = slice(50, 55)
-ANYWHERE = FLASHINFER.model_copy(
-    update={
-        "capabilities": FLASHINFER.capabilities.model_copy(
-            update={"devices": ANY, "dtypes": ANY, "kv_cache_dtypes": ANY, "head_sizes": ANY}
-        )
-    }
-)
-"""What the stand-in takes: the model of these tests is small, and in float32."""
 FLAGS = [
     pytest.param((), id="prefill and decode"),
     pytest.param(("--enable-mixed-chunk", "--page-size", "16"), id="mixed, in pages"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import torch
@@ -21,7 +20,6 @@ from backend_caps.conformance.scenes import (
     scene,
     tree_scene,
 )
-from backend_caps.conformance.simulator import Simulation, simulate
 from backend_caps.runtime.forward_batch import ForwardBatch
 
 NUM_REQUESTS = 3
@@ -78,16 +76,13 @@ class Captured:
         return self.output[: len(batch.q)].clone()
 
 
-def drawn(
-    num_tokens: int, seed: int, num_requests: int | None = None, poison: float = torch.nan
-) -> Scene:
+def drawn(num_tokens: int, seed: int, num_requests: int | None = None) -> Scene:
     """Draw a batch of up to `NUM_REQUESTS` requests, of as many tokens each, over any contexts."""
     dice = dice_of(seed)
     count = dice.randint(1, NUM_REQUESTS) if num_requests is None else num_requests
     prefixes = [dice.randint(0, MAX_CONTEXT_LEN - num_tokens) for _ in range(count)]
     setting = Setting(
         layer=layer_of(2, 1),
-        poison=poison,
         max_context_len=MAX_CONTEXT_LEN,
         num_slots=512,
         num_rows=4,
@@ -113,16 +108,6 @@ def roomy(trees: Scene) -> Scene:
     mask = torch.ones(NUM_REQUESTS * TREES * MAX_CONTEXT_LEN, dtype=torch.bool)
     mask[: len(used)] = used
     return replace(trees, batch=replace(trees.batch, tree_mask=mask))
-
-
-@contextmanager
-def running_on(device: str, schedule: str = "eager") -> Iterator[Simulation | None]:
-    """Run on a device with graphs: on the simulated one under a schedule."""
-    if device == "sim":
-        with simulate(schedule) as run:
-            yield run
-    else:
-        yield None
 
 
 def _tensors(holder: Pools | ForwardBatch | Scene) -> list[str]:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from backend_caps_triton import NoCompilerError, TritonAttention
@@ -39,37 +37,6 @@ def test_empty_batches_give_empty_outputs(device: torch.device, batch: Scene) ->
     output = idle.run(TritonAttention)
 
     assert output.shape == (0, batch.layer.tp_q_head_num, batch.layer.v_head_dim)
-
-
-@every_batch
-def test_half_batches_do_not_disturb_each_other(device: torch.device, batch: Scene) -> None:
-    """Two objects whose forwards interleave, as in two-batch overlap, give the whole's output."""
-    there = batch.on(device)
-    halves = [half.on(device) for half in (batch.select([0, 1]), batch.select([2]))]
-    backends = [TritonAttention(there.pools), TritonAttention(there.pools)]
-
-    for half, backend in zip(halves, backends, strict=True):
-        backend.init_forward_metadata(half.batch)
-    outputs = [
-        replace(half, pools=there.pools).forward(backend)
-        for half, backend in zip(halves, backends, strict=True)
-    ]
-
-    output = torch.cat(outputs).cpu().double()
-    torch.testing.assert_close(output, reference_attention(batch), atol=1e-5, rtol=1e-5)
-
-
-def test_one_preparation_serves_every_layer(device: torch.device) -> None:
-    """Metadata outlives a layer's forward, and a cache that is filled need not be saved again."""
-    batch = scene(PREFIXED).on(device)
-    backend = TritonAttention(batch.pools)
-    backend.init_forward_metadata(batch.batch)
-
-    first = batch.forward(backend)
-    unsaved = replace(batch, k=batch.k + 1, v=batch.v + 1)
-    second = unsaved.forward(backend, save_kv_cache=False)
-
-    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("num_shares", [1, 3, 16])
@@ -148,6 +115,17 @@ def test_slots_are_copied_as_far_as_contexts_go() -> None:
     table = batch.pools.req_to_token[batch.batch.req_pool_indices]
     assert torch.equal(slots[0, :21], table[0, :21])
     assert torch.equal(slots[1, :4], table[1, :4])
+
+
+@pytest.mark.parametrize(("max_bs", "max_num_tokens"), [(2, 9), (3, 2)])
+def test_batches_larger_than_was_said_are_refused(max_bs: int, max_num_tokens: int) -> None:
+    """More requests or tokens than tables were made for would be written behind their ends."""
+    batch = scene(((4, 3), (0, 3), (9, 3)), uniform=True)
+    backend = TritonAttention(batch.pools)
+    backend.init_cuda_graph_state(max_bs, max_num_tokens)
+
+    with pytest.raises(AssertionError, match="3 requests, 9 tokens: more than was allocated for"):
+        backend.init_forward_metadata_out_graph(batch.batch)
 
 
 def test_a_cache_on_the_host_is_refused_without_the_interpreter(

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from backend_caps_triton import TritonAttention
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from backend_caps.conformance.scenes import (
     DECODE,
@@ -15,7 +11,6 @@ from backend_caps.conformance.scenes import (
     VERIFY,
     Requests,
     Setting,
-    layer_of,
     reference_attention,
     scene,
 )
@@ -73,71 +68,6 @@ def test_attention_reads_a_cache_of_another_dtype(device: torch.device, dtype: t
 
     assert output.dtype == dtype
     torch.testing.assert_close(output.double(), reference_attention(batch), atol=2e-2, rtol=2e-2)
-
-
-@settings(
-    deadline=None,
-    max_examples=12,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    requests=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 9)), min_size=1, max_size=4),
-    heads=st.sampled_from([(4, 2), (3, 3), (2, 1), (5, 1)]),
-    page_size=st.sampled_from([1, 4, 16]),
-    seed=st.integers(0, 2**16),
-)
-def test_attention_equals_its_definition_for_any_requests(
-    device: torch.device,
-    requests: Requests,
-    heads: tuple[int, int],
-    page_size: int,
-    seed: int,
-) -> None:
-    """Whatever the prefixes, the new tokens and their places, the definition holds."""
-    setting = _roomy(layer_of(*heads), page_size, seed)
-    batch = scene(requests, setting=setting)
-
-    output = batch.on(device).run(TritonAttention).cpu()
-
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
-
-
-@settings(
-    deadline=None,
-    max_examples=8,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    prefixes=st.lists(st.integers(0, 90), min_size=1, max_size=5),
-    count=st.integers(1, 6),
-    seed=st.integers(0, 2**16),
-)
-def test_attention_of_uniform_batches_needs_no_extend_lengths(
-    device: torch.device, prefixes: list[int], count: int, seed: int
-) -> None:
-    """A batch that says nothing of its new tokens has the same number for every request."""
-    requests = [(prefix, count) for prefix in prefixes]
-    batch = scene(requests, uniform=True, setting=_roomy(layer_of(), 1, seed))
-
-    output = batch.on(device).run(TritonAttention).cpu()
-
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
-
-
-def test_requests_share_a_prefix(device: torch.device) -> None:
-    """Two rows of the page table may name the same slots: each request sees its own and these."""
-    batch = scene(((40, 3), (40, 3)), setting=_roomy(layer_of(), 1, 0))
-    first, second = batch.batch.req_pool_indices
-    batch.pools.req_to_token[second, :40] = batch.pools.req_to_token[first, :40]
-    shared = [torch.cat([one[:40], two[40:]]) for one, two in zip(*batch.contexts, strict=True)]
-
-    output = batch.on(device).run(TritonAttention).cpu()
-
-    keys, values = shared
-    expected = reference_attention(replace(batch, contexts=[batch.contexts[0], (keys, values)]))
-    torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_queries_may_lie_apart(device: torch.device) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from backend_caps_triton import TritonAttention
@@ -23,7 +21,6 @@ from backend_caps.conformance.scenes import (
     layer_of,
     masked_scene,
     padded,
-    random_tree,
     reference_attention,
     scene,
     tree_scene,
@@ -61,32 +58,6 @@ def test_tokens_attend_to_their_branch(device: torch.device, heads: AttentionLay
 def test_trees_over_split_contexts_attend_to_their_branch(device: torch.device) -> None:
     """Contexts of several chunks give what one of them would, also where a chunk is hidden."""
     batch = tree_scene([(300, COMB), (2, FORK), (90, CHAIN)], setting=_roomy())
-
-    output = batch.on(device).run(TritonAttention).cpu()
-
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
-
-
-@drawing
-@given(
-    prefixes=st.lists(st.integers(0, 80), min_size=1, max_size=4),
-    num_tokens=st.integers(1, 12),
-    topk=st.integers(1, 5),
-    num_spare=st.integers(0, 99),
-    seed=st.integers(0, 2**16),
-)
-def test_any_trees_are_verified(
-    device: torch.device,
-    prefixes: list[int],
-    num_tokens: int,
-    topk: int,
-    num_spare: int,
-    seed: int,
-) -> None:
-    """Whatever grows over whatever contexts, and however long the mask is, the definition holds."""
-    dice = dice_of(seed)
-    requests = [(prefix, random_tree(num_tokens, topk, dice)) for prefix in prefixes]
-    batch = tree_scene(requests, num_spare=num_spare, setting=_roomy(seed))
 
     output = batch.on(device).run(TritonAttention).cpu()
 
@@ -148,31 +119,6 @@ def test_trees_of_the_declared_width_are_drafted(device: torch.device, num_steps
     output = batch.on(device).run(TritonAttention).cpu()
 
     torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("prefixes", [(0,), (18, 1, 1, 7)])
-def test_chains_are_what_they_are_without_a_mask(
-    device: torch.device, prefixes: Sequence[int]
-) -> None:
-    """The mask of a chain says what is so without a mask."""
-    chains = tree_scene([(prefix, CHAIN) for prefix in prefixes]).on(device)
-    plain = scene([(prefix, len(CHAIN)) for prefix in prefixes], uniform=True).on(device)
-
-    output = chains.run(TritonAttention)
-
-    torch.testing.assert_close(output, plain.run(TritonAttention), atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("entries", [True, False])
-def test_spare_entries_are_not_read(device: torch.device, *, entries: bool) -> None:
-    """What stands in the mask behind the last request's entries changes no bit."""
-    batch = tree_scene(GROVE, num_spare=1000)
-    assert batch.batch.tree_mask is not None
-    batch.batch.tree_mask[-1000:] = entries
-
-    output = batch.on(device).run(TritonAttention)
-
-    assert torch.equal(output, tree_scene(GROVE).on(device).run(TritonAttention))
 
 
 @pytest.mark.parametrize("column", [0, 2])

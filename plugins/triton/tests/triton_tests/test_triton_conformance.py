@@ -1,0 +1,33 @@
+"""What is declared, before the kit's checks, by Triton's interpreter.
+
+It takes seconds for a batch, so a little is tried here, and all of it by `make soak`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_caps import discover
+from backend_caps.conformance.checks import CHECKS
+from backend_caps.conformance.kit import Check, Effort, Subject, run_checks
+
+every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.code)
+
+
+@every_check
+@pytest.mark.parametrize(
+    "effort",
+    [
+        pytest.param(Effort(seeds=range(1), num_steps=8), id="a little"),
+        pytest.param(Effort(), id="all", marks=[pytest.mark.soak, pytest.mark.timeout(7200)]),
+    ],
+)
+def test_nothing_is_found_against_what_is_declared(check: Check, effort: Effort) -> None:
+    """In none of its cases does a check find a claim that does not hold."""
+    subject = Subject.of(discover()["triton"])
+
+    (result,) = run_checks(subject, [check], effort=effort).checks
+
+    if not result.cases:
+        pytest.skip(result.reason)
+    assert [f"{own.fault.what}; {own.replay}" for own in result.findings] == []
