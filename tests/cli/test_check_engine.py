@@ -1,0 +1,95 @@
+"""`backend-caps check` of an engine's own backends, and what is left out of a check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from backend_caps.cli.check import FORWARDS
+from backend_caps.cli.main import cli
+from backend_caps.conformance.checks import numerics
+from backend_caps.conformance.kit import (
+    Case,
+    Effort,
+    Fault,
+    Finding,
+    Forward,
+    Rig,
+    Scenario,
+    Subject,
+    run_checks,
+)
+from backend_caps.conformance.kit.scenarios import forwards_of
+from backend_caps.conformance.kit.steady import SteadyRun
+from backend_caps.discovery.registry import discover
+
+NO_VERIFY = frozenset({"verify"})
+
+
+def _without_verify() -> Subject:
+    return replace(Subject.of(discover()["torch_padded"]), without=NO_VERIFY)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param("--device sim", "are for --device cpu", id="simulated"),
+        pytest.param("--device cuda", "are for --device cpu", id="cuda"),
+        pytest.param("--path .", "leave --engine out", id="a-folder"),
+        pytest.param("--write-evidence x.json", "leave --engine out", id="evidence"),
+    ],
+)
+def test_what_an_adapter_cannot_do_is_refused(words: str, said: str) -> None:
+    """An engine's own backend runs on the CPU, and is no plugin."""
+    result = CliRunner().invoke(cli, f"check --engine sglang TritonAttnBackend {words}".split())
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_engine_that_is_not_installed_is_told() -> None:
+    """Without SGLang there is nothing to check, which is status 2."""
+    result = CliRunner().invoke(cli, ["check", "--engine", "sglang", "TritonAttnBackend"])
+
+    assert result.exit_code == 2
+    assert "sglang" in result.stderr
+
+
+def test_forwards_on_the_command_line_are_those_of_the_kit() -> None:
+    """What can be left out is each forward, by its name."""
+    assert tuple(own.value for own in Forward) == FORWARDS
+
+
+def test_forward_that_is_left_out_is_in_no_case() -> None:
+    """Other forwards are tried, and this one is not."""
+    subject = _without_verify()
+    results = run_checks(subject, [numerics.CHECK], device="cpu", effort=Effort(seeds=[0]))
+    names = [case.name for case in results.checks[0].cases]
+
+    assert Forward.VERIFY not in forwards_of(subject)
+    assert names
+    assert not [name for name in names if "verify" in name]
+
+
+def test_long_run_leaves_a_forward_out_too() -> None:
+    """Steps that look for growth do not verify either."""
+    scenario = Scenario(forward=Forward.DECODE)
+
+    shapes = SteadyRun(Rig(subject=_without_verify(), device="cpu"), scenario, 0).shapes
+
+    assert {forward for forward, *_ in shapes} == {Forward.DECODE}
+
+
+def test_command_of_a_finding_has_the_words_of_its_run() -> None:
+    """What a run was told beside the name is told again."""
+    finding = Finding(
+        subject="own",
+        claims=(),
+        case=Case(check="numerics"),
+        fault=Fault(what="wrong"),
+        words=("--without", "verify"),
+    )
+
+    assert finding.replay == "backend-caps check --without verify own --case 'numerics/-@eager#0'"
