@@ -14,6 +14,7 @@ from backend_caps.conformance.kit import (
     run_checks,
 )
 from tests.conformance.kit.made import HONEST, claiming
+from tests.conformance.liars import streams
 from tests.conformance.liars.whole import LIARS
 
 OF_NAME = {own.name: own.subject for own in LIARS}
@@ -105,6 +106,16 @@ def test_serving_tells_how_and_what() -> None:
         "served no drafts, 1-token pages, prompts by another object, 3 retractions, request "
     )
     assert "; the plain loop makes [" in words
+
+
+def test_serving_tells_races_of_the_backend() -> None:
+    """A race in which the backend takes part is told with its line."""
+    [freed] = [own.subject for own in streams.LIARS if own.name == "freed_plan"]
+
+    faults = [own.fault for own in _result(freed, serving.CHECK, 0).findings if own.fault.site]
+    assert faults[0].what.startswith("nothing orders the read by aten::")
+    assert faults[0].what.endswith("; a wait between them was expected")
+    assert str(faults[0].site).rpartition(":")[0].endswith("streams.py")
 
 
 def test_serving_leaves_drafts_of_the_host_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from backend_caps.conformance.kit.check import EAGER, Case, Check, Effort, Fault
 from backend_caps.conformance.kit.errors import BaselineError
@@ -15,7 +16,7 @@ from backend_caps.conformance.kit.serving import Served, serve, sizes_of
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.kit.traces import ServerTrace, trace_of
 from backend_caps.conformance.measuring.models import small_models
-from backend_caps.conformance.simulator import OrderPolicy, Race, Schedule
+from backend_caps.conformance.simulator import Access, OrderPolicy, Race, Schedule
 from backend_caps.runtime.errors import UnfitBackendError
 
 _FORWARDS = (Forward.DECODE, Forward.MIXED, Forward.VERIFY, Forward.TREE)
@@ -118,12 +119,18 @@ def _faults(trace: ServerTrace, found: Served, right: Served) -> Iterator[Fault]
 
 def _own_races(subject: Subject, races: Iterable[Race]) -> Iterator[Fault]:
     """List races in which a line of the backend takes part; others are not its own."""
-    told: set[str] = set()
-    for race in races:
-        own = [side.site for side in (race.first, race.second) if subject.owns(side.site.file)]
-        if own and str(race) not in told:
-            told.add(str(race))
-            yield Fault(what=f"{race}; a wait between the two was expected", site=own[0])
+    for race in {(own.first.site, own.second.site): own for own in races}.values():
+        sides = race.first, race.second
+        own = [side.site for side in sides if subject.owns(side.site.file)]
+        if own:
+            first, second = map(_told, sides)
+            what = f"nothing orders {first}, and {second}; a wait between them was expected"
+            yield Fault(what=what, site=own[0])
+
+
+def _told(side: Access) -> str:
+    kind = "the write" if side.is_write else "the read"
+    return f"{kind} by {side.operator} at {Path(side.site.file).name}:{side.site.line}"
 
 
 CHECK = Check(
