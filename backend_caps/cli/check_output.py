@@ -38,9 +38,7 @@ def check_files(files: Iterable[Path]) -> None:
                 "was expected."
             )
         if not file.absolute().parent.is_dir():
-            raise click.UsageError(
-                f"--also {file} is in a folder that is not there; make it first."
-            )
+            raise click.UsageError(f"--also {file} lies in a folder that is not there.")
 
 
 def show_check(document: CheckDocument, format_: str, files: Iterable[Path]) -> None:
