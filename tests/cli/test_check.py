@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,7 +164,6 @@ def test_forwards_that_ran_are_counted(line: CommandLine) -> None:
     assert (exercised["verify"].role, exercised["verify"].phase) == ("target", "verify")
 
 
-@pytest.mark.no_cover
 def test_lines_that_ran_are_counted(line: CommandLine) -> None:
     """Lines of the backend's own file are told, with those that no case reached."""
     document = _document(line, f"honest {FEW.replace('--no-lines', '')}")
@@ -320,11 +320,19 @@ def test_list_has_every_check(line: CommandLine) -> None:
     assert [own["code"] for own in document["checks"]] == ["numerics"]
 
 
-def test_backend_is_found_among_what_is_installed(line: CommandLine) -> None:
-    """Without `--path`, the environment is searched."""
-    result = line.run("check torch_native --only mirror-bound --no-lines --format json")
+def test_backend_is_found_among_what_is_installed() -> None:
+    """Without `--path`, the environment is searched; the document alone is printed."""
+    words = ("torch_native", "--only", "mirror-bound", "--no-lines", "--format", "json")
 
-    document = CheckDocument.model_validate_json(result.stdout)
+    ran = subprocess.run(
+        [sys.executable, "-m", "backend_caps", "check", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    document = CheckDocument.model_validate_json(ran.stdout)
+    assert (ran.returncode, ran.stderr) == (0, "")
     assert document.distribution == "backend-caps-torch-native"
     assert Path(str(document.declared_at).rpartition(":")[0]).name == "torch_native_caps.py"
 

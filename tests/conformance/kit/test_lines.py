@@ -73,7 +73,6 @@ def test_own_file_of_a_lone_module_is_its_own(package: Path) -> None:
     assert own_files("sys") == []
 
 
-@pytest.mark.no_cover
 def test_lines_that_ran_are_counted(package: Path) -> None:
     """Of functions' lines, those that ran within the block are told from those that did not."""
     with LineCounter("lined.backend:Backend") as counter:
