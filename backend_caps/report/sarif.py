@@ -18,7 +18,7 @@ from backend_caps.report.check_documents import (
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
-_ROOT = "SRCROOT"
+_ROOT = "%SRCROOT%"
 """What relative files are relative to: the folder that the check ran in."""
 
 

@@ -172,7 +172,7 @@ def test_sarif_finding_stands_at_its_line() -> None:
     assert first["locations"] == [
         {
             "physicalLocation": {
-                "artifactLocation": {"uri": "my_flash/backend.py", "uriBaseId": "SRCROOT"},
+                "artifactLocation": {"uri": "my_flash/backend.py", "uriBaseId": "%SRCROOT%"},
                 "region": {"startLine": 40},
             }
         }
@@ -193,7 +193,7 @@ def test_sarif_finding_stands_at_its_line() -> None:
         pytest.param(
             "my_flash_caps.py:7",
             {
-                "artifactLocation": {"uri": "my_flash_caps.py", "uriBaseId": "SRCROOT"},
+                "artifactLocation": {"uri": "my_flash_caps.py", "uriBaseId": "%SRCROOT%"},
                 "region": {"startLine": 7},
             },
             id="near",
@@ -205,7 +205,7 @@ def test_sarif_finding_stands_at_its_line() -> None:
         ),
         pytest.param(
             "caps.py",
-            {"artifactLocation": {"uri": "caps.py", "uriBaseId": "SRCROOT"}},
+            {"artifactLocation": {"uri": "caps.py", "uriBaseId": "%SRCROOT%"}},
             id="no line",
         ),
         pytest.param(None, None, id="nowhere"),
