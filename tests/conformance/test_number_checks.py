@@ -35,7 +35,9 @@ def _words(name: str, check: Check) -> str:
     return _result(OF_NAME[name], check).findings[0].fault.what
 
 
-@pytest.mark.parametrize("check", [numerics.CHECK, roles.CHECK, determinism.CHECK], ids=lambda own: own.code)
+@pytest.mark.parametrize(
+    "check", [numerics.CHECK, roles.CHECK, determinism.CHECK], ids=lambda own: own.code
+)
 def test_honest_backend_holds(check: Check) -> None:
     """A backend that keeps what it claims is failed by none."""
     result = _result(HONEST, check)
