@@ -31,9 +31,9 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
         for place, turn in enumerate(story.turns):
             differs = difference(player.output(turn), expected[place], tolerance)
             if differs is not None:
-                befores = ", ".join(own.forward.value for own in story.turns[:place])
+                earlier = ", ".join(own.forward.value for own in story.turns[:place])
                 yield Fault(
-                    what=f"in turn {place}, {turn.forward.value} behind {befores}, {differs}; "
+                    what=f"in turn {place}, {turn.forward.value} behind {earlier}, {differs}; "
                     f"what a new backend gives was expected"
                 )
                 # What comes after it reads what it wrote.

@@ -138,20 +138,20 @@ class _Author:
     def _forwards(self) -> Iterator[Turn]:
         """Run the step's forward, and keep of each request what is accepted."""
         scenario, stays = self._scenario, [*self._stays]
-        befores = [stay.length for stay in stays]
+        starts = [stay.length for stay in stays]
         if scenario.forward is Forward.DRAFT:
             for step in range(1, DRAFT_STEPS + 1):
                 counts = [scenario.topk] * len(stays)
                 seen = [beams(scenario.topk, step, self._dice) for _ in stays]
-                yield self._turn(Forward.DRAFT, stays, counts, _over(befores, seen))
+                yield self._turn(Forward.DRAFT, stays, counts, _over(starts, seen))
         elif scenario.forward is Forward.TREE:
             trees = [random_tree(TREE_NODES, scenario.topk, self._dice) for _ in stays]
             seen = [visible_nodes(tree) for tree in trees]
-            yield self._turn(Forward.TREE, stays, [TREE_NODES] * len(stays), _over(befores, seen))
+            yield self._turn(Forward.TREE, stays, [TREE_NODES] * len(stays), _over(starts, seen))
         else:
             counts = [self._count(place) for place, _ in enumerate(stays)]
             yield self._turn(scenario.forward, stays, counts)
-        for stay, before in zip(stays, befores, strict=True):
+        for stay, before in zip(stays, starts, strict=True):
             self.cache.shorten(stay, before + self._num_accepted(stay.length - before))
 
     def _count(self, place: int) -> int:
@@ -180,12 +180,12 @@ class _Author:
         visible: Sequence[Tensor] | None = None,
     ) -> Turn:
         """Run a forward that brings so many tokens of each request, on the host."""
-        cache, befores = self.cache, [stay.length for stay in stays]
+        cache, starts = self.cache, [stay.length for stay in stays]
         slots = torch.cat([cache.grow(*pair) for pair in zip(stays, counts, strict=True)])
         written, pools = cache.written(), cache.pools()
         keys, values = self._keys_and_values(sum(counts))
         cache.store(slots, keys, values)
-        requests = [*zip(befores, counts, strict=True)]
+        requests = [*zip(starts, counts, strict=True)]
         is_uniform = forward.phase is not Phase.PREFILL
         batch = batch_of(requests, rows_of(stays), slots, uniform=is_uniform)
         seen = [causal(new, old + new) for old, new in requests] if visible is None else visible
