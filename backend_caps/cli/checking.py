@@ -29,6 +29,7 @@ from backend_caps.conformance.kit import (
     require_device,
     run_case,
     run_checks,
+    single_threaded,
     subject_named,
     write_evidence,
 )
@@ -99,7 +100,7 @@ def checked(name: str, asked: Asked, registry: Registry) -> CheckDocument:
     """
     chosen = checks_named(asked.known, asked.only)
     require_device(asked.device)
-    with importable(asked.path), muffled() as said:
+    with importable(asked.path), single_threaded(), muffled() as said:
         subject = _subject(name, asked, registry)
         ran = _run(subject, chosen, asked)
     document = check_document(replace(ran, said=said.lines, path=asked.path), asked.known)

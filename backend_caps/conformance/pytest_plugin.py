@@ -226,9 +226,13 @@ class CaseTest(_Test):
 
     def runtest(self) -> None:
         """Run the case; without a run to compare with, it says nothing, and is skipped."""
-        from backend_caps.conformance.kit import muffled, run_case  # noqa: PLC0415 - loads torch
+        from backend_caps.conformance.kit import (  # noqa: PLC0415 - loads torch
+            muffled,
+            run_case,
+            single_threaded,
+        )
 
-        with muffled() as said:
+        with single_threaded(), muffled() as said:
             result = run_case(self._subject, self._check, self._case, device=self._device)
         for line, count in said.lines.items():
             print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it

@@ -31,6 +31,7 @@ from backend_caps.conformance.kit.running import (
 )
 from backend_caps.conformance.kit.scenarios import CAUSAL, Forward, Scenario, draw, scenarios_of
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.kit.threads import single_threaded
 
 __all__ = [
     "CAUSAL",
@@ -73,6 +74,7 @@ __all__ = [
     "run_case",
     "run_checks",
     "scenarios_of",
+    "single_threaded",
     "subject_named",
     "supplied",
     "write_evidence",
