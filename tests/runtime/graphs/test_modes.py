@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -111,6 +111,11 @@ def test_table_of_capability_request_and_kind(
         assert choice.effective is TABLE[kind][argv][column]
 
 
+def _named(modes: Iterable[GraphMode]) -> str:
+    """Name modes in one order: a set's own is another in each process."""
+    return " and ".join(sorted(mode.value for mode in modes)) or "none"
+
+
 def test_combinations_are_complete() -> None:
     """Each request meets each set of modes that can be supported."""
     supported = [frozenset(own) for own in ((), (FULL,), (PIECEWISE,), (FULL, PIECEWISE))]
@@ -118,7 +123,13 @@ def test_combinations_are_complete() -> None:
     assert COMBINATIONS.keys() == set(product(GraphRequest, supported))
 
 
-@pytest.mark.parametrize(("request_", "supported"), COMBINATIONS, ids=str)
+@pytest.mark.parametrize(
+    ("request_", "supported"),
+    [
+        pytest.param(request_, supported, id=f"{request_.value} of {_named(supported)}")
+        for request_, supported in COMBINATIONS
+    ],
+)
 def test_combinations_give_the_best_that_is_asked_for_and_supported(
     request_: GraphRequest, supported: frozenset[GraphMode]
 ) -> None:
