@@ -66,7 +66,8 @@ class Asked:
     def from_context(cls, ctx: click.Context) -> Self:
         """Read what the command line says."""
         options = ctx.params
-        effort = Effort.quick() if options["quick"] else Effort()
+        is_quick, lines = options["quick"], options["lines"]
+        effort = Effort.quick() if is_quick else Effort()
         if options["seeds"] is not None:
             effort = replace(effort, seeds=range(options["seeds"]))
         return cls(
@@ -74,7 +75,7 @@ class Asked:
             only=options["only"],
             case=options["case"],
             effort=effort,
-            counts_lines=options["lines"] and options["engine"] is None,
+            counts_lines=not is_quick if lines is None else lines,
             evidence=options["evidence"],
             path=options["path"],
             engine=options["engine"],

@@ -176,8 +176,12 @@ def test_lines_that_ran_are_counted(line: CommandLine) -> None:
 
 
 def test_lines_are_counted_only_where_wanted(line: CommandLine) -> None:
-    """`--no-lines` leaves them out."""
+    """`--no-lines` leaves them out, and so does `--quick`, unless they are asked for."""
+    quick = f"honest {FEW.replace('--no-lines', '--quick')}"
+
     assert _document(line, f"honest {FEW}").lines is None
+    assert _document(line, quick).lines is None
+    assert _document(line, f"{quick} --lines").lines is not None
 
 
 def test_what_a_backend_says_is_told_once(line: CommandLine) -> None:
