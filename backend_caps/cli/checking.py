@@ -75,7 +75,7 @@ class Asked:
             only=options["only"],
             case=options["case"],
             effort=effort,
-            counts_lines=not is_quick if lines is None else lines,
+            counts_lines=(not is_quick if lines is None else lines) and options["engine"] is None,
             evidence=options["evidence"],
             path=options["path"],
             engine=options["engine"],
