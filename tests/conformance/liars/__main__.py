@@ -19,7 +19,7 @@ _WIDTH = 150
 
 @click.command(help=__doc__)
 @click.option(
-    "--seeds", default=4, show_default=True, help="How often honest backends are drawn for."
+    "--seeds", default=2, show_default=True, help="How often honest backends are drawn for."
 )
 def main(seeds: int) -> None:
     """Exit with 1 where a liar is not found by its check alone, or an honest one is failed."""
