@@ -147,7 +147,8 @@ def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
 
     assert caplog.messages[0] == (
         f"plan {plan.fingerprint} under sglang-0.5.13: host_seq_lens=exact (acme); "
-        "two_batch_overlap=no (acme); max_speculative_topk=1 (acme); "
+        "two_batch_overlap=no (acme); deterministic=no (acme); batch_invariant=no (acme); "
+        "max_speculative_topk=1 (acme); "
         "page_sizes=not checked (within any) (acme)"
     )
 

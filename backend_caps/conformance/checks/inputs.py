@@ -49,7 +49,7 @@ def _forward(rig: Rig, scene: Scene, *, save_kv_cache: bool = True) -> Tensor:
 
 def _changes(rig: Rig, drawn: Scene, held: Held, *, save_kv_cache: bool = True) -> Iterator[Fault]:
     """Say what changed that a forward may not change, and by which line."""
-    writable = _writable(drawn) if save_kv_cache else set()
+    writable = _writable(drawn, save_kv_cache=save_kv_cache)
     changes = list(held.changes(writable))
     if changes:
         again = _apart(drawn, rig.device)
@@ -63,9 +63,10 @@ def _changes(rig: Rig, drawn: Scene, held: Held, *, save_kv_cache: bool = True) 
         yield from (Fault(what=f"{saving}{what}", site=site) for what in changes)
 
 
-def _writable(scene: Scene) -> set[int]:
-    """List the slots that a forward writes to: its tokens', and those of padding."""
-    return {*scene.batch.out_cache_loc.tolist(), *range(scene.pools.page_size)}
+def _writable(scene: Scene, *, save_kv_cache: bool) -> set[int]:
+    """List the slots that a forward may write to: those of padding, and where it saves its own."""
+    own = scene.batch.out_cache_loc.tolist() if save_kv_cache else ()
+    return {*own, *range(scene.pools.page_size)}
 
 
 def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
@@ -124,7 +125,7 @@ CHECK = Check(
     title="What a forward was given stays as it was.",
     proves="An eager forward leaves each bit of the batch, of the host's lengths, of the page "
     "table and of the KV cache as it was, but for its tokens' slots and the padding's page; it "
-    "stores their keys and values as they were given, and nothing with save_kv_cache=False.",
+    "stores their keys and values as they were given, and with save_kv_cache=False none of them.",
     cannot="What is written and put back before the forward ends.",
     excuse=always,
     cases=_cases,
