@@ -480,3 +480,10 @@ def test_capabilities_are_read_from_a_mapping_alone() -> None:
     assert faults == [
         ("", "Input should be a valid dictionary or instance of Capabilities"),
     ]
+
+
+@pytest.mark.parametrize("wrong", [0, ("cuda", 0)], ids=["a number", "a pair"])
+def test_device_that_is_no_name_is_refused(wrong: object) -> None:
+    """What is no text is pydantic's to refuse, and not taken for a name."""
+    with pytest.raises(ValidationError, match="should be a valid string"):
+        Capabilities.model_validate({"devices": [wrong]})
