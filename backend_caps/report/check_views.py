@@ -27,7 +27,7 @@ _SAID = 20
 def check_view(checked: CheckDocument) -> Iterator[Section]:
     """Show what became of a backend's claims."""
     yield Heading(_title(checked))
-    yield Lines((*_about(checked),))
+    yield from _about(checked)
     yield from _claims(checked)
     yield Heading("Checks")
     columns = ("check", "about", "status", "cases", "seconds")
@@ -51,16 +51,15 @@ def _title(checked: CheckDocument) -> str:
     return f"Backend {checked.backend!r} on {checked.device}: {told[checked.status]}"
 
 
-def _about(checked: CheckDocument) -> Iterator[str]:
+def _about(checked: CheckDocument) -> Iterator[Section]:
     shipped = " ".join(part for part in (checked.distribution, checked.version) if part)
     source = ", ".join(part for part in (shipped, checked.declared_at) if part)
     if source:
-        yield f"declared in {source}"
-    seeds = checked.effort.seeds
-    yield (
-        f"by the checks of backend-caps {checked.kit_version}, {_counted(len(seeds), 'seed')} a "
-        f"scenario; docs/explanation/what-a-pass-means.md says what a pass is worth"
-    )
+        yield Lines((f"declared in {source}",), "places")
+    kit = f"the checks of backend-caps {checked.kit_version}"
+    seeds = _counted(len(checked.effort.seeds), "seed")
+    worth = "docs/explanation/what-a-pass-means.md says what a pass is worth"
+    yield Lines((f"by {kit}, {seeds} a scenario; {worth}",))
 
 
 def _claims(checked: CheckDocument) -> Iterator[Section]:
@@ -103,7 +102,7 @@ def _findings(checked: CheckDocument) -> Iterator[Section]:
             broken = _wrong(own)
             yield Heading(f"{own.code}: {broken}")
             for alike in _alike(own.findings):
-                yield Lines((*_finding(alike),))
+                yield from _finding(alike)
                 yield Lines((f"  {alike[0].replay}",), "commands")
 
 
@@ -121,14 +120,14 @@ def _alike(findings: list[FindingDocument]) -> Iterable[list[FindingDocument]]:
     return found.values()
 
 
-def _finding(alike: list[FindingDocument]) -> Iterator[str]:
+def _finding(alike: list[FindingDocument]) -> Iterator[Section]:
     finding = alike[0]
-    yield finding.what
+    yield Lines((finding.what,))
     if finding.file is not None:
-        yield f"  at {finding.file}:{finding.line}"
+        yield Lines((f"  at {finding.file}:{finding.line}",), "places")
     scenario = "no batch" if finding.scenario is None else finding.scenario
     more = f"; in {_counted(len(alike) - 1, 'more case')} too" if len(alike) > 1 else ""
-    yield f"  case {scenario}, schedule {finding.schedule}, seed {finding.seed}{more}"
+    yield Lines((f"  case {scenario}, schedule {finding.schedule}, seed {finding.seed}{more}",))
 
 
 def _hints(checked: CheckDocument) -> Iterator[Section]:

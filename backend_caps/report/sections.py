@@ -19,8 +19,8 @@ class Lines:
     """Sentences, one a line."""
 
     lines: tuple[str, ...]
-    holds: Literal["sentences", "commands"] = "sentences"
-    """What they are. Commands are not folded: each is copied from its line."""
+    holds: Literal["sentences", "commands", "places"] = "sentences"
+    """What they are. Only sentences are folded: a command or a path is copied from its line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def _print(console: Console, section: Section) -> None:
             console.print(Text(f"\n{visible(text)}", style="bold"))
         case Lines(lines, holds):
             for line in lines:
-                console.print(Text(visible(line)), soft_wrap=holds == "commands")
+                console.print(Text(visible(line)), soft_wrap=holds != "sentences")
         case _:
             console.print(_table(section))
 

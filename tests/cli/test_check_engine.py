@@ -22,7 +22,7 @@ from backend_caps.conformance.kit import (
     run_checks,
 )
 from backend_caps.conformance.kit.scenarios import forwards_of
-from backend_caps.conformance.kit.steady import SteadyRun
+from backend_caps.conformance.workloads.long_run import SteadyRun
 from backend_caps.discovery.registry import discover
 
 NO_VERIFY = frozenset({"verify"})

@@ -16,11 +16,11 @@ from backend_caps import Declaration
 from backend_caps.capability.provenance import Source
 from backend_caps.conformance.checks import hygiene
 from backend_caps.conformance.kit import Effort, Finding, Subject, Verdict, run_checks
-from backend_caps.conformance.kit.declaring import see
-from backend_caps.conformance.kit.declaring_child import Place, Seen, Work, main, seen
+from backend_caps.conformance.probes.declaring import see
+from backend_caps.conformance.probes.declaring_child import Place, Seen, Work, main, seen
 from backend_caps.runtime.attention import AttentionBackend
-from tests.conformance.kit.made import HONEST
 from tests.conformance.liars.declarations import LIARS
+from tests.conformance.made import HONEST
 
 OF_NAME = {own.name: own.subject for own in LIARS}
 DECLARED = Path(__file__).parent / "liars" / "declared"

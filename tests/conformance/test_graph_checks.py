@@ -23,14 +23,14 @@ from backend_caps.conformance.kit import (
     run_case,
     run_checks,
 )
-from backend_caps.conformance.kit.captured import Graphs
-from backend_caps.conformance.kit.replays import story
+from backend_caps.conformance.probes.captured import Graphs
+from backend_caps.conformance.probes.replays import story
 from backend_caps.conformance.simulator import Schedule
 from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.conformance.honest.graphs import ODD
-from tests.conformance.kit.made import HONEST, claiming
 from tests.conformance.liars.graphs import LIARS, TableCopiedBeside
 from tests.conformance.liars.liar import subject_of
+from tests.conformance.made import HONEST, claiming
 
 GRAPH_CHECKS = (replay.CHECK, metadata.CHECK, addresses.CHECK, reads_end.CHECK)
 OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}

@@ -13,10 +13,10 @@ from backend_caps.conformance.kit import Check, CheckResult, Effort, Subject, Ve
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.conformance.honest.mirror import MirrorWhereThere, RoundedBound
-from tests.conformance.kit.made import HONEST
 from tests.conformance.liars.liar import subject_of
 from tests.conformance.liars.mirror import LIARS
 from tests.conformance.liars.padded import Padded
+from tests.conformance.made import HONEST
 
 OF_NAME = {own.name: own.subject for own in LIARS}
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)

@@ -16,8 +16,8 @@ from backend_caps.conformance.kit import (
     Verdict,
     run_checks,
 )
-from tests.conformance.kit.made import HONEST, claiming
 from tests.conformance.liars.numbers import LIARS
+from tests.conformance.made import HONEST, claiming
 
 OF_NAME = {own.name: own.subject for own in LIARS}
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)

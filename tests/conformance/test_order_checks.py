@@ -18,8 +18,8 @@ from backend_caps.conformance.kit import (
 )
 from backend_caps.conformance.kit.running import cases_on
 from tests.conformance.honest.order import ODD
-from tests.conformance.kit.made import HONEST, claiming
 from tests.conformance.liars.streams import LIARS
+from tests.conformance.made import HONEST, claiming
 
 OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
 ONE = Effort(seeds=[1])

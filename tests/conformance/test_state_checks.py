@@ -13,8 +13,8 @@ from backend_caps.conformance.kit import (
     run_checks,
 )
 from backend_caps.conformance.kit.running import cases_on
-from tests.conformance.kit.made import HONEST, claiming
 from tests.conformance.liars.state import LIARS
+from tests.conformance.made import HONEST, claiming
 
 OF_NAME = {own.name: own.subject for own in LIARS}
 STATE_CHECKS = (inputs.CHECK, padding.CHECK, batches_apart.CHECK)

@@ -13,9 +13,9 @@ from backend_caps.conformance.kit import (
     find_case,
     run_checks,
 )
-from tests.conformance.kit.made import HONEST, claiming
 from tests.conformance.liars import streams
 from tests.conformance.liars.whole import LIARS
+from tests.conformance.made import HONEST, claiming
 
 OF_NAME = {own.name: own.subject for own in LIARS}
 WHOLE = (two_batch.CHECK, memory.CHECK, serving.CHECK)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
-from backend_caps.conformance.kit.replays import (
+from backend_caps.conformance.kit.rig import Rig, difference
+from backend_caps.conformance.kit.rotating import rotated_cases
+from backend_caps.conformance.kit.scenarios import MOST_REQUESTS
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.captured import Graphs
+from backend_caps.conformance.probes.replays import (
     EAGER_CHECKS,
     longest,
     no_graphs,
@@ -14,10 +18,6 @@ from backend_caps.conformance.kit.replays import (
     story,
     wrong_replay,
 )
-from backend_caps.conformance.kit.rig import Rig, difference
-from backend_caps.conformance.kit.rotating import rotated_cases
-from backend_caps.conformance.kit.scenarios import MOST_REQUESTS
-from backend_caps.conformance.kit.subject import Subject
 
 _SMALL = (1, 2)
 """Requests of the graphs that are captured first."""

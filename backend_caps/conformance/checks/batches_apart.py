@@ -7,12 +7,12 @@ from functools import partial
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, always
-from backend_caps.conformance.kit.playing import Player
 from backend_caps.conformance.kit.rig import Rig, difference, supplied
 from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import Forward
-from backend_caps.conformance.kit.sequences import story_of
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.workloads.playing import Player
+from backend_caps.conformance.workloads.sequences import story_of
 
 _CODE = "batches-apart"
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from backend_caps.conformance.kit.bits import bit_scenarios, other_bits
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, cases_of
 from backend_caps.conformance.kit.rig import Rig, baseline_of, on_host
 from backend_caps.conformance.kit.scenarios import draw
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.bits import bit_scenarios, other_bits
 from backend_caps.conformance.scenes import Scene
 from backend_caps.conformance.simulator import Schedule
 from backend_caps.runtime.attention import AttentionBackend

@@ -9,11 +9,11 @@ from operator import attrgetter
 from types import FunctionType, MethodType
 
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
-from backend_caps.conformance.kit.declaring import see
-from backend_caps.conformance.kit.declaring_child import Seen
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import Forward, Scenario, draw
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.declaring import see
+from backend_caps.conformance.probes.declaring_child import Seen
 from backend_caps.conformance.simulator import Site
 from backend_caps.runtime.attention import AttentionBackend
 

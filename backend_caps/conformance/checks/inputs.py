@@ -12,11 +12,11 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, always
-from backend_caps.conformance.kit.held import Held, changed_rows, line_that_changes, some
 from backend_caps.conformance.kit.rig import Rig, baseline_of, difference, on_host, supplied
 from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import Forward, Scenario, draw
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.held import Held, changed_rows, line_that_changes, some
 from backend_caps.conformance.scenes import Scene, moved
 from backend_caps.runtime.attention import AttentionBackend
 

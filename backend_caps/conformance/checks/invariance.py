@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.kit.bits import bit_scenarios, other_bits
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, cases_of
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import MOST_REQUESTS, dice_for, draw_requests
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.bits import bit_scenarios, other_bits
 from backend_caps.conformance.scenes import Scene
 
 _CODE = "batch-invariance"

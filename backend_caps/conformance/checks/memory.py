@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import islice
 
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, always, cases_of
-from backend_caps.conformance.kit.growth import Gauge, Growth, Held, quickly_collected
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import Forward, scenarios_of
-from backend_caps.conformance.kit.steady import SteadyRun
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.growth import Gauge, Growth, Held, quickly_collected
+from backend_caps.conformance.workloads.long_run import SteadyRun
 
 _FORWARDS = (Forward.DECODE, Forward.DRAFT_EXTEND)
 """The first that is taken names the case; its steps decode and verify."""
@@ -89,4 +89,5 @@ CHECK = Check(
     excuse=always,
     cases=_cases,
     run=_run,
+    after=("mirror-absent", "mirror-bound"),
 )

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from backend_caps.capability.vocabulary import GraphMetadata
-from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
-from backend_caps.conformance.kit.reads import BOUND, CUTS, MIRROR, Reads
-from backend_caps.conformance.kit.replays import (
+from backend_caps.conformance.kit.rig import Rig
+from backend_caps.conformance.kit.rotating import rotated_cases
+from backend_caps.conformance.kit.scenarios import Forward
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.captured import Graphs
+from backend_caps.conformance.probes.reads import BOUND, CUTS, MIRROR, Reads
+from backend_caps.conformance.probes.replays import (
     EAGER_CHECKS,
     is_right,
     listed,
@@ -18,10 +22,6 @@ from backend_caps.conformance.kit.replays import (
     story,
     wrong_replay,
 )
-from backend_caps.conformance.kit.rig import Rig
-from backend_caps.conformance.kit.rotating import rotated_cases
-from backend_caps.conformance.kit.scenarios import Forward
-from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import Counts, HostSync, Simulation
 from backend_caps.runtime.forward_batch import ForwardBatch
 

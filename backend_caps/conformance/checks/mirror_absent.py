@@ -7,7 +7,9 @@ from contextlib import suppress
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, raised
-from backend_caps.conformance.kit.lengths import (
+from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.lengths import (
     level_of,
     relayed_cases,
     relayed_scenarios,
@@ -15,9 +17,7 @@ from backend_caps.conformance.kit.lengths import (
     scenario_of,
     scenes_of,
 )
-from backend_caps.conformance.kit.reads import BOUND, MIRROR, Read, Reads, told
-from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
-from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.reads import BOUND, MIRROR, Read, Reads, told
 from backend_caps.conformance.simulator import Site
 
 _CODE = "mirror-absent"

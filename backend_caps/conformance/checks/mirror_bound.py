@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, raised
-from backend_caps.conformance.kit.lengths import (
+from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
+from backend_caps.conformance.kit.rotating import long_cases
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.lengths import (
     loose_bounds,
     relayed_cases,
     relayed_scenarios,
@@ -14,10 +17,7 @@ from backend_caps.conformance.kit.lengths import (
     scenario_of,
     scenes_of,
 )
-from backend_caps.conformance.kit.reads import BOUND, Reads
-from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
-from backend_caps.conformance.kit.rotating import long_cases
-from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.reads import BOUND, Reads
 
 _CODE, _BOUND = "mirror-bound", HostSeqLens.UPPER_BOUND
 

@@ -11,7 +11,9 @@ from contextlib import suppress
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
-from backend_caps.conformance.kit.lengths import (
+from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.lengths import (
     level_of,
     loose_bounds,
     relayed_cases,
@@ -20,9 +22,7 @@ from backend_caps.conformance.kit.lengths import (
     scenario_of,
     scenes_of,
 )
-from backend_caps.conformance.kit.reads import BOUND, MIRROR, Read, Reads, told
-from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
-from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.reads import BOUND, MIRROR, Read, Reads, told
 
 _CODE = "mirror-read"
 _ASKED = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND

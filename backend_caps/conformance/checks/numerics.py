@@ -9,7 +9,6 @@ from itertools import chain
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, always, cases_of
-from backend_caps.conformance.kit.exact import fault_beside_float64
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import (
     CAUSAL,
@@ -20,6 +19,7 @@ from backend_caps.conformance.kit.scenarios import (
     scenarios_of,
 )
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.exact import fault_beside_float64
 from backend_caps.conformance.scenes import dice_of
 
 _CODE = "numerics"

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
-from backend_caps.conformance.kit.held import Held, line_that_changes, some
 from backend_caps.conformance.kit.rig import Rig, baseline_of, difference, on_host, supplied
 from backend_caps.conformance.kit.rotating import replayed_forwards, rotated_cases
 from backend_caps.conformance.kit.scenarios import draw
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.held import Held, line_that_changes, some
 from backend_caps.conformance.scenes import Scene
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.graphs import Bucket, GraphBuffers

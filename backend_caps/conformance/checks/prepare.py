@@ -10,14 +10,14 @@ from pathlib import Path
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint, always
 from backend_caps.conformance.kit.errors import BaselineError
-from backend_caps.conformance.kit.playing import Player
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.rotating import replayed_forwards, rotated_cases
 from backend_caps.conformance.kit.scenarios import Forward
-from backend_caps.conformance.kit.sequences import Turn, story_of
 from backend_caps.conformance.kit.subject import Subject
-from backend_caps.conformance.kit.waits import HostWait, host_waits
+from backend_caps.conformance.probes.waits import HostWait, host_waits
 from backend_caps.conformance.simulator import Simulation
+from backend_caps.conformance.workloads.playing import Player
+from backend_caps.conformance.workloads.sequences import Turn, story_of
 
 _CODE = "sync-free-prepare"
 _MOST_WAITS = 3

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from backend_caps.conformance.kit.check import EAGER, Case, Check, Effort, Fault, always
-from backend_caps.conformance.kit.playing import FORWARD, SCHEDULE, Player
 from backend_caps.conformance.kit.rig import Rig, baseline_of, difference
 from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import Forward, scenarios_of
-from backend_caps.conformance.kit.sequences import Story, story_of
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import (
     HOST,
@@ -25,6 +23,8 @@ from backend_caps.conformance.simulator import (
     Schedule,
     StarvationWarning,
 )
+from backend_caps.conformance.workloads.playing import FORWARD, SCHEDULE, Player
+from backend_caps.conformance.workloads.sequences import Story, story_of
 
 _CODE = "races"
 _OWN = 3

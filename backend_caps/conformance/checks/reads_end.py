@@ -9,10 +9,14 @@ from functools import partial
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import SharedReadsEnd
-from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
 from backend_caps.conformance.kit.errors import BaselineError
-from backend_caps.conformance.kit.replays import (
+from backend_caps.conformance.kit.rig import Rig, difference
+from backend_caps.conformance.kit.rotating import rotated_cases
+from backend_caps.conformance.kit.scenarios import Forward
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.captured import Graphs
+from backend_caps.conformance.probes.replays import (
     EAGER_CHECKS,
     LAZY,
     NUM_STREAMS,
@@ -23,10 +27,6 @@ from backend_caps.conformance.kit.replays import (
     replayed_of,
     story,
 )
-from backend_caps.conformance.kit.rig import Rig, difference
-from backend_caps.conformance.kit.rotating import rotated_cases
-from backend_caps.conformance.kit.scenarios import Forward
-from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.scenes import Scene
 from backend_caps.conformance.simulator import (
     DEVICE_NAME,

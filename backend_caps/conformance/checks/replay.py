@@ -7,10 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
-from backend_caps.conformance.kit.reads import BOUND, CUTS, MIRROR, Read, Reads
-from backend_caps.conformance.kit.replays import (
+from backend_caps.conformance.kit.rig import Rig
+from backend_caps.conformance.kit.rotating import long_cases, rotated_cases
+from backend_caps.conformance.kit.scenarios import Scenario
+from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.captured import Graphs
+from backend_caps.conformance.probes.reads import BOUND, CUTS, MIRROR, Read, Reads
+from backend_caps.conformance.probes.replays import (
     EAGER_CHECKS,
     LAZY,
     NUM_STREAMS,
@@ -23,10 +27,6 @@ from backend_caps.conformance.kit.replays import (
     story,
     wrong_replay,
 )
-from backend_caps.conformance.kit.rig import Rig
-from backend_caps.conformance.kit.rotating import long_cases, rotated_cases
-from backend_caps.conformance.kit.scenarios import Scenario
-from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.simulator import OrderPolicy, Schedule
 
 _OWN_STARVED = Schedule(OrderPolicy.STARVE, NUM_STREAMS - 1)

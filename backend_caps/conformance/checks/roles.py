@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from backend_caps.capability.kind import Role
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, cases_of
-from backend_caps.conformance.kit.exact import fault_beside_float64
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import (
     Forward,
@@ -17,6 +16,7 @@ from backend_caps.conformance.kit.scenarios import (
     topk_of,
 )
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.exact import fault_beside_float64
 
 _CODE = "roles"
 _WIDTHS = (2, 3, 8)

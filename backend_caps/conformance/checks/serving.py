@@ -9,14 +9,14 @@ from pathlib import Path
 
 from backend_caps.conformance.kit.check import EAGER, Case, Check, Effort, Fault
 from backend_caps.conformance.kit.errors import BaselineError
-from backend_caps.conformance.kit.growth import quickly_collected
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.scenarios import Forward, Scenario, scenarios_of
-from backend_caps.conformance.kit.serving import Served, serve, sizes_of
 from backend_caps.conformance.kit.subject import Subject
-from backend_caps.conformance.kit.traces import ServerTrace, trace_of
 from backend_caps.conformance.measuring.models import small_models
+from backend_caps.conformance.probes.growth import quickly_collected
 from backend_caps.conformance.simulator import Access, OrderPolicy, Race, Schedule
+from backend_caps.conformance.workloads.serving import Served, serve, sizes_of
+from backend_caps.conformance.workloads.traces import ServerTrace, trace_of
 from backend_caps.runtime.errors import UnfitBackendError
 
 _FORWARDS = (Forward.DECODE, Forward.MIXED, Forward.VERIFY, Forward.TREE)

@@ -17,7 +17,7 @@ from backend_caps.conformance.kit import (
 from backend_caps.discovery.registry import Registry
 from backend_caps.runtime.errors import ImplementationError
 from backend_caps.startup.configure import UnavailableDeviceError
-from tests.conformance.kit.made import HONEST, ODD
+from tests.conformance.made import HONEST, ODD
 
 OTHER = replace(ODD, code="other")
 

@@ -31,7 +31,7 @@ from backend_caps.discovery.evidence import (
     present_of,
     versions_of,
 )
-from tests.conformance.kit.made import HONEST, ODD
+from tests.conformance.made import HONEST, ODD
 
 _DAY = date(2026, 11, 22)
 _EVEN, _ODD = Effort(seeds=(0, 2)), Effort(seeds=(0, 1))

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from backend_caps.conformance.kit import CheckProgress, Effort, run_checks
-from tests.conformance.kit.made import HONEST, ODD
+from tests.conformance.made import HONEST, ODD
 
 
 def _drawn(*, terminal: bool) -> str:

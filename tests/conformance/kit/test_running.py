@@ -23,7 +23,7 @@ from backend_caps.conformance.kit import (
     run_checks,
 )
 from backend_caps.conformance.simulator import Schedule
-from tests.conformance.kit.made import HONEST, ODD, SCENARIO
+from tests.conformance.made import HONEST, ODD, SCENARIO
 
 EVEN = Effort(seeds=(0, 2))
 

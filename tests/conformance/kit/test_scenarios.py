@@ -13,7 +13,7 @@ from backend_caps.conformance.kit.scenarios import (
     page_sizes_of,
     scenarios_of,
 )
-from tests.conformance.kit.made import HONEST, claiming
+from tests.conformance.made import HONEST, claiming
 
 every_forward = pytest.mark.parametrize("forward", Forward, ids=lambda own: own.value)
 

@@ -8,7 +8,7 @@ from backend_caps import Declaration, HostSeqLens, Part, Phase, discover
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.conformance.kit import Subject, UncheckableError
-from tests.conformance.kit.made import HONEST, claiming
+from tests.conformance.made import HONEST, claiming
 
 
 def _found(declaration: Declaration | None, status: Status = Status.OK) -> Backend:

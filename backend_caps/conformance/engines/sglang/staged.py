@@ -21,11 +21,11 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.engines.sglang import windows
 from backend_caps.conformance.engines.sglang.subjects import windowed
 from backend_caps.conformance.kit import Case, Check, Effort, Fault, Forward, Rig, Subject
-from backend_caps.conformance.kit.captured import BATCH_SIZES, buckets_of
-from backend_caps.conformance.kit.replays import replayed_of, story
 from backend_caps.conformance.kit.rig import baseline_of, difference, on_host, supplied
 from backend_caps.conformance.kit.rotating import rotated_cases
 from backend_caps.conformance.kit.scenarios import MOST_REQUESTS, Scenario, dice_for, draw_requests
+from backend_caps.conformance.probes.captured import BATCH_SIZES, buckets_of
+from backend_caps.conformance.probes.replays import replayed_of, story
 from backend_caps.conformance.scenes import Scene
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch

@@ -11,7 +11,6 @@ from backend_caps import discover
 from backend_caps.conformance.checks import CHECKS
 from backend_caps.conformance.kit import Check, Effort, Subject, Verdict, run_checks
 
-
 UNCLAIMED = frozenset({"batch-invariance"})
 """Checks of what it does not claim."""
 APPLYING = [check for check in CHECKS if check.code not in UNCLAIMED]

@@ -8,7 +8,6 @@ from backend_caps import discover
 from backend_caps.conformance.checks import CHECKS
 from backend_caps.conformance.kit import Check, Effort, Subject, Verdict, run_checks
 
-
 UNCLAIMED = {
     "torch_native": frozenset(
         {

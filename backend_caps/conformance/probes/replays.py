@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from backend_caps.conformance.kit.captured import Graphs
 from backend_caps.conformance.kit.check import Case, Fault
 from backend_caps.conformance.kit.rig import Rig, difference
 from backend_caps.conformance.kit.rotating import replayed_forwards
@@ -23,6 +22,7 @@ from backend_caps.conformance.kit.scenarios import (
     forwards_of,
 )
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.captured import Graphs
 from backend_caps.conformance.scenes import Scene
 from backend_caps.conformance.simulator import (
     OrderPolicy,

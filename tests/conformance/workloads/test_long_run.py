@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from backend_caps.conformance.kit import Forward, Rig, Scenario
-from backend_caps.conformance.kit.steady import SteadyRun
+from backend_caps.conformance.workloads.long_run import SteadyRun
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.layer import AttentionLayer
-from tests.conformance.kit.made import HONEST, SCENARIO
 from tests.conformance.liars.liar import subject_of
 from tests.conformance.liars.padded import Padded
+from tests.conformance.made import HONEST, SCENARIO
 
 SEEN: list[ForwardBatch] = []
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from backend_caps.conformance.kit import Forward, Rig, Scenario
-from backend_caps.conformance.kit.serving import Served, serve, sizes_of
-from backend_caps.conformance.kit.traces import ServerTrace, trace_of
 from backend_caps.conformance.measuring.models import small_models
-from tests.conformance.kit.made import HONEST
+from backend_caps.conformance.workloads.serving import Served, serve, sizes_of
+from backend_caps.conformance.workloads.traces import ServerTrace, trace_of
+from tests.conformance.made import HONEST
 
 
 def _trace(forward: Forward, seed: int) -> tuple[ServerTrace, Scenario]:

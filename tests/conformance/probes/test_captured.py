@@ -10,8 +10,8 @@ from torch import Tensor
 
 from backend_caps import BatchKind
 from backend_caps.conformance.kit import Case, Forward, Rig, Scenario, difference
-from backend_caps.conformance.kit.captured import BATCH_SIZES, Graphs, buckets_of
-from backend_caps.conformance.kit.replays import (
+from backend_caps.conformance.probes.captured import BATCH_SIZES, Graphs, buckets_of
+from backend_caps.conformance.probes.replays import (
     GRAPHED,
     graphed_of,
     is_right,
@@ -24,9 +24,9 @@ from backend_caps.conformance.kit.replays import (
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.layer import AttentionLayer
-from tests.conformance.kit.made import HONEST, claiming
 from tests.conformance.liars.liar import subject_of
 from tests.conformance.liars.padded import Padded
+from tests.conformance.made import HONEST, claiming
 
 DECODE = Scenario(forward=Forward.DECODE)
 every_forward = pytest.mark.parametrize("forward", GRAPHED)

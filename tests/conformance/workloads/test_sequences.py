@@ -7,11 +7,11 @@ import torch
 
 from backend_caps import Role
 from backend_caps.conformance.kit import Forward, Scenario
-from backend_caps.conformance.kit.host_cache import HostCache
 from backend_caps.conformance.kit.scenarios import dice_for, scenarios_of
-from backend_caps.conformance.kit.sequences import Story, story_of
 from backend_caps.conformance.scenes import reference_attention
-from tests.conformance.kit.made import HONEST, claiming
+from backend_caps.conformance.workloads.host_cache import HostCache
+from backend_caps.conformance.workloads.sequences import Story, story_of
+from tests.conformance.made import HONEST, claiming
 
 every_scenario = pytest.mark.parametrize(
     "scenario", [*scenarios_of(HONEST, list(Forward))], ids=lambda own: own.name

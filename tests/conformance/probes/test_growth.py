@@ -9,9 +9,9 @@ import torch
 from backend_caps_torch_native import TorchPadded
 
 from backend_caps.conformance.kit import Rig, draw
-from backend_caps.conformance.kit.growth import Gauge, Growth, Held, quickly_collected
-from tests.conformance.kit.made import SCENARIO
+from backend_caps.conformance.probes.growth import Gauge, Growth, Held, quickly_collected
 from tests.conformance.liars.liar import subject_of
+from tests.conformance.made import SCENARIO
 
 POOLS = draw(SCENARIO, 0).pools
 

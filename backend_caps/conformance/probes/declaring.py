@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from backend_caps.conformance.kit import declaring_child
-from backend_caps.conformance.kit.declaring_child import Seen, Work
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes import declaring_child
+from backend_caps.conformance.probes.declaring_child import Seen, Work
 
 _DEADLINE_S = 60.0
 

@@ -8,7 +8,7 @@ import torch
 from backend_caps import Given, HostSeqLens, Phase, Role, When
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.conformance.kit import Case, Effort, Forward, Rig, Scenario, draw
-from backend_caps.conformance.kit.lengths import (
+from backend_caps.conformance.probes.lengths import (
     RELAYED,
     level_of,
     loose_bounds,
@@ -19,7 +19,7 @@ from backend_caps.conformance.kit.lengths import (
     scenes_of,
 )
 from backend_caps.conformance.scenes import reference_attention
-from tests.conformance.kit.made import HONEST, SCENARIO, claiming
+from tests.conformance.made import HONEST, SCENARIO, claiming
 
 RIG = Rig(subject=HONEST, device="cpu")
 EXACT_IN_VERIFY = When(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from backend_caps.conformance.kit.scenarios import Scenario
 from backend_caps.conformance.kit.subject import Subject
-from backend_caps.conformance.kit.traces import VOCAB_SIZE, ServerTrace, longest_of
 from backend_caps.conformance.measuring.models import ModelSizes, SmallModels
+from backend_caps.conformance.workloads.traces import VOCAB_SIZE, ServerTrace, longest_of
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request

@@ -7,7 +7,7 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit import Forward, Scenario, draw, supplied
-from backend_caps.conformance.kit.held import (
+from backend_caps.conformance.probes.held import (
     Held,
     changed_rows,
     line_now,
@@ -15,7 +15,7 @@ from backend_caps.conformance.kit.held import (
     some,
 )
 from backend_caps.conformance.scenes import Scene
-from tests.conformance.kit.made import HONEST
+from tests.conformance.made import HONEST
 
 
 def _scene() -> Scene:

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from backend_caps.conformance.kit.host_cache import Written
 from backend_caps.conformance.kit.rig import Rig, on_host
-from backend_caps.conformance.kit.sequences import Story, Turn
 from backend_caps.conformance.scenes import Scene, moved
+from backend_caps.conformance.workloads.host_cache import Written
+from backend_caps.conformance.workloads.sequences import Story, Turn
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.staging import Staging
 

@@ -7,9 +7,9 @@ import torch
 
 from backend_caps import HostSeqLens
 from backend_caps.conformance.kit import Forward, Rig, Scenario, supplied
-from backend_caps.conformance.kit.playing import FORWARD, SCHEDULE, Player
-from backend_caps.conformance.kit.sequences import story_of
-from tests.conformance.kit.made import HONEST
+from backend_caps.conformance.workloads.playing import FORWARD, SCHEDULE, Player
+from backend_caps.conformance.workloads.sequences import story_of
+from tests.conformance.made import HONEST
 
 STORY = story_of(HONEST, Scenario(forward=Forward.MIXED), 1)
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit.check import Case, Effort, cases_of
-from backend_caps.conformance.kit.reads import Reads
 from backend_caps.conformance.kit.rig import Rig, on_host, supplied
 from backend_caps.conformance.kit.scenarios import (
     Forward,
@@ -25,6 +24,7 @@ from backend_caps.conformance.kit.scenarios import (
     scenarios_of,
 )
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.reads import Reads
 from backend_caps.conformance.scenes import Scene, batch_of, causal
 from backend_caps.runtime.attention import AttentionBackend
 

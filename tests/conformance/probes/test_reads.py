@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps.conformance.kit.reads import BOUND, MIRROR, Read, Reads, told
 from backend_caps.conformance.kit.scenarios import draw
+from backend_caps.conformance.probes.reads import BOUND, MIRROR, Read, Reads, told
 from backend_caps.conformance.simulator import Site
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.conformance.kit.made import HONEST, SCENARIO
 from tests.conformance.liars.mirror import LIARS, LongestOnHost
+from tests.conformance.made import HONEST, SCENARIO
 
 BATCH = draw(SCENARIO, 1).batch
 ROOT = Path("/plugins/own")

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
-from backend_caps.conformance.kit.host_cache import HostCache, Stay, Written, rows_of
 from backend_caps.conformance.kit.scenarios import (
     DRAFT_STEPS,
     MOST_REQUESTS,
@@ -39,6 +38,7 @@ from backend_caps.conformance.scenes import (
     visible_nodes,
     with_mask,
 )
+from backend_caps.conformance.workloads.host_cache import HostCache, Stay, Written, rows_of
 
 _NUM_STEPS = 3
 """Steps of a story; each has a turn or two, and one more where requests come with a prefill."""

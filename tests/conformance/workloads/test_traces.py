@@ -5,9 +5,9 @@ from torch_native_caps import TORCH_NATIVE
 
 from backend_caps import BatchKind, HostSeqLens, Phase, Role
 from backend_caps.conformance.kit import Forward, Scenario, Subject
-from backend_caps.conformance.kit.traces import ServerTrace, longest_of, trace_of
+from backend_caps.conformance.workloads.traces import ServerTrace, longest_of, trace_of
 from backend_caps.runtime.speculative.settings import Algorithm
-from tests.conformance.kit.made import HONEST, claiming
+from tests.conformance.made import HONEST, claiming
 
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
 SEEDS = range(24)
