@@ -103,7 +103,7 @@ def test_serving_tells_how_and_what() -> None:
     words = _words("slots_of_the_row", serving.CHECK)
 
     assert words.startswith(
-        "served no drafts, 1-token pages, prompts by another object, 3 retractions, request "
+        "served no drafts, 1-token pages, prompts by another object, 2 retractions, request "
     )
     assert "; the plain loop makes [" in words
 

@@ -138,10 +138,11 @@ CHECK = Check(
     claims=(),
     title="An engine serves with it.",
     proves="The engine of this project, overlapped, with chunked and mixed prompts, a KV cache "
-    "too small for all requests, graphs, drafts and halves of batches as they are claimed, and "
-    "now and then two objects for prompts and steps, makes the tokens that its plain loop makes "
-    "with the same backend, accepts as much of each draft, and gets every row and page back, in "
-    "several orders of the device's work.",
+    "too small for all requests, so that some are retracted and run again from their prompts, "
+    "graphs, drafts and halves of batches as they are claimed, and now and then two objects for "
+    "prompts and steps, makes the tokens that its plain loop makes with the same backend, accepts "
+    "as much of each draft, and gets every row and page back, in several orders of the device's "
+    "work.",
     cannot="What tokens do not show: an error too small to choose another one.",
     excuse=_excuse,
     cases=_cases,

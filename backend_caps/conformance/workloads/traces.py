@@ -27,6 +27,8 @@ VOCAB_SIZE = 64
 """Tokens of the models that serve."""
 _MOST_NEW = 8
 """Tokens of the longest output."""
+_SHORT = 2
+"""Of three requests, the one whose prompt is short."""
 _NUM_STEPS = 2
 """Steps of a draft."""
 _MOST_NODES = 8
@@ -185,7 +187,7 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
     assert isinstance(kinds, frozenset), "kinds of batch are a set"
     is_tree = scenario.forward is Forward.TREE
     is_mixed = scenario.forward is Forward.MIXED or (
-        speculation is not None and is_tree == (seed // 2 % 2 == 0)
+        speculation is not None and is_tree == ((seed // 2 + seed // 4) % 2 == 0)
     )
     replayed = bool(kinds) and dice.random() < 0.6  # noqa: PLR2004 - more often than not
     # Halves bring the mirror, which mixed batches with drafts are better tried without.
@@ -193,8 +195,7 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
     return ServerTrace(
         asked=asked,
         page_size=scenario.page_size,
-        # Decode rows join prompts only where there is room for both.
-        num_pages=_num_pages(scenario, asked, speculation) * (1 + is_mixed) + 1,
+        num_pages=_num_pages(scenario, asked, speculation, mixed=is_mixed),
         max_running_requests=4,
         chunked_prefill_size=8 if is_mixed else dice.choice((None, 4, 8)),
         mixed=is_mixed,
@@ -234,10 +235,13 @@ def _roles(subject: Subject) -> frozenset[Role]:
 
 
 def _asked(scenario: Scenario, dice: random.Random, place: int) -> Asked:
-    """Draw a request; most prompts end where their output crosses the end of a page."""
+    """Draw a request; most outputs cross the end of a page.
+
+    Those of the first two do, which run together, so that one of them is retracted.
+    """
     size = scenario.page_size
-    least, most = (4, 12) if place % 3 == 0 or size == 1 else (max(1, size - 4), size)
-    submitted_at = dice.choice((0, 0, 0, dice.randrange(6)))
+    least, most = (4, 12) if place % 3 == _SHORT or size == 1 else (max(1, size - 3), size)
+    submitted_at = 0 if place < _SHORT else dice.choice((0, 0, 0, dice.randrange(6)))
     is_aborted = dice.random() < 0.1  # noqa: PLR2004 - seldom
     return Asked(
         prompt=tuple(dice.randrange(VOCAB_SIZE) for _ in range(dice.randint(least, most))),
@@ -253,9 +257,14 @@ def _asked(scenario: Scenario, dice: random.Random, place: int) -> Asked:
 
 
 def _num_pages(
-    scenario: Scenario, asked: tuple[Asked, ...], speculation: SpecSettings | None
+    scenario: Scenario, asked: tuple[Asked, ...], speculation: SpecSettings | None, *, mixed: bool
 ) -> int:
-    """Count the pages that the longest request needs, with what its steps write behind it."""
-    behind = 0 if speculation is None else speculation.lookahead
+    """Count the pages of a cache in which two requests can begin, and not both go on.
+
+    The longest request fits, with what its steps write behind it.
+    """
+    size, behind = scenario.page_size, 0 if speculation is None else speculation.lookahead
     longest = max(len(own.prompt) + own.sampling.max_new_tokens for own in asked)
-    return -(-(longest + behind) // scenario.page_size)
+    # Decode rows join prompts only where there is room for both.
+    beside = longest if mixed and size == 1 else 0
+    return -(-(longest + behind + beside) // size) + 1

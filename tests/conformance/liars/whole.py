@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import ClassVar
 from weakref import ref
 
@@ -30,6 +31,8 @@ _NATIVE: dict[str, object] = {
     "max_speculative_topk": 1,
 }
 """What `TorchNative` keeps, beside `HONEST`."""
+_KNOWN_BY = 4
+"""First tokens by which a prompt is known; zeros are nobody's."""
 
 
 class MetadataOfTheClass(TorchPadded):
@@ -158,6 +161,54 @@ class SlotsOfTheRow(TorchNative):
         self._requests = followed
 
 
+class SlotsOfThePrompt(TorchNative):
+    """Owes each stay its own slots, and reads a prompt that comes back where it was before."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        super().__init__(runner)
+        self._of_prompt: dict[tuple[int, ...], Tensor] = {}
+
+    def init_forward_metadata_out_graph(self, batch: protocols.ForwardBatch) -> None:
+        """Look prompts up by how they begin."""
+        assert isinstance(batch, ForwardBatch)
+        super().init_forward_metadata_out_graph(batch)
+        followed = [*self._requests]
+        for place, prompt in _prompts(batch):
+            slots = self._requests[place].slots
+            known = self._of_prompt.setdefault(prompt, slots)[: len(slots)]
+            slots = torch.cat([known, slots[len(known) :]])
+            followed[place] = replace(followed[place], slots=slots)
+        self._requests = followed
+
+
+class LengthOfThePrompt(Padded):
+    """Owes prompts their whole context, and takes one that comes back to be as long as before."""
+
+    def __init__(self, site: ModelRunner) -> None:
+        super().__init__(site)
+        self._of_prompt: dict[tuple[int, ...], Tensor] = {}
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Look prompts up by how they begin."""
+        lengths = batch.seq_lens.clone()
+        for place, prompt in _prompts(batch):
+            known = self._of_prompt.setdefault(prompt, lengths[place].clone())
+            lengths[place] = lengths[place].minimum(known)
+        return replace(batch, seq_lens=lengths)
+
+
+def _prompts(batch: ForwardBatch) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """List the prompts that begin in a batch: their places, and by what they are known."""
+    if batch.extend_seq_lens is None or batch.extend_prefix_lens is None:
+        return
+    counts, starts = batch.extend_seq_lens.tolist(), batch.extend_prefix_lens.tolist()
+    tokens: list[int] = batch.input_ids.tolist()
+    for place, stop in enumerate(accumulate(counts)):
+        own = tuple(tokens[stop - counts[place] : stop][:_KNOWN_BY])
+        if not starts[place] and len(own) == _KNOWN_BY and any(own):
+            yield place, own
+
+
 LIARS: tuple[Liar, ...] = (
     liar(MetadataOfTheClass, seen="modelled on sglang#12698", check="two-batch"),
     liar(
@@ -183,5 +234,19 @@ LIARS: tuple[Liar, ...] = (
         check="serving",
         sync_free_prepare=False,
         **_NATIVE,
+    ),
+    liar(
+        SlotsOfThePrompt,
+        seen="modelled on sglang#18803",
+        check="serving",
+        sync_free_prepare=False,
+        **_NATIVE,
+    ),
+    liar(
+        LengthOfThePrompt,
+        seen="modelled on sglang#37505",
+        check="serving",
+        sync_free_prepare=False,
+        graph_replay=frozenset(),
     ),
 )
