@@ -11,6 +11,7 @@ from backend_caps.conformance.kit import (
     Subject,
     Verdict,
     find_case,
+    run_case,
     run_checks,
 )
 from tests.conformance.liars import streams
@@ -62,6 +63,20 @@ def test_two_batch_tells_half_and_order() -> None:
         "half B of a batch of 1 and 2 requests, run in the order ABaba: tokens "
     )
     assert words.endswith("; what it gives alone was expected")
+
+
+def test_two_batch_starves_each_stream() -> None:
+    """What eager and lazy orders hide shows where the stream of the layers starves."""
+    subject = OF_NAME["wait_of_the_first_half"]
+
+    cases = list(two_batch.CHECK.cases(subject, Effort.quick()))
+    faulted = {
+        str(own.schedule) for own in cases if run_case(subject, two_batch.CHECK, own).findings
+    }
+
+    others = {"starve:0", "starve:1", "starve:2", "random:0", "random:1"}
+    assert {str(own.schedule) for own in cases} == {"eager", "lazy"} | others
+    assert "starve:0" in faulted <= others
 
 
 def test_equal_halves_may_hide_a_lie() -> None:

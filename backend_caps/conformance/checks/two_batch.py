@@ -9,7 +9,7 @@ from itertools import accumulate
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.kit.check import EAGER, Case, Check, Effort, Fault, cases_of
+from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, cases_of
 from backend_caps.conformance.kit.rig import Rig, difference, on_host, supplied
 from backend_caps.conformance.kit.scenarios import (
     Forward,
@@ -19,8 +19,9 @@ from backend_caps.conformance.kit.scenarios import (
     scenarios_of,
 )
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.conformance.probes.replays import ordered
 from backend_caps.conformance.scenes import Scene
-from backend_caps.conformance.simulator import OrderPolicy, Schedule
+from backend_caps.conformance.simulator import OrderPolicy, Schedule, systematic_schedules
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.two_batch import split
 
@@ -29,7 +30,9 @@ _ORDERS = ("ABaba", "BAabb", "AaBba", "ABbaab")
 _COUNTS = (3, 4, 2, 3)
 """Requests of a batch: of an odd number the second half has one more."""
 _HALVES = "AB"
-_SCHEDULES = (EAGER, Schedule(OrderPolicy.LAZY))
+_NUM_STREAMS = 3
+"""The one of the layers, and one of each object's own."""
+_SCHEDULES = systematic_schedules(_NUM_STREAMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,13 @@ def _excuse(subject: Subject) -> str | None:
 
 
 def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
-    for case in cases_of("two-batch", _scenarios(subject), effort):
-        yield replace(case, schedule=_SCHEDULES[case.seed % len(_SCHEDULES)])
+    """Try each forward eagerly or lazily, by turns, and one of them in each other order."""
+    eager, lazy, *starved = _SCHEDULES
+    for seed in effort.seeds:
+        cases = list(cases_of("two-batch", _scenarios(subject), Effort(seeds=(seed,))))
+        yield from (replace(own, schedule=(eager, lazy)[seed % 2]) for own in cases)
+        for place, schedule in enumerate((*starved, Schedule(OrderPolicy.RANDOM, seed))):
+            yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
 
 
 def _scenarios(subject: Subject) -> Iterator[Scenario]:
@@ -69,7 +77,7 @@ def _run(rig: Rig, case: Case) -> Iterator[Fault]:
     batches = (whole, whole.select(range(count - 1, min(1, count - 2) - 1, -1)))
     expected = [[rig.baseline(half) for half in _apart(batch)] for batch in batches]
     order = _ORDERS[case.seed % len(_ORDERS)]
-    with rig.running(case.schedule):
+    with ordered(rig, case.schedule):
         found = [
             [replace(ran, output=on_host(ran.output)) for ran in of_batch]
             for of_batch in _overlapped(rig, batches, order)
@@ -152,7 +160,7 @@ CHECK = Check(
     title="Two objects take turns in the halves of a batch.",
     proves="Two objects of the same pools, prepared and run in turns for the halves of a batch, in "
     "several orders, give for each half what it gives alone; also where the halves are unequal, "
-    "and in a second batch.",
+    "in a second batch, and with the device's work eager, lazy, each stream starved, and random.",
     cannot="Halves on streams of their own, which this runtime does not have, and what two objects "
     "share that no order here disturbs.",
     excuse=_excuse,

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from backend_caps import GraphMetadata, HostSeqLens, SharedReadsEnd, protocols
 from backend_caps.protocols import ModelRunner, TokenToKVPool
+from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.conformance.liars.liar import Liar, liar
@@ -76,6 +77,31 @@ class StartOfTheStorage(Padded):
         """Read as a kernel does that is told no offset."""
         lengths = batch.seq_lens
         return replace(batch, seq_lens=lengths.as_strided(lengths.shape, lengths.stride(), 0))
+
+
+class WaitOfTheFirstHalf(Padded):
+    """Takes halves of a batch, it says, and plans the second on a stream that waits for nothing."""
+
+    _last: ClassVar[MutableMapping[Tensor, ref[Padded]]] = WeakTensorKeyDictionary()
+
+    def __init__(self, site: ModelRunner) -> None:
+        super().__init__(site)
+        self._table = site.req_to_token_pool.req_to_token
+        self._streams = DeviceStreams(self._table.device)
+        self._side = self._streams.private_stream()
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Leave the wait to whichever object of these pools planned before."""
+        lengths, main = batch.seq_lens.clone(), self._streams.current_stream()
+        if self._last.get(self._table, ref(self))() is self:
+            self._side.wait_stream(main)
+        self._last[self._table] = ref(self)
+        with self._streams.using(self._side):
+            self._streams.keep_alive(lengths)
+            planned = lengths + 0
+        main.wait_stream(self._side)
+        self._streams.keep_alive(planned)
+        return replace(batch, seq_lens=planned)
 
 
 class EveryBatch(TorchPadded):
@@ -220,6 +246,12 @@ LIARS: tuple[Liar, ...] = (
     liar(
         StartOfTheStorage,
         seen="modelled on sglang#12698",
+        check="two-batch",
+        graph_replay=frozenset(),
+    ),
+    liar(
+        WaitOfTheFirstHalf,
+        seen="modelled on sglang#30435",
         check="two-batch",
         graph_replay=frozenset(),
     ),
