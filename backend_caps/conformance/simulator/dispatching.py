@@ -15,6 +15,11 @@ from backend_caps.conformance.simulator.tensor import Args, Kwargs
 _HANDLERS = {**COPIES, **SPECIAL_CASES, **LIKES}
 
 
+def is_composite(func: AnyOperator) -> bool:
+    """Tell whether an operator is run as those that it is made of."""
+    return OPERATORS[func].effect is Effect.COMPOSITE and func not in _HANDLERS
+
+
 def dispatch(func: AnyOperator, args: Args, kwargs: Kwargs) -> object:
     """Run one of torch's operators on tensors of the device."""
     operator = OPERATORS[func]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from backend_caps.conformance.simulator.dispatching import dispatch
+from backend_caps.conformance.simulator.device import DEVICE_NAME
+from backend_caps.conformance.simulator.dispatching import dispatch, is_composite
 from backend_caps.conformance.simulator.lowering import accesses, blocks_of
 from backend_caps.conformance.simulator.ops import OPERATORS, AnyOperator, Effect, Operator, aten
 from backend_caps.conformance.simulator.queues import NO_BLOCKS, Blocks
@@ -49,11 +50,17 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operator of the host, or of the device."""
         kwargs = kwargs or {}
         if SimTensor in types:
-            return dispatch(func, args, kwargs)
+            if not is_composite(func):
+                return dispatch(func, args, kwargs)
+            with self:
+                return dispatch(func, args, kwargs)
         if func in _PINS:
             return pinned_copy(self._simulation, cast("Tensor", args[0]))
         if func is aten.is_pinned.default:
             return self._simulation.pinned.has(cast("Tensor", args[0]))
+        if _is_on_sim(kwargs) and _is_composed(func):
+            with self:
+                return func._op_dk(_COMPOSED, *args, **kwargs)  # noqa: SLF001 - as `decompose` does
         if kwargs.get("pin_memory"):
             return self._make_pinned(func, args, {**kwargs, "pin_memory": False})
         operator = OPERATORS[func]
@@ -77,8 +84,27 @@ class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             note_host_access(self._simulation, operator.name, reads, writes)
 
 
+_COMPOSED = torch._C.DispatchKey.CompositeExplicitAutograd  # noqa: SLF001
 _PINS: tuple[AnyOperator, ...] = (aten.pin_memory.default, aten._pin_memory.default)  # noqa: SLF001
 _EMPTY = (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty)
+
+
+def _is_on_sim(kwargs: Kwargs) -> bool:
+    """Tell whether options say that a tensor is made on the device."""
+    device = cast("torch.device | None", kwargs.get("device"))
+    return device is not None and device.type == DEVICE_NAME
+
+
+@cache
+def _is_composed(func: AnyOperator) -> bool:
+    """Tell whether torch makes a tensor of the device by other operators, such as a copy to it.
+
+    They are shown to the mode: where torch meets a tensor's class instead, it imports DTensor, for
+    a second.
+    """
+    own = torch._C.DispatchKey.PrivateUse1  # noqa: SLF001
+    has = func.has_kernel_for_dispatch_key
+    return has(_COMPOSED) and not has(own)
 
 
 def pinned_copy(simulation: Simulation, tensor: Tensor) -> Tensor:

@@ -7,12 +7,16 @@ the arguments' metadata.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+
+from backend_caps.conformance.simulator.queues import no_dispatch
 
 AnyOperator = OpOverload[..., object]
 aten = torch.ops.aten
@@ -53,6 +57,8 @@ class Operator:
     """Whether it draws from a generator."""
     has_one_tensor: bool
     """Whether it takes one tensor, which cannot be at odds with another."""
+    is_cheap: bool
+    """Whether computing it takes short where its arguments are small."""
 
 
 # `linear` and the like are run as one, as a device's library does; in inference mode they come so,
@@ -64,6 +70,8 @@ WHOLE: tuple[AnyOperator, ...] = (
     aten.softmax.int,
     aten.scaled_dot_product_attention.default,
 )
+# In the order of its shape on the meta device; in that of its query on the CPU.
+_IN_ORDER: tuple[AnyOperator, ...] = (aten.scaled_dot_product_attention.default,)
 # Views in all but their schema.
 _VIEWS: tuple[AnyOperator, ...] = (aten._unsafe_view.default, aten._reshape_alias.default)  # noqa: SLF001
 
@@ -71,16 +79,18 @@ _VIEWS: tuple[AnyOperator, ...] = (aten._unsafe_view.default, aten._reshape_alia
 class _Operators(dict[AnyOperator, Operator]):
     def __missing__(self, func: AnyOperator) -> Operator:
         schema = func._schema  # noqa: SLF001 - the only way to an operator's schema
+        names = [arg.name for arg in schema.arguments]
         written = [arg for arg in schema.arguments if arg.alias_info and arg.alias_info.is_write]
         operator = self[func] = Operator(
             func=func,
             name=f"{schema.name}.{schema.overload_name}".removesuffix("."),
             effect=_effect(func),
             written=tuple(arg.name for arg in written),
-            positions={arg.name: place for place, arg in enumerate(schema.arguments)},
+            positions={name: place for place, name in enumerate(names)},
             is_out=any(arg.is_out for arg in written),
-            is_random=any(arg.name == "generator" for arg in schema.arguments),
+            is_random="generator" in names,
             has_one_tensor=sum("Tensor" in str(arg.type) for arg in schema.arguments) == 1,
+            is_cheap=_is_cheap(func, names),
         )
         return operator
 
@@ -100,6 +110,11 @@ def _effect(func: AnyOperator) -> Effect:
         return Effect.WRITE
     data_dependent = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return Effect.READ if data_dependent.intersection(func.tags) else Effect.FRESH
+
+
+def _is_cheap(func: AnyOperator, names: Sequence[str]) -> bool:
+    """Tell whether it is torch's own, and its arguments alone say how large its results are."""
+    return func.namespace == "aten" and {"generator", "size"}.isdisjoint(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +147,19 @@ def num_bytes_of(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype)
 
 Results = tuple[Metadata | None, ...]
 _MOST_KEPT = 20_000
+_SMALL = 1 << 20
+"""Bytes of arguments that are computed with sooner than asked about."""
 
 
 class ResultCache:
-    """The metadata of results, which a run on torch's meta device tells."""
+    """The metadata of results, which a run on zeros tells, or one on torch's meta device."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[type, Results]] = {}
 
     def lookup(
         self,
-        func: AnyOperator,
+        operator: Operator,
         key: Hashable,
         args: Sequence[object],
         kwargs: Mapping[str, object],
@@ -150,7 +167,7 @@ class ResultCache:
         """Return what the results of a call look like, and what they come in.
 
         Args:
-            func: the operator.
+            operator: what is called.
             key: describes the arguments.
             args: the arguments, on raw memory.
             kwargs: the arguments by name, on raw memory.
@@ -159,16 +176,38 @@ class ResultCache:
         if kept is None:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            kept = self._kept[key] = _described(_on_meta(func, args, kwargs))
+            kept = self._kept[key] = _described(_tried(operator, args, kwargs))
         return kept
 
 
-def _on_meta(func: AnyOperator, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """Run an operator on tensors without data, or where it cannot, on zeros."""
+def _tried(operator: Operator, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """Run an operator for what its results look like.
+
+    Most of torch's meta kernels are Python: the first one imports dynamo, which takes a second, and
+    each takes some twenty times as long as the work itself on tensors as small as those of cases.
+    """
+    func = operator.func
+    if operator.is_cheap and _num_bytes((*args, *kwargs.values())) <= _SMALL:
+        with suppress(RuntimeError, IndexError), no_dispatch(), _unseeded(func):
+            result = func(*_all_moved(args, "cpu"), **_named_moved(kwargs, "cpu"))
+            return cast("Tensor", result).contiguous() if func in _IN_ORDER else result
     try:
         return func(*_all_moved(args, "meta"), **_named_moved(kwargs, "meta"))
     except NotImplementedError:
         return func(*_all_moved(args, "cpu"), **_named_moved(kwargs, "cpu"))
+
+
+def _unseeded(func: AnyOperator) -> AbstractContextManager[None]:
+    """Leave the host's generator as it is, where an operator may draw from it."""
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    return torch.random.fork_rng(devices=()) if is_random else nullcontext()
+
+
+def _num_bytes(values: Sequence[object]) -> int:
+    """Add up what tensors among values take."""
+    nested = (own for own in values if isinstance(own, list | tuple))
+    tensors = (own for own in values if isinstance(own, Tensor))
+    return sum(own.nbytes for own in tensors) + sum(map(_num_bytes, nested))
 
 
 def _all_moved(values: Sequence[object], device: str) -> list[object]:

@@ -61,7 +61,7 @@ def _wrapped(result: object, lease: Lease) -> object:
 def run_fresh(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     """Compute into new memory."""
     call = lower(operator, args, kwargs)
-    kind, results = _RESULTS.lookup(operator.func, call.key, call.args, call.kwargs)
+    kind, results = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
     simulation = current()
     reads, _ = accesses(operator, args, kwargs)
     if kind is Tensor:
@@ -78,7 +78,7 @@ def run_fresh(operator: Operator, args: Args, kwargs: Kwargs) -> object:
 def result_of(operator: Operator, args: Args, kwargs: Kwargs) -> Metadata:
     """Tell what an operator's one result looks like, without launching it."""
     call = lower(operator, args, kwargs)
-    _, (result,) = _RESULTS.lookup(operator.func, call.key, call.args, call.kwargs)
+    _, (result,) = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
     assert result is not None, f"{operator.name} returns a tensor"
     return result
 
@@ -120,7 +120,7 @@ def run_write(operator: Operator, args: Args, kwargs: Kwargs) -> object:
         refuse(operator, "it changes a shape in place; use the one that returns a new view")
     call = lower(operator, args, kwargs)
     if operator.is_out or not operator.has_one_tensor:
-        _, results = _RESULTS.lookup(operator.func, call.key, call.args, call.kwargs)
+        _, results = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
         if operator.is_out:
             _require_sizes(operator, results, args, kwargs)
     reads, writes = accesses(operator, args, kwargs)
