@@ -24,17 +24,24 @@ class AllowList:
     allowed: frozenset[str]
 
     @classmethod
-    def of(cls, allow: Collection[str] | None, environ: Mapping[str, str]) -> AllowList | None:
+    def named(cls, name: str, distributions: Iterable[str]) -> AllowList:
+        """Allow these distributions, whatever the spelling of their names."""
+        names = map(normalised, distributions)
+        return cls(name=name, allowed=frozenset(each for each in names if each))
+
+    @classmethod
+    def of(
+        cls, allow: Collection[str] | AllowList | None, environ: Mapping[str, str]
+    ) -> AllowList | None:
         """Take the caller's list, else the environment's; None allows all.
 
         An empty list allows nothing: what is set and blank was meant to keep plugins out.
         """
+        if isinstance(allow, AllowList):
+            return allow
         if allow is not None:
-            return cls(name="allow", allowed=frozenset(map(normalised, allow)))
-        if PLUGINS not in environ:
-            return None
-        names = map(normalised, environ[PLUGINS].split(","))
-        return cls(name=PLUGINS, allowed=frozenset(name for name in names if name))
+            return cls.named("allow", allow)
+        return cls.named(PLUGINS, environ[PLUGINS].split(",")) if PLUGINS in environ else None
 
 
 def admit(scanned: Scan, allow: AllowList | None) -> Scan:

@@ -46,7 +46,7 @@ class Loaded:
 def begin(
     path: Sequence[str | PathLike[str]] | None = None,
     *,
-    allow: Collection[str] | None = None,
+    allow: Collection[str] | AllowList | None = None,
     deadline_s: float = DEADLINE_S,
     environ: Mapping[str, str],
     early: tuple[Search, Child | None] | None = None,

@@ -16,6 +16,7 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.status import Problem, Status
 from backend_caps.discovery import problems
+from backend_caps.discovery.admission import AllowList
 from backend_caps.discovery.claims import Claim
 from backend_caps.discovery.errors import (
     LONGEST_DEADLINE_S,
@@ -151,7 +152,7 @@ class Registry(Backends):
 def discover(
     path: Sequence[str | PathLike[str]] | None = None,
     *,
-    allow: Collection[str] | None = None,
+    allow: Collection[str] | AllowList | None = None,
     deadline_s: float = DEADLINE_S,
     environ: Mapping[str, str] | None = None,
 ) -> Registry:
@@ -159,7 +160,8 @@ def discover(
 
     Args:
         path: folders to search, instead of `sys.path`; imports come from them first.
-        allow: distributions to use; else those that `BACKEND_CAPS_PLUGINS` names; else all.
+        allow: distributions to use, or such a list with a name for messages; else those that
+            `BACKEND_CAPS_PLUGINS` names; else all.
         deadline_s: how long the reading of one declaration may take.
         environ: the environment to look `BACKEND_CAPS_PLUGINS` up in; else this process's.
 
