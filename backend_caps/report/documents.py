@@ -66,6 +66,8 @@ class CauseDocument(Document):
     """The composites of which the backend is a part, outermost first, where there are any."""
     rank: Annotated[int | None, LEFT_OUT] = None
     """The rank it comes from, where plans of several are joined."""
+    host: Annotated[str | None, LEFT_OUT] = None
+    """That rank's machine."""
 
 
 class ValueDocument(Document):
@@ -315,6 +317,7 @@ def _cause(cause: Cause) -> CauseDocument:
         source=None if cause.source in {None, BY_HAND} else str(cause.source),
         via=cause.via or None,
         rank=cause.rank,
+        host=cause.host,
     )
 
 

@@ -60,6 +60,8 @@ class Cause:
     via: tuple[str, ...] = ()
     rank: int | None = None
     """The rank it comes from, once plans of several are joined."""
+    host: str | None = None
+    """That rank's machine."""
 
     @property
     def sort_key(self) -> tuple[str, ...]:
@@ -173,7 +175,7 @@ class Plan:
 
     def at_rank(self, rank: int) -> Plan:
         """Return this plan with its causes marked as one rank's."""
-        return self._with_values(
+        return self.with_values(
             lambda _, own: resolved_from(
                 own.capability, own.value, _ranked(own.causes, rank), own.effect
             )
@@ -193,7 +195,7 @@ class Plan:
             return self._joined(own, theirs.value, theirs.causes)
 
         return replace(
-            self._with_values(both),
+            self.with_values(both),
             uses=tuple(sorted({*self.uses, *other.uses}, key=lambda use: use.sort_key)),
             problems=in_order({*self.problems, *other.problems}),
             overrides=tuple(sorted({*self.overrides, *other.overrides}, key=repr)),
@@ -222,7 +224,8 @@ class Plan:
     def _value(self, name: str, phase: Phase | None) -> Resolved:
         return self.server[name] if phase is None else self.phases[phase][name]
 
-    def _with_values(self, change: Callable[[Phase | None, Resolved], Resolved]) -> Plan:
+    def with_values(self, change: Callable[[Phase | None, Resolved], Resolved]) -> Plan:
+        """Return this plan with each value put in the place of another, by phase."""
         server = {name: change(None, own) for name, own in self.server.items()}
         phases = {
             phase: {name: change(phase, own) for name, own in values.items()}

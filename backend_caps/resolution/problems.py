@@ -77,7 +77,7 @@ def problems_of(plan: Plan) -> tuple[Problem, ...]:
         *_of_algorithm(plan),
         *_of_facts(plan),
         *_of_uses(plan),
-        *_of_values(plan),
+        *problems_of_values(plan),
     )
     return in_order(set(found))
 
@@ -224,7 +224,8 @@ def problem_of(reason: Reason, use: Use) -> Problem:
     )
 
 
-def _of_values(plan: Plan) -> Iterator[Problem]:
+def problems_of_values(plan: Plan) -> Iterator[Problem]:
+    """List what is wrong with a plan's values, whoever they come from."""
     pages = plan["page_sizes"]
     if isinstance(pages.value, Conflict):
         told = [f"{cause.name!r} takes {text_of(cause.value)}" for cause in _restricting(pages)]

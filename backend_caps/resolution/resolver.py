@@ -89,7 +89,7 @@ def resolve(
         overrides=tuple(overrides.items()),
         choices=choices,
     )
-    return _under_policy(plan, problems_of(plan))
+    return under_policy(plan, problems_of(plan))
 
 
 def _check(uses: tuple[Use, ...], situation: Situation) -> None:
@@ -171,7 +171,12 @@ def _override(capability: str, phase: Phase | None, value: object) -> Cause:
     )
 
 
-def _under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:
+def under_policy(plan: Plan, problems: tuple[Problem, ...]) -> Plan:
+    """Return a plan with its problems.
+
+    Raises:
+        PlanRefusedError: its policy is strict, and there is one, or something is not known.
+    """
     if plan.policy is Policy.STRICT:
         unknown = not_known(plan.uses, plan.flags, plan.facts)
         refused = [

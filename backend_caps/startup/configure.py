@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 
 import torch
+from torch.distributed import ProcessGroup
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
@@ -19,6 +22,8 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, plan_for
+from backend_caps.startup.agreement import Ranks, agree
+from backend_caps.startup.locked import check_locked
 
 
 @dataclass(eq=False, kw_only=True)
@@ -50,9 +55,13 @@ def configure(
     rules: str | RuleSet = DEFAULT_ENGINE,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
+    lock: str | PathLike[str] | None = None,
+    group: ProcessGroup | Ranks | None = None,
     debug: bool = False,
 ) -> tuple[Plan, FutureMap]:
     """Find what is installed, resolve what the server needs, and build its FutureMap.
+
+    With a group, all its ranks come to one plan before any builds anything, or all get an error.
 
     Args:
         flags: the server's.
@@ -66,6 +75,8 @@ def configure(
         rules: the engine version whose rules hold, or the rules themselves.
         policy: what is done about problems; `warn` logs them.
         unsafe_override: values to put in place of the joined ones; recorded as causes.
+        lock: a file of `backend-caps lock`; what is installed, and the plan, must be what it says.
+        group: the ranks that have to come to one plan, or `Ranks` to say more; None: there is one.
         debug: check every row that is written and read; slow.
 
     Returns:
@@ -75,24 +86,41 @@ def configure(
         UnavailableDeviceError: torch has no such device here.
         NoFittingBackendError: a flag says `auto`, and no installed backend fits.
         UnfitChoiceError: a flag names a backend that declares that it cannot run here.
+        LockDiffersError: something is not as the lock says.
+        RanksDifferError: ranks differ in what must be the same; all of them raise it.
+        RankFailedError: another rank could not decide.
+        MissingRanksError: not every rank answered in time.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
     """
-    check_device(device)
-    registry = discover() if registry is None else registry
-    plan = planned(
-        flags,
-        registry,
-        device=device,
-        facts=facts,
-        draft=draft,
-        rules=rules,
-        policy=policy,
-        unsafe_override=unsafe_override,
-    )
-    # A stand-in for a device is none that a backend could know.
-    is_stand_in = declared_traits(torch.device(device)).is_stand_in
-    check_named(plan, registry, but=frozenset({"device"} if is_stand_in else ()))
+
+    def decide() -> Plan:
+        check_device(device)
+        known = discover() if registry is None else registry
+        plan = _decided(
+            flags,
+            known,
+            device=device,
+            facts=facts,
+            draft=draft,
+            rules=rules,
+            policy=policy,
+            unsafe_override=unsafe_override,
+        )
+        # A stand-in for a device is none that a backend could know.
+        is_stand_in = declared_traits(torch.device(device)).is_stand_in
+        check_named(plan, known, but=frozenset({"device"} if is_stand_in else ()))
+        if lock is not None:
+            check_locked(Path(lock), plan, known)
+        return plan
+
+    if group is None:
+        plan = decide()
+    else:
+        ranks = group if isinstance(group, Ranks) else Ranks(group=group)
+        arguments = {"pool_size": pool_size, "draft": draft}
+        plan = agree(decide, ranks, given=flags, arguments=arguments)
+    _tell(plan)
     future_map = FutureMap.from_plan(
         plan, pool_size=pool_size, device=device, draft=draft, debug=debug
     )
@@ -118,6 +146,31 @@ def planned(
     Raises:
         BackendCapsError: flags, backends or the plan are refused.
     """
+    plan = _decided(
+        flags,
+        registry,
+        device=device,
+        facts=facts,
+        draft=draft,
+        rules=rules,
+        policy=policy,
+        unsafe_override=unsafe_override,
+    )
+    _tell(plan)
+    return plan
+
+
+def _decided(
+    flags: ServerFlags,
+    registry: Registry,
+    *,
+    device: str | torch.device,
+    facts: Facts | None,
+    draft: DraftShape | None,
+    rules: str | RuleSet,
+    policy: Policy | str,
+    unsafe_override: Capabilities | None,
+) -> Plan:
     plan = plan_for(
         registry,
         flags,
@@ -126,9 +179,7 @@ def planned(
         policy=policy,
         unsafe_override=unsafe_override,
     )
-    plan = _within_reach(plan, draft)
-    _tell(plan)
-    return plan
+    return _within_reach(plan, draft)
 
 
 def _with_device(facts: Facts, device: torch.device) -> Facts:

@@ -1,0 +1,45 @@
+"""Agreement: every rank of a job starts from one plan, or none of them starts. Loads torch.
+
+Each rank resolves by itself, from its own environment. What they come to is compared before
+anything is captured; docs/explanation/how-ranks-agree.md says how, and what it costs.
+"""
+
+from backend_caps.startup.agreement.agree import Ranks, agree
+from backend_caps.startup.agreement.errors import (
+    AgreementDeadlineError,
+    ControlGroupError,
+    Difference,
+    MissingRanksError,
+    RankFailedError,
+    RanksDifferError,
+    UnknownPerRankFlagError,
+)
+from backend_caps.startup.agreement.group import DEADLINE_S, GroupChannel
+from backend_caps.startup.agreement.rounds import Channel, agreed, told_failure
+from backend_caps.startup.agreement.statement import (
+    Statement,
+    Treatment,
+    failure_of,
+    statement_of,
+)
+
+__all__ = [
+    "DEADLINE_S",
+    "AgreementDeadlineError",
+    "Channel",
+    "ControlGroupError",
+    "Difference",
+    "GroupChannel",
+    "MissingRanksError",
+    "RankFailedError",
+    "Ranks",
+    "RanksDifferError",
+    "Statement",
+    "Treatment",
+    "UnknownPerRankFlagError",
+    "agree",
+    "agreed",
+    "failure_of",
+    "statement_of",
+    "told_failure",
+]

@@ -1,0 +1,100 @@
+"""One rank's way to the joint plan: decide, tell the others, and take what all came to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from torch import distributed as dist
+
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan
+from backend_caps.startup.agreement.errors import MissingRanksError, UnknownPerRankFlagError
+from backend_caps.startup.agreement.group import DEADLINE_S, GroupChannel
+from backend_caps.startup.agreement.rounds import agreed, told_failure
+from backend_caps.startup.agreement.statement import (
+    Statement,
+    failure_of,
+    host_name,
+    statement_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Who has to come to one plan, and in what they may differ.
+
+    Args:
+        group: the ranks of one job that relay with each other: all of tensor, pipeline and data
+            parallelism whose batches are one another's. It needs gloo for the CPU; beside it there
+            may be nccl, which is not used.
+        deadline_s: seconds that this rank waits for the others, from its own call on.
+        per_rank: names of `ServerFlags`, `pool_size` or `draft`, in which ranks may differ.
+
+    Raises:
+        UnknownPerRankFlagError: there is no such flag.
+    """
+
+    group: dist.ProcessGroup
+    deadline_s: float = DEADLINE_S
+    per_rank: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        known = (*ServerFlags.model_fields, *_ARGUMENTS)
+        unknown = tuple(sorted({*self.per_rank} - {*known}))
+        if unknown:
+            raise UnknownPerRankFlagError(names=unknown, known=known)
+
+
+_ARGUMENTS = ("pool_size", "draft")
+"""What `configure` is given beside the flags, and ranks share."""
+
+
+def agree(
+    decide: Callable[[], Plan],
+    ranks: Ranks,
+    *,
+    given: ServerFlags,
+    arguments: Mapping[str, object] | None = None,
+) -> Plan:
+    """Decide, and come to one plan with all ranks; or to an error on each.
+
+    Args:
+        decide: makes this rank's plan. What it raises is told to the others, and raised again.
+        ranks: who agrees.
+        given: the flags as they were given, before anything was chosen.
+        arguments: what else must be the same on all, such as `pool_size`, by name.
+
+    Returns:
+        This rank's plan where all have the same one; else its own flags, uses and choices with the
+        joined values, whose causes name rank and host. No rank returns before all have it.
+
+    Raises:
+        RankFailedError: another rank has no plan.
+        RanksDifferError: ranks differ in what must be the same.
+        MissingRanksError: not every rank answered in time.
+        ControlGroupError: the group has no gloo, or this rank is no member.
+        AgreementDeadlineError: the deadline is none.
+
+    Stream: none. Sync: waits for every rank, on the host. Not for use under capture.
+    """
+    channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
+    try:
+        plan = decide()
+    except Exception as error:
+        _tell(failure_of(error), channel, error)
+        raise
+    own = statement_of(plan, given=given, arguments=arguments, per_rank=frozenset(ranks.per_rank))
+    joint = agreed(plan, own, channel)
+    channel.ended()
+    return joint
+
+
+def _tell(own: Statement, channel: GroupChannel, error: Exception) -> None:
+    try:
+        told_failure(own, channel)
+    except MissingRanksError as missing:
+        error.add_note(f"The other ranks could not all be told: {missing}")
+    else:
+        channel.ended()
+        error.add_note("The other ranks were told.")

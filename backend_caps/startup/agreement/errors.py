@@ -1,0 +1,160 @@
+"""What ranks that do not agree are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backend_caps.errors import BackendCapsError
+
+Ranks = tuple[int, ...]
+"""Ranks of a group, ascending."""
+_SHOWN = 8
+"""Ranks that are listed by number."""
+
+
+def listed(ranks: Ranks, hosts: Mapping[int, str] | None = None) -> str:
+    """Name ranks, with their hosts where these are known: `ranks 0 (node-a), 1 and 2`."""
+    known = hosts or {}
+    shown = [f"{rank} ({known[rank]})" if rank in known else f"{rank}" for rank in ranks[:_SHOWN]]
+    if len(ranks) > _SHOWN:
+        shown.append(f"{len(ranks) - _SHOWN} more")
+    *first, last = shown
+    numbers = f"{', '.join(first)} and {last}" if first else last
+    return f"rank{'s' if len(ranks) > 1 else ''} {numbers}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One field that must be the same on every rank, and is not."""
+
+    field: str
+    values: tuple[tuple[str, Ranks], ...]
+    """Each value, with the ranks that have it; that of the lowest rank first."""
+
+    def told(self, hosts: Mapping[int, str]) -> str:
+        """Say who has which value."""
+        said = "; ".join(f"{value} on {listed(ranks, hosts)}" for value, ranks in self.values)
+        return f"{self.field} is {said}"
+
+
+@dataclass(eq=False, kw_only=True)
+class RanksDifferError(BackendCapsError):
+    """Ranks of one job differ in what must be the same on all of them. Raised on every rank."""
+
+    differences: Sequence[Difference]
+    hosts: Mapping[int, str]
+    """The host of a rank, for those that are named."""
+
+    @property
+    def message(self) -> str:
+        """Each field, with its values and their ranks."""
+        told = ". ".join(each.told(self.hosts) for each in self.differences)
+        return (
+            f"the ranks of this job differ: {told}. Expected one value on all ranks. Start every "
+            "rank with the same flags, rules, lock file and distributions; name a flag that is to "
+            "differ in per_rank."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class RankFailedError(BackendCapsError):
+    """Another rank could not decide; none goes on. Raised on the others, which were well."""
+
+    failures: Sequence[tuple[str, Ranks]]
+    """What was raised, with the ranks that raised it."""
+    hosts: Mapping[int, str]
+
+    @property
+    def message(self) -> str:
+        """Who failed, and how."""
+        told = "; ".join(f"{listed(ranks, self.hosts)}: {what}" for what, ranks in self.failures)
+        return (
+            f"no plan was agreed on, because not every rank has one. Raised on {told}. "
+            "Correct it there, and start all ranks again."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class MissingRanksError(BackendCapsError):
+    """Ranks did not answer before the deadline, or were lost on the way. None goes on."""
+
+    round: str
+    """What was waited for."""
+    seconds: float
+    """How long this rank has waited."""
+    deadline_s: float
+    absent: Ranks
+    """Those that never came to agree."""
+    silent: Ranks
+    """Those that came, and were not heard of again."""
+    gave_up: Ranks
+    """Those whose round had failed before this rank's did."""
+    hosts: Mapping[int, str]
+    cause: str
+    """What the transport said."""
+
+    @property
+    def message(self) -> str:
+        """Who is missing, what was waited for, and what to do."""
+        said = []
+        if self.absent:
+            said.append(f"{listed(self.absent)} did not come")
+        if self.silent:
+            said.append(f"{listed(self.silent, self.hosts)} came, and is not heard of any more")
+        if not said and self.gave_up:
+            said.append(f"{listed(self.gave_up)} gave up before")
+        who = "; ".join(said) or "every rank came, and the answer did not"
+        return (
+            f"no agreement after {self.seconds:.1f} s, in {self.round}: {who}. Expected an answer "
+            f"of every rank within {self.deadline_s:g} s. Look at the logs of these ranks, and "
+            f"start all again; where they are only slow, give more with deadline_s. "
+            f"({self.cause})"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ControlGroupError(BackendCapsError):
+    """A process group cannot carry the agreement."""
+
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """What is wrong with it, and which one is right."""
+        return (
+            f"the process group cannot carry the agreement: {self.problem}. Expected one with "
+            "gloo for the CPU, of which this rank is a member, such as "
+            'torch.distributed.new_group(backend="gloo").'
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class AgreementDeadlineError(BackendCapsError):
+    """A deadline is none."""
+
+    deadline_s: float
+
+    @property
+    def message(self) -> str:
+        """What was given, and what may be."""
+        return (
+            f"an agreement's deadline cannot be {self.deadline_s!r} s; expected more than 0, and "
+            "at most 86400. Give the seconds that the slowest rank may take to come."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnknownPerRankFlagError(BackendCapsError):
+    """What may differ by rank is no flag."""
+
+    names: tuple[str, ...]
+    known: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """The names, and those that there are."""
+        return (
+            f"per_rank names {', '.join(map(repr, self.names))}; expected names of ServerFlags: "
+            f"{', '.join(self.known)}."
+        )

@@ -1,0 +1,166 @@
+"""From what all ranks said to one plan, or to one error: the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from backend_caps.capability.backend import Problem
+from backend_caps.capability.kind import Phase
+from backend_caps.report.plan_values import value_of
+from backend_caps.resolution.effects import Effect
+from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order, resolved_from
+from backend_caps.resolution.problems import problems_of_values
+from backend_caps.resolution.resolver import under_policy
+from backend_caps.startup.agreement.errors import (
+    Difference,
+    RankFailedError,
+    Ranks,
+    RanksDifferError,
+)
+from backend_caps.startup.agreement.statement import (
+    Contribution,
+    StatedValue,
+    Statement,
+    Treatment,
+)
+
+_ABSENT = "not given"
+"""The value of a field that a rank does not state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What some ranks said alike."""
+
+    statement: Statement
+    """In the words of the first of them."""
+    ranks: Ranks
+
+
+def judge(plan: Plan, said: Sequence[Said]) -> Plan:
+    """Join this rank's plan with those of the others.
+
+    Args:
+        plan: this rank's own.
+        said: what all ranks said, its own words among it, by the lowest rank of each.
+
+    Returns:
+        Its own flags, facts, uses and choices, with the values that every need of any rank and the
+        supports of all leave. A cause that not every rank has names the first that does.
+
+    Raises:
+        RankFailedError: a rank has no plan.
+        RanksDifferError: ranks differ in what must be the same.
+        PlanRefusedError: the policy is strict, and there is a problem with what was joined.
+    """
+    require_same(said)
+    joint = reduce(Plan.join, _plans(plan, said))
+    told = (_differing(each, said) for each in _differences(said, Treatment.TOLD))
+    problems = {*plan.problems, *problems_of_values(joint), *told}
+    return under_policy(joint, in_order(problems))
+
+
+def require_same(said: Sequence[Said]) -> None:
+    """Refuse ranks that failed, or that differ in what must be the same.
+
+    Raises:
+        RankFailedError: a rank has no plan.
+        RanksDifferError: ranks differ in a field.
+    """
+    hosts = hosts_of(said)
+    failures = [(own.statement.failure, own.ranks) for own in said if own.statement.failure]
+    if failures:
+        raise RankFailedError(failures=failures, hosts=hosts)
+    differences = [
+        *_differences(said, Treatment.EQUAL),
+        *_differences(said, Treatment.EQUAL_WHERE_STATED),
+    ]
+    if differences:
+        raise RanksDifferError(differences=differences, hosts=hosts)
+
+
+def hosts_of(said: Iterable[Said]) -> Mapping[int, str]:
+    """Name the hosts that are known: of the lowest rank of each that speak alike."""
+    return {own.ranks[0]: own.statement.host for own in said}
+
+
+def _differences(said: Sequence[Said], treatment: Treatment) -> Iterator[Difference]:
+    names = sorted(
+        {
+            name
+            for own in said
+            for name, (treated, _) in own.statement.fields.items()
+            if treated is treatment
+        }
+    )
+    for name in names:
+        ranks: dict[str, list[int]] = {}
+        for own in said:
+            _, value = own.statement.fields.get(name, (treatment, None))
+            if value is None and treatment is Treatment.EQUAL_WHERE_STATED:
+                continue
+            ranks.setdefault(_ABSENT if value is None else value, []).extend(own.ranks)
+        if len(ranks) > 1:
+            values = sorted(
+                ((value, tuple(sorted(own))) for value, own in ranks.items()),
+                key=lambda each: each[1],
+            )
+            yield Difference(field=name, values=tuple(values))
+
+
+def _differing(difference: Difference, said: Sequence[Said]) -> Problem:
+    return Problem(
+        code="ranks-chose-differently",
+        message=f"{difference.told(hosts_of(said))}.",
+        remedy="Where the ranks' machines differ this is as it should be; else name one backend "
+        "in the flag.",
+    )
+
+
+def _plans(plan: Plan, said: Sequence[Said]) -> Iterator[Plan]:
+    """Make a plan of each statement, on the premises that all have in common."""
+    reader = _Reader(plan, said)
+    for each in said:
+        yield plan.with_values(reader.of(each.statement))
+
+
+class _Reader:
+    """Reads values as they crossed.
+
+    A cause that every rank has is this rank's own, with the line of its declaration; another names
+    the lowest rank that has it.
+    """
+
+    def __init__(self, plan: Plan, said: Sequence[Said]) -> None:
+        self._num_said = len(said)
+        self._own = {
+            (phase, own.capability, Contribution.of(cause)): cause
+            for phase, own in plan.values()
+            for cause in own.causes
+        }
+        self._holders: dict[tuple[Phase | None, str, Contribution], list[Said]] = {}
+        for each in said:
+            for value in each.statement.values:
+                for cause in value.causes:
+                    self._holders.setdefault((*value.place, cause), []).append(each)
+
+    def of(self, statement: Statement) -> Callable[[Phase | None, Resolved], Resolved]:
+        """Return what reads a statement's values, each in the place of this rank's."""
+        stated = {each.place: each for each in statement.values}
+        return lambda phase, own: self._read(stated[phase, own.capability], own.effect)
+
+    def _read(self, stated: StatedValue, effect: Effect) -> Resolved:
+        value = value_of(stated.capability, stated.value)
+        causes = (self._cause(stated, own) for own in stated.causes)
+        return resolved_from(stated.capability, value, causes, effect)
+
+    def _cause(self, stated: StatedValue, contribution: Contribution) -> Cause:
+        place = (*stated.place, contribution)
+        cause = self._own.get(place) or contribution.cause(stated.capability)
+        holders = self._holders[place]
+        if len(holders) == self._num_said:
+            return cause
+        first = min(holders, key=lambda each: each.ranks)
+        return replace(cause, rank=first.ranks[0], host=first.statement.host)

@@ -1,0 +1,92 @@
+"""The rounds in which ranks come to one plan, whatever carries them.
+
+All agree: two rounds of a few integers. They do not: the marks of all are gathered, and of ranks
+that say the same the lowest speaks. So what crosses grows by 16 bytes a rank, and by one statement
+for each that is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from backend_caps.resolution.plan import Plan
+from backend_caps.startup.agreement.judging import Said, judge
+from backend_caps.startup.agreement.statement import Statement
+
+
+class Channel(Protocol):
+    """What carries rounds between ranks. Each rank takes part in each, in one order.
+
+    A round that does not end in time raises on every rank that is still there.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        ...
+
+    def largest(self, values: Sequence[int], round_name: str) -> list[int]:
+        """Return the largest of all ranks' int64 values, place by place."""
+        ...
+
+    def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
+        """Return every rank's int64 values, by rank."""
+        ...
+
+    def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
+        """Return the bytes of one rank; those of the others are not looked at."""
+        ...
+
+
+def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
+    """Come to one plan with all ranks.
+
+    No rank has a plan before every rank has told that it has come to the same one.
+
+    Args:
+        plan: this rank's own.
+        own: what this rank says of it.
+        channel: to the other ranks.
+
+    Raises:
+        RankFailedError: another rank has no plan.
+        RanksDifferError: ranks differ in what must be the same.
+        MissingRanksError: a round did not end; the channel raises it.
+    """
+    joint = plan if _all_say(own.mark, channel) else judge(plan, _heard(own, channel))
+    _confirm(int(joint.fingerprint, 16) >> 1, channel)
+    return joint
+
+
+def told_failure(own: Statement, channel: Channel) -> None:
+    """Tell the other ranks that this one has no plan, and why; the caller raises it."""
+    if not _all_say(own.mark, channel):
+        _heard(own, channel)
+
+
+def _all_say(mark: int, channel: Channel) -> bool:
+    highest, lowest = channel.largest((mark, -mark), "the comparison of fingerprints")
+    return highest == -lowest
+
+
+def _heard(own: Statement, channel: Channel) -> list[Said]:
+    """Hear each of those who say something different once."""
+    words = own.model_dump_json().encode()
+    gathered = channel.gathered((own.mark, len(words)), "the gathering of fingerprints")
+    alike: dict[int, list[int]] = {}
+    for rank, (mark, _) in enumerate(gathered):
+        alike.setdefault(mark, []).append(rank)
+    said = []
+    for ranks in alike.values():
+        num_bytes = gathered[ranks[0]][1]
+        name = f"the statement of rank {ranks[0]}"
+        heard = channel.said_by(ranks[0], words, num_bytes, name)
+        said.append(Said(Statement.model_validate_json(heard), tuple(ranks)))
+    return said
+
+
+def _confirm(mark: int, channel: Channel) -> None:
+    """End the agreement: every rank has the plan, and the same one."""
+    highest, lowest = channel.largest((mark, -mark), "the acknowledgement")
+    assert highest == -lowest, "ranks that heard the same words came to different plans"

@@ -1,0 +1,258 @@
+"""What goes wrong on one rank ends on all of them, in time, and says where: with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from torch import distributed as dist
+
+from backend_caps import Registry, discover
+from backend_caps.report.errors import LockFileError
+from backend_caps.resolution.errors import UnusableBackendError
+from backend_caps.startup.agreement import (
+    GroupChannel,
+    MissingRanksError,
+    RankFailedError,
+    RanksDifferError,
+)
+from backend_caps.startup.agreement.group import RoundOptions
+from tests.startup.agreement.made import OPTS_OUT, READS, SERVER, Server, flagged, registry
+from tests.startup.agreement.processes import Came, run_ranks
+
+DEADLINE_S = 2.0
+_IN_TIME_S = DEADLINE_S + 5.0
+
+
+def _fingerprint(rank: int, others: Mapping[int, Server]) -> str:
+    return others.get(rank, SERVER).start().fingerprint
+
+
+def _start(others: Mapping[int, Server], size: int = 3) -> dict[int, Came]:
+    """Start ranks, of which some are started with something else."""
+    return run_ranks(size, partial(_fingerprint, others=others))
+
+
+def test_ranks_with_one_plan_start() -> None:
+    """Where all ranks have the same, each has its plan."""
+    came = _start({})
+
+    assert len({own.value for own in came.values()}) == 1
+    assert {own.error for own in came.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        pytest.param(
+            replace(SERVER, registry=registry(version="1.1")),
+            "backend acme is acme-caps 1.0",
+            id="versions",
+        ),
+        pytest.param(
+            flagged(speculative_eagle_topk=4), "flag speculative_eagle_topk is 1", id="flags"
+        ),
+        pytest.param(
+            replace(SERVER, rules="sglang-0.5.23"), "rules is sglang-0.5.13", id="rule sets"
+        ),
+        pytest.param(
+            replace(SERVER, registry=Registry.of([])),
+            "not read (backend-missing) on rank 2",
+            id="no plugin",
+        ),
+        pytest.param(replace(SERVER, pool_size=16), "pool_size is 8", id="pool sizes"),
+    ],
+)
+def test_ranks_that_differ_are_refused_on_all(other: Server, told: str) -> None:
+    """Every rank is told the same: the field, both values, and who has which."""
+    came = _start({2: other})
+
+    assert {type(own.error) for own in came.values()} == {RanksDifferError}
+    assert len({own.text for own in came.values()}) == 1
+    assert told in came[0].text
+    assert "on rank 2 (" in came[0].text
+
+
+def test_plugin_that_breaks_on_one_rank_stops_all(tmp_path: Path) -> None:
+    """The rank where it breaks raises why; the others say which rank, and why."""
+    came = run_ranks(3, partial(_breaking, folder=tmp_path))
+
+    assert {rank: type(own.error) for rank, own in came.items()} == {
+        0: RankFailedError,
+        1: UnusableBackendError,
+        2: RankFailedError,
+    }
+    assert "rank 1 (" in came[0].text
+    assert "this node has no such library" in came[0].text
+
+
+def _breaking(rank: int, folder: Path) -> str:
+    """Start with an installed plugin, whose import fails on rank 1."""
+    own = folder / f"{rank}"
+    package = own / "acme_caps-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-caps\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        "[backend_caps.backends]\nacme = acme_caps:DECLARATION\n"
+    )
+    breaks = 'raise ImportError("this node has no such library")\n' * (rank == 1)
+    (own / "acme_caps.py").write_text(
+        f"from backend_caps import Declaration\n{breaks}DECLARATION = Declaration()\n"
+    )
+    return replace(SERVER, registry=discover([own])).start().fingerprint
+
+
+def test_corrupt_lock_on_one_rank_stops_all(tmp_path: Path) -> None:
+    """Who cannot read the lock says so; the others name that rank and the file."""
+    broken = tmp_path / "caps.lock"
+    broken.write_text("{")
+
+    came = _start({1: replace(SERVER, lock=broken)})
+
+    assert isinstance(came[1].error, LockFileError)
+    assert isinstance(came[0].error, RankFailedError)
+    assert "rank 1 (" in came[2].text
+    assert "caps.lock" in came[2].text
+
+
+def _with_one_late(rank: int, late_s: float, deadline_s: float) -> str:
+    time.sleep(late_s * (rank == 2))
+    return SERVER.start(deadline_s=deadline_s).fingerprint
+
+
+def test_rank_that_is_late_is_waited_for() -> None:
+    """A rank that comes before the deadline holds nobody up for longer."""
+    came = run_ranks(3, partial(_with_one_late, late_s=1.5, deadline_s=30.0))
+
+    assert {own.error for own in came.values()} == {None}
+
+
+@pytest.mark.soak
+def test_rank_that_is_twenty_seconds_late_is_waited_for() -> None:
+    """Within the default deadline, 20 s are no reason to give up."""
+    came = run_ranks(3, partial(_with_one_late, late_s=20.0, deadline_s=60.0))
+
+    assert {own.error for own in came.values()} == {None}
+
+
+def test_rank_that_is_too_late_is_named() -> None:
+    """The others say who did not come, and who comes too late that they had given up."""
+    came = run_ranks(3, partial(_with_one_late, late_s=4.0, deadline_s=DEADLINE_S))
+
+    assert {type(own.error) for own in came.values()} == {MissingRanksError}
+    assert "rank 2 did not come" in came[0].text
+    assert "rank 2 did not come" in came[1].text
+    assert "ranks 0 and 1 gave up before" in came[2].text
+    assert max(came[rank].seconds for rank in (0, 1)) < _IN_TIME_S
+
+
+def _with_one_that_ends(rank: int, lost: int) -> str:
+    if rank == lost:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SERVER.start(deadline_s=DEADLINE_S).fingerprint
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_rank_that_never_comes_is_named(lost: int) -> None:
+    """The job ends on the others; without rank 0 there is no store to ask, which is said."""
+    came = run_ranks(3, partial(_with_one_that_ends, lost=lost))
+
+    left = [own for rank, own in came.items() if rank != lost]
+    assert {type(own.error) for own in left} == {MissingRanksError}
+    told = "rank 0 of the job keeps: that rank is gone" if lost == 0 else "rank 2 did not come"
+    assert all(told in own.text for own in left)
+    assert max(own.seconds for own in left) < _IN_TIME_S
+
+
+_COMPARING, _ENDING = "the comparison of fingerprints", "the acknowledgement"
+_DIFFER = {1: replace(SERVER, registry=registry(version="1.1"))}
+
+
+class _Ending(GroupChannel):
+    """Ends its process on entering a round."""
+
+    round_name = ""
+
+    def _wait(self, options: RoundOptions, round_name: str, start: Callable[[], dist.Work]) -> None:
+        if round_name == self.round_name:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._wait(options, round_name, start)
+
+
+def _with_one_that_ends_in(
+    rank: int, round_name: str, lost: int, others: Mapping[int, Server]
+) -> str:
+    own = others.get(rank, SERVER)
+    if rank != lost:
+        return own.start(deadline_s=DEADLINE_S).fingerprint
+    _Ending.round_name = round_name
+    with mock.patch("backend_caps.startup.agreement.agree.GroupChannel", _Ending):
+        return own.start(deadline_s=DEADLINE_S).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("round_name", "lost", "others"),
+    [
+        pytest.param(_COMPARING, 3, {}, id="comparing"),
+        pytest.param("the gathering of fingerprints", 3, _DIFFER, id="gathering"),
+        pytest.param("the statement of rank 1", 1, _DIFFER, id="speaking"),
+        pytest.param(_ENDING, 3, {}, id="ending"),
+    ],
+)
+def test_rank_that_is_killed_within_a_round_is_named(
+    round_name: str, lost: int, others: Mapping[int, Server]
+) -> None:
+    """Whichever round it is, the others end in time, none with a plan."""
+    work = partial(_with_one_that_ends_in, round_name=round_name, lost=lost, others=others)
+
+    came = run_ranks(4, work)
+
+    left = [own for rank, own in came.items() if rank != lost]
+    assert {type(own.error) for own in left} == {MissingRanksError}
+    assert all(f"in {round_name}" in own.text for own in left)
+    assert any(f"rank {lost} (" in own.text for own in left)
+    assert max(own.seconds for own in left) < _IN_TIME_S
+
+
+def _two_jobs() -> tuple[dict[int, Came], dict[int, Came]]:
+    reading = replace(SERVER, registry=registry({"acme": READS}))
+    jobs: tuple[Mapping[int, Server], ...] = ({}, {0: reading, 1: reading})
+    with ThreadPoolExecutor() as pool:
+        one, other = pool.map(partial(_start, size=2), jobs)
+    return one, other
+
+
+def test_two_servers_on_one_host_do_not_meet() -> None:
+    """Jobs that start at the same time each agree on their own."""
+    one, other = _two_jobs()
+
+    assert {own.error for job in (one, other) for own in job.values()} == {None}
+    assert one[0].value == one[1].value != other[0].value == other[1].value
+
+
+def test_stage_with_another_backend_raises_the_need_of_all() -> None:
+    """A flag that may differ is no error; what one stage needs all have, and the cause says who."""
+    came = run_ranks(3, _staged)
+
+    assert {own.error for own in came.values()} == {None}
+    (told,) = {own.value for own in came.values()}
+    assert told == ("exact", "needy", 2, socket.gethostname())
+
+
+def _staged(rank: int) -> tuple[object, ...]:
+    """Start a pipeline whose last stage runs another backend."""
+    own = flagged(attention_backend="needy") if rank == 2 else SERVER
+    known = registry({"acme": OPTS_OUT, "needy": READS})
+    plan = replace(own, registry=known, per_rank=frozenset({"attention_backend"})).start()
+    mirror = plan["host_seq_lens"]
+    cause = mirror.causes[0]
+    return plan.host_seq_lens.value, cause.name, cause.rank, cause.host
