@@ -46,7 +46,7 @@ def host_waits(simulation: Simulation | None) -> Iterator[list[HostWait]]:
 
 
 @contextmanager
-def _cuda_waits(found: list[HostWait]) -> Iterator[None]:  # pragma: no cover - needs a GPU
+def _cuda_waits(found: list[HostWait]) -> Iterator[None]:
     """Collect what torch's own watch warns of."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
