@@ -143,7 +143,10 @@ CHECK = Check(
     "prompts and steps, makes the tokens that its plain loop makes with the same backend, accepts "
     "as much of each draft, and gets every row and page back, in several orders of the device's "
     "work.",
-    cannot="What tokens do not show: an error too small to choose another one.",
+    cannot="What tokens do not show: an error too small to choose another one. It serves in "
+    "float32 alone: the two loops make other batches, in which a backend may add up in another "
+    "order. In bfloat16 that alone chose other tokens in 4 of 120 traces of an honest backend, in "
+    "float32 in none of 60.",
     excuse=_excuse,
     cases=_cases,
     run=_run,
