@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     StringConstraints,
     model_validator,
 )
@@ -52,6 +53,39 @@ def _written_place(value: object) -> object:
         case _:
             return value
     raise PydanticCustomError("place", f"Input should be {meant!r}")
+
+
+Place = Annotated[
+    Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")], BeforeValidator(_written_place)
+]
+"""`"package.module:Name"` of what is imported when it is built, and never before."""
+
+
+class PlaceOfEngine(Mapping[str, str]):
+    """Places by engine: a mapping that nobody changes, and that has a hash."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = dict(sorted(places.items()))
+
+    def __getitem__(self, engine: str) -> str:
+        """Return the place for an engine."""
+        return self._places[engine]
+
+    def __iter__(self) -> Iterator[str]:
+        """List the engines, sorted."""
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        """Count the engines."""
+        return len(self._places)
+
+    def __hash__(self) -> int:
+        """Be the same for equal places."""
+        return hash(tuple(self._places.items()))
+
+    def __repr__(self) -> str:
+        """Be written as the author wrote it."""
+        return repr(self._places)
 
 
 class When(FrozenModel):
@@ -138,6 +172,14 @@ class Declaration(FrozenModel):
         BeforeValidator(_written_place),
     ] = None
     """`"package.module:Name"` of the class that computes."""
+    adapters: Annotated[
+        Mapping[Literal["sglang", "vllm"], Place],
+        AfterValidator(PlaceOfEngine),
+        PlainSerializer(dict, dict[str, str]),
+    ] = Field(default_factory=dict, validate_default=True)
+    """By engine, `"package.module:Name"` of what makes the backend one of that engine's own: for
+    SGLang a callable that takes its model runner and returns a backend of its interface, for vLLM
+    the class that `register_backend` is given."""
     tolerances: Tolerances = Field(default_factory=dict, validate_default=True)
     """How far an output may be from float64's, absolutely and relatively, by dtype. What is left
     out is the conformance kit's to say: two steps of the dtype's own rounding."""

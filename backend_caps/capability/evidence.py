@@ -271,6 +271,6 @@ def _shipped(distribution: str | None, version: str | None) -> str | None:
 
 
 def declaration_digest(declaration: Declaration) -> str:
-    """Sum up what a backend declares; what it leaves out counts for nothing."""
-    text = declaration.model_dump_json(exclude_defaults=True)
+    """Sum up what a backend claims; what it leaves out counts for nothing, nor do its adapters."""
+    text = declaration.model_dump_json(exclude_defaults=True, exclude={"adapters"})
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

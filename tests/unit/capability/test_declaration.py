@@ -20,6 +20,7 @@ _FULL = Declaration(
     conditions=[_WHEN],
     parts=[Part("triton", phases={Phase.PREFILL}), Part("fa3", roles={Role.TARGET})],
     implementation="my_flash.backend:MyFlash",
+    adapters={"vllm": "my_flash.vllm:MyFlashBackend", "sglang": "my_flash.sglang:my_flash"},
     tolerances={"bf16": 0.02, "float32": 1e-6},
 )
 _TOO_FEW = "Frozenset should have at least 1 item after validation, not 0"
@@ -70,6 +71,18 @@ def test_declaration_of_nothing_is_valid() -> None:
             "implementation",
             "Input should be a valid string",
             id="an implementation that is a number",
+        ),
+        pytest.param(
+            {"adapters": {"sglang": "my_flash.sglang.adapter"}},
+            "adapters.sglang",
+            "Input should be 'my_flash.sglang.adapter:Name'",
+            id="an adapter without its object",
+        ),
+        pytest.param(
+            {"adapters": {"tgi": "my_flash.tgi:adapter"}},
+            "adapters.tgi.[key]",
+            "Input should be 'sglang' or 'vllm'",
+            id="an adapter for an engine that nobody knows",
         ),
         pytest.param(
             {"tolerances": {"float16": 0}},
@@ -142,6 +155,16 @@ def test_tolerances_cannot_be_changed() -> None:
     said["float16"] = 1.0
 
     assert (declaration.tolerances["float16"], len(declaration.tolerances)) == (0.5, 1)
+
+
+def test_adapters_are_sorted_by_engine() -> None:
+    """Adapters are a mapping that nobody changes, and that reads the same however it was made."""
+    adapters = _FULL.adapters
+
+    assert (len(adapters), repr(adapters)) == (
+        2,
+        "{'sglang': 'my_flash.sglang:my_flash', 'vllm': 'my_flash.vllm:MyFlashBackend'}",
+    )
 
 
 def test_declaration_survives_json() -> None:

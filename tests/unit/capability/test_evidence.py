@@ -182,9 +182,12 @@ def test_device_counts_where_it_is_known(ran_on: str, device: str | None, num_ch
 
 
 def test_digest_of_a_declaration_is_of_what_it_says() -> None:
-    """The order of a set is nothing; a value, a tolerance or a condition is something."""
+    """The order of a set is nothing, nor is an adapter; a value or a tolerance is something."""
     one = Declaration(capabilities=Capabilities(dtypes={"float32", "bfloat16"}))
-    same = Declaration(capabilities=Capabilities(dtypes={"bfloat16", "float32"}))
+    same = Declaration(
+        capabilities=Capabilities(dtypes={"bfloat16", "float32"}),
+        adapters={"sglang": "my_flash.sglang:my_flash"},
+    )
     others = [
         Declaration(capabilities=Capabilities(dtypes={"bfloat16"})),
         one.model_copy(update={"tolerances": {"float32": 1e-3}}),
