@@ -77,38 +77,38 @@ LIARS: tuple[Liar, ...] = (
     _declared(
         "torch_dtypes_caps",
         "Imports torch to name its dtypes.",
-        "after airflow#29625: what every process pays for",
+        "modelled on airflow#29625",
     ),
     _declared(
         "eager_plugin.caps",
         "Declares inside a package that imports the implementation.",
-        "after torch-spyre#3659: loading what may not load",
+        "modelled on torch-spyre#3659",
     ),
     _declared(
         "slow_caps",
         "Looks about for a second before it declares.",
-        "after opentelemetry-python#3054: what every process pays for",
+        "modelled on opentelemetry-python#3054",
         _FEW,
     ),
     _declared(
         "borrowing_caps",
         "Copies another plugin's declaration, and with it claims that it does not state.",
-        "pytorch/torchtitan#3709",
+        "modelled on torchtitan#3709",
     ),
     _declared(
         "renaming_caps",
         "Declares another plugin's very object.",
-        "after pytorch/torchtitan#3709",
+        "modelled on torchtitan#3709",
     ),
     _declared(
         "looking_caps",
         "Declares something else in each process.",
-        "after sglang#35343: ranks that disagree",
+        "modelled on sglang#35343",
     ),
     _declared(
         "extending_caps",
         "Declares by a subclass, which no other process can read.",
-        "after vllm-ascend#4400: an API of one's own",
+        "modelled on vllm-ascend#4400",
     ),
     liar(
         Unforwarded,  # type: ignore[arg-type]  # which is the lie

@@ -265,13 +265,22 @@ class CapturedWidth(Graphed):
 LIARS: tuple[Liar, ...] = (
     liar(GraphsAlways, seen="torchtitan#3709", check="replay"),
     liar(LongestBaked, seen="modelled on sglang#27301", check="replay", host_seq_lens=_EXACT),
-    liar(SumBaked, seen="a host sum in a capture", check="replay", host_seq_lens=_EXACT),
-    liar(BatchSizeBaked, seen="a host count in a capture", check="replay", host_seq_lens=_EXACT),
-    liar(CapturedWidth, seen="a bound of padding in a capture", check="replay"),
-    liar(PlanKept, seen="a plan cached by size", check="replay", graph_metadata=_DEVICE),
-    liar(StalePadding, seen="sglang#22958", check="replay", graph_metadata=_DEVICE),
-    liar(RowsCached, seen="sglang#18803", check="replay", graph_metadata=_DEVICE),
-    liar(PlanBesideReplay, seen="sglang#37633", check="replay", graph_metadata=_DEVICE),
+    liar(
+        SumBaked, seen="modelled on a host sum in a capture", check="replay", host_seq_lens=_EXACT
+    ),
+    liar(
+        BatchSizeBaked,
+        seen="modelled on a host count in a capture",
+        check="replay",
+        host_seq_lens=_EXACT,
+    ),
+    liar(CapturedWidth, seen="modelled on a bound of padding in a capture", check="replay"),
+    liar(
+        PlanKept, seen="modelled on a plan cached by size", check="replay", graph_metadata=_DEVICE
+    ),
+    liar(StalePadding, seen="modelled on sglang#22958", check="replay", graph_metadata=_DEVICE),
+    liar(RowsCached, seen="modelled on sglang#18803", check="replay", graph_metadata=_DEVICE),
+    liar(PlanBesideReplay, seen="modelled on sglang#37633", check="replay", graph_metadata=_DEVICE),
     liar(
         PinnedInFlight,
         seen="mini-sglang#103",
@@ -279,17 +288,22 @@ LIARS: tuple[Liar, ...] = (
         graph_metadata=GraphMetadata.HOST,
         host_seq_lens=_EXACT,
     ),
-    liar(PlanMoves, seen="a workspace that grows", check="addresses", graph_metadata=_DEVICE),
     liar(
-        PlanMovesAtCapture,
-        seen="a workspace of the last capture",
+        PlanMoves,
+        seen="modelled on a workspace that grows",
         check="addresses",
         graph_metadata=_DEVICE,
     ),
-    liar(PlansOutside, seen="torchtitan#3709", check="metadata"),
+    liar(
+        PlanMovesAtCapture,
+        seen="modelled on a workspace of the last capture",
+        check="addresses",
+        graph_metadata=_DEVICE,
+    ),
+    liar(PlansOutside, seen="modelled on torchtitan#3709", check="metadata"),
     liar(
         UploadsLengths,
-        seen="sglang#27301",
+        seen="modelled on sglang#27301",
         check="metadata",
         graph_metadata=_DEVICE,
         host_seq_lens=_EXACT,
@@ -303,13 +317,13 @@ LIARS: tuple[Liar, ...] = (
     ),
     liar(
         TableReadInGraph,
-        seen="sglang#26380",
+        seen="modelled on sglang#26380",
         check="reads-end",
         shared_reads_end=SharedReadsEnd.PRE_REPLAY,
     ),
     liar(
         TableReadByLayers,
-        seen="sglang#26380",
+        seen="modelled on sglang#26380",
         check="reads-end",
         shared_reads_end=SharedReadsEnd.IN_REPLAY,
     ),

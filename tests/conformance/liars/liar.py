@@ -30,7 +30,8 @@ class Liar:
     lie: str
     """What it claims, and what it does."""
     seen: str
-    """Where such a one was met: a thread, as `sglang#26738`."""
+    """Where such a one was met: a thread, as `sglang#26738`, or what it is `modelled on`: a thread
+    that tells of something close to it, or what kernels and engines do."""
     check: str
     """The code of the check that has to find it, alone."""
     subject: Subject
@@ -46,7 +47,7 @@ def liar(kind: type[AttentionBackend], *, seen: str, check: str, **claims: objec
 
     Args:
         kind: the class, at the top of its module.
-        seen: where such a one was met.
+        seen: where such a one was met, or what it is modelled on.
         check: what has to find it.
         claims: what it claims beside, or in place of, `HONEST`.
     """

@@ -17,7 +17,7 @@ from tests.conformance.liars.liar import Liar, liar
 from tests.conformance.liars.padded import Padded
 
 _NO_GRAPHS: dict[str, object] = {"graph_replay": frozenset(), "sync_free_prepare": False}
-_OPTED_OUT = "sglang#26738"
+_OPTED_OUT = "modelled on sglang#26738"
 
 
 def _up_to(batch: ForwardBatch, longest: int) -> ForwardBatch:
@@ -196,19 +196,19 @@ def _bound(kind: type[AttentionBackend], *, seen: str, check: str = "mirror-boun
 
 
 LIARS: tuple[Liar, ...] = (
-    _absent(LongestOnHost),
+    _absent(LongestOnHost, seen="sglang#26738"),
     _absent(SumInDraftExtend, seen="sglang#29876"),
     _absent(PairWithoutLimit, seen="sglang#32690"),
     _absent(SumOrNothing),
     _absent(SumOfTrees),
     _absent(MirrorForOne),
     _absent(MirrorAtPageEdge, page_sizes=OneOf({16})),
-    _absent(MirrorOfPrompts, seen="after sglang#30435"),
-    _absent(LengthsOfLastStep, seen="after sglang#30435"),
-    _absent(BoundUnclaimed, seen="after vllm#29134"),
-    _bound(MirrorBesideBound, seen="after vllm#29134", check="mirror-absent"),
-    _bound(BoundIsLength, seen="after vllm#29134"),
-    _bound(BoundIsLengthOfOne, seen="after vllm#29134"),
-    _bound(FirstHalfIsFull, seen="after vllm#29134"),
-    _bound(SumOfBounds, seen="after vllm#29134"),
+    _absent(MirrorOfPrompts, seen="modelled on sglang#30435"),
+    _absent(LengthsOfLastStep, seen="modelled on sglang#30435"),
+    _absent(BoundUnclaimed, seen="modelled on vllm#29134"),
+    _bound(MirrorBesideBound, seen="modelled on vllm#29134", check="mirror-absent"),
+    _bound(BoundIsLength, seen="modelled on vllm#29134"),
+    _bound(BoundIsLengthOfOne, seen="modelled on vllm#29134"),
+    _bound(FirstHalfIsFull, seen="modelled on vllm#29134"),
+    _bound(SumOfBounds, seen="modelled on vllm#29134"),
 )

@@ -179,18 +179,16 @@ class PairsOfRows(Turned):
 
 def _tight() -> Liar:
     """State a tolerance beside the capabilities."""
-    own = liar(
-        TighterThanTrue, seen="after vllm#22945: claims that nobody checked", check="numerics"
-    )
+    own = liar(TighterThanTrue, seen="modelled on vllm#22945", check="numerics")
     declaration = own.subject.declaration.model_copy(update={"tolerances": {"float32": 1e-9}})
     return replace(own, subject=replace(own.subject, declaration=declaration))
 
 
 LIARS: tuple[Liar, ...] = (
-    liar(LargePages, seen="sglang#20201", check="numerics"),
+    liar(LargePages, seen="modelled on sglang#20201", check="numerics"),
     liar(
         PageEdge,
-        seen="after sglang#37505: an end off by one",
+        seen="modelled on sglang#37505",
         check="numerics",
         page_sizes=OneOf({16}),
     ),
@@ -214,13 +212,13 @@ LIARS: tuple[Liar, ...] = (
         dtypes=frozenset({"float32", "bfloat16"}),
         kv_cache_dtypes=frozenset({"float32", "bfloat16"}),
     ),
-    liar(GroupsInterleaved, seen="after vllm#55581: heads divided wrongly", check="numerics"),
+    liar(GroupsInterleaved, seen="modelled on vllm#55581", check="numerics"),
     liar(MixedPrefixShort, seen="sglang#37505", check="numerics"),
     _tight(),
     liar(TreeDropped, seen="diffusers#12605", check="roles"),
-    liar(BeamsSeeSiblings, seen="after diffusers#12605: a mask half heeded", check="roles"),
-    liar(TwoBeams, seen="after sglang#20201: a limit that the code does not have", check="roles"),
-    liar(ExtendAsDecode, seen="after sglang#29876: draft-extend forgotten", check="roles"),
+    liar(BeamsSeeSiblings, seen="modelled on diffusers#12605", check="roles"),
+    liar(TwoBeams, seen="modelled on sglang#20201", check="roles"),
+    liar(ExtendAsDecode, seen="modelled on sglang#29876", check="roles"),
     liar(
         AtomicSums,
         seen="modelled on split contexts that are added up by atomics",

@@ -12,6 +12,7 @@ from tests.conformance.liars.liar import Liar
 _REPOSITORIES = {
     "airflow": "apache/airflow",
     "diffusers": "huggingface/diffusers",
+    "flashinfer": "flashinfer-ai/flashinfer",
     "mini-sglang": "sgl-project/mini-sglang",
     "opentelemetry-python": "open-telemetry/opentelemetry-python",
     "sglang": "sgl-project/sglang",
@@ -21,7 +22,7 @@ _REPOSITORIES = {
     "vllm-ascend": "vllm-project/vllm-ascend",
 }
 """Where the threads are that liars are modelled on."""
-_THREAD = re.compile(r"\b(?:[a-z-]+/)?([a-z-]+)#(\d+)")
+_THREAD = re.compile(r"\b([a-z-]+)#(\d+)")
 
 
 def liars_table() -> str:
@@ -45,7 +46,4 @@ def _seen(own: Liar) -> str:
 
 
 def _link(thread: re.Match[str]) -> str:
-    repository = _REPOSITORIES.get(thread[1])
-    if repository is None:
-        return thread[0]
-    return f"[{thread[1]}#{thread[2]}](https://github.com/{repository}/issues/{thread[2]})"
+    return f"[{thread[0]}](https://github.com/{_REPOSITORIES[thread[1]]}/issues/{thread[2]})"
