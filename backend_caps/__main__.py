@@ -13,12 +13,18 @@ import sys
 
 TYPE_CHECKING = False  # that of `typing`, which the working directory could stand in for
 if TYPE_CHECKING:
+    from backend_caps.conformance.watching import Log
     from backend_caps.discovery.loading import Loading
 
 _READ_PLUGINS = frozenset(
     {"check", "explain", "generate", "lock", "relay", "report", "resolve", "select", "verify"}
 )
-_NEED_NO_PLUGINS = frozenset({"--path", "-h", "--help"})
+_NEED_NO_PLUGINS = frozenset({"-h", "--help"})
+_OTHER_PLUGINS = frozenset({"--config", "--discovery-deadline", "--path", "--plugins"})
+_OTHER_PLUGINS_IN_ENVIRONMENT = frozenset(
+    {"BACKEND_CAPS_CONFIG", "BACKEND_CAPS_DISCOVERY_DEADLINE", "BACKEND_CAPS_PATH"}
+)
+"""What may ask for other plugins than those that are read early; that is found out later."""
 
 
 def main(argv: list[str] | None = None, *, working_directory: str | None = None) -> None:
@@ -39,12 +45,15 @@ def _run(words: list[str], working_directory: str | None) -> None:
     gc.disable()  # a process of a quarter of a second: collecting is a twentieth of it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     own, server_flags = _divided(words)
+    log = _watched() if own[:1] == ["check"] else None
     loading = _begun(working_directory) if _reads_plugins(own) else None
     from backend_caps.cli.main import run  # noqa: PLC0415 - slow: while plugins are read
 
     try:
-        run(own, server_flags, loading)
+        run(own, server_flags, loading, log)
     finally:
+        if log is not None:
+            log.end()
         if loading is not None:
             loading.close()
 
@@ -56,7 +65,19 @@ def _divided(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _reads_plugins(own: list[str]) -> bool:
-    return own[:1] != [] and own[0] in _READ_PLUGINS and _NEED_NO_PLUGINS.isdisjoint(own)
+    options = {word.partition("=")[0] for word in own}
+    return (
+        own[:1] != []
+        and own[0] in _READ_PLUGINS
+        and options.isdisjoint(_NEED_NO_PLUGINS | _OTHER_PLUGINS)
+        and _OTHER_PLUGINS_IN_ENVIRONMENT.isdisjoint(os.environ)
+    )
+
+
+def _watched() -> Log | None:
+    from backend_caps.conformance.watching import watched  # noqa: PLC0415 - where native code runs
+
+    return watched()
 
 
 def _begun(working_directory: str | None) -> Loading:

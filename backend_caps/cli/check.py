@@ -10,7 +10,8 @@ from click.core import ParameterSource
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format
-from backend_caps.discovery.registry import Registry, discover
+from backend_caps.cli.settings import PluginSearch, SettingOption, search_options
+from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 
 FAILED = 1
@@ -24,6 +25,7 @@ BESIDE = ""
 """The file of evidence where none is named: the one beside the implementation."""
 
 
+@search_options
 @click.command()
 @click.argument("name", required=False)
 @click.option(
@@ -72,14 +74,9 @@ BESIDE = ""
     "and --require-evidence asks for.",
 )
 @click.option(
-    "--path",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="Look for plugins in this folder instead of the environment. Repeatable.",
-)
-@click.option(
     "--format",
     "format_",
+    cls=SettingOption,
     type=click.Choice([*(each.value for each in Format), *_OF_CI]),
     default="table",
     show_default=True,
@@ -121,7 +118,8 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         if name is None or lists:
             show_list(listed(asked), format_)
             return
-        document = checked(name, asked, _registry(ctx, asked.path))
+        log = ctx.ensure_object(Invocation).log
+        document = checked(name, asked, _registry(ctx), log)
     except BackendCapsError as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(NOT_RUN)
@@ -131,20 +129,18 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
 
 def _check_adapted(ctx: click.Context) -> None:
     """Refuse what an engine's own backend cannot be asked."""
-    if ctx.params["path"] or ctx.params["evidence"] is not None:
+    is_told = ctx.get_parameter_source("path") is ParameterSource.COMMANDLINE
+    if is_told or ctx.params["evidence"] is not None:
         raise click.UsageError("--path and --write-evidence are for plugins; leave --engine out.")
     is_told = ctx.get_parameter_source("device") is not ParameterSource.DEFAULT
     if is_told and ctx.params["device"] != "cpu":
         raise click.UsageError("The adapters of an engine's own backends are for --device cpu.")
-    ctx.params["device"] = "cpu"
+    ctx.params["device"], ctx.params["path"] = "cpu", ()
 
 
-def _registry(ctx: click.Context, path: tuple[Path, ...]) -> Registry:
+def _registry(ctx: click.Context) -> Registry:
     if ctx.params["engine"] is not None:
         from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
 
         return read_engine(ctx.params["engine"]).registry
-    loading = ctx.ensure_object(Invocation).loading
-    if loading is not None and not path:
-        return Registry.of_loading(loading)
-    return discover(path or None)
+    return PluginSearch.from_context(ctx).registry(ctx.ensure_object(Invocation))

@@ -16,8 +16,10 @@ from backend_caps.conformance.checks import CHECKS
 from backend_caps.conformance.engines.sglang import SGLANG_CHECKS, sglang_subject
 from backend_caps.conformance.kit import (
     Check,
+    CheckObservers,
     CheckProgress,
     Effort,
+    Journal,
     LineCounter,
     Results,
     Subject,
@@ -33,6 +35,7 @@ from backend_caps.conformance.kit import (
     subject_named,
     write_evidence,
 )
+from backend_caps.conformance.watching import Log
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
 
@@ -92,8 +95,14 @@ def listed(asked: Asked) -> CheckListDocument:
     return check_list_document(checks_named(asked.known, asked.only))
 
 
-def checked(name: str, asked: Asked, registry: Registry) -> CheckDocument:
+def checked(name: str, asked: Asked, registry: Registry, log: Log | None = None) -> CheckDocument:
     """Check a backend, and write down what became of its claims.
+
+    Args:
+        name: as flags name it.
+        asked: what to check.
+        registry: where it is declared.
+        log: what a process left that its native code ended, and where this one leaves the same.
 
     Raises:
         BackendCapsError: there is no such backend, check, case or device, it cannot be built, or
@@ -103,7 +112,7 @@ def checked(name: str, asked: Asked, registry: Registry) -> CheckDocument:
     require_device(asked.device)
     with importable(asked.path), single_threaded(), muffled() as said:
         subject = _subject(name, asked, registry)
-        ran = _run(subject, chosen, asked)
+        ran = _run(subject, chosen, asked, log)
     document = check_document(replace(ran, said=said.lines, path=asked.path), asked.known)
     if asked.evidence is not None and not document.is_stopped:
         _keep(ran, asked.evidence, asked.path)
@@ -125,32 +134,44 @@ def _keep(ran: Ran, name: str, path: tuple[Path, ...]) -> None:
     click.echo(f"evidence {'written to' if is_new else 'is as it was in'} {file}", err=True)
 
 
-def _run(subject: Subject, chosen: Sequence[Check], asked: Asked) -> Ran:
+def _run(subject: Subject, chosen: Sequence[Check], asked: Asked, log: Log | None) -> Ran:
     implementation = subject.declaration.implementation
     assert implementation is not None, "it was imported by this name"
     effort = asked.effort
+    journal = None if log is None else Journal(log, subject, chosen)
     with ExitStack() as stack:
         lines = LineCounter(implementation) if asked.counts_lines else None
         if lines is not None:
             stack.enter_context(lines)
         if asked.case is None:
-            results = _run_all(subject, chosen, asked)
+            results = _run_all(subject, chosen, asked, journal)
         else:
-            results, effort = _run_one(subject, chosen, asked.case, asked)
+            results, effort = _run_one(subject, chosen, asked.case, asked, journal)
+    if journal is not None and journal.has_crashed:
+        lines = None  # what another process counted is gone with it
     return Ran(results=results, effort=effort, lines=None if lines is None else lines.files)
 
 
-def _run_all(subject: Subject, chosen: Sequence[Check], asked: Asked) -> Results:
+def _run_all(
+    subject: Subject, chosen: Sequence[Check], asked: Asked, journal: Journal | None
+) -> Results:
     with CheckProgress(len(chosen)) as progress:
         return run_checks(
-            subject, chosen, device=asked.device, effort=asked.effort, observer=progress
+            subject,
+            chosen,
+            device=asked.device,
+            effort=asked.effort,
+            observer=progress if journal is None else CheckObservers(progress, journal),
+            known={} if journal is None else journal.known,
         )
 
 
 def _run_one(
-    subject: Subject, chosen: Sequence[Check], name: str, asked: Asked
+    subject: Subject, chosen: Sequence[Check], name: str, asked: Asked, journal: Journal | None
 ) -> tuple[Results, Effort]:
     check, case = find_case(subject, chosen, name)
-    result = run_case(subject, check, case, device=asked.device)
+    result = None if journal is None else journal.known.get(check.code)
+    if result is None:
+        result = run_case(subject, check, case, device=asked.device, observer=journal)
     results = Results(subject=subject, device=asked.device, checks=[result], exercised=frozenset())
     return results, replace(asked.effort, seeds=(case.seed,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,6 +30,16 @@ from backend_caps.resolution.errors import (
     leaves_of,
     nearest,
 )
+from backend_caps.settings.errors import (
+    RepeatedSettingError,
+    ServerSettingError,
+    SettingsFileError,
+    SettingValueError,
+    UnknownSettingError,
+)
+
+if TYPE_CHECKING:
+    from backend_caps.conformance.watching import Log
 
 REFUSED = 1
 """The plan or a plugin is refused."""
@@ -46,8 +57,13 @@ _USAGE_ERRORS = (
     OverrideError,
     PluginFolderError,
     PluginNameError,
+    RepeatedSettingError,
+    ServerSettingError,
+    SettingsFileError,
+    SettingValueError,
     UnknownBackendError,
     UnknownFlagError,
+    UnknownSettingError,
 )
 _NEAR = 0.6
 """How much of a command's name has to be right for it to be meant."""
@@ -94,6 +110,12 @@ def _check() -> click.Command:
     return check
 
 
+def _config() -> click.Command:
+    from backend_caps.cli.config import config  # noqa: PLC0415 - the others show no settings
+
+    return config
+
+
 def _diff() -> click.Command:
     from backend_caps.cli.diff import diff  # noqa: PLC0415 - the others do not compare
 
@@ -132,6 +154,7 @@ def _verify() -> click.Command:
 
 _LATER: Mapping[str, Callable[[], click.Command]] = {
     "check": _check,
+    "config": _config,
     "diff": _diff,
     "generate": _generate,
     "lock": _lock,
@@ -159,7 +182,7 @@ def cli() -> None:
     """  # noqa: D301 - click reads the character that \b is
 
 
-def run(own: list[str], server_flags: list[str], loading: Loading | None) -> None:
+def run(own: list[str], server_flags: list[str], loading: Loading | None, log: Log | None) -> None:
     """Run a command line that was divided at its first `--`, and exit with its status.
 
     A character that the terminal's encoding lacks is written as its escape, never an error.
@@ -167,4 +190,5 @@ def run(own: list[str], server_flags: list[str], loading: Loading | None) -> Non
     streams = [each for each in (sys.stdout, sys.stderr) if isinstance(each, TextIOWrapper)]
     for stream in streams:
         stream.reconfigure(errors="backslashreplace")
-    cli.main(own, obj=Invocation(server_flags=tuple(server_flags), loading=loading))
+    invocation = Invocation(server_flags=tuple(server_flags), loading=loading, log=log)
+    cli.main(own, obj=invocation)

@@ -6,12 +6,48 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.stats import StepStats
 
 _REFRESHES_A_SECOND = 5
+
+
+def progress_line(
+    *columns: ProgressColumn, console: Console | None = None, redirects: bool = True
+) -> Progress:
+    """Make a line that is gone when it stops, and is not drawn where there is no terminal.
+
+    Args:
+        columns: what it has before the time that went by.
+        console: where to draw; by default standard error.
+        redirects: whether what is printed meanwhile goes above it; not where it is kept from the
+            terminal anyway.
+    """
+    console = Console(stderr=True) if console is None else console
+    return Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        refresh_per_second=_REFRESHES_A_SECOND,
+        transient=True,
+        redirect_stdout=redirects,
+        redirect_stderr=redirects,
+        disable=not console.is_terminal,
+    )
+
+
+def bar() -> ProgressColumn:
+    """Make a column that draws how much is done."""
+    return BarColumn(bar_width=24)
 
 
 class CaptureProgress:
@@ -25,18 +61,13 @@ class CaptureProgress:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        console = Console(stderr=True) if console is None else console
-        self._progress = Progress(
+        self._progress = progress_line(
             TextColumn("capture"),
-            BarColumn(bar_width=24),
+            bar(),
             MofNCompleteColumn(),
             TextColumn("sizes"),
             TextColumn("{task.description}"),
-            TimeElapsedColumn(),
             console=console,
-            refresh_per_second=_REFRESHES_A_SECOND,
-            transient=True,
-            disable=not console.is_terminal,
         )
 
     def __enter__(self) -> Self:
@@ -73,20 +104,15 @@ class GenerateProgress:
     """
 
     def __init__(self, num_requests: int, console: Console | None = None) -> None:
-        console = Console(stderr=True) if console is None else console
-        self._progress = Progress(
+        self._progress = progress_line(
             TextColumn("generate"),
-            BarColumn(bar_width=24),
+            bar(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[tokens]} tokens"),
             TextColumn("{task.fields[rate]:.0f}/s"),
             TextColumn("{task.fields[running]} running"),
             TextColumn("{task.fields[queued]} queued"),
-            TimeElapsedColumn(),
             console=console,
-            refresh_per_second=_REFRESHES_A_SECOND,
-            transient=True,
-            disable=not console.is_terminal,
         )
         self._task = self._progress.add_task(
             "generate",

@@ -16,14 +16,18 @@ from backend_caps.conformance.kit.errors import (
     UnknownSubjectError,
 )
 from backend_caps.conformance.kit.evidence import evidence_file, evidence_of, write_evidence
+from backend_caps.conformance.kit.journal import Journal
 from backend_caps.conformance.kit.lines import FileLines, LineCounter
 from backend_caps.conformance.kit.muffling import muffled
+from backend_caps.conformance.kit.observing import (
+    CheckObserver,
+    CheckObservers,
+    NoCheckObserver,
+)
 from backend_caps.conformance.kit.progress import CheckProgress
 from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Verdict
 from backend_caps.conformance.kit.rig import Rig, difference, on_host, supplied
 from backend_caps.conformance.kit.running import (
-    CheckObserver,
-    NoCheckObserver,
     cases_on,
     find_case,
     run_case,
@@ -39,6 +43,7 @@ __all__ = [
     "Case",
     "Check",
     "CheckObserver",
+    "CheckObservers",
     "CheckProgress",
     "CheckResult",
     "Claimed",
@@ -49,6 +54,7 @@ __all__ = [
     "Finding",
     "Forward",
     "Hint",
+    "Journal",
     "LineCounter",
     "NoCheckObserver",
     "Results",

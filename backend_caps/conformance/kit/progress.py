@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TextColumn
 
 from backend_caps.conformance.kit.check import Case, Check
+from backend_caps.conformance.kit.observing import NoCheckObserver
 from backend_caps.conformance.kit.results import CheckResult, Finding
+from backend_caps.runtime.progress import bar, progress_line
 
-_REFRESHES_A_SECOND = 5
 
-
-class CheckProgress:
+class CheckProgress(NoCheckObserver):
     """Draw the check that runs, its cases, and what was found so far, within a `with` block.
 
     It is an observer: `run_checks(..., observer=progress)`. Where standard error is no terminal,
@@ -30,20 +30,15 @@ class CheckProgress:
     def __init__(self, num_checks: int, console: Console | None = None) -> None:
         console = Console(file=sys.stderr) if console is None else console
         self._num_checks, self._num_ended, self._num_findings = num_checks, 0, 0
-        self._progress = Progress(
+        self._progress = progress_line(
             TextColumn("check {task.fields[place]}"),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            bar(),
             MofNCompleteColumn(),
             TextColumn("cases"),
             TextColumn("{task.fields[found]}"),
-            TimeElapsedColumn(),
             console=console,
-            refresh_per_second=_REFRESHES_A_SECOND,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            disable=not console.is_terminal,
+            redirects=False,
         )
         self._task = self._progress.add_task("", total=0, place="", found="")
 
@@ -71,6 +66,10 @@ class CheckProgress:
         self._num_findings += len(findings)
         found = f"{self._num_findings} found" if self._num_findings else ""
         self._progress.update(self._task, advance=1, found=found)
+
+    def blocked(self, case: Case) -> None:  # noqa: ARG002 - an observer's
+        """Take in a case without a run to compare with."""
+        self._progress.update(self._task, advance=1)
 
     def end(self, result: CheckResult) -> None:  # noqa: ARG002 - an observer's
         """Take in what became of a check."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,8 +28,6 @@ class Rig:
     subject: Subject
     device: str = DEVICE_NAME
     """`sim`, `cpu` or `cuda`."""
-    exercised: set[str] = field(default_factory=set)
-    """Role and phase of each forward that ran."""
 
     @contextmanager
     def running(

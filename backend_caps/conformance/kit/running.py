@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from types import MappingProxyType
 
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
 from backend_caps.conformance.kit.errors import BaselineError, UnknownCaseError
+from backend_caps.conformance.kit.observing import CheckObserver, NoCheckObserver
 from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Verdict
 from backend_caps.conformance.kit.rig import Rig
 from backend_caps.conformance.kit.subject import Subject
@@ -17,32 +18,7 @@ from backend_caps.conformance.simulator import DEVICE_NAME
 
 _MOST_FINDINGS = 5
 """Of one check: more of the same help nobody, and take time."""
-
-
-class CheckObserver(Protocol):
-    """Who wants to know how far it has come."""
-
-    def begin(self, check: Check, num_cases: int) -> None:
-        """Take in that a check begins."""
-
-    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
-        """Take in a case that ran, and what it found."""
-
-    def end(self, result: CheckResult) -> None:
-        """Take in what became of a check."""
-
-
-class NoCheckObserver:
-    """Nobody wants to know."""
-
-    def begin(self, check: Check, num_cases: int) -> None:
-        """Do nothing."""
-
-    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
-        """Do nothing."""
-
-    def end(self, result: CheckResult) -> None:
-        """Do nothing."""
+_NOTHING: Mapping[str, CheckResult] = MappingProxyType({})
 
 
 def run_checks(
@@ -52,6 +28,7 @@ def run_checks(
     device: str = DEVICE_NAME,
     effort: Effort | None = None,
     observer: CheckObserver | None = None,
+    known: Mapping[str, CheckResult] = _NOTHING,
 ) -> Results:
     """Run checks of a backend, each in all its cases.
 
@@ -61,24 +38,32 @@ def run_checks(
         device: `sim`, `cpu` or `cuda`.
         effort: how much is tried.
         observer: is told how far it has come.
+        known: what became of checks, by their codes, in a run that this one goes on with.
     """
     rig = Rig(subject=subject, device=device)
     effort, observer = effort or Effort(), observer or NoCheckObserver()
     results: list[CheckResult] = []
     for check in checks:
-        failed = [own.check.code for own in results if own.status is Verdict.FAILED]
-        results.append(_run_check(check, rig, effort, observer, failed))
-        observer.end(results[-1])
-    return Results(
-        subject=subject, device=device, checks=results, exercised=frozenset(rig.exercised)
-    )
+        result = known.get(check.code)
+        if result is None:
+            failed = [own.check.code for own in results if own.status is Verdict.FAILED]
+            result = _run_check(check, rig, effort, observer, failed)
+        results.append(result)
+        observer.end(result)
+    return Results(subject=subject, device=device, checks=results, exercised=_exercised(results))
 
 
 def run_case(
-    subject: Subject, check: Check, case: Case, *, device: str = DEVICE_NAME
+    subject: Subject,
+    check: Check,
+    case: Case,
+    *,
+    device: str = DEVICE_NAME,
+    observer: CheckObserver | None = None,
 ) -> CheckResult:
     """Run one case alone."""
-    return _run_cases(check, Rig(subject=subject, device=device), [case], NoCheckObserver())
+    rig = Rig(subject=subject, device=device)
+    return _run_cases(check, rig, [case], observer or NoCheckObserver())
 
 
 def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Check, Case]:
@@ -119,14 +104,15 @@ def _run_check(
     else:
         cases = cases_on(rig.device, check, rig.subject, effort)
         result = _run_cases(check, rig, cases, observer)
-    return result if result.findings else _with_hints(result, rig)
+    return result if result.findings else _with_hints(result, rig, observer)
 
 
-def _with_hints(result: CheckResult, rig: Rig) -> CheckResult:
+def _with_hints(result: CheckResult, rig: Rig, observer: CheckObserver) -> CheckResult:
     """Say what may be claimed beyond what is."""
     started, hints = time.perf_counter(), result.check.hints
     if hints is None:
         return result
+    observer.asks(result)
     found = tuple(hints(rig.subject, result.cases, rig))
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, hints=found, seconds=seconds)
@@ -142,17 +128,15 @@ def _run_cases(
     findings: list[Finding] = []
     blocked, num_blocked = "it has no case for what is claimed", 0
     for case in cases:
+        observer.tries(case)
         try:
             found = [_finding(check, rig, case, fault) for fault in _faults(check, rig, case)]
         except BaselineError as error:
             blocked, num_blocked = str(error), num_blocked + 1
-            observer.ran(case, ())
+            observer.blocked(case)
             continue
         ran.append(case)
         findings += found
-        if case.scenario is not None:
-            forward = case.scenario.forward
-            rig.exercised.add(f"{forward.role.value}/{forward.phase.value}")
         observer.ran(case, found)
         if len(findings) >= _MOST_FINDINGS:
             break
@@ -166,6 +150,13 @@ def _run_cases(
         findings=findings,
         seconds=time.perf_counter() - started,
     )
+
+
+def _exercised(results: Sequence[CheckResult]) -> frozenset[str]:
+    """Say whose forwards ran: `role/phase`."""
+    scenarios = [case.scenario for own in results for case in own.cases]
+    forwards = {own.forward for own in scenarios if own is not None}
+    return frozenset(f"{own.role.value}/{own.phase.value}" for own in forwards)
 
 
 def _faults(check: Check, rig: Rig, case: Case) -> Iterator[Fault]:
