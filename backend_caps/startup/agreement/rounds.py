@@ -54,7 +54,7 @@ def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
         RanksDifferError: ranks differ in what must be the same.
         MissingRanksError: a round did not end; the channel raises it.
     """
-    joint = plan if _all_say(own.mark, channel) else judge(plan, _heard(own, channel))
+    joint = plan if _all_say(own.mark, channel) else judge(plan, heard(own, channel))
     _confirm(int(joint.fingerprint, 16) >> 1, channel)
     return joint
 
@@ -62,7 +62,7 @@ def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
 def told_failure(own: Statement, channel: Channel) -> None:
     """Tell the other ranks that this one has no plan, and why; the caller raises it."""
     if not _all_say(own.mark, channel):
-        _heard(own, channel)
+        heard(own, channel)
 
 
 def _all_say(mark: int, channel: Channel) -> bool:
@@ -70,8 +70,13 @@ def _all_say(mark: int, channel: Channel) -> bool:
     return highest == -lowest
 
 
-def _heard(own: Statement, channel: Channel) -> list[Said]:
-    """Hear each of those who say something different once."""
+def heard(own: Statement, channel: Channel) -> list[Said]:
+    """Hear each of those who say something different once: the lowest rank of each.
+
+    Args:
+        own: what this rank says.
+        channel: to the other ranks.
+    """
     words = own.model_dump_json().encode()
     gathered = channel.gathered((own.mark, len(words)), "the gathering of fingerprints")
     alike: dict[int, list[int]] = {}

@@ -1,0 +1,177 @@
+"""From what ranks said to one plan: values, causes, problems."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_caps import (
+    BatchKind,
+    Capabilities,
+    Exact,
+    Facts,
+    HostSeqLens,
+    Phase,
+    Plan,
+    ServerFlags,
+)
+from backend_caps.resolution.errors import PlanRefusedError
+from backend_caps.resolution.selection import plan_for
+from backend_caps.startup.agreement import Statement, statement_of
+from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
+from tests.startup.agreement.together import agree_together
+
+_PER_RANK = frozenset({"attention_backend"})
+_REPLAYS = Capabilities(
+    host_seq_lens=HostSeqLens.NONE,
+    max_context_len_known=True,
+    graph_replay={BatchKind.SINGLE_TOKEN_DECODE},
+    roles=ROLES,
+)
+
+
+def _rank(
+    name: str,
+    capabilities: Capabilities,
+    *,
+    host: str = "node-a",
+    folder: str = "/node",
+    policy: str = "warn",
+) -> tuple[Plan, Statement]:
+    """Make what a rank has and says that runs a backend of its own."""
+    flags = FLAGS.updated({"attention_backend": name})
+    plan = plan_for(registry({name: capabilities}, folder=folder), flags, policy=policy)
+    said = statement_of(plan, per_rank=_PER_RANK)
+    return plan, said.model_copy(update={"host": host})
+
+
+def _joint(*ranks: tuple[Plan, Statement]) -> list[Plan]:
+    _, came = agree_together(ranks)
+    plans = [own for own in came if isinstance(own, Plan)]
+    assert len(plans) == len(ranks), came
+    return plans
+
+
+def test_need_of_one_rank_is_that_of_all() -> None:
+    """The mirror is there on every rank where one reads it."""
+    plans = _joint(_rank("acme", OPTS_OUT), _rank("needy", READS), _rank("acme", OPTS_OUT))
+
+    assert [plan.needs_cpu_seq_lens for plan in plans] == [True, True, True]
+
+
+def test_support_that_one_rank_lacks_no_rank_has() -> None:
+    """Graphs are replayed on no rank where one cannot."""
+    plans = _joint(_rank("acme", _REPLAYS), _rank("needy", OPTS_OUT))
+
+    values = [plan["graph_replay", Phase.DECODE].value for plan in plans]
+    assert values == [frozenset(), frozenset()]
+
+
+def test_cause_that_not_all_have_names_rank_and_host() -> None:
+    """Who forces a value is told with the lowest rank that has it, and its machine."""
+    acme, needy = _rank("acme", OPTS_OUT), _rank("needy", READS, host="node-b")
+
+    plan, *_ = _joint(acme, acme, needy, needy)
+
+    told = {(cause.name, cause.rank, cause.host) for cause in plan["host_seq_lens"].causes}
+    assert told == {("acme", 0, "node-a"), ("needy", 2, "node-b")}
+
+
+def test_cause_that_all_have_is_nobodys() -> None:
+    """A rule that every rank applies carries no rank."""
+    flags = {"enable_two_batch_overlap": True}
+    ranks = []
+    for name in ("acme", "other"):
+        server = FLAGS.updated({"attention_backend": name, **flags})
+        plan = plan_for(registry({name: OPTS_OUT}), server)
+        ranks.append((plan, statement_of(plan, per_rank=_PER_RANK)))
+
+    plan, _ = _joint(*ranks)
+
+    rules = [cause for cause in plan["host_seq_lens"].causes if cause.name == "two-batch-overlap"]
+    assert [(cause.rank, cause.host) for cause in rules] == [(None, None)]
+
+
+def test_own_causes_keep_the_line_of_their_declaration() -> None:
+    """A path is a machine's own: this rank's causes keep theirs, and others' have none."""
+    plan, _ = _joint(_rank("acme", OPTS_OUT), _rank("needy", READS))
+
+    places = {
+        cause.name: None if cause.source is None else cause.source.declared_at
+        for cause in plan["host_seq_lens"].causes
+    }
+    assert places == {"acme": "/node/acme_caps.py:1", "needy": None}
+
+
+def test_rank_keeps_its_own_uses_and_flags() -> None:
+    """A joint plan is run by this rank: with its own backends."""
+    own = _rank("acme", OPTS_OUT)[0]
+
+    plan, _ = _joint(_rank("acme", OPTS_OUT), _rank("needy", READS))
+
+    assert (plan.uses, plan.flags, plan.facts) == (own.uses, own.flags, own.facts)
+
+
+def test_ranks_without_a_common_page_size_have_that_problem() -> None:
+    """What only the joined values show is a problem on every rank."""
+    of_16 = OPTS_OUT.model_copy(update={"page_sizes": Exact(16)})
+    of_64 = OPTS_OUT.model_copy(update={"page_sizes": Exact(64)})
+
+    plans = _joint(_rank("acme", of_16), _rank("other", of_64))
+
+    codes = [[problem.code for problem in plan.problems] for plan in plans]
+    assert [told.count("page-size-conflict") for told in codes] == [1, 1]
+
+
+def test_strict_ranks_are_refused_together() -> None:
+    """Under strict, a problem that only the joined values show stops all ranks."""
+    known = {"policy": "strict"}
+    of_16 = OPTS_OUT.model_copy(update={"page_sizes": Exact(16)})
+    of_64 = OPTS_OUT.model_copy(update={"page_sizes": Exact(64)})
+
+    _, came = agree_together([_rank("acme", of_16, **known), _rank("other", of_64, **known)])
+
+    assert {type(own) for own in came} == {PlanRefusedError}
+
+
+def test_ranks_whose_auto_chose_differently_say_so() -> None:
+    """Two machines may fit two backends; each rank is told which rank has which."""
+    ranks = []
+    flags = ServerFlags(attention_backend="auto", disable_piecewise_cuda_graph=True)
+    for device in ("cpu", "cuda"):
+        taken = {
+            "of_cpu": OPTS_OUT.model_copy(update={"devices": frozenset({"cpu"})}),
+            "of_cuda": OPTS_OUT.model_copy(update={"devices": frozenset({"cuda"})}),
+        }
+        plan = plan_for(registry(taken), flags, facts=Facts(device=device))
+        ranks.append((plan, statement_of(plan, given=flags)))
+
+    plans = _joint(*ranks)
+
+    told = [
+        problem.message
+        for plan in plans
+        for problem in plan.problems
+        if problem.code == "ranks-chose-differently"
+    ]
+    assert len(told) == 2
+    assert "of_cpu on rank 0" in told[0]
+    assert "of_cuda on rank 1" in told[0]
+
+
+@pytest.mark.parametrize("say", ["declared_at", "host"])
+def test_what_is_a_machines_own_is_not_compared(say: str) -> None:
+    """Ranks whose paths or hosts differ say the same."""
+    own = _rank("acme", OPTS_OUT)
+    other = {
+        "declared_at": _rank("acme", OPTS_OUT, folder="/elsewhere"),
+        "host": _rank("acme", OPTS_OUT, host="node-b"),
+    }[say]
+
+    assert own[1].mark == other[1].mark
+
+
+def test_statement_survives_its_crossing() -> None:
+    """What is heard is what was said."""
+    _, said = _rank("acme", _REPLAYS)
+
+    assert Statement.model_validate_json(said.model_dump_json()) == said
