@@ -8,6 +8,7 @@ import click
 
 from backend_caps.cli.engines import name_of, reading_of
 from backend_caps.cli.output import Format, printer
+from backend_caps.cli.settings import config_option, format_option
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import differences
 from backend_caps.report.diff_document import diff_document
@@ -23,19 +24,13 @@ _INSTALLED = ("", "installed")
 """What stands for the distribution that is installed."""
 
 
+@config_option
+@format_option
 @click.command()
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice([each.value for each in Format]),
-    default=Format.TABLE.value,
-    show_default=True,
-    help="How to print.",
-)
 @click.pass_context
-def diff(ctx: click.Context, before: str, after: str, format_: str) -> None:
+def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_options: object) -> None:
     """Show what differs between A and B: what became stricter or looser, what is gone or new.
 
     Each is a lock file, or an engine: sglang@PATH or vllm@PATH, where PATH is a folder or a

@@ -12,6 +12,7 @@ import click
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.status import Problem, Status
+from backend_caps.cli.settings import SettingOption
 from backend_caps.discovery.registry import Registry
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 _ENGINES = ("sglang", "vllm")
 """The engines whose source is read."""
 NO_ENGINE = "none"
-"""Said of a command that would take the installed one."""
+"""Said where settings name one, or to a command that would take the installed one."""
 _ROUTED = ("sglang",)
 """Those whose flags and routing are known, so that there are plans for them."""
 _SOURCE = click.option(
     "--source",
+    cls=SettingOption,
     type=click.Path(exists=True, path_type=Path),
     help="Read the engine from this folder or wheel instead of the installed distribution.",
 )
@@ -39,13 +41,15 @@ def _refuse_unrouted(_: click.Context, __: click.Parameter, engine: str | None) 
     return engine
 
 
-_ANY_ENGINE = click.option("--engine", type=click.Choice(_ENGINES), help=_HELP)
+_CHOICE = click.Choice([*_ENGINES, NO_ENGINE])
+_ANY_ENGINE = click.option("--engine", cls=SettingOption, type=_CHOICE, help=_HELP)
 _ROUTED_ENGINE = click.option(
-    "--engine", type=click.Choice(_ENGINES), callback=_refuse_unrouted, help=_HELP
+    "--engine", cls=SettingOption, type=_CHOICE, callback=_refuse_unrouted, help=_HELP
 )
 _INSTALLED_ENGINE = click.option(
     "--engine",
-    type=click.Choice([*_ENGINES, NO_ENGINE]),
+    cls=SettingOption,
+    type=_CHOICE,
     help=f"{_HELP} Unless this or --path is given, the one that is installed.",
 )
 
@@ -83,7 +87,7 @@ def _is_installed(package: str) -> bool:
 
 def check_routed(engine: str | None) -> None:
     """Refuse a plan for an engine whose flags and routing are not known."""
-    if engine is not None and engine not in _ROUTED:
+    if engine not in {None, NO_ENGINE, *_ROUTED}:
         raise click.UsageError(
             f"there is no plan for {engine}: its command line and routing are not read; expected "
             f"--engine {' or '.join(_ROUTED)}. backend-caps report --engine {engine}, without "
@@ -93,8 +97,8 @@ def check_routed(engine: str | None) -> None:
 
 def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
     """Read the engine that was asked for; nothing is loaded where none was."""
-    if engine is None:
-        if source is not None:
+    if engine is None or engine == NO_ENGINE:
+        if source is not None and engine is None:
             raise click.UsageError(f"--source {source} names no engine; add --engine.")
         return None
     from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for

@@ -12,6 +12,7 @@ from backend_caps.capability.kind import Phase
 from backend_caps.cli import generate_words as words
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.cli.settings import SettingOption
 from backend_caps.discovery.admission import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
@@ -92,6 +93,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
 )
 @click.option(
     "--device",
+    cls=SettingOption,
     default="cpu",
     show_default=True,
     help=f"The torch device to run on; {_SIM!r} simulates one on the CPU, and finds hidden syncs.",

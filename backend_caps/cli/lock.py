@@ -6,9 +6,15 @@ from pathlib import Path
 
 import click
 
-from backend_caps.cli.engines import NO_ENGINE, installed_engine, locked_engine_options
+from backend_caps.cli.engines import installed_engine, locked_engine_options
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
+from backend_caps.cli.options import (
+    Request,
+    ServerCommand,
+    request_of,
+    request_options,
+    server_is_told,
+)
 from backend_caps.cli.output import say
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import PlanDocument
@@ -55,9 +61,8 @@ def _engine(ctx: click.Context) -> str | None:
     """Take the engine that was named, or the installed one where the environment is locked."""
     named: str | None = ctx.params["engine"]
     if named is None and not ctx.params["path"] and ctx.params["source"] is None:
-        flags = ctx.ensure_object(Invocation).server_flags
-        return installed_engine(routed=bool(flags))
-    return None if named == NO_ENGINE else named
+        return installed_engine(routed=server_is_told(ctx))
+    return named
 
 
 def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> LockDocument:

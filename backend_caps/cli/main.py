@@ -30,13 +30,6 @@ from backend_caps.resolution.errors import (
     leaves_of,
     nearest,
 )
-from backend_caps.settings.errors import (
-    RepeatedSettingError,
-    ServerSettingError,
-    SettingsFileError,
-    SettingValueError,
-    UnknownSettingError,
-)
 
 if TYPE_CHECKING:
     from backend_caps.conformance.watching import Log
@@ -57,13 +50,8 @@ _USAGE_ERRORS = (
     OverrideError,
     PluginFolderError,
     PluginNameError,
-    RepeatedSettingError,
-    ServerSettingError,
-    SettingsFileError,
-    SettingValueError,
     UnknownBackendError,
     UnknownFlagError,
-    UnknownSettingError,
 )
 _NEAR = 0.6
 """How much of a command's name has to be right for it to be meant."""
@@ -101,7 +89,13 @@ class Commands(click.Group):
             faults = list(leaves_of(error))
             for fault in faults:
                 click.echo(f"error: {fault}", err=True)
-            ctx.exit(USAGE if any(isinstance(f, _USAGE_ERRORS) for f in faults) else REFUSED)
+            ctx.exit(USAGE if any(map(_is_usage, faults)) else REFUSED)
+
+
+def _is_usage(fault: BackendCapsError) -> bool:
+    from backend_caps.settings.errors import SETTINGS_ERRORS  # noqa: PLC0415 - where it went wrong
+
+    return isinstance(fault, _USAGE_ERRORS + SETTINGS_ERRORS)
 
 
 def _check() -> click.Command:

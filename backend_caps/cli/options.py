@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +14,13 @@ from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli.engines import check_routed, merged, name_of, reading_of
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format, Show, printer
+from backend_caps.cli.settings import PluginSearch, SettingOption, reading_in, search_options
 from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.evidence import require_evidence
-from backend_caps.discovery.registry import Registry, discover
+from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import PlanDocument, plan_document
 from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, Engine
+from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan, Policy
@@ -32,13 +33,8 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
-        "--path",
-        multiple=True,
-        type=click.Path(exists=True, path_type=Path),
-        help="Look for plugins in this folder instead of the environment. Repeatable.",
-    ),
-    click.option(
         "--rules",
+        cls=SettingOption,
         default=DEFAULT_ENGINE,
         show_default=True,
         type=click.Choice(ENGINES),
@@ -46,6 +42,7 @@ _OPTIONS = (
     ),
     click.option(
         "--policy",
+        cls=SettingOption,
         type=click.Choice([policy.value for policy in Policy]),
         default=Policy.WARN.value,
         show_default=True,
@@ -64,8 +61,8 @@ _OPTIONS = (
         help="Put a value in place of the joined one; recorded as a cause. Repeatable.",
     ),
     click.option(
-        "--require-evidence",
-        is_flag=True,
+        "--require-evidence/--no-require-evidence",
+        cls=SettingOption,
         help="Count a claim that the conformance kit has not verified as undeclared.",
     ),
     click.option(
@@ -75,12 +72,17 @@ _OPTIONS = (
     ),
     click.option(
         "--format",
+        cls=SettingOption,
         type=click.Choice([each.value for each in Format]),
         default=Format.TABLE.value,
         show_default=True,
         help="How to print.",
     ),
-    click.option("--verbose", is_flag=True, help="Name the server flags that do not matter here."),
+    click.option(
+        "--verbose/--no-verbose",
+        cls=SettingOption,
+        help="Name the server flags that do not matter here.",
+    ),
 )
 
 
@@ -88,7 +90,7 @@ _OPTIONS = (
 class Request:
     """What a command was asked, read from its options."""
 
-    path: tuple[Path, ...]
+    search: PluginSearch
     rules: str | RuleSet
     """The rule set that was named, or that of the engine that was read."""
     policy: Policy
@@ -101,15 +103,15 @@ class Request:
     requires_evidence: bool = False
     """Whether what is not verified counts as undeclared."""
 
+    @property
+    def path(self) -> tuple[Path, ...]:
+        """The folders that plugins are looked for in; none is the environment."""
+        return self.search.path
+
     def registry(self, invocation: Invocation) -> Registry:
         """Find what is installed, or in the folders that were named; with an engine's own."""
-        plugins = self._plugins(invocation)
+        plugins = self.search.registry(invocation)
         return plugins if self.reading is None else merged(self.reading, plugins)
-
-    def _plugins(self, invocation: Invocation) -> Registry:
-        if invocation.loading is not None and not self.path:
-            return Registry.of_loading(invocation.loading)
-        return discover(self.path or None)
 
     def believed(self, registry: Registry) -> Registry:
         """Leave out what is not verified, where that is asked for; what else installs is found."""
@@ -168,7 +170,7 @@ class ServerCommand(click.Command):
 
 def request_options(command: click.Command) -> click.Command:
     """Add the options that `request_of` reads."""
-    options = click.Command(None)
+    options = search_options(click.Command(None))
     for option in _OPTIONS:
         option(options)
     command.params.extend(options.params)
@@ -177,25 +179,31 @@ def request_options(command: click.Command) -> click.Command:
 
 def request_of(ctx: click.Context) -> Request:
     """Read a request from a command's options, the flags after `--` and the environment."""
-    given, invocation = ctx.params, ctx.ensure_object(Invocation)
-    from_environ = ServerFlags.from_environ(os.environ)
-    if from_environ.given() or invocation.server_flags or given["flags_file"]:
+    given = ctx.params
+    if given["flags_file"] or server_is_told(ctx):
         check_routed(given.get("engine"))
     reading = reading_of(given.get("engine"), given.get("source"))
     line = _command_line(reading) or given["rules"]
-    flags = _flags(invocation, given["flags_file"], line).over(from_environ)
+    flags = _flags(ctx, given["flags_file"], line)
     _tell_unrelated(flags, verbose=given["verbose"])
     return Request(
-        path=given["path"],
+        search=PluginSearch.from_context(ctx),
         rules=_rules(ctx, reading),
         policy=Policy(given["policy"]),
-        facts=facts_from(given["fact"]),
+        facts=_facts(ctx),
         override=override_from(given["unsafe_override"]),
         flags=flags,
         show=printer(Format(given["format"])),
         reading=reading,
         requires_evidence=given["require_evidence"],
     )
+
+
+def server_is_told(ctx: click.Context) -> bool:
+    """Tell whether there is a server to plan for: on the command line, or in the settings."""
+    reading = reading_in(ctx)
+    is_said = reading is not None and bool(reading.server(DEFAULT_ENGINE).said)
+    return is_said or bool(ctx.ensure_object(Invocation).server_flags)
 
 
 def _command_line(reading: EngineReading | None) -> Engine | None:
@@ -210,10 +218,25 @@ def _rules(ctx: click.Context, reading: EngineReading | None) -> str | RuleSet:
     return reading.rules or named
 
 
-def _flags(invocation: Invocation, file: Path | None, line: str | Engine) -> ServerFlags:
-    """Read the flags: the command line goes before the file, both before the environment."""
-    flags = ServerFlags.from_argv(invocation.server_flags, engine_name=line)
-    return flags if file is None else flags.over(ServerFlags.from_file(file, engine_name=line))
+def _flags(ctx: click.Context, file: Path | None, line: str | Engine) -> ServerFlags:
+    """Read the flags: the command line's, its file's, the environment's, those of the settings."""
+    flags = ServerFlags.from_argv(ctx.ensure_object(Invocation).server_flags, engine_name=line)
+    if file is not None:
+        flags = flags.over(ServerFlags.from_file(file, engine_name=line))
+    reading = reading_in(ctx)
+    if reading is None:
+        return flags
+    server = reading.server(line)
+    raise_all("server flags", server.faults)
+    return flags.over(server.flags)
+
+
+def _facts(ctx: click.Context) -> Facts:
+    """Put the facts of the command line over those of the settings."""
+    said, reading = facts_from(ctx.params["fact"]), reading_in(ctx)
+    if reading is None:
+        return said
+    return Facts.model_validate({**reading.settings.facts.known(), **said.known()})
 
 
 def _tell_unrelated(flags: ServerFlags, *, verbose: bool) -> None:

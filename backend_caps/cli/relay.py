@@ -8,6 +8,7 @@ import click
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.cli.settings import SettingOption
 from backend_caps.report.documents import RelayDocument, StepDocument, plan_document
 from backend_caps.report.views import relay_view
 from backend_caps.resolution.flips import flips
@@ -16,7 +17,11 @@ from backend_caps.resolution.flips import flips
 @request_options
 @click.command(cls=ServerCommand)
 @click.option(
-    "--device", default="cpu", show_default=True, help="The torch device of the FutureMap."
+    "--device",
+    cls=SettingOption,
+    default="cpu",
+    show_default=True,
+    help="The torch device of the FutureMap.",
 )
 @click.option(
     "--steps", default=3, show_default=True, type=click.IntRange(min=1), help="Steps to relay."

@@ -12,6 +12,13 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.lock import lock_of
 from backend_caps.cli.options import Request
 from backend_caps.cli.output import Format, Show, printer
+from backend_caps.cli.settings import (
+    PluginSearch,
+    SettingOption,
+    format_option,
+    reading_in,
+    search_options,
+)
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import Difference, DifferenceKind, differences, in_order
@@ -27,37 +34,39 @@ DIFFERS = 1
 """The exit status where something is not the same."""
 
 
+@search_options
+@format_option
 @click.command()
-@click.argument("lockfile", type=click.Path(path_type=Path))
-@click.option(
-    "--path",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="Look for plugins in this folder instead of the environment. Repeatable.",
-)
+@click.argument("lockfile", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--source",
+    cls=SettingOption,
     type=click.Path(exists=True, path_type=Path),
     help="Read the lock's engine from this folder or wheel instead of the installed one.",
 )
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice([each.value for each in Format]),
-    default=Format.TABLE.value,
-    show_default=True,
-    help="How to print.",
-)
 @click.pass_context
 def verify(
-    ctx: click.Context, lockfile: Path, path: tuple[Path, ...], source: Path | None, format_: str
+    ctx: click.Context,
+    /,
+    lockfile: Path | None,
+    source: Path | None,
+    format_: str,
+    **_options: object,
 ) -> None:
     """Ask again what LOCKFILE was written for, and show what is another now.
 
+    Without LOCKFILE, the one that the setting lock names.
+
     Exit status 0 where nothing is, 1 where something is, 2 where nothing could be compared.
     """
+    reading = reading_in(ctx)
+    if lockfile is None and reading is not None:
+        lockfile = reading.settings.lock
+    if lockfile is None:
+        raise click.UsageError("Name the LOCKFILE, here or as the setting lock.")
     locked = read_lock(lockfile)
-    request = _again(locked.request, path=path, source=source, show=printer(Format(format_)))
+    search, show = PluginSearch.from_context(ctx), printer(Format(format_))
+    request = _again(locked.request, search=search, source=source, show=show)
     registry = request.registry(ctx.ensure_object(Invocation))
     found = in_order((*_differences(locked, request, registry),))
     now = "what is installed" if source is None else source.name
@@ -68,7 +77,7 @@ def verify(
 
 
 def _again(
-    asked: LockedRequest, *, path: tuple[Path, ...], source: Path | None, show: Show
+    asked: LockedRequest, *, search: PluginSearch, source: Path | None, show: Show
 ) -> Request:
     """Repeat a lock's request; an engine's own rules are those it has now."""
     try:
@@ -77,7 +86,7 @@ def _again(
         raise click.UsageError(f"nothing was compared: {error}") from error
     own = None if reading is None else reading.rules
     return Request(
-        path=path,
+        search=search,
         rules=asked.rules or own or DEFAULT_ENGINE,
         policy=asked.policy,
         facts=asked.facts,

@@ -67,7 +67,7 @@ class ServerSettingError(BackendCapsError):
     """A server flag in a file of settings is refused."""
 
     place: str
-    fault: str
+    fault: BackendCapsError
 
     @property
     def message(self) -> str:
@@ -90,6 +90,16 @@ class RepeatedSettingError(BackendCapsError):
             f"{self.place}: {self.name!r} is given again, after line {self.first_line}; expected "
             "each key once. Keep one of them."
         )
+
+
+SETTINGS_ERRORS = (
+    RepeatedSettingError,
+    ServerSettingError,
+    SettingsFileError,
+    SettingValueError,
+    UnknownSettingError,
+)
+"""All of them."""
 
 
 def in_order(faults: Iterable[BackendCapsError]) -> list[BackendCapsError]:

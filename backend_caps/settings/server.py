@@ -64,7 +64,7 @@ def _read_file(reading: ServerReading, file: Statements, engine_name: str | Engi
         try:
             flag = ServerFlags.from_mapping({key: value}, engine_name=engine_name)
         except (BackendCapsError, ExceptionGroup) as error:
-            told = [ServerSettingError(place=place, fault=str(each)) for each in leaves_of(error)]
+            told = [ServerSettingError(place=place, fault=each) for each in leaves_of(error)]
             reading.faults += told
         else:
             section = flag.over(section)

@@ -24,10 +24,11 @@ from backend_caps.discovery.loading import DEADLINE_S
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import DEFAULT_ENGINE, Engine
-from backend_caps.resolution.errors import nearest, raise_all
+from backend_caps.resolution.errors import AmbiguousFlagError, UnknownFlagError, nearest, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.settings.errors import (
+    ServerSettingError,
     SettingValueError,
     UnknownSettingError,
     in_order,
@@ -171,12 +172,43 @@ class SettingsReading:
     said: Mapping[str, tuple[Said, ...]]
     """By key, and by `facts.<name>`: whoever goes before the others first."""
     faults: tuple[BackendCapsError, ...]
-    _file: Statements
+    file: Path | None
+    """The file that was read; None where none is named."""
+    _stated: Statements
     _environ: Mapping[str, str]
+
+    def given(self) -> Mapping[str, object]:
+        """List what is said, by name, `server` left out; the rest are defaults."""
+        return _given(self.settings)
+
+    def check(self) -> None:
+        """Refuse what is wrong whichever engine it is.
+
+        Raises:
+            BackendCapsError: a name or a value is refused; several faults come as one group.
+        """
+        raise_all("settings", in_order([*self.faults, *self._server_faults()]))
 
     def server(self, engine_name: str | Engine) -> ServerReading:
         """Read the server's flags as an engine spells them."""
-        return read_server(self._file, self._environ, engine_name)
+        return read_server(self._stated, self._environ, engine_name)
+
+    def _server_faults(self) -> list[BackendCapsError]:
+        """List the values among the server's flags that no engine takes.
+
+        Where something is wrong anyway, names are told too, as far as file and environment say
+        which engine it is.
+        """
+        faults = self.server(self.settings.rules).faults
+        certain = [fault for fault in faults if not _is_of_engine(fault)]
+        return faults if certain or self.faults else certain
+
+
+def _is_of_engine(fault: BackendCapsError) -> bool:
+    match fault:
+        case ServerSettingError(fault=UnknownFlagError() | AmbiguousFlagError()):
+            return True
+    return False
 
 
 def read_settings(
@@ -205,7 +237,8 @@ def read_settings(
         settings=Settings.model_validate(values),
         said=said,
         faults=tuple(faults),
-        _file=file,
+        file=Path(named) if named else None,
+        _stated=file,
         _environ=environ,
     )
 

@@ -259,7 +259,7 @@ def test_engine_that_is_not_installed_is_said(
         ),
         pytest.param(
             "report --path @ --engine trt",
-            "Error: Invalid value for '--engine': 'trt' is not one of 'sglang', 'vllm'.",
+            "Error: Invalid value for '--engine': 'trt' is not one of 'sglang', 'vllm', 'none'.",
             id="engine that nobody reads",
         ),
         pytest.param("resolve --path @ --engine vllm", NO_PLAN, id="plan of vLLM"),
