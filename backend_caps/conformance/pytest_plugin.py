@@ -2,11 +2,17 @@
 
 pytest loads this in every run where backend-caps is installed: what costs anything is imported
 where it is asked for. A test is named `backend-caps::NAME::CHECK::CASE`.
+
+A check stands behind others, as in the command: the tests run in the order of the checks, whatever
+shuffles the suite's own, and those of a check are skipped once one of what it stands behind has
+failed. Under pytest-xdist a worker knows of its own tests alone: what failed in another one is not
+known to it, and the tests run. A check none of whose cases has an answer fails the session, which
+the process that starts workers sees whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +40,10 @@ class _Asked:
 
 
 _ASKED: pytest.StashKey[_Asked] = pytest.StashKey()
+_FAILED: pytest.StashKey[set[tuple[str, str]]] = pytest.StashKey()
+"""Backend and check of what failed in this process."""
+_BLOCKED = "backend-caps-blocked"
+"""The property of a test whose case has no answer, with the reason."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -91,16 +101,57 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """
     if session.config.option.backend_caps:
         session.config.stash[_ASKED] = _asked(session.config)
+        session.config.stash[_FAILED] = set()
+        session.config.pluginmanager.register(_Answers(), _BLOCKED)
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
-) -> None:
-    """Put the tests of backends behind the suite's own, before any are chosen from."""
+) -> Generator[None, None, None]:
+    """Put the tests of backends behind the suite's own, before any are chosen from.
+
+    Where they were shuffled, they get their order back.
+    """
     asked = config.stash.get(_ASKED, None)
-    if asked is not None:
-        items += _items(session, asked)
+    made = [] if asked is None else list(_items(session, asked))
+    items += made
+    yield
+    places = {item: place for place, item in enumerate(made)}
+    items.sort(key=lambda item: places.get(item, -1))
+
+
+class _Answers:
+    """Which checks have an answer, and which have blocked cases alone."""
+
+    def __init__(self) -> None:
+        self._answered: set[str] = set()
+        self._blocked: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in what became of a test."""
+        check = report.nodeid.rpartition("::")[0]
+        if report.when != "call" or not check.startswith(f"{_GROUP}::"):
+            return
+        if report.outcome != "skipped":
+            self._answered.add(check)
+        for name, reason in report.user_properties:
+            if name == _BLOCKED:
+                self._blocked.setdefault(check, str(reason))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail a session that has a check without an answer, and is green otherwise."""
+        if exitstatus == pytest.ExitCode.OK and self._unanswered():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the checks without an answer."""
+        for check, reason in self._unanswered().items():
+            terminalreporter.write_line(f"ERROR {check}: no case has an answer: {reason}", red=True)
+
+    def _unanswered(self) -> dict[str, str]:
+        return {own: why for own, why in self._blocked.items() if own not in self._answered}
 
 
 def _asked(config: pytest.Config) -> _Asked:
@@ -225,20 +276,29 @@ class CaseTest(_Test):
         return self
 
     def runtest(self) -> None:
-        """Run the case; without a run to compare with, it says nothing, and is skipped."""
+        """Run the case; without a run to compare with, it says nothing, and is skipped.
+
+        So it is where a check that it stands behind has failed.
+        """
         from backend_caps.conformance.kit import (  # noqa: PLC0415 - loads torch
             muffled,
             run_case,
             single_threaded,
         )
 
+        failed = self.config.stash[_FAILED]
+        behind = [code for code in self._check.after if (self._subject.name, code) in failed]
+        if behind:
+            pytest.skip(f"not checked: {', '.join(behind)} failed")
         with single_threaded(), muffled() as said:
             result = run_case(self._subject, self._check, self._case, device=self._device)
         for line, count in said.lines.items():
             print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it
         if result.findings:
+            failed.add((self._subject.name, self._check.code))
             raise CaseFailedError(result.findings, self._device)
         if not result.cases:
+            self.user_properties.append((_BLOCKED, result.reason))
             pytest.skip(result.reason)
 
     def repr_failure(

@@ -88,6 +88,11 @@ class Log:
         self.write(pickle.dumps(crash))
         return crash
 
+    def close(self) -> None:
+        """Let it go: nobody reads it."""
+        for file in (self._events, self._trace, self._over):
+            file.close()
+
     def watch(self) -> None:
         """Have faulthandler write here what this process does when a signal ends it."""
         os.ftruncate(self._trace.fileno(), 0)

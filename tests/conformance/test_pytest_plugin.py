@@ -19,7 +19,12 @@ LIAR = Declaration(
     ),
     implementation="liar_backend:Liar",
 )
+WRONG = LIAR.model_copy(update={"implementation": "liar_backend:Wrong"})
+RAISES = LIAR.model_copy(update={"implementation": "liar_backend:Raises"})
 """
+ENTRIES = "[backend_caps.backends]\n" + "\n".join(
+    f"{name} = liar_caps:{name.upper()}" for name in ("liar", "wrong", "raises")
+)
 BACKEND = """\
 import warnings
 from backend_caps_torch_native import TorchPadded
@@ -30,6 +35,14 @@ class Liar(TorchPadded):
         if batch.batch_size == 1:
             assert batch.seq_lens_sum >= 0
         super().init_forward_metadata(batch)
+
+class Wrong(TorchPadded):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs) + 1
+
+class Raises(TorchPadded):
+    def init_forward_metadata(self, batch):
+        raise RuntimeError("no kernel")
 """
 SETTINGS = """\
 [pytest]
@@ -50,7 +63,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info = folder / "liar-1.0.dist-info"
     for file, text in {
         info / "METADATA": "Metadata-Version: 2.1\nName: liar\nVersion: 1.0\n",
-        info / "entry_points.txt": "[backend_caps.backends]\nliar = liar_caps:LIAR\n",
+        info / "entry_points.txt": ENTRIES,
         folder / "liar_caps.py": CAPS,
         folder / "liar_backend.py": BACKEND,
         folder / "tests" / "test_own.py": "def test_own():\n    pass\n",
@@ -123,6 +136,32 @@ def test_settings_name_backends_too(project: Path) -> None:
 
     assert " failed, " in every.stdout.splitlines()[-1]
     assert own.stdout.splitlines()[-1].startswith("1 passed in ")
+
+
+def test_tests_behind_a_failed_check_are_skipped(project: Path) -> None:
+    """They say nothing then, and say why; shuffled tests get their order back."""
+    words = ("--backend-caps-only", "numerics", "--backend-caps-only", "serving")
+
+    ran = _pytest(project, "--backend-caps", "wrong", *words, "--backend-caps-seeds", "1", "-v")
+
+    tests = [line for line in ran.stdout.splitlines() if "::wrong::" in line and "%]" in line]
+    checks = [line.split("::")[2] for line in tests]
+    behind = [line for line in tests if "::serving::" in line]
+    assert len(behind) > 0
+    assert checks == sorted(checks)
+    assert [own for own in behind if "(not checked: numerics failed)" not in own] == []
+
+
+def test_check_without_an_answer_is_not_green(project: Path) -> None:
+    """Where every case is blocked, and skipped for it, the session fails, in many processes too."""
+    words = ("--backend-caps-only", "mirror-absent", "--backend-caps-seeds", "1", "-n", "2")
+
+    ran = _pytest(project, "--backend-caps", "raises", *words)
+
+    told = "ERROR backend-caps::raises::mirror-absent: no case has an answer: the run to compare"
+    assert ran.returncode == pytest.ExitCode.TESTS_FAILED
+    assert " failed" not in ran.stdout.splitlines()[-1]
+    assert told in ran.stdout
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
