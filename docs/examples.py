@@ -171,12 +171,14 @@ class _Reader:
     def _environment(self) -> dict[str, str]:
         """Name everything that a command sees.
 
-        Pip finds what it builds with in this venv, and the engines among what was fetched.
+        Pip finds what it builds with in this venv, and the engines among what was fetched. Each
+        computes on one thread: more would wait for those of the tests beside it, spinning.
         """
         return {
             "PATH": f"{_BIN}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self._folder),
             "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(ROOT / ".cache" / "wheels"),
             "PIP_NO_BUILD_ISOLATION": "0",
