@@ -93,5 +93,6 @@ TORCH_PADDED = Declaration(
         auto_priority=10,
     ),
     implementation="backend_caps_torch_native.padded:TorchPadded",
+    adapters={"sglang": "torch_native_sglang:torch_padded"},
 )
 """Attention over padded contexts, masked on the device: more work, and never a host value."""

@@ -1,0 +1,1 @@
+"""What the bridge is made of that needs nothing of SGLang: views, reasons and errors."""

@@ -1,0 +1,133 @@
+"""Put what is installed and declared into SGLang: all of it, or nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from importlib.metadata import version
+
+from backend_caps import discover
+from backend_caps.capability.status import Status
+from backend_caps.discovery.registry import Registry
+from backend_caps.engines.sglang import decide_needs_cpu_seq_lens
+from backend_caps_sglang.adapters import Adapter, adapters_of
+from backend_caps_sglang.engine import DECISION, Engine, told
+from backend_caps_sglang.errors import (
+    DecisionTakenError,
+    NameTakenError,
+    UnsupportedSGLangError,
+)
+from backend_caps_sglang.fingerprint import check_against_parent, tell_children
+
+_LOG = logging.getLogger("backend_caps_sglang")
+
+
+def register() -> None:
+    """Register backends and the decision; SGLang's plugin loader calls it in every process.
+
+    A second call changes nothing. Another version of SGLang, or another shape of what is hooked,
+    is one error in the log, and nothing is changed. Any other fault undoes what was done before
+    it, and SGLang's loader logs it.
+
+    Raises:
+        DecisionTakenError: another plugin has replaced the decision function.
+        RegistrationsDifferError: the process that started this one registered something else.
+    """
+    try:
+        engine = Engine.installed()
+    except UnsupportedSGLangError as error:
+        _LOG.error("%s", error)
+        return
+    try:
+        entries = _registered(engine)
+    except BaseException:
+        tell_children({}, os.environ)
+        raise
+    tell_children(entries, os.environ)
+    _LOG.info("registered in SGLang %s: %s", engine.version, _listed(entries))
+
+
+def _registered(engine: Engine) -> dict[str, str]:
+    """Take every step, or undo those that were taken: what is registered, by what it is."""
+    registry = discover()
+    _tell_of_faults(registry)
+    with ExitStack() as undo:
+        adapters = list(_taken(engine, registry))
+        for adapter in adapters:
+            _put(engine, adapter, undo)
+        _decide(engine, undo)
+        entries = {f"backend {adapter.backend!r}": str(adapter) for adapter in adapters}
+        entries[DECISION] = f"backend-caps {version('backend-caps')}"
+        check_against_parent(entries, os.environ)
+        undo.pop_all()
+    return entries
+
+
+def _tell_of_faults(registry: Registry) -> None:
+    """Tell of what is installed and cannot be registered: broken, or claimed by two."""
+    problems = dict.fromkeys(
+        problem
+        for entry in registry.entries
+        if entry.status in {Status.BROKEN, Status.CONFLICT}
+        for problem in entry.problems
+    )
+    for problem in problems:
+        _LOG.warning("%s %s", problem.message, problem.remedy)
+
+
+def _taken(engine: Engine, registry: Registry) -> Iterator[Adapter]:
+    """List the adapters whose names are free in SGLang, or are theirs already."""
+    for adapter in adapters_of(registry.values()):
+        if engine.backends.get(adapter.backend) == adapter:
+            yield adapter
+            continue
+        taken_by = engine.origin(adapter.backend)
+        if taken_by is None:
+            yield adapter
+        else:
+            _LOG.warning(
+                "%s",
+                NameTakenError(name=adapter.backend, owner=adapter.owner, taken_by=taken_by),
+            )
+
+
+def _put(engine: Engine, adapter: Adapter, undo: ExitStack) -> None:
+    """Register a backend, and let the flags take its name."""
+    name = adapter.backend
+    if name in engine.backends:
+        return
+    decorate = engine.register_backend(name)
+    assert callable(decorate), "its signature was held to what SGLang 0.5.23 decorates with"
+    decorate(adapter)
+    undo.callback(engine.backends.pop, name)
+    lists = [engine.choices, *([engine.deterministic_choices] if adapter.is_deterministic else [])]
+    for choices in lists:
+        choices.append(name)
+        undo.callback(choices.remove, name)
+
+
+def _decide(engine: Engine, undo: ExitStack) -> None:
+    """Hook the decision; SGLang applies it to every module that imported the function by name."""
+    replacements = engine.replacements()
+    if any(hook is decide_needs_cpu_seq_lens for _, hook, _ in replacements):
+        return
+    if replacements or DECISION in engine.patched:
+        by = [f"{told(hook)} ({source})" for _, hook, source in replacements]
+        raise DecisionTakenError(target=DECISION, taken_by=", ".join(by) or "hooks applied before")
+    before = list(engine.hooks.get(DECISION, ()))
+    engine.register_hook(DECISION, decide_needs_cpu_seq_lens, engine.replace)
+    undo.callback(partial(_unhook, engine, before))
+
+
+def _unhook(engine: Engine, before: list[tuple[object, object, object]]) -> None:
+    if before:
+        engine.hooks[DECISION][:] = before
+    else:
+        del engine.hooks[DECISION]
+
+
+def _listed(entries: dict[str, str]) -> str:
+    return "; ".join(f"{name} is {value}" for name, value in entries.items())
