@@ -180,6 +180,35 @@ def test_random_numbers_do_not_depend_on_order() -> None:
     assert len(drawn) == 1
 
 
+def _dropped() -> list[float]:
+    torch.manual_seed(1)
+    with simulate("eager"):
+        return functional.dropout(torch.ones(33, device="sim")).tolist()
+
+
+def test_random_numbers_do_not_depend_on_what_was_seen_before() -> None:
+    """A first call of a shape draws what a second one does."""
+    first, second = _dropped(), _dropped()
+
+    assert first == second
+
+
+def test_attention_is_in_the_order_of_its_shape() -> None:
+    """Whatever the query's is: the CPU's own follows the query."""
+    with simulate("eager"):
+        query = torch.ones(1, 5, 2, 16, device="sim").transpose(1, 2)
+
+        assert functional.scaled_dot_product_attention(query, query, query).is_contiguous()
+
+
+def test_large_operators_are_asked_on_the_meta_device() -> None:
+    """What would take long to compute twice looks as it does there."""
+    with simulate("eager"):
+        large = torch.ones(1 << 19, device="sim")
+
+        assert (large[:, None] + 1).shape == (1 << 19, 1)
+
+
 def test_host_number_goes_with_the_launch() -> None:
     """A number of the host is the one that it was at the launch."""
     with simulate("lazy"):
