@@ -20,6 +20,9 @@ LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
 
+# What one process compiles, the hundreds that the tests start read.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist clean
 
@@ -29,7 +32,9 @@ run: $(VENV)/installed
 	$(BIN)/backend-caps relay -- $(SERVER)
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
 
-test: lint types unit docs
+# Types and pages are checked beside the tests, each on one core of two.
+test: lint $(WHEELS)
+	$(MAKE) --jobs 2 unit types docs
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check $(SOURCES)
@@ -43,7 +48,7 @@ types: $(VENV)/developing
 	$(BIN)/basedpyright --level error tests/typing
 
 unit: $(VENV)/developing $(WHEELS)
-	$(BIN)/python -m pytest --numprocesses 2 --durations 30 --durations-min 3 --cov --cov-report=
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 30 --durations-min 3 --cov --cov-report=
 	@rm -f .coverage.*  # of processes that were killed on purpose
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(WITH_TORCH)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(WITH_TORCH)'
@@ -74,6 +79,7 @@ bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/agreement.py
 
 # Traces under every policy, and a search for a run that shows each mutant.
 races: $(VENV)/developing

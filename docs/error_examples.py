@@ -55,6 +55,8 @@ from backend_caps.relay import (
     StreamPoolError,
     UndeclaredDeviceError,
 )
+from backend_caps.report.difference import Difference as LockDifference
+from backend_caps.report.difference import DifferenceKind
 from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
 from backend_caps.report.measure_results import GpuResultError
 from backend_caps.resolution.choice import Candidate
@@ -120,7 +122,24 @@ from backend_caps.runtime.model import (
 )
 from backend_caps.runtime.pipeline.errors import ChunkLimitsError
 from backend_caps.runtime.speculative.errors import TreeMaskBufferError
+from backend_caps.settings.errors import (
+    RepeatedSettingError,
+    ServerSettingError,
+    SettingsFileError,
+    SettingValueError,
+    UnknownSettingError,
+)
+from backend_caps.startup.agreement import (
+    AgreementDeadlineError,
+    ControlGroupError,
+    Difference,
+    MissingRanksError,
+    RankFailedError,
+    RanksDifferError,
+    UnknownPerRankFlagError,
+)
 from backend_caps.startup.configure import UnavailableDeviceError
+from backend_caps.startup.locked import LockDiffersError
 
 FLAGS = (
     UnknownFlagError(flag="--attention-backends", meant="--attention-backend"),
@@ -216,6 +235,46 @@ LOCKS = (
     LockFileError(path="backends.lock.json", cause="No such file or directory"),
     LockSchemaError(path="backends.lock.json", schema="'backend-caps/lock@2'"),
     LockWriteError(path="backends.lock.json", cause="No space left on device"),
+    LockDiffersError(
+        path="backends.lock.json",
+        differences=(
+            LockDifference(
+                kind=DifferenceKind.STRICTER,
+                subject="plan",
+                field="host_seq_lens",
+                before="none",
+                after="exact",
+            ),
+        ),
+    ),
+)
+RANKS = (
+    RanksDifferError(
+        differences=(
+            Difference(
+                field="backend my_flash",
+                values=(("my-flash 0.1.0", (0, 1, 3)), ("my-flash 0.2.0", (2,))),
+            ),
+        ),
+        hosts={0: "node-a", 2: "node-b"},
+    ),
+    RankFailedError(
+        failures=(("LockFileError: lock file 'backends.lock.json' cannot be read", (2,)),),
+        hosts={2: "node-b"},
+    ),
+    MissingRanksError(
+        round="the comparison of fingerprints",
+        seconds=60.0,
+        deadline_s=60.0,
+        absent=(2,),
+        silent=(),
+        gave_up=(),
+        hosts={},
+        cause="Timed out waiting 60000ms for recv operation to complete",
+    ),
+    ControlGroupError(problem="it talks over cuda:nccl"),
+    AgreementDeadlineError(deadline_s=0),
+    UnknownPerRankFlagError(names=("tp",), known=("tp_size", "pool_size", "draft")),
 )
 RELAY = (
     UnavailableDeviceError(device="xpu"),
@@ -355,10 +414,33 @@ KIT = (
     EvidenceError(backend="my_flash", problem="No space left on device"),
 )
 
+SETTINGS = (
+    SettingsFileError(path="backend-caps.yaml", cause="No such file or directory"),
+    UnknownSettingError(
+        place="backend-caps.yaml:3", name="polcy", known=("path", "policy"), meant="policy"
+    ),
+    SettingValueError(
+        place="BACKEND_CAPS_POLICY",
+        name="policy",
+        value="'strictt'",
+        expected="'strict', 'warn' or 'quiet'",
+    ),
+    RepeatedSettingError(place="backend-caps.yaml:7", name="policy", first_line=3),
+    ServerSettingError(
+        place="backend-caps.yaml:9",
+        fault=UnknownFlagError(flag="--atention-backend", meant="--attention-backend"),
+    ),
+)
+
 BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ("Server flags", "Raised while flags are read.", FLAGS),
     ("Backends in use", "Raised when it is settled who runs what.", BACKENDS),
     ("Plans", "Raised by `resolve` and by what is done with plans.", PLANS),
+    (
+        "Settings",
+        "Raised by `Settings.load`, and by every command that takes `--config`.",
+        SETTINGS,
+    ),
     (
         "Discovery",
         "Raised by `discover` and `Registry.of` for what a caller gives them.",
@@ -382,6 +464,11 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
     ),
     ("FutureMap", "Raised when a FutureMap is configured or made.", RELAY),
     ("FutureMap, at each call", "Raised with `debug=True`; the ids are checked always.", DEBUG),
+    (
+        "Ranks",
+        "Raised by `configure(group=...)`, on every rank.",
+        RANKS,
+    ),
     (
         "A model's folder",
         "Raised by what loads a model: `backend_caps.runtime.model.load_llama`, `load_eagle`.",

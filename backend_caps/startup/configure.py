@@ -17,6 +17,7 @@ from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.relay.streams import declared_traits
+from backend_caps.report.documents import plan_document
 from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
@@ -226,7 +227,10 @@ def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
 
 
 def _tell(plan: Plan) -> None:
-    """Log what was chosen, the decision in one line, and what is wrong with it."""
+    """Log what was chosen, the decision in one line, and what is wrong with it.
+
+    The whole plan, with every cause, is logged as JSON for debugging.
+    """
     values = "; ".join(
         f"{own.capability}={text_of(own.value)} ({own.causes[0].name if own.causes else 'no use'})"
         for own in plan.server.values()
@@ -234,6 +238,8 @@ def _tell(plan: Plan) -> None:
     for choice in plan.choices:
         _log.info("%s", choice)
     _log.info("plan %s under %s: %s", plan.fingerprint, plan.rules.name, values)
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s", plan_document(plan, ()).model_dump_json())
     if plan.policy is not Policy.QUIET:
         for problem in plan.problems:
             _log.warning("%s: %s %s", problem.code, problem.message, problem.remedy)

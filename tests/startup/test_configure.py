@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -151,6 +152,16 @@ def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
         "max_speculative_topk=1 (acme); "
         "page_sizes=not checked (within any) (acme)"
     )
+
+
+def test_configure_logs_the_whole_plan_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+    """At the level debug there is the plan's document, with every cause."""
+    caplog.set_level(logging.DEBUG, "backend_caps")
+
+    plan, _ = configure(NAMED, pool_size=8, device="cpu", registry=_registry(EXACT))
+
+    (told,) = [own.getMessage() for own in caplog.records if own.levelno == logging.DEBUG]
+    assert json.loads(told)["fingerprint"] == plan.fingerprint
 
 
 @pytest.mark.parametrize(

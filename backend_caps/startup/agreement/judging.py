@@ -19,12 +19,8 @@ from backend_caps.startup.agreement.errors import (
     Ranks,
     RanksDifferError,
 )
-from backend_caps.startup.agreement.statement import (
-    Contribution,
-    StatedValue,
-    Statement,
-    Treatment,
-)
+from backend_caps.startup.agreement.statement import Treatment
+from backend_caps.startup.agreement.words import Contribution, StatedValue, Words
 
 _ABSENT = "not given"
 """The value of a field that a rank does not state."""
@@ -34,8 +30,8 @@ _ABSENT = "not given"
 class Said:
     """What some ranks said alike."""
 
-    statement: Statement
-    """In the words of the first of them."""
+    words: Words
+    """Of the first of them."""
     ranks: Ranks
 
 
@@ -70,7 +66,7 @@ def require_same(said: Sequence[Said]) -> None:
         RanksDifferError: ranks differ in a field.
     """
     hosts = hosts_of(said)
-    failures = [(own.statement.failure, own.ranks) for own in said if own.statement.failure]
+    failures = [(own.words.failure, own.ranks) for own in said if own.words.failure]
     if failures:
         raise RankFailedError(failures=failures, hosts=hosts)
     differences = [
@@ -83,7 +79,7 @@ def require_same(said: Sequence[Said]) -> None:
 
 def hosts_of(said: Iterable[Said]) -> Mapping[int, str]:
     """Name the hosts that are known: of the lowest rank of each that speak alike."""
-    return {own.ranks[0]: own.statement.host for own in said}
+    return {own.ranks[0]: own.words.host for own in said}
 
 
 def _differences(said: Sequence[Said], treatment: Treatment) -> Iterator[Difference]:
@@ -91,14 +87,14 @@ def _differences(said: Sequence[Said], treatment: Treatment) -> Iterator[Differe
         {
             name
             for own in said
-            for name, (treated, _) in own.statement.fields.items()
+            for name, (treated, _) in own.words.fields.items()
             if treated is treatment
         }
     )
     for name in names:
         ranks: dict[str, list[int]] = {}
         for own in said:
-            _, value = own.statement.fields.get(name, (treatment, None))
+            _, value = own.words.fields.get(name, (treatment, None))
             if value is None and treatment is Treatment.EQUAL_WHERE_STATED:
                 continue
             ranks.setdefault(_ABSENT if value is None else value, []).extend(own.ranks)
@@ -123,7 +119,7 @@ def _plans(plan: Plan, said: Sequence[Said]) -> Iterator[Plan]:
     """Make a plan of each statement, on the premises that all have in common."""
     reader = _Reader(plan, said)
     for each in said:
-        yield plan.with_values(reader.of(each.statement))
+        yield plan.with_values(reader.of(each.words))
 
 
 class _Reader:
@@ -142,13 +138,13 @@ class _Reader:
         }
         self._holders: dict[tuple[Phase | None, str, Contribution], list[Said]] = {}
         for each in said:
-            for value in each.statement.values:
+            for value in each.words.values:
                 for cause in value.causes:
                     self._holders.setdefault((*value.place, cause), []).append(each)
 
-    def of(self, statement: Statement) -> Callable[[Phase | None, Resolved], Resolved]:
-        """Return what reads a statement's values, each in the place of this rank's."""
-        stated = {each.place: each for each in statement.values}
+    def of(self, words: Words) -> Callable[[Phase | None, Resolved], Resolved]:
+        """Return what reads a rank's values, each in the place of this rank's."""
+        stated = {each.place: each for each in words.values}
         return lambda phase, own: self._read(stated[phase, own.capability], own.effect)
 
     def _read(self, stated: StatedValue, effect: Effect) -> Resolved:
@@ -163,4 +159,4 @@ class _Reader:
         if len(holders) == self._num_said:
             return cause
         first = min(holders, key=lambda each: each.ranks)
-        return replace(cause, rank=first.ranks[0], host=first.statement.host)
+        return replace(cause, rank=first.ranks[0], host=first.words.host)

@@ -13,6 +13,7 @@ from typing import Protocol
 from backend_caps.resolution.plan import Plan
 from backend_caps.startup.agreement.judging import Said, judge
 from backend_caps.startup.agreement.statement import Statement
+from backend_caps.startup.agreement.words import Words
 
 
 class Channel(Protocol):
@@ -54,7 +55,7 @@ def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
         RanksDifferError: ranks differ in what must be the same.
         MissingRanksError: a round did not end; the channel raises it.
     """
-    joint = plan if _all_say(own.mark, channel) else judge(plan, heard(own, channel))
+    joint = plan if _all_say(own.mark, channel) else judge(plan, heard(own, plan, channel))
     _confirm(int(joint.fingerprint, 16) >> 1, channel)
     return joint
 
@@ -62,7 +63,7 @@ def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
 def told_failure(own: Statement, channel: Channel) -> None:
     """Tell the other ranks that this one has no plan, and why; the caller raises it."""
     if not _all_say(own.mark, channel):
-        heard(own, channel)
+        heard(own, None, channel)
 
 
 def _all_say(mark: int, channel: Channel) -> bool:
@@ -70,14 +71,15 @@ def _all_say(mark: int, channel: Channel) -> bool:
     return highest == -lowest
 
 
-def heard(own: Statement, channel: Channel) -> list[Said]:
+def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
     """Hear each of those who say something different once: the lowest rank of each.
 
     Args:
         own: what this rank says.
+        plan: its own; None where it has none.
         channel: to the other ranks.
     """
-    words = own.model_dump_json().encode()
+    words = Words.of(own, plan).model_dump_json().encode()
     gathered = channel.gathered((own.mark, len(words)), "the gathering of fingerprints")
     alike: dict[int, list[int]] = {}
     for rank, (mark, _) in enumerate(gathered):
@@ -86,8 +88,8 @@ def heard(own: Statement, channel: Channel) -> list[Said]:
     for ranks in alike.values():
         num_bytes = gathered[ranks[0]][1]
         name = f"the statement of rank {ranks[0]}"
-        heard = channel.said_by(ranks[0], words, num_bytes, name)
-        said.append(Said(Statement.model_validate_json(heard), tuple(ranks)))
+        spoken = channel.said_by(ranks[0], words, num_bytes, name)
+        said.append(Said(Words.model_validate_json(spoken), tuple(ranks)))
     return said
 
 

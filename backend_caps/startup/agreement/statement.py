@@ -11,20 +11,14 @@ import json
 import platform
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Self
-
-from pydantic import BaseModel, ConfigDict, JsonValue
 
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import Origin, Source
-from backend_caps.report.documents import json_of
-from backend_caps.report.plan_values import value_of
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Cause, CauseKind, Plan
+from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 
 
@@ -41,102 +35,28 @@ class Treatment(Enum):
     """It is the rank's own, and nobody compares it."""
 
 
-class Contribution(BaseModel):
-    """A cause as it crosses: without the path of a declaration, which is a machine's own."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: CauseKind
-    name: str
-    role: Role | None
-    phase: Phase | None
-    value: str
-    """As JSON."""
-    reason: str
-    origin: Origin
-    distribution: str | None
-    version: str | None
-    via: tuple[str, ...]
-
-    @classmethod
-    def of(cls, cause: Cause) -> Self:
-        """Write a cause."""
-        source = cause.source or Source()
-        return cls(
-            kind=cause.kind,
-            name=cause.name,
-            role=cause.role,
-            phase=cause.phase,
-            value=json.dumps(json_of(cause.value)),
-            reason=cause.reason,
-            origin=cause.origin,
-            distribution=source.distribution,
-            version=source.version,
-            via=cause.via,
-        )
-
-    def cause(self, capability: str) -> Cause:
-        """Read it back."""
-        source = Source(distribution=self.distribution, version=self.version)
-        return Cause(
-            kind=self.kind,
-            name=self.name,
-            role=self.role,
-            phase=self.phase,
-            value=value_of(capability, json.loads(self.value)),
-            reason=self.reason,
-            origin=self.origin,
-            source=source if self.distribution else None,
-            via=self.via,
-        )
-
-
-Place = tuple[Phase | None, str]
-"""Where a value stands in a plan: a phase, or the server, and a capability."""
-
-
-class StatedValue(BaseModel):
-    """One value of a rank's plan."""
-
-    model_config = ConfigDict(frozen=True)
-
-    phase: Phase | None
-    capability: str
-    value: JsonValue
-    causes: tuple[Contribution, ...]
-
-    @property
-    def place(self) -> Place:
-        """Where it stands in a plan."""
-        return self.phase, self.capability
-
-
-class Statement(BaseModel):
-    """What a rank says, before anything is captured."""
-
-    model_config = ConfigDict(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a rank says first, before anything is captured."""
 
     host: str
-    fields: dict[str, tuple[Treatment, str]]
+    fields: Mapping[str, tuple[Treatment, str]]
     """By name, what is done about a difference, and what the rank has."""
-    values: tuple[StatedValue, ...] = ()
-    """The values of its plan; none where it has no plan."""
+    fingerprint: str = ""
+    """The plan's; none where there is no plan."""
     failure: str | None = None
     """What was raised where a plan was to be."""
 
     @property
-    def compared(self) -> bytes:
-        """What two ranks that agree have in common, byte for byte."""
-        own = {
-            name: said for name, said in self.fields.items() if said[0] is not Treatment.PER_RANK
-        }
-        alike = self.model_copy(update={"host": "", "fields": own})
-        return alike.model_dump_json().encode()
-
-    @property
     def mark(self) -> int:
-        """A digest of what is compared, as an int64 that is not negative."""
-        return int.from_bytes(hashlib.sha256(self.compared).digest()[:8]) >> 1
+        """A digest of what is compared or joined, as an int64 that is not negative."""
+        compared = sorted(
+            (name, value)
+            for name, (treatment, value) in self.fields.items()
+            if treatment is not Treatment.PER_RANK
+        )
+        said = json.dumps([compared, self.fingerprint, self.failure])
+        return int.from_bytes(hashlib.sha256(said.encode()).digest()[:8]) >> 1
 
 
 def statement_of(
@@ -162,16 +82,7 @@ def statement_of(
         **_backends(plan.uses),
         **_chosen(plan),
     }
-    values = tuple(
-        StatedValue(
-            phase=phase,
-            capability=own.capability,
-            value=json_of(own.value),
-            causes=tuple(map(Contribution.of, own.causes)),
-        )
-        for phase, own in plan.values()
-    )
-    return Statement(host=host_name(), fields=dict(sorted(fields.items())), values=values)
+    return Statement(host=host_name(), fields=fields, fingerprint=plan.fingerprint)
 
 
 def failure_of(error: BaseException) -> Statement:
@@ -222,7 +133,11 @@ def _given(
 
 def _backends(uses: Iterable[Use]) -> dict[str, tuple[Treatment, str]]:
     """Say what each backend in use is: two ranks may run two, but not two releases of one."""
-    return {f"backend {use.backend}": (Treatment.EQUAL_WHERE_STATED, _release(use)) for use in uses}
+    one_of_each = {use.backend: use for use in uses}
+    return {
+        f"backend {name}": (Treatment.EQUAL_WHERE_STATED, _release(use))
+        for name, use in one_of_each.items()
+    }
 
 
 def _release(use: Use) -> str:

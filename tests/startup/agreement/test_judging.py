@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backend_caps import (
@@ -17,6 +19,7 @@ from backend_caps import (
 from backend_caps.resolution.errors import PlanRefusedError
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import Statement, statement_of
+from backend_caps.startup.agreement.words import Words
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
 from tests.startup.agreement.together import agree_together
 
@@ -41,7 +44,7 @@ def _rank(
     flags = FLAGS.updated({"attention_backend": name})
     plan = plan_for(registry({name: capabilities}, folder=folder), flags, policy=policy)
     said = statement_of(plan, per_rank=_PER_RANK)
-    return plan, said.model_copy(update={"host": host})
+    return plan, replace(said, host=host)
 
 
 def _joint(*ranks: tuple[Plan, Statement]) -> list[Plan]:
@@ -172,6 +175,7 @@ def test_what_is_a_machines_own_is_not_compared(say: str) -> None:
 
 def test_statement_survives_its_crossing() -> None:
     """What is heard is what was said."""
-    _, said = _rank("acme", _REPLAYS)
+    plan, statement = _rank("acme", _REPLAYS)
+    said = Words.of(statement, plan)
 
-    assert Statement.model_validate_json(said.model_dump_json()) == said
+    assert Words.model_validate_json(said.model_dump_json()) == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -34,7 +35,7 @@ def test_ranks_that_agree_exchange_four_integers(size: int) -> None:
 
 def test_what_ranks_that_differ_exchange_is_linear() -> None:
     """A rank more costs each 16 bytes, and what is said alike is heard once."""
-    acme, needy = (_rank(name)[1] for name in ("acme", "needy"))
+    acme, needy = _rank("acme"), _rank("needy", needs=True)
 
     wires = {size: hear_together([*[acme] * (size - 1), needy])[0] for size in (8, 64, 1024)}
 
@@ -62,7 +63,7 @@ def test_refused_ranks_acknowledge_nothing() -> None:
     """Where all come to an error there is no plan to acknowledge."""
     plan, statement = _rank()
     fields = {**statement.fields, "rules": (statement.fields["rules"][0], "another")}
-    other = statement.model_copy(update={"fields": fields})
+    other = replace(statement, fields=fields)
 
     wire, came = agree_together([(plan, statement), (plan, other)])
 

@@ -96,9 +96,14 @@ def agree_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[
     return _together(len(ranks), agree)
 
 
-def hear_together(statements: Sequence[Statement]) -> tuple[Wire, list[list[Said]]]:
+def hear_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[list[Said]]]:
     """Let ranks hear one another at the same time, and return what each heard."""
-    return _together(len(statements), lambda rank, channel: heard(statements[rank], channel))
+
+    def hear(rank: int, channel: OnWire) -> list[Said]:
+        plan, statement = ranks[rank]
+        return heard(statement, plan, channel)
+
+    return _together(len(ranks), hear)
 
 
 def _together(size: int, work: Callable[[int, OnWire], _T]) -> tuple[Wire, list[_T]]:

@@ -1,0 +1,96 @@
+"""What a group must be to carry an agreement, and what is refused before anything crosses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch import distributed as dist
+
+from backend_caps.startup.agreement import (
+    AgreementDeadlineError,
+    ControlGroupError,
+    GroupChannel,
+    Ranks,
+    UnknownPerRankFlagError,
+)
+from tests.startup.agreement.made import SERVER, Server
+from tests.startup.agreement.processes import run_ranks
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
+    """Make a group of this process alone."""
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_group_of_one_agrees_with_itself(group: dist.ProcessGroup) -> None:
+    """One rank has its own plan."""
+    plan = SERVER.start(group)
+
+    assert plan.needs_cpu_seq_lens is False
+
+
+def test_group_agrees_again(group: dist.ProcessGroup) -> None:
+    """A group in which nothing failed is as good as before."""
+    plans = [SERVER.start(group) for _ in range(3)]
+
+    assert len({plan.fingerprint for plan in plans}) == 1
+
+
+@pytest.mark.usefixtures("group")
+def test_mixed_group_talks_by_its_gloo() -> None:
+    """A group that has nccl beside gloo, as engines make it, uses gloo alone."""
+    mixed = dist.new_group(backend="cpu:gloo")
+    assert isinstance(mixed, dist.ProcessGroup)
+
+    plan = SERVER.start(mixed)
+
+    assert plan.needs_cpu_seq_lens is False
+
+
+def test_group_without_gloo_is_refused(
+    group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control traffic never goes over nccl."""
+    monkeypatch.setattr(dist, "get_backend_config", lambda _group: "cuda:nccl")
+
+    with pytest.raises(ControlGroupError, match="talks over cuda:nccl"):
+        GroupChannel(group, host="node-a")
+
+
+def _as_non_member(rank: int) -> str:
+    group = dist.new_group([0])
+    return SERVER.start(group).fingerprint if rank == 0 else _refused(SERVER, group)
+
+
+def _refused(server: Server, group: dist.ProcessGroup) -> str:
+    try:
+        return server.start(group).fingerprint
+    except ControlGroupError as error:
+        return str(error)
+
+
+def test_rank_that_is_no_member_is_refused() -> None:
+    """Who is not in the group is told so; the members agree without it."""
+    came = run_ranks(2, _as_non_member)
+
+    assert came[0].error is None
+    assert "this rank is no member" in str(came[1].value)
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, -1.0, 86_401.0, float("nan")])
+def test_deadline_that_is_none_is_refused(group: dist.ProcessGroup, deadline_s: float) -> None:
+    """A deadline is more than no time, and at most a day."""
+    with pytest.raises(AgreementDeadlineError, match="at most 86400"):
+        GroupChannel(group, host="node-a", deadline_s=deadline_s)
+
+
+def test_per_rank_names_are_those_of_flags(group: dist.ProcessGroup) -> None:
+    """What is no flag is named, beside all that are."""
+    with pytest.raises(UnknownPerRankFlagError, match=r"'atention_backend'.*attention_backend"):
+        Ranks(group=group, per_rank={"atention_backend", "pool_size"})
