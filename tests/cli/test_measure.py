@@ -78,9 +78,18 @@ def _levels(document: MeasureDocument) -> dict[str, LevelDocument]:
     return {level.level: level for level in document.measured.levels}
 
 
-def test_measure_counts_the_exact_mirror_once_a_step(line: CommandLine) -> None:
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MeasureDocument]:
+    """Count what steps cost, once for each of two servers."""
+    line = CommandLine(tmp_path_factory.mktemp("counted"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
+        return {flags: _document(line, flags) for flags in (EAGLE3, OPTED_OUT)}
+
+
+def test_measure_counts_the_exact_mirror_once_a_step(counted: dict[str, MeasureDocument]) -> None:
     """An exact mirror costs a wait, the pool's column and a launch; less costs none of it."""
-    document = _document(line, EAGLE3)
+    document = counted[EAGLE3]
 
     levels = _levels(document)
     exact, none = levels["exact"], levels["none"]
@@ -92,9 +101,11 @@ def test_measure_counts_the_exact_mirror_once_a_step(line: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("level", ["none", "upper_bound"])
-def test_measure_counts_no_wait_for_lengths_below_exact(line: CommandLine, level: str) -> None:
+def test_measure_counts_no_wait_for_lengths_below_exact(
+    counted: dict[str, MeasureDocument], level: str
+) -> None:
     """Where the host is told nothing, or a bound, a step waits for its tokens alone."""
-    found = _levels(_document(line, EAGLE3))[level]
+    found = _levels(counted[EAGLE3])[level]
 
     assert (found.host_waits, found.waits_for_lengths, found.bytes_of_lengths) == (1, 0, 0)
     assert found.hidden_syncs == {}
@@ -107,9 +118,11 @@ def test_measure_counts_no_wait_for_lengths_below_exact(line: CommandLine, level
         pytest.param(OPTED_OUT, "none", id="opted out"),
     ],
 )
-def test_measure_marks_the_level_of_the_plan(line: CommandLine, flags: str, planned: str) -> None:
+def test_measure_marks_the_level_of_the_plan(
+    counted: dict[str, MeasureDocument], flags: str, planned: str
+) -> None:
     """Other levels stand beside the plan's own, which alone is marked."""
-    levels = _levels(_document(line, flags))
+    levels = _levels(counted[flags])
 
     assert [*levels] == ["none", "upper_bound", "exact"]
     assert [name for name, level in levels.items() if level.is_planned] == [planned]
