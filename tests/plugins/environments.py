@@ -41,10 +41,10 @@ class Plugin:
 
     @property
     def backends(self) -> frozenset[str]:
-        """The names that its entry points declare."""
+        """The names that its entry points declare; a plugin of an engine has none."""
         groups = self.project["entry-points"]
         assert isinstance(groups, dict), "a plugin has entry points"
-        return frozenset(groups["backend_caps.backends"])
+        return frozenset(groups.get("backend_caps.backends", {}))
 
 
 PLUGINS = [Plugin(file.parent) for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]

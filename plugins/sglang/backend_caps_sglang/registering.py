@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
@@ -41,16 +41,14 @@ def register() -> None:
     except UnsupportedSGLangError as error:
         _LOG.error("%s", error)
         return
-    try:
-        entries = _registered(engine)
-    except BaseException:
-        tell_children({}, os.environ)
-        raise
+    inherited = dict(os.environ)
+    tell_children({}, os.environ)  # holds where the next line raises
+    entries = _registered(engine, inherited)
     tell_children(entries, os.environ)
     _LOG.info("registered in SGLang %s: %s", engine.version, _listed(entries))
 
 
-def _registered(engine: Engine) -> dict[str, str]:
+def _registered(engine: Engine, environ: Mapping[str, str]) -> Mapping[str, str]:
     """Take every step, or undo those that were taken: what is registered, by what it is."""
     registry = discover()
     _tell_of_faults(registry)
@@ -61,7 +59,7 @@ def _registered(engine: Engine) -> dict[str, str]:
         _decide(engine, undo)
         entries = {f"backend {adapter.backend!r}": str(adapter) for adapter in adapters}
         entries[DECISION] = f"backend-caps {version('backend-caps')}"
-        check_against_parent(entries, os.environ)
+        check_against_parent(entries, environ)
         undo.pop_all()
     return entries
 
@@ -129,5 +127,5 @@ def _unhook(engine: Engine, before: list[tuple[object, object, object]]) -> None
         del engine.hooks[DECISION]
 
 
-def _listed(entries: dict[str, str]) -> str:
+def _listed(entries: Mapping[str, str]) -> str:
     return "; ".join(f"{name} is {value}" for name, value in entries.items())

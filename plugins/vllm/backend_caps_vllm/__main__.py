@@ -1,0 +1,35 @@
+"""Load all of vLLM's plugins, and say what out-of-tree backends state of graphs.
+
+    python -m backend_caps_vllm
+
+Ends with status 1 where a backend has a fault, and with 2 where vLLM is none that is supported.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from backend_caps_vllm.checking import seen_of
+from backend_caps_vllm.engine import REGISTRY, UnsupportedVLLMError, check_version
+
+
+def main() -> int:
+    """Print a line a backend, and return the exit status."""
+    try:
+        found = check_version()
+        import_module(REGISTRY)
+        import_module("vllm.plugins").load_general_plugins()
+        seen = list(seen_of(imports=True))
+    except UnsupportedVLLMError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a program's output
+        return 2
+    for own in seen:
+        print(own)  # noqa: T201 - as above
+    if not seen:
+        print(f"vLLM {found} has no out-of-tree backend.")  # noqa: T201 - as above
+    return 1 if any(own.fault for own in seen) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,355 @@
+"""backend-caps-vllm, loaded by vLLM's own plugin loader out of the wheel of 0.33.0."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from backend_caps_vllm import check
+from backend_caps_vllm.__main__ import main
+
+from tests.upstream.vllm_packages import vllm_packages
+
+pytestmark = [pytest.mark.upstream, pytest.mark.vllm_wheel]
+
+PLUGIN = """\
+from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport
+from vllm.v1.attention.backend import AttentionMetadataBuilder
+from vllm.v1.attention.backends.registry import register_backend
+
+
+class Always(AttentionMetadataBuilder):
+    _cudagraph_support = AttentionCGSupport.ALWAYS
+
+
+class Builder({base}):
+{body}
+
+
+class Acme:
+    @staticmethod
+    def get_builder_cls():
+        return Builder
+
+
+def register():
+    register_backend("ACME", "acme_vllm.Acme")
+"""
+STATES = "    _cudagraph_support = AttentionCGSupport.{level}"
+ROOT = "AttentionMetadataBuilder"
+DECLARED = """\
+from backend_caps import BatchKind, Capabilities, Declaration, Given, When
+
+DECLARATION = Declaration(
+    capabilities=Capabilities(graph_replay={kinds}),
+    conditions={conditions},
+    adapters={{"vllm": "acme_vllm:Acme"}},
+)
+"""
+WHEN = (
+    "[When(given=Given(page_size={16}), capabilities=Capabilities(graph_replay=set()), reason='x')]"
+)
+
+
+@pytest.fixture(autouse=True)
+def environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is allowed is of one test."""
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    monkeypatch.delenv("BACKEND_CAPS_PLUGINS", raising=False)
+
+
+@pytest.fixture
+def vllm() -> Iterator[SimpleNamespace]:
+    """Modules of vLLM, in a process that has not loaded plugins."""
+    with vllm_packages():
+        yield modules()
+    sys.modules.pop("acme_vllm", None)
+
+
+def modules() -> SimpleNamespace:
+    """Import what is looked at."""
+    return SimpleNamespace(
+        load=import_module("vllm.plugins").load_general_plugins,
+        registry=import_module("vllm.v1.attention.backends.registry"),
+        backend=import_module("vllm.v1.attention.backend"),
+    )
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in front of the path, for distributions of others."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def install(folder: Path, *, base: str = ROOT, body: str = "    pass") -> None:
+    """Install a plugin of vLLM that registers one backend."""
+    (folder / "acme_vllm.py").write_text(PLUGIN.format(base=base, body=body))
+    entry_points(folder, "vllm.general_plugins", "acme_vllm:register")
+
+
+def entry_points(folder: Path, group: str, value: str) -> None:
+    """Write the metadata of a distribution with one entry point more."""
+    info = folder / "acme-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    with (info / "entry_points.txt").open("a") as file:
+        file.write(f"[{group}]\nacme = {value}\n")
+
+
+def declare(folder: Path, kinds: str, conditions: str = "()") -> None:
+    """Let the same distribution declare the backend to backend-caps."""
+    (folder / "acme_caps.py").write_text(DECLARED.format(kinds=kinds, conditions=conditions))
+    entry_points(folder, "backend_caps.backends", "acme_caps:DECLARATION")
+
+
+def told_in(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """List what the plugin logged: the level and the line."""
+    own = [each for each in caplog.records if each.name == "vllm.backend_caps_vllm"]
+    return [(each.levelname, each.getMessage()) for each in own]
+
+
+@pytest.fixture(autouse=True)
+def information(caplog: pytest.LogCaptureFixture) -> None:
+    """Information is kept, as vLLM keeps it."""
+    caplog.set_level(logging.INFO, "vllm")
+
+
+def test_loader_reports_what_a_backend_states(
+    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says the name, the class and what its own builder states."""
+    install(acme, body=STATES.format(level="UNIFORM_BATCH"))
+
+    vllm.load()
+
+    words = "ACME (acme_vllm.Acme): Builder states _cudagraph_support = UNIFORM_BATCH."
+    assert told_in(caplog) == [("INFO", f"vLLM 0.33.0: {words}")]
+
+
+def test_loader_changes_nothing_of_vllms(vllm: SimpleNamespace, acme: Path) -> None:
+    """What the other plugin registered is all that is in the registry."""
+    install(acme, body=STATES.format(level="ALWAYS"))
+
+    vllm.load()
+
+    overrides = vllm.registry._ATTN_OVERRIDES  # noqa: SLF001
+    assert {own.name: path for own, path in overrides.items()} == {"ACME": "acme_vllm.Acme"}
+    assert vllm.registry._MAMBA_ATTN_OVERRIDES == {}  # noqa: SLF001
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        pytest.param("    pass", "states nothing of graphs, so vLLM captures none", id="nothing"),
+        pytest.param(
+            "    @classmethod\n    def get_cudagraph_support(cls, *args): ...",
+            "decides by its configuration, in Builder.get_cudagraph_support()",
+            id="a-method",
+        ),
+    ],
+)
+def test_what_is_no_constant_is_said(
+    body: str, words: str, vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A builder that states nothing, or decides later, is information and no fault."""
+    install(acme, body=body)
+
+    vllm.load()
+
+    ((level, line),) = told_in(caplog)
+    assert (level, words in line) == ("INFO", True)
+
+
+def test_claim_of_vllms_own_builder_is_a_warning_where_it_is_inherited(
+    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What made torchtitan's backend compute NaN is told with what to state."""
+    builder = type(
+        "FlashBuilder",
+        (vllm.backend.AttentionMetadataBuilder,),
+        {
+            "__module__": "vllm.v1.attention.backends.flash_attn",
+            "_cudagraph_support": vllm.backend.AttentionCGSupport.ALWAYS,
+        },
+    )
+    vllm.backend.FlashBuilder = builder
+    install(acme, base="__import__('vllm').v1.attention.backend.FlashBuilder")
+    vars(sys.modules["vllm"])["v1"] = SimpleNamespace(
+        attention=SimpleNamespace(backend=vllm.backend)
+    )
+
+    vllm.load()
+
+    ((level, line),) = told_in(caplog)
+    assert level == "WARNING"
+    assert "Builder inherits _cudagraph_support of vllm.v1.attention.backends.flash_attn" in line
+    assert line.endswith("State _cudagraph_support in Builder, if that is true of it.")
+
+
+def test_claim_of_the_authors_own_base_is_stated(
+    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A base class of the same package is the same author's word."""
+    install(acme, base="Always")
+
+    vllm.load()
+
+    ((level, line),) = told_in(caplog)
+    assert (level, "Always states _cudagraph_support = ALWAYS" in line) == ("INFO", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        pytest.param("    _cudagraph_support = True", "That is no level of vLLM's", id="no-level"),
+        pytest.param(
+            "    pass\n\n\nBuilder = None", "get_builder_cls() returned an object", id="no-class"
+        ),
+    ],
+)
+def test_what_a_third_party_has_wrong_is_told(
+    body: str, words: str, vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of somebody's class is a warning, and vLLM's loader goes on."""
+    install(acme, body=body)
+
+    vllm.load()
+
+    ((level, line),) = told_in(caplog)
+    assert (level, words in line) == ("WARNING", True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "conditions", "level"),
+    [
+        pytest.param("set(BatchKind)", "()", "WARNING", id="other"),
+        pytest.param("{BatchKind.SINGLE_TOKEN_DECODE}", "()", "INFO", id="the-same"),
+        pytest.param("set(BatchKind)", WHEN, "INFO", id="it-depends"),
+    ],
+)
+def test_declared_graphs_are_held_to_the_classs(
+    kinds: str,
+    conditions: str,
+    level: str,
+    vllm: SimpleNamespace,
+    acme: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where a declaration names the class as its adapter, the two are to say the same."""
+    install(acme, body=STATES.format(level="UNIFORM_SINGLE_TOKEN_DECODE"))
+    declare(acme, kinds, conditions)
+
+    vllm.load()
+
+    ((found, line),) = told_in(caplog)
+    assert (found, "of acme 1.0 declares graph_replay=" in line) == (level, level == "WARNING")
+
+
+def test_class_that_nobody_imported_is_left_alone(
+    vllm: SimpleNamespace, acme: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path alone imports nothing in vLLM's process."""
+    (acme / "acme_lazy.py").write_text("raise RuntimeError('imported')\n")
+    vllm.registry.register_backend("ACME", "acme_lazy.Acme")
+
+    check()
+
+    assert "acme_lazy" not in sys.modules
+    assert "its module is not imported yet, and was not looked at" in told_in(caplog)[0][1]
+
+
+def test_plugins_that_come_later_are_named(
+    vllm: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What a plugin behind ours on the path registers is not seen, and the plugin is named."""
+    install(tmp_path, body=STATES.format(level="ALWAYS"))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+    vllm.load()
+
+    ((_, line),) = told_in(caplog)
+    assert "later, and what they register was not looked at: acme." in line
+
+
+@pytest.mark.parametrize("version", ["0.32.1", "0.34.0"])
+def test_other_version_is_one_line(
+    version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Outside the range nothing is looked at."""
+    info = tmp_path / f"vllm-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+
+    with vllm_packages(installed=str(tmp_path)):
+        modules().load()
+
+    ((level, line),) = told_in(caplog)
+    assert level == "ERROR"
+    assert line == (
+        f"backend-caps-vllm checks nothing here: vLLM {version} is installed; supported is vLLM "
+        "<0.34,>=0.33. Install such a vLLM, or a backend-caps-vllm for yours."
+    )
+
+
+def test_registry_of_another_shape_is_one_line(
+    vllm: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A registry that keeps its overrides otherwise is not guessed at."""
+    vllm.registry._ATTN_OVERRIDES = []  # noqa: SLF001
+
+    check()
+
+    ((level, line),) = told_in(caplog)
+    assert (level, "_ATTN_OVERRIDES is of type list, not dict" in line) == ("ERROR", True)
+
+
+def test_fault_of_our_own_is_not_raised(
+    vllm: SimpleNamespace,  # noqa: ARG001 - is there
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Plugins are not isolated by vLLM's loader, so ours does it itself."""
+    monkeypatch.setattr("backend_caps_vllm.checking.seen_of", _raises)
+
+    check()
+
+    assert [level for level, _ in told_in(caplog)] == ["ERROR"]
+
+
+def _raises(*, imports: bool) -> None:
+    raise RuntimeError(imports)
+
+
+def test_program_loads_all_and_fails_for_a_fault(
+    vllm: SimpleNamespace,  # noqa: ARG001 - is there
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The program sees what later plugins register, and its status says whether all is well."""
+    install(tmp_path, body="    _cudagraph_support = 3")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+    status = main()
+
+    assert status == 1
+    assert capsys.readouterr().out.startswith("ACME (acme_vllm.Acme): Builder states")
+
+
+def test_program_without_out_of_tree_backends(
+    vllm: SimpleNamespace,  # noqa: ARG001 - is there
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where nobody registered anything, that is said."""
+    status = main()
+
+    assert (status, capsys.readouterr().out) == (0, "vLLM 0.33.0 has no out-of-tree backend.\n")
