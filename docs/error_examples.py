@@ -31,6 +31,7 @@ from backend_caps.discovery.errors import (
     RepeatedBackendError,
     StringInsteadOfListError,
 )
+from backend_caps.discovery.handed_down import RegistrationsDifferError
 from backend_caps.engines.errors import (
     EngineNotInstalledError,
     EngineSourceError,
@@ -221,6 +222,10 @@ DISCOVERY = (
     StringInsteadOfListError(argument="path", value="plugins"),
     DeadlineError(deadline_s=0),
     RepeatedBackendError(name="my_flash", sources=("my-flash 0.1.0", "by hand")),
+    RegistrationsDifferError(
+        parent_pid=4711,
+        differences=("backend my_flash is my-flash 0.1.0 (ok) there, and nothing here",),
+    ),
 )
 NEW_PLUGINS = (
     PluginNameError(

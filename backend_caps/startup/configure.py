@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import torch
 from torch.distributed import ProcessGroup
 
+from backend_caps.capability.backend import Backend
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.discovery.handed_down import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape, FutureMap
@@ -43,6 +46,7 @@ class UnavailableDeviceError(BackendCapsError):
 
 
 _log = logging.getLogger("backend_caps")
+_REGISTRAR = "configure"
 
 
 def configure(
@@ -90,6 +94,7 @@ def configure(
         LockDiffersError: something is not as the lock says.
         RanksDifferError: ranks differ in what must be the same; all of them raise it.
         RankFailedError: another rank could not decide.
+        RegistrationsDifferError: this process finds something else than the one that started it.
         MissingRanksError: not every rank answered in time.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
@@ -97,7 +102,7 @@ def configure(
 
     def decide() -> Plan:
         check_device(device)
-        known = discover() if registry is None else registry
+        known = _discovered() if registry is None else registry
         plan = _decided(
             flags,
             known,
@@ -126,6 +131,22 @@ def configure(
         plan, pool_size=pool_size, device=device, draft=draft, debug=debug
     )
     return plan, future_map
+
+
+def _discovered() -> Registry:
+    """Find what is installed: what the process found that started this one, if that looked."""
+    registry = discover()
+    found = {
+        f"backend {name}": f"{' '.join(filter(None, _shipped(own)))} ({own.status.value})"
+        for name, own in registry.items()
+    }
+    check_against_parent(_REGISTRAR, found, os.environ)
+    tell_children(_REGISTRAR, found, os.environ)
+    return registry
+
+
+def _shipped(backend: Backend) -> tuple[str | None, str | None]:
+    return backend.source.distribution, backend.source.version
 
 
 def planned(
