@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from backend_caps.resolution.rules import Rule, RuleSet
     from backend_caps.resolution.selection import Selection, select
     from backend_caps.resolution.uses import Use
+    from backend_caps.settings.settings import Settings
     from backend_caps.startup.configure import configure as configure
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "RuleSet",
     "Selection",
     "ServerFlags",
+    "Settings",
     "SharedReadsEnd",
     "Source",
     "Use",
@@ -105,6 +107,7 @@ _MODULES = {
     "resolution.rules": ("Rule", "RuleSet"),
     "resolution.selection": ("Selection", "select"),
     "resolution.uses": ("Use",),
+    "settings.settings": ("Settings",),
     "startup.configure": ("configure",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

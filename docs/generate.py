@@ -11,10 +11,12 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
+from pydantic.fields import FieldInfo
 
 import backend_caps
 from backend_caps.capability.compute import ComputeRange, Version
@@ -30,7 +32,11 @@ from backend_caps.engines.problems import CODES as ENGINE_CODES
 from backend_caps.resolution.command_line import ENVIRONMENT_PREFIX
 from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, engine, option_of
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.settings.layers import FACTS, SECTIONS, SERVER
+from backend_caps.settings.settings import KEYS, Settings
+from backend_caps.settings.variables import variable_of
 from docs.error_examples import BY_OCCASION
 from docs.sources import attribute_docs, problem_texts
 
@@ -83,6 +89,8 @@ def _options(annotation: object) -> Iterator[object]:
 
 
 _PLAIN: dict[object, str] = {
+    Path: "a path",
+    float: "seconds",
     bool: "`True`, `False`",
     int: "a number",
     str: "a name",
@@ -96,7 +104,7 @@ _PLAIN: dict[object, str] = {
 }
 
 
-_PLURALS = {"a name": "names", "a number": "numbers"}
+_PLURALS = {"a name": "names", "a number": "numbers", "a path": "paths"}
 
 
 def _option(option: object) -> str:
@@ -262,6 +270,46 @@ def _default(value: object) -> str:
     return f"`{value}`"
 
 
+# settings.md
+
+
+def settings() -> str:
+    """Give each setting with its spellings, by what it takes and what is built in."""
+    docs = attribute_docs()["Settings"]
+    rows = []
+    for name, field in Settings.model_fields.items():
+        key = KEYS[name]
+        is_section = key in SECTIONS
+        variable = variable_of(key, "<NAME>") if is_section else variable_of(key)
+        option = {FACTS: "`--fact`", SERVER: "after `--`"}.get(key, f"`--{key}`")
+        default = "" if is_section or field.default in {None, ()} else _written(field.default)
+        rows.append((f"`{key}`", f"`{variable}`", option, _taken(field), default, docs[name]))
+    return table(("in a file", "variable", "option", "takes", "default", "meaning"), rows)
+
+
+def _taken(field: FieldInfo) -> str:
+    """Write what a setting takes, as a file has it."""
+    if field.annotation is Policy:
+        return ", ".join(f"`{policy.value}`" for policy in Policy)
+    if field.annotation in {Facts, ServerFlags}:
+        return "a mapping"
+    if field.annotation is bool:
+        return "`true`, `false`"
+    taken = values_of(field.annotation).removesuffix(" or not given")
+    return taken.replace("several of", "a list of")
+
+
+def _written(value: object) -> str:
+    match value:
+        case bool():
+            return f"`{str(value).lower()}`"
+        case float():
+            return f"`{value:g}`"
+        case Enum():
+            return f"`{value.value}`"
+    return f"`{value}`"
+
+
 def environment() -> str:
     """Give the variable of a flag, as an example."""
     return f"`{ENVIRONMENT_PREFIX}PAGE_SIZE=16` is `--page-size 16`."
@@ -311,11 +359,16 @@ def command_line() -> str:
     parts = [_help(cli, "backend-caps", None)]
     assert isinstance(cli, click.Group)
     context = click.Context(cli, info_name="backend-caps", **cli.context_settings)
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
+    return "\n\n".join([*parts, *_commands(cli, context)])
+
+
+def _commands(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None, f"{name} is listed and not there"
-        parts.append(_help(command, name, context))
-    return "\n\n".join(parts)
+        yield _help(command, name, context)
+        if isinstance(command, click.Group):
+            yield from _commands(command, click.Context(command, parent=context, info_name=name))
 
 
 def _help(command: click.Command, name: str, parent: click.Context | None) -> str:

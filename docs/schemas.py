@@ -19,6 +19,7 @@ from pydantic.json_schema import JsonSchemaMode
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.evidence import Evidence
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
+from backend_caps.report.config_documents import ConfigDocument
 from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
 from backend_caps.report.generate_documents import GenerateDocument
@@ -26,6 +27,7 @@ from backend_caps.report.lock import LockDocument
 from backend_caps.report.measure_documents import MeasureDocument
 from backend_caps.report.selection_documents import SelectionDocument
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.settings.settings import KEYS, Settings
 from docs.sources import attribute_docs
 
 FOLDER = Path(__file__).parent / "reference"
@@ -34,6 +36,7 @@ RENEW = "make docs-write"
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "check": (CheckDocument, "serialization"),
     "check-list": (CheckListDocument, "serialization"),
+    "config": (ConfigDocument, "serialization"),
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
     "evidence": (Evidence, "validation"),
@@ -45,6 +48,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "report": (ReportDocument, "serialization"),
     "selection": (SelectionDocument, "serialization"),
     "server-flags": (ServerFlags, "serialization"),
+    "settings": (Settings, "validation"),
 }
 """What is published, and which way it crosses."""
 _SAME_AS = ("ServerFlags", "Facts")
@@ -95,6 +99,8 @@ def _describe(part: Schema, title: str) -> None:
 
 def _docs_of(title: str) -> Mapping[str, str]:
     own = {name.rstrip("_"): text for name, text in attribute_docs().get(title, {}).items()}
+    if title == Settings.__name__:
+        return {KEYS[name]: text for name, text in own.items() if name in KEYS}
     if title != "Given":
         return own
     shared = [attribute_docs()[name] for name in reversed(_SAME_AS)]

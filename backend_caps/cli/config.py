@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -13,22 +14,28 @@ from backend_caps.cli.engines import engine_options
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_options
 from backend_caps.cli.output import Format, printer
-from backend_caps.cli.settings import SECONDS, SettingOption, reading_in
+from backend_caps.cli.settings import SECONDS, SettingOption, traced_in
 from backend_caps.cli.words import facts_from
-from backend_caps.report.config_documents import ConfigDocument, SaidDocument, SettingDocument
+from backend_caps.report.config_documents import (
+    ConfigDocument,
+    PlacedValueDocument,
+    SettingDocument,
+)
 from backend_caps.report.config_views import config_view
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.settings.layers import FACTS, SECTIONS, SERVER, Layer, Said
+from backend_caps.settings.layers import FACTS, SECTIONS, SERVER, PlacedValue, SettingLayer
 from backend_caps.settings.server import server_key
 from backend_caps.settings.settings import (
     AGREEMENT_DEADLINE_S,
     KEYS,
     Settings,
-    SettingsReading,
-    read_settings,
+    TracedSettings,
+    trace_settings,
 )
 
+Said: TypeAlias = Mapping[str, tuple[PlacedValue, ...]]
+"""By setting, every value that somebody gives; the one that counts stands first."""
 _DEFAULTS = {name: own.default for name, own in Settings.model_fields.items()}
 
 
@@ -68,17 +75,17 @@ def show(ctx: click.Context, /, **_options: object) -> None:
 
 
 def _document(ctx: click.Context) -> ConfigDocument:
-    reading = reading_in(ctx) or read_settings(environ={})
-    sections = {**_facts(ctx, reading), **_server(ctx, reading)}
-    plain = {key: _setting(ctx, reading, name) for name, key in KEYS.items() if key not in SECTIONS}
+    traced = traced_in(ctx) or trace_settings(environ={})
+    sections = {**_facts(ctx, traced), **_server(ctx, traced)}
+    plain = {key: _setting(ctx, traced, name) for name, key in KEYS.items() if key not in SECTIONS}
     return ConfigDocument(
         schema_="backend-caps/config@1",
-        file=None if reading.file is None else str(reading.file),
+        file=None if traced.file is None else str(traced.file),
         settings=[_written(name, said) for name, said in {**plain, **sections}.items()],
     )
 
 
-def _written(name: str, said: tuple[Said, ...]) -> SettingDocument:
+def _written(name: str, said: tuple[PlacedValue, ...]) -> SettingDocument:
     """Write down who goes before whom."""
     counts, *others = map(_document_of, said)
     return SettingDocument(
@@ -86,35 +93,37 @@ def _written(name: str, said: tuple[Said, ...]) -> SettingDocument:
     )
 
 
-def _document_of(said: Said) -> SaidDocument:
+def _document_of(said: PlacedValue) -> PlacedValueDocument:
     value = to_jsonable_python(said.value)
-    return SaidDocument(value=value, layer=said.layer.value, place=said.place)
+    return PlacedValueDocument(value=value, layer=said.layer.value, place=said.place)
 
 
-def _setting(ctx: click.Context, reading: SettingsReading, name: str) -> tuple[Said, ...]:
+def _setting(ctx: click.Context, traced: TracedSettings, name: str) -> tuple[PlacedValue, ...]:
     """List what is said of a setting; what click took, and everybody below."""
     key = KEYS[name]
-    default = Said(layer=Layer.DEFAULT, place=Layer.DEFAULT.value, value=_DEFAULTS[name])
-    below = (*reading.said.get(key, ()), default)
+    default = PlacedValue(
+        layer=SettingLayer.DEFAULT, place=SettingLayer.DEFAULT.value, value=_DEFAULTS[name]
+    )
+    below = (*traced.said.get(key, ()), default)
     if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
         return below
     value = ctx.params[name]
     option = f"--no-{key}" if value is False else f"--{key}"
-    return (Said(layer=Layer.COMMAND_LINE, place=option, value=value), *below)
+    return (PlacedValue(layer=SettingLayer.COMMAND_LINE, place=option, value=value), *below)
 
 
-def _facts(ctx: click.Context, reading: SettingsReading) -> Mapping[str, tuple[Said, ...]]:
+def _facts(ctx: click.Context, traced: TracedSettings) -> Said:
     known = facts_from(ctx.params["fact"]).known()
     named = {f"{FACTS}.{name}": value for name, value in known.items()}
-    below = {key: said for key, said in reading.said.items() if key.startswith(FACTS)}
+    below = {key: said for key, said in traced.said.items() if key.startswith(FACTS)}
     return _over(named, dict.fromkeys(named, "--fact"), below)
 
 
-def _server(ctx: click.Context, reading: SettingsReading) -> Mapping[str, tuple[Said, ...]]:
+def _server(ctx: click.Context, traced: TracedSettings) -> Said:
     line, file = ctx.params["rules"], ctx.params["flags_file"]
-    below = reading.server(line)
+    below = traced.server(line)
     raise_all("server flags", below.faults)
-    said: Mapping[str, tuple[Said, ...]] = below.said
+    said: Said = below.said
     if file is not None:
         named = _options(ServerFlags.from_file(file, engine_name=line))
         said = _over(named, dict.fromkeys(named, str(file)), said)
@@ -128,11 +137,16 @@ def _options(flags: ServerFlags) -> Mapping[str, object]:
 
 
 def _over(
-    named: Mapping[str, object], places: Mapping[str, str], below: Mapping[str, tuple[Said, ...]]
-) -> Mapping[str, tuple[Said, ...]]:
+    named: Mapping[str, object],
+    places: Mapping[str, str],
+    below: Said,
+) -> Said:
     """Put what the command line names over what is said elsewhere."""
     said = {
-        key: (Said(layer=Layer.COMMAND_LINE, place=places[key], value=value), *below.get(key, ()))
+        key: (
+            PlacedValue(layer=SettingLayer.COMMAND_LINE, place=places[key], value=value),
+            *below.get(key, ()),
+        )
         for key, value in named.items()
     }
     return {**below, **said}

@@ -11,12 +11,11 @@ from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
 from backend_caps.cli import generate_words as words
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
 from backend_caps.cli.settings import SettingOption
 from backend_caps.discovery.admission import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.uses import ENGINE_DEFAULT
 
 
@@ -27,13 +26,15 @@ class NoBackendNamedError(BackendCapsError):
     phases: tuple[str, ...]
     declared: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    """What `BACKEND_CAPS_PLUGINS` keeps from use."""
+    """What the allow-list keeps from use."""
+    allow_list: str = PLUGINS
+    """What that is called where it was written."""
 
     @property
     def message(self) -> str:
         """The phases, and how to name a backend that is there."""
         example = "auto" if self.declared else "NAME"
-        kept = f"none, {PLUGINS} leaves out {', '.join(self.left_out)}"
+        kept = f"none, {self.allow_list} leaves out {', '.join(self.left_out)}"
         none = kept if self.left_out else "none is installed"
         return (
             f"no flag names the attention backend of {' and '.join(self.phases)}; auto or one of "
@@ -178,7 +179,7 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     request = request_of(ctx)
     registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
     _check_drafting(ctx, request.flags.speculative_algorithm)
-    _check(request.flags, registry)
+    _check(request, registry)
     # Loads torch, which a wrong command line is not worth.
     from backend_caps.cli.asked import Asked  # noqa: PLC0415
     from backend_caps.cli.generation import generate_document  # noqa: PLC0415
@@ -227,12 +228,14 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
         )
 
 
-def _check(flags: ServerFlags, registry: Registry) -> None:
+def _check(request: Request, registry: Registry) -> None:
     """Refuse flags that name no backend, before torch is loaded."""
-    unnamed = {use.phase for use in registry.uses(flags) if use.backend == ENGINE_DEFAULT}
+    uses, allow = registry.uses(request.flags), request.search.allow
+    unnamed = {use.phase for use in uses if use.backend == ENGINE_DEFAULT}
     if unnamed:
         raise NoBackendNamedError(
             phases=tuple(phase.value for phase in Phase if phase in unnamed),
             declared=tuple(name for name, own in registry.items() if own.status is Status.OK),
             left_out=tuple(sorted(registry.left_out)),
+            allow_list=PLUGINS if allow is None else allow.name,
         )

@@ -14,7 +14,7 @@ from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli.engines import check_routed, merged, name_of, reading_of
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format, Show, printer
-from backend_caps.cli.settings import PluginSearch, SettingOption, reading_in, search_options
+from backend_caps.cli.settings import PluginSearch, SettingOption, search_options, traced_in
 from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
@@ -201,8 +201,8 @@ def request_of(ctx: click.Context) -> Request:
 
 def server_is_told(ctx: click.Context) -> bool:
     """Tell whether there is a server to plan for: on the command line, or in the settings."""
-    reading = reading_in(ctx)
-    is_said = reading is not None and bool(reading.server(DEFAULT_ENGINE).said)
+    traced = traced_in(ctx)
+    is_said = traced is not None and bool(traced.server(DEFAULT_ENGINE).said)
     return is_said or bool(ctx.ensure_object(Invocation).server_flags)
 
 
@@ -223,20 +223,20 @@ def _flags(ctx: click.Context, file: Path | None, line: str | Engine) -> ServerF
     flags = ServerFlags.from_argv(ctx.ensure_object(Invocation).server_flags, engine_name=line)
     if file is not None:
         flags = flags.over(ServerFlags.from_file(file, engine_name=line))
-    reading = reading_in(ctx)
-    if reading is None:
+    traced = traced_in(ctx)
+    if traced is None:
         return flags
-    server = reading.server(line)
+    server = traced.server(line)
     raise_all("server flags", server.faults)
     return flags.over(server.flags)
 
 
 def _facts(ctx: click.Context) -> Facts:
     """Put the facts of the command line over those of the settings."""
-    said, reading = facts_from(ctx.params["fact"]), reading_in(ctx)
-    if reading is None:
+    said, traced = facts_from(ctx.params["fact"]), traced_in(ctx)
+    if traced is None:
         return said
-    return Facts.model_validate({**reading.settings.facts.known(), **said.known()})
+    return Facts.model_validate({**traced.settings.facts.known(), **said.known()})
 
 
 def _tell_unrelated(flags: ServerFlags, *, verbose: bool) -> None:

@@ -23,12 +23,12 @@ from backend_caps.discovery.loading import DEADLINE_S
 from backend_caps.discovery.registry import Registry, discover
 
 if TYPE_CHECKING:
-    from backend_caps.settings.settings import SettingsReading
+    from backend_caps.settings.settings import TracedSettings
 
 _PREFIX = "BACKEND_CAPS_"
 """How the names of all our variables begin."""
-_READING = "backend_caps.settings"
-"""What the reading is called among the things that a context keeps."""
+_TRACED = "backend_caps.settings"
+"""What the settings are called among the things that a context keeps."""
 SECONDS = click.FloatRange(min=0, max=LONGEST_DEADLINE_S, min_open=True)
 
 
@@ -66,18 +66,18 @@ def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Pat
     is_said = file is not None or any(name.startswith(_PREFIX) for name in os.environ)
     if is_said and not ctx.resilient_parsing:
         # The plain report is measured against `import torch`, and has nothing to read.
-        from backend_caps.settings.settings import read_settings  # noqa: PLC0415
+        from backend_caps.settings.settings import trace_settings  # noqa: PLC0415
 
-        reading = read_settings(file, os.environ)
-        reading.check()
-        ctx.meta[_READING] = reading
-        ctx.default_map = _defaults(ctx.command, reading)
+        traced = trace_settings(file, os.environ)
+        traced.check()
+        ctx.meta[_TRACED] = traced
+        ctx.default_map = _defaults(ctx.command, traced)
     return file
 
 
-def _defaults(command: click.Command, reading: SettingsReading) -> dict[str, object]:
+def _defaults(command: click.Command, traced: TracedSettings) -> dict[str, object]:
     """List what is said of a command's options, by their names, as click reads words."""
-    values = reading.given()
+    values = traced.given()
     return {
         option.name: value.value if isinstance(value, Enum) else value
         for option in command.params
@@ -147,10 +147,10 @@ def search_options(command: click.Command) -> click.Command:
     return command
 
 
-def reading_in(ctx: click.Context) -> SettingsReading | None:
+def traced_in(ctx: click.Context) -> TracedSettings | None:
     """Return what file and environment say to this command; None is nothing."""
-    reading: SettingsReading | None = ctx.meta.get(_READING)
-    return reading
+    traced: TracedSettings | None = ctx.meta.get(_TRACED)
+    return traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +185,8 @@ def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList 
     """Name the list by where it stands, for what is left out by it."""
     if names is None:
         return None
-    reading = reading_in(ctx)
-    if reading is None or ctx.get_parameter_source("plugins") is ParameterSource.COMMANDLINE:
+    traced = traced_in(ctx)
+    if traced is None or ctx.get_parameter_source("plugins") is ParameterSource.COMMANDLINE:
         return AllowList.named("--plugins", names)
-    place = reading.said["plugins"][0].place
+    place = traced.said["plugins"][0].place
     return AllowList.named(place if place == PLUGINS else f"the list at {place}", names)

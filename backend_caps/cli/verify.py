@@ -16,8 +16,8 @@ from backend_caps.cli.settings import (
     PluginSearch,
     SettingOption,
     format_option,
-    reading_in,
     search_options,
+    traced_in,
 )
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
@@ -59,9 +59,9 @@ def verify(
 
     Exit status 0 where nothing is, 1 where something is, 2 where nothing could be compared.
     """
-    reading = reading_in(ctx)
-    if lockfile is None and reading is not None:
-        lockfile = reading.settings.lock
+    traced = traced_in(ctx)
+    if lockfile is None and traced is not None:
+        lockfile = traced.settings.lock
     if lockfile is None:
         raise click.UsageError("Name the LOCKFILE, here or as the setting lock.")
     locked = read_lock(lockfile)

@@ -11,7 +11,7 @@ from backend_caps.report.document import Document
 LayerName = Literal["command line", "environment", "file", "default"]
 
 
-class SaidDocument(Document):
+class PlacedValueDocument(Document):
     """A value of a setting that does not count, and where it stands."""
 
     value: JsonValue
@@ -33,7 +33,7 @@ class SettingDocument(Document):
     """Who gives it; the first of these goes before the others."""
     place: str
     """The option, the variable, `file:line`, or the word default."""
-    overrides: list[SaidDocument]
+    overrides: list[PlacedValueDocument]
     """What else is said of it, and does not count; the default at last."""
 
 

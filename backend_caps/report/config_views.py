@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import JsonValue
 
-from backend_caps.report.config_documents import ConfigDocument, SaidDocument
+from backend_caps.report.config_documents import ConfigDocument, PlacedValueDocument
 from backend_caps.report.sections import Lines, Section, Table
 
 
@@ -21,7 +21,7 @@ def config_view(config: ConfigDocument) -> Iterator[Section]:
         yield Lines(("No file of settings is named; --config or BACKEND_CAPS_CONFIG names one.",))
 
 
-def _beside(said: SaidDocument) -> str:
+def _beside(said: PlacedValueDocument) -> str:
     return f"{_text(said.value)} ({said.place})"
 
 

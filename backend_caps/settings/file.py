@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 
 from backend_caps.settings.errors import RepeatedSettingError, SettingsFileError
-from backend_caps.settings.layers import FACTS, SECTIONS, Layer, Statements
+from backend_caps.settings.layers import FACTS, SECTIONS, LayerValues, SettingLayer
 
 
-def read_file(path: Path) -> Statements:
+def read_file(path: Path) -> LayerValues:
     """Read what a file says; a key may be written with dashes or underscores.
 
     What is wrong with single keys is among the faults.
@@ -19,7 +19,7 @@ def read_file(path: Path) -> Statements:
     Raises:
         SettingsFileError: the file cannot be read, or holds no mapping.
     """
-    said = Statements(layer=Layer.FILE, folder=path.absolute().parent)
+    said = LayerValues(layer=SettingLayer.FILE, folder=path.absolute().parent)
     try:
         loader = yaml.SafeLoader(path.read_bytes())
         root = loader.get_single_node()
@@ -36,7 +36,7 @@ def read_file(path: Path) -> Statements:
 class _Reader:
     """Writes down the keys of one file."""
 
-    def __init__(self, path: Path, loader: yaml.SafeLoader, said: Statements) -> None:
+    def __init__(self, path: Path, loader: yaml.SafeLoader, said: LayerValues) -> None:
         self._path = path
         self._loader = loader
         self._said = said

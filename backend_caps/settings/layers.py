@@ -14,7 +14,7 @@ SECTIONS = (FACTS, SERVER)
 """The settings that are mappings: each name in one is given, and gone before, by itself."""
 
 
-class Layer(Enum):
+class SettingLayer(Enum):
     """Who gives a value; whoever stands first goes before the others."""
 
     COMMAND_LINE = "command line"
@@ -28,20 +28,20 @@ class Layer(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class PlacedValue:
     """A value of one setting, and where it stands."""
 
-    layer: Layer
+    layer: SettingLayer
     place: str
     """The option, the variable, `file:line`, or the word default."""
     value: object
 
 
 @dataclass(slots=True, kw_only=True)
-class Statements:
+class LayerValues:
     """What one layer says before it is checked, by the settings' keys."""
 
-    layer: Layer
+    layer: SettingLayer
     folder: Path | None = None
     """Where relative paths begin; None is the working directory."""
     values: dict[str, object] = field(default_factory=dict)

@@ -10,25 +10,25 @@ from backend_caps.resolution.engine import Engine, option_of
 from backend_caps.resolution.errors import leaves_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.errors import ServerSettingError
-from backend_caps.settings.layers import SERVER, Layer, Said, Statements
+from backend_caps.settings.layers import SERVER, LayerValues, PlacedValue, SettingLayer
 from backend_caps.settings.variables import variable_of
 
 
 @dataclass(slots=True, kw_only=True)
-class ServerReading:
+class TracedFlags:
     """The flags that were read; what is wrong with single ones is among the faults."""
 
     flags: ServerFlags = field(default_factory=ServerFlags)
-    said: dict[str, tuple[Said, ...]] = field(default_factory=dict)
+    said: dict[str, tuple[PlacedValue, ...]] = field(default_factory=dict)
     """By flag, such as `server.page-size`: whoever goes before the others first."""
     faults: list[BackendCapsError] = field(default_factory=list)
 
-    def put(self, flags: ServerFlags, layer: Layer, places: Mapping[str, str]) -> None:
+    def put(self, flags: ServerFlags, layer: SettingLayer, places: Mapping[str, str]) -> None:
         """Let a layer go before those that were put before it."""
         self.flags = flags.over(self.flags)
         for name, value in flags.given().items():
             key = server_key(name)
-            said = Said(layer=layer, place=places[name], value=value)
+            said = PlacedValue(layer=layer, place=places[name], value=value)
             self.said[key] = (said, *self.said.get(key, ()))
 
 
@@ -37,23 +37,23 @@ def server_key(name: str) -> str:
     return f"{SERVER}.{option_of(name).removeprefix('--')}"
 
 
-def read_server(
-    file: Statements, environ: Mapping[str, str], engine_name: str | Engine
-) -> ServerReading:
+def trace_server(
+    file: LayerValues, environ: Mapping[str, str], engine_name: str | Engine
+) -> TracedFlags:
     """Read the flags of a file's section and of the environment, which goes before it."""
-    reading = ServerReading()
-    _read_file(reading, file, engine_name)
+    traced = TracedFlags()
+    _read_file(traced, file, engine_name)
     try:
         flags = ServerFlags.from_environ(environ)
     except (BackendCapsError, ExceptionGroup) as error:
-        reading.faults += leaves_of(error)
+        traced.faults += leaves_of(error)
     else:
         variables = {name: variable_of(SERVER, name) for name in flags.given()}
-        reading.put(flags, Layer.ENVIRONMENT, variables)
-    return reading
+        traced.put(flags, SettingLayer.ENVIRONMENT, variables)
+    return traced
 
 
-def _read_file(reading: ServerReading, file: Statements, engine_name: str | Engine) -> None:
+def _read_file(traced: TracedFlags, file: LayerValues, engine_name: str | Engine) -> None:
     """Read each flag by itself, so that a fault has its line."""
     section = ServerFlags()
     places: dict[str, str] = {}
@@ -65,8 +65,8 @@ def _read_file(reading: ServerReading, file: Statements, engine_name: str | Engi
             flag = ServerFlags.from_mapping({key: value}, engine_name=engine_name)
         except (BackendCapsError, ExceptionGroup) as error:
             told = [ServerSettingError(place=place, fault=each) for each in leaves_of(error)]
-            reading.faults += told
+            traced.faults += told
         else:
             section = flag.over(section)
             places.update(dict.fromkeys(flag.given(), place))
-    reading.put(section, Layer.FILE, places)
+    traced.put(section, SettingLayer.FILE, places)

@@ -1,7 +1,7 @@
 """What configures backend-caps itself, from everywhere it can be said, in one order.
 
-Command line, then environment, then file, then what is built in: `Layer` has them in this order.
-The command line is read by `cli`; the rest is here.
+Command line, then environment, then file, then what is built in: `SettingLayer` has them in this
+order. The command line is read by `cli`; the rest is here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationError
+from pydantic import ConfigDict, Field, StrictBool, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.model import FrozenModel
 from backend_caps.discovery.admission import AllowList
+from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.loading import DEADLINE_S
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
@@ -43,8 +44,8 @@ from backend_caps.settings.kinds import (
     Seconds,
     Spelled,
 )
-from backend_caps.settings.layers import FACTS, SERVER, Layer, Said, Statements
-from backend_caps.settings.server import ServerReading, read_server
+from backend_caps.settings.layers import FACTS, SERVER, LayerValues, PlacedValue, SettingLayer
+from backend_caps.settings.server import TracedFlags, trace_server
 from backend_caps.settings.variables import (
     CONFIG,
     folders,
@@ -97,9 +98,11 @@ class Settings(FrozenModel):
     """How commands print."""
     verbose: Annotated[StrictBool, Spelled(switch)] = False
     """Whether server flags that do not matter are named."""
-    facts: Annotated[Facts, Field(default_factory=Facts)]
+    facts: Facts = Field(default_factory=Facts)
     """What is known of machine and model."""
-    server: Annotated[ServerFlags, Field(default_factory=ServerFlags)]
+    server: Annotated[ServerFlags, WithJsonSchema({"type": "object"})] = Field(
+        default_factory=ServerFlags
+    )
     """The server's flags that come before those of its command line."""
 
     @classmethod
@@ -120,22 +123,23 @@ class Settings(FrozenModel):
             BackendCapsError: a name or a value in file or environment is refused; several faults
                 come as one group.
         """
-        reading = read_settings(config, environ)
-        server = reading.server(reading.settings.rules)
-        raise_all("settings", in_order([*reading.faults, *server.faults]))
-        return reading.settings.model_copy(update={"server": server.flags})
+        traced = trace_settings(config, environ)
+        server = traced.server(traced.settings.rules)
+        raise_all("settings", in_order([*traced.faults, *server.faults]))
+        return traced.settings.model_copy(update={"server": server.flags})
 
     def discover(self) -> Registry:
-        """Find the plugins as these settings say; faults come as data.
-
-        What is not verified is still counted: `require_evidence` takes it out.
-        """
+        """Find the plugins as these settings say; faults come as data."""
         allow = None
         if self.plugins is not None:
             allow = AllowList.named("the setting plugins", self.plugins)
-        return discover(
+        registry = discover(
             self.path or None, allow=allow, deadline_s=self.discovery_deadline_s, environ={}
         )
+        if not self.require_evidence:
+            return registry
+        device = self.facts.device or (self.device or "").partition(":")[0] or None
+        return require_evidence(registry, path=self.path, device=device)
 
 
 def _given(settings: Settings) -> dict[str, object]:
@@ -164,17 +168,17 @@ _EXPECTED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsReading:
+class TracedSettings:
     """What file and environment say, and where each value stands. Faults are data."""
 
     settings: Settings
     """All but `server`, which is read once the engine is known whose flags it holds."""
-    said: Mapping[str, tuple[Said, ...]]
+    said: Mapping[str, tuple[PlacedValue, ...]]
     """By key, and by `facts.<name>`: whoever goes before the others first."""
     faults: tuple[BackendCapsError, ...]
     file: Path | None
     """The file that was read; None where none is named."""
-    _stated: Statements
+    _stated: LayerValues
     _environ: Mapping[str, str]
 
     def given(self) -> Mapping[str, object]:
@@ -189,9 +193,9 @@ class SettingsReading:
         """
         raise_all("settings", in_order([*self.faults, *self._server_faults()]))
 
-    def server(self, engine_name: str | Engine) -> ServerReading:
+    def server(self, engine_name: str | Engine) -> TracedFlags:
         """Read the server's flags as an engine spells them."""
-        return read_server(self._stated, self._environ, engine_name)
+        return trace_server(self._stated, self._environ, engine_name)
 
     def _server_faults(self) -> list[BackendCapsError]:
         """List the values among the server's flags that no engine takes.
@@ -211,9 +215,9 @@ def _is_of_engine(fault: BackendCapsError) -> bool:
     return False
 
 
-def read_settings(
+def trace_settings(
     config: str | PathLike[str] | None = None, environ: Mapping[str, str] | None = None
-) -> SettingsReading:
+) -> TracedSettings:
     """Read what `Settings.load` does, and keep where each value stands.
 
     Raises:
@@ -221,19 +225,19 @@ def read_settings(
     """
     environ = os.environ if environ is None else environ
     named = config or environ.get(CONFIG)
-    file = _file(Path(named)) if named else Statements(layer=Layer.FILE)
+    file = _file(Path(named)) if named else LayerValues(layer=SettingLayer.FILE)
     values: dict[str, object] = {}
-    said: dict[str, tuple[Said, ...]] = {}
+    said: dict[str, tuple[PlacedValue, ...]] = {}
     faults: list[BackendCapsError] = []
-    for statements in (file, read_variables(environ, _WORDS)):
-        checked, wrong = _checked(statements)
-        faults += [*statements.faults, *wrong]
+    for layer in (file, read_variables(environ, _WORDS)):
+        checked, wrong = _checked(layer)
+        faults += [*layer.faults, *wrong]
         for where, value in _flat(checked):
             key = ".".join(where)
-            one = Said(layer=statements.layer, place=statements.place(*where), value=value)
+            one = PlacedValue(layer=layer.layer, place=layer.place(*where), value=value)
             said[key] = (one, *said.get(key, ()))
         values = _over(checked, values)
-    return SettingsReading(
+    return TracedSettings(
         settings=Settings.model_validate(values),
         said=said,
         faults=tuple(faults),
@@ -243,39 +247,39 @@ def read_settings(
     )
 
 
-def _file(path: Path) -> Statements:
+def _file(path: Path) -> LayerValues:
     from backend_caps.settings.file import read_file  # noqa: PLC0415 - where one is named
 
     return read_file(path)
 
 
-def _checked(statements: Statements) -> tuple[dict[str, object], list[BackendCapsError]]:
+def _checked(layer: LayerValues) -> tuple[dict[str, object], list[BackendCapsError]]:
     """Give one layer's values their types, by the settings' names; none where one is wrong."""
-    stated = {key: value for key, value in statements.values.items() if key != SERVER}
-    if not statements.values:
+    stated = {key: value for key, value in layer.values.items() if key != SERVER}
+    if not layer.values:
         return {}, []
-    faults = list(_faults_of_section(statements))
+    faults = list(_faults_of_section(layer))
     try:
-        settings = Settings.model_validate(stated, context=statements.folder)
+        settings = Settings.model_validate(stated, context=layer.folder)
     except ValidationError as error:
-        return {}, [*faults, *(_fault(statements, detail) for detail in error.errors())]
+        return {}, [*faults, *(_fault(layer, detail) for detail in error.errors())]
     return _given(settings), faults
 
 
-def _faults_of_section(statements: Statements) -> Iterator[BackendCapsError]:
-    server = statements.values.get(SERVER, {})
+def _faults_of_section(layer: LayerValues) -> Iterator[BackendCapsError]:
+    server = layer.values.get(SERVER, {})
     if not isinstance(server, dict):
         yield SettingValueError(
-            place=statements.place(SERVER),
+            place=layer.place(SERVER),
             name=SERVER,
             value=repr(server),
             expected=_EXPECTED["model_type"],
         )
 
 
-def _fault(statements: Statements, detail: ErrorDetails) -> BackendCapsError:
+def _fault(layer: LayerValues, detail: ErrorDetails) -> BackendCapsError:
     where = tuple(map(str, detail["loc"]))
-    place = statements.place(*where)
+    place = layer.place(*where)
     name = ".".join(where[:2]) if where[0] == FACTS else where[0]
     if detail["type"] == "extra_forbidden":
         known = tuple(Facts.model_fields if where[0] == FACTS else _NAMES)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from backend_caps.resolution.command_line import ENVIRONMENT_PREFIX as FLAG_PREFIX
 from backend_caps.resolution.errors import nearest
 from backend_caps.settings.errors import SettingValueError, UnknownSettingError
-from backend_caps.settings.layers import FACTS, SECTIONS, Layer, Statements
+from backend_caps.settings.layers import FACTS, SECTIONS, LayerValues, SettingLayer
 
 CONFIG = "BACKEND_CAPS_CONFIG"
 """The variable that names the file of settings."""
@@ -63,7 +63,7 @@ def variable_of(key: str, name: str | None = None) -> str:
     return (_FACT_PREFIX if key == FACTS else FLAG_PREFIX) + _upper(name)
 
 
-def read_variables(environ: Mapping[str, str], words: Mapping[str, Word]) -> Statements:
+def read_variables(environ: Mapping[str, str], words: Mapping[str, Word]) -> LayerValues:
     """Read the variables of settings; those of server flags are `ServerFlags.from_environ`'s.
 
     A blank variable is not given, unless it holds a list.
@@ -72,7 +72,7 @@ def read_variables(environ: Mapping[str, str], words: Mapping[str, Word]) -> Sta
         environ: the environment.
         words: by the settings' keys, how each is read.
     """
-    said = Statements(layer=Layer.ENVIRONMENT)
+    said = LayerValues(layer=SettingLayer.ENVIRONMENT)
     keys = {variable_of(key): key for key in words if key not in SECTIONS}
     for variable in sorted(environ):
         text = environ[variable]
@@ -88,7 +88,7 @@ def read_variables(environ: Mapping[str, str], words: Mapping[str, Word]) -> Sta
     return said
 
 
-def _read_fact(said: Statements, variable: str, text: str) -> None:
+def _read_fact(said: LayerValues, variable: str, text: str) -> None:
     import yaml  # noqa: PLC0415 - 20 ms that only a fact is worth
 
     name = variable.removeprefix(_FACT_PREFIX).lower()
@@ -105,7 +105,7 @@ def _read_fact(said: Statements, variable: str, text: str) -> None:
         said.faults.append(fault)
 
 
-def _tell_near(said: Statements, variable: str, known: list[str]) -> None:
+def _tell_near(said: LayerValues, variable: str, known: list[str]) -> None:
     """Refuse a variable that looks like one of ours; the prefix alone is no likeness."""
     bare = {each.removeprefix(_PREFIX): each for each in known}
     near = nearest(variable.removeprefix(_PREFIX), list(bare), cutoff=_NEAR)

@@ -1,0 +1,408 @@
+"""Where the commands' options take their values from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from backend_caps.settings.layers import SECTIONS
+from backend_caps.settings.settings import KEYS
+from tests.cli.conftest import CommandLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spellings:
+    """A setting with another value in each layer; `@` is the folder of plugins."""
+
+    file: str
+    variable: str
+    option: str
+    values: tuple[object, object, object]
+    """As the file, the variable and the option have it."""
+
+
+SPELLED: Mapping[str, Spellings] = {
+    "engine": Spellings(
+        file="sglang", variable="vllm", option="none", values=("sglang", "vllm", "none")
+    ),
+    "source": Spellings(
+        file="one", variable="@/two", option="@/three", values=("@/one", "@/two", "@/three")
+    ),
+    "rules": Spellings(
+        file="sglang-0.5.13",
+        variable="sglang-0.5.23",
+        option="sglang-0.5.13",
+        values=("sglang-0.5.13", "sglang-0.5.23", "sglang-0.5.13"),
+    ),
+    "policy": Spellings(
+        file="strict", variable="quiet", option="warn", values=("strict", "quiet", "warn")
+    ),
+    "plugins": Spellings(
+        file="[a]", variable="b,c", option="d,e", values=(["a"], ["b", "c"], ["d", "e"])
+    ),
+    "path": Spellings(
+        file="[one, .]",
+        variable="@/two:@",
+        option="@/three",
+        values=(["@/one", "@"], ["@/two", "@"], ["@/three"]),
+    ),
+    "discovery-deadline": Spellings(file="5", variable="6.5", option="7", values=(5.0, 6.5, 7.0)),
+    "require-evidence": Spellings(
+        file="true", variable="no", option="", values=(True, False, True)
+    ),
+    "agreement-deadline": Spellings(file="5", variable="6.5", option="7", values=(5.0, 6.5, 7.0)),
+    "lock": Spellings(
+        file="a.lock", variable="b.lock", option="c.lock", values=("@/a.lock", "b.lock", "c.lock")
+    ),
+    "device": Spellings(file="cuda", variable="sim", option="cpu", values=("cuda", "sim", "cpu")),
+    "verbose": Spellings(file="true", variable="no", option="", values=(True, False, True)),
+    "facts.dtype": Spellings(
+        file="bfloat16",
+        variable="float16",
+        option="float32",
+        values=("bfloat16", "float16", "float32"),
+    ),
+    "server.page-size": Spellings(file="16", variable="32", option="64", values=(16, 32, 64)),
+}
+"""Every setting but `format`, which says how the answer is printed, and a name of each section."""
+_SPELLED_ON = {"facts.dtype": "--fact dtype=float32 ", "server.page-size": "-- --page-size 64"}
+_VARIABLES = {
+    "facts.dtype": "BACKEND_CAPS_FACT_DTYPE",
+    "server.page-size": "BACKEND_CAPS_FLAG_PAGE_SIZE",
+}
+
+
+LAYERS = ("file", "environment", "command line")
+
+
+@pytest.fixture
+def site(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The folder of plugins as working directory, with three folders more in it."""
+    for folder in ("one", "two", "three"):
+        (acme.root / folder).mkdir()
+    monkeypatch.chdir(acme.root)
+    return acme
+
+
+def _words(name: str, environ: pytest.MonkeyPatch, root: str, num_layers: int) -> str:
+    """Say a setting in so many layers, and return the words of a command line for it."""
+    spelled, (section, _, inner) = SPELLED[name], name.partition(".")
+    said = f"{section}: {{{inner}: {spelled.file}}}" if inner else f"{name}: {spelled.file}"
+    Path("s.yaml").write_text(said, "utf-8")
+    if num_layers > 1:
+        variable = _VARIABLES.get(name, f"BACKEND_CAPS_{name.replace('-', '_').upper()}")
+        environ.setenv(variable, spelled.variable.replace("@", root))
+    option = _SPELLED_ON.get(name, f"--{name} {spelled.option}")
+    return f"--config s.yaml {option if num_layers > 2 else ''}"
+
+
+def _shown(site: CommandLine, words: str) -> dict[str, dict[str, object]]:
+    result = site.run(f"config show --format json {words}")
+    assert result.exit_code == 0, result.output
+    return {each["name"]: each for each in json.loads(result.stdout)["settings"]}
+
+
+def test_every_setting_is_spelled_here() -> None:
+    """No setting is without a test of who goes before whom."""
+    tested = {name.partition(".")[0] for name in SPELLED}
+
+    assert tested == {*KEYS.values()} - {"format"}
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3], ids=LAYERS)
+@pytest.mark.parametrize("name", SPELLED)
+def test_first_layer_that_says_it_counts(
+    site: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str, num_layers: int
+) -> None:
+    """The command line goes before the environment, and that before the file."""
+    root = str(site.root)
+    words = _words(name, monkeypatch, root, num_layers)
+
+    shown = _shown(site, words)[name]
+
+    value = json.dumps(SPELLED[name].values[num_layers - 1]).replace("@", root)
+    assert shown["layer"] == LAYERS[num_layers - 1]
+    assert shown["value"] == json.loads(value)
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_what_does_not_count_is_shown(
+    site: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Beside each value stands what it goes before, the default at last."""
+    words = _words(name, monkeypatch, str(site.root), 3)
+
+    overrides = _shown(site, words)[name]["overrides"]
+
+    assert isinstance(overrides, list)
+    has_default = name.partition(".")[0] not in SECTIONS
+    assert [each["layer"] for each in overrides] == ["environment", "file", "default"][
+        : 3 if has_default else 2
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "variable", "option"),
+    [
+        pytest.param("json", None, "", id="file"),
+        pytest.param("table", "json", "", id="environment"),
+        pytest.param("table", "markdown", "--format json", id="command line"),
+    ],
+)
+def test_format_is_a_setting_too(
+    site: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    variable: str | None,
+    option: str,
+) -> None:
+    """How a command prints is decided in the same order."""
+    Path("s.yaml").write_text(f"format: {file}", "utf-8")
+    if variable is not None:
+        monkeypatch.setenv("BACKEND_CAPS_FORMAT", variable)
+
+    result = site.run(f"report --path @ --config s.yaml {option}")
+
+    assert json.loads(result.stdout)["schema"] == "backend-caps/report@1"
+
+
+def test_settings_are_a_table(site: CommandLine) -> None:
+    """The table has the value, the place with its line, and what the value goes before."""
+    Path("s.yaml").write_text("# ours\npolicy: strict\nplugins: [a]\nrequire-evidence: true\n")
+
+    result = site.run(
+        "config show --config s.yaml --format markdown --no-require-evidence --flags-file "
+        f"{_flags(site)} -- --page-size 64"
+    )
+
+    assert [line for line in result.stdout.splitlines() if "default |" not in line][2:] == [
+        "| policy | strict | s.yaml:2 | warn (default) |",
+        r"| plugins | \[a\] | s.yaml:3 | not given (default) |",
+        "| require-evidence | false | --no-require-evidence | true (s.yaml:4); false (default) |",
+        "| format | markdown | --format | table (default) |",
+        "| server.page-size | 64 | --page-size | 16 (flags.yaml) |",
+    ]
+
+
+def _flags(site: CommandLine) -> str:
+    (site.root / "flags.yaml").write_text("page-size: 16")
+    return "flags.yaml"
+
+
+def test_settings_without_a_file_say_how_to_name_one(site: CommandLine) -> None:
+    """Where nothing is said, all are defaults."""
+    result = site.run("config show")
+
+    last = "No file of settings is named; --config or BACKEND_CAPS_CONFIG names one."
+    assert result.stdout.splitlines()[-1] == last
+    assert result.stdout.count(" default ") == len(KEYS) - len(SECTIONS)
+
+
+def test_faults_are_told_and_nothing_runs(
+    site: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fault of file and environment has its line, and the exit status of wrong usage."""
+    Path("s.yaml").write_text("polcy: strict\nserver:\n  page-size: many\n  atention-backend: x\n")
+    monkeypatch.setenv("BACKEND_CAPS_VERBOSE", "maybe")
+
+    result = site.run("report --config s.yaml --path @")
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    places = [line.split(": ")[1] for line in result.stderr.splitlines()]
+    assert places == ["BACKEND_CAPS_VERBOSE", "s.yaml:1", "s.yaml:3", "s.yaml:4"]
+
+
+def test_flag_that_only_another_engine_has_is_refused_by_its_rules(site: CommandLine) -> None:
+    """Which names a section may have is known once the command line has named the rules."""
+    Path("s.yaml").write_text("server:\n  atention-backend: acme_lean\n")
+
+    result = site.run("resolve --config s.yaml --path @ --rules sglang-0.5.23")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: s.yaml:2: --atention-backend is no flag of this engine")
+
+
+PLANNED = """\
+path: [.]
+policy: strict
+facts: {kv_cache_dtype: bfloat16, dtype: bfloat16, device: cuda}
+server: {attention-backend: acme_lean, speculative-algorithm: EAGLE}
+"""
+
+
+def test_file_gives_what_a_command_line_would(site: CommandLine) -> None:
+    """Folders, facts and flags of a file make the plan that the same words make."""
+    Path("s.yaml").write_text(PLANNED)
+    words = "--fact kv_cache_dtype=bfloat16 --fact dtype=bfloat16 --fact device=cuda"
+    flags = "--attention-backend acme_lean --speculative-algorithm EAGLE"
+
+    by_file = site.run("resolve --config s.yaml --policy warn --format json")
+
+    by_words = site.run(f"resolve --path . {words} --format json -- {flags}")
+    assert by_file.exit_code == 0
+    assert by_file.stdout == by_words.stdout
+
+
+def test_command_line_goes_before_the_files_flags(site: CommandLine) -> None:
+    """A flag after -- is put in the place of the section's, the others stay."""
+    Path("s.yaml").write_text(PLANNED)
+
+    result = site.run("explain --config s.yaml --policy warn -- --attention-backend acme_reads")
+
+    assert "backend acme_reads" in result.stdout
+
+
+def test_report_plans_where_the_file_has_flags(site: CommandLine) -> None:
+    """Flags in a file are a server to plan for, and its policy is obeyed."""
+    Path("s.yaml").write_text(PLANNED)
+
+    result = site.run("report --config s.yaml")
+
+    assert result.exit_code == 1
+    assert "not-checked" in result.stderr or "does not say" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "list_name"),
+    [
+        pytest.param("--plugins other", None, "--plugins", id="option"),
+        pytest.param("", "other", "BACKEND_CAPS_PLUGINS", id="variable"),
+        pytest.param("--config s.yaml", None, "the list at s.yaml:1", id="file"),
+    ],
+)
+def test_plugin_that_is_left_out_names_the_list(
+    site: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    variable: str | None,
+    list_name: str,
+) -> None:
+    """Whoever misses a plugin is told where the list stands that leaves it out."""
+    Path("s.yaml").write_text("plugins: [other]")
+    if variable is not None:
+        monkeypatch.setenv("BACKEND_CAPS_PLUGINS", variable)
+
+    result = site.run(f"report --path @ --format json {words}")
+
+    told = json.loads(result.stdout)["backends"][0]["problems"][0]["message"]
+    assert f"is not in {list_name}, which names: other." in told
+
+
+def test_deadline_of_discovery_is_kept(site: CommandLine) -> None:
+    """A plugin that takes longer than the setting allows is broken, and says how long it had."""
+    site.install(
+        "slow", "[backend_caps.backends]\nslow = slow_caps:X\n", "import time; time.sleep(60)"
+    )
+
+    result = site.run("report --path @ --discovery-deadline 0.5 --format json")
+
+    problems = {each["name"]: each["problems"] for each in json.loads(result.stdout)["backends"]}
+    assert [each["code"] for each in problems["slow"]] == ["hangs"]
+    assert "0.5 s" in problems["slow"][0]["message"]
+
+
+def test_verify_takes_the_lock_of_the_settings(site: CommandLine) -> None:
+    """The lock is compared that the file names, beside the file."""
+    Path("s.yaml").write_text("path: [.]\nlock: caps.lock\n")
+
+    written = site.run("lock --config s.yaml --output caps.lock")
+    verified = site.run("verify --config s.yaml")
+
+    assert (written.exit_code, verified.exit_code) == (0, 0)
+    assert "caps.lock" in verified.stdout
+
+
+def test_verify_without_a_lock_is_wrong_usage(site: CommandLine) -> None:
+    """Without a lock there is nothing to compare."""
+    result = site.run("verify")
+
+    assert result.exit_code == 2
+    assert result.stderr.endswith("Error: Name the LOCKFILE, here or as the setting lock.\n")
+
+
+def test_format_of_a_lock_is_its_own(site: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock is JSON however everything else is printed."""
+    monkeypatch.setenv("BACKEND_CAPS_FORMAT", "markdown")
+
+    result = site.run("lock --path @")
+
+    assert json.loads(result.stdout)["schema"] == "backend-caps/lock@1"
+
+
+def test_engine_of_the_settings_can_be_left_out(
+    site: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--engine none` reads no engine where settings name one."""
+    monkeypatch.setenv("BACKEND_CAPS_ENGINE", "vllm")
+
+    planned = site.run("resolve --path @ -- --attention-backend acme_lean")
+    without = site.run("resolve --path @ --engine none -- --attention-backend acme_lean")
+
+    assert (planned.exit_code, without.exit_code) == (2, 0)
+    assert "there is no plan for vllm" in planned.stderr
+
+
+def test_device_is_that_of_the_settings(site: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command with a device of its own takes the setting's."""
+    monkeypatch.setenv("BACKEND_CAPS_DEVICE", "xpu")
+
+    result = site.run("relay --path @ -- --attention-backend acme_reads")
+
+    assert result.stderr.startswith("error: device 'xpu' is not available")
+
+
+def test_group_without_a_command_shows_its_commands(site: CommandLine) -> None:
+    """`config` alone lists what it has."""
+    result = site.run("config")
+
+    assert "show" in result.output.split()
+
+
+PROGRAM = """
+import sys
+from backend_caps.__main__ import main
+try: main(sys.argv[1:])
+except SystemExit as exit: status = exit.code
+print("status", status, *{"yaml", "backend_caps.settings.settings"}.intersection(sys.modules))
+"""
+
+
+def _run(cwd: Path, *words: str, environ: Mapping[str, str] | None = None) -> str:
+    """Run the program in a process of its own."""
+    clean = {key: text for key, text in os.environ.items() if not key.startswith("BACKEND_CAPS_")}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        cwd=cwd,
+        env={**clean, **(environ or {})},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_planted_file_is_not_read_and_loads_nothing(site: CommandLine) -> None:
+    """A file in the working directory changes no command, and YAML is not loaded for it."""
+    (site.root / "backend-caps.yaml").write_text("format: json\n")
+
+    printed = _run(site.root, "report")
+
+    assert printed.splitlines()[-1] == "status 0"
+    assert printed.splitlines()[1] == "Backends"
+
+
+def test_named_file_says_where_plugins_are(site: CommandLine) -> None:
+    """The plugins that are read early are not those of the file, and do not count."""
+    (site.root / "s.yaml").write_text("path: [.]\n")
+
+    printed = _run(site.root, "report", environ={"BACKEND_CAPS_CONFIG": "s.yaml"})
+
+    assert " acme_lean " in printed
+    assert " torch_native " not in printed

@@ -1,0 +1,228 @@
+"""What file and environment say, and which of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.status import Status
+from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.errors import UnknownFlagError
+from backend_caps.resolution.plan import Policy
+from backend_caps.settings.errors import SettingValueError, UnknownSettingError
+from backend_caps.settings.layers import SettingLayer
+from backend_caps.settings.settings import Settings, trace_settings
+
+DECLARATION = """
+from backend_caps import Capabilities, Declaration
+CAPS = Declaration(capabilities=Capabilities(sync_free_prepare=True), implementation="acme:Acme")
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file that says something of a plain setting and of both sections."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "policy: strict\nplugins: [acme]\nfacts: {dtype: bfloat16, head_size: 64}\n"
+        "server: {tensor-parallel-size: 2, page_size: 16}\n"
+    )
+    return path
+
+
+def test_variables_go_before_the_file(file: Path) -> None:
+    """What both say of a plain setting is what the variable says."""
+    settings = Settings.load(file, environ={"BACKEND_CAPS_POLICY": "quiet"})
+
+    assert settings.policy is Policy.QUIET
+    assert settings.plugins == ("acme",)
+
+
+def test_sections_are_decided_name_by_name(file: Path) -> None:
+    """A variable of one fact or flag leaves what the file says of the others."""
+    environ = {"BACKEND_CAPS_FACT_HEAD_SIZE": "128", "BACKEND_CAPS_FLAG_PAGE_SIZE": "32"}
+
+    settings = Settings.load(file, environ=environ)
+
+    assert settings.facts == Facts(dtype="bfloat16", head_size=128)
+    assert settings.server.given() == {"page_size": 32, "tp_size": 2}
+
+
+def test_file_is_named_by_a_variable_unless_by_the_caller(file: Path, tmp_path: Path) -> None:
+    """The file that the caller names is read in the place of the variable's."""
+    other = tmp_path / "other.yaml"
+    other.write_text("policy: quiet\n")
+    environ = {"BACKEND_CAPS_CONFIG": str(file)}
+
+    by_variable, by_caller = Settings.load(environ=environ), Settings.load(other, environ=environ)
+
+    assert (by_variable.policy, by_caller.policy) == (Policy.STRICT, Policy.QUIET)
+    assert by_caller.plugins is None
+
+
+def test_this_process_has_the_environment(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """Unless one is given, the environment of the process counts."""
+    monkeypatch.setenv("BACKEND_CAPS_CONFIG", str(file))
+    monkeypatch.setenv("BACKEND_CAPS_DEVICE", "cuda:1")
+
+    settings = Settings.load()
+
+    assert (settings.policy, settings.device) == (Policy.STRICT, "cuda:1")
+
+
+def test_file_in_the_working_directory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that nobody named changes nothing, whatever its name."""
+    (tmp_path / "backend-caps.yaml").write_text("policy: strict\n")
+    monkeypatch.chdir(tmp_path)
+
+    settings = Settings.load(environ={})
+
+    assert settings.policy is Policy.WARN
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        pytest.param("PLUGINS", " acme , beta,", "plugins", ("acme", "beta"), id="names"),
+        pytest.param("PLUGINS", "", "plugins", (), id="blank list of names is empty"),
+        pytest.param("PATH", "/:/usr:", "path", (Path("/"), Path("/usr")), id="paths"),
+        pytest.param("REQUIRE_EVIDENCE", "Yes", "require_evidence", True, id="switch on"),
+        pytest.param("VERBOSE", "0", "verbose", False, id="switch off"),
+        pytest.param("AGREEMENT_DEADLINE", "2.5", "agreement_deadline_s", 2.5, id="seconds"),
+        pytest.param("DEVICE", " ", "device", None, id="blank word is not given"),
+        pytest.param("SOURCE", "/", "source", Path("/"), id="path"),
+    ],
+)
+def test_variable_is_read(variable: str, text: str, name: str, value: object) -> None:
+    """Each variable has its spelling of lists, switches and numbers."""
+    settings = Settings.load(environ={f"BACKEND_CAPS_{variable}": text})
+
+    assert dict(settings)[name] == value
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        pytest.param({"BACKEND_CAPS_VERBOSE": "maybe"}, "BACKEND_CAPS_VERBOSE", id="switch"),
+        pytest.param(
+            {"BACKEND_CAPS_AGREEMENT_DEADLINE": "soon"},
+            "BACKEND_CAPS_AGREEMENT_DEADLINE",
+            id="number",
+        ),
+        pytest.param(
+            {"BACKEND_CAPS_FACT_HEAD_SIZE": "["}, "BACKEND_CAPS_FACT_HEAD_SIZE", id="no YAML"
+        ),
+        pytest.param(
+            {"BACKEND_CAPS_FACT_HEAD_SIZE": "wide"}, "BACKEND_CAPS_FACT_HEAD_SIZE", id="fact"
+        ),
+        pytest.param({"BACKEND_CAPS_PATH": "/nowhere"}, "BACKEND_CAPS_PATH", id="path"),
+    ],
+)
+def test_fault_of_a_variable_names_it(environ: Mapping[str, str], place: str) -> None:
+    """A value that cannot be is told with the variable that has it."""
+    with pytest.raises(SettingValueError) as raised:
+        Settings.load(environ=environ)
+
+    assert raised.value.place == place
+
+
+def test_variable_that_looks_like_a_setting_is_refused() -> None:
+    """A misspelled variable would be lost without a word."""
+    with pytest.raises(UnknownSettingError) as raised:
+        Settings.load(environ={"BACKEND_CAPS_POLCY": "strict"})
+
+    assert (raised.value.place, raised.value.meant) == ("environment", "BACKEND_CAPS_POLICY")
+
+
+def test_variable_that_looks_like_nothing_is_somebody_elses() -> None:
+    """A variable with the prefix that is near to no setting is let be."""
+    settings = Settings.load(environ={"BACKEND_CAPS_WORKER_FINGERPRINT": "x"})
+
+    assert settings == Settings.load(environ={})
+
+
+def test_faults_of_flags_in_the_environment_are_told() -> None:
+    """A misspelled flag in the environment is refused as anywhere."""
+    with pytest.raises(UnknownFlagError):
+        Settings.load(environ={"BACKEND_CAPS_FLAG_PAGE_SIZ": "16"})
+
+
+def test_faults_of_file_and_environment_come_together(tmp_path: Path) -> None:
+    """Whoever repairs settings is told of everything at once."""
+    file = tmp_path / "s.yaml"
+    file.write_text("polcy: strict\nserver: {page-size: many}\n")
+    environ = {"BACKEND_CAPS_VERBOSE": "maybe", "BACKEND_CAPS_FLAG_PAGE_SIZ": "16"}
+
+    with pytest.raises(ExceptionGroup) as raised:
+        Settings.load(file, environ=environ)
+
+    assert len(raised.value.exceptions) == 4
+    assert all(isinstance(each, BackendCapsError) for each in raised.value.exceptions)
+
+
+def test_trace_keeps_what_does_not_count(file: Path) -> None:
+    """Each layer's word is kept with its place, whoever counts first."""
+    traced = trace_settings(file, {"BACKEND_CAPS_POLICY": "quiet"})
+
+    said = [(each.layer, each.place, each.value) for each in traced.said["policy"]]
+    assert said == [
+        (SettingLayer.ENVIRONMENT, "BACKEND_CAPS_POLICY", Policy.QUIET),
+        (SettingLayer.FILE, f"{file}:1", Policy.STRICT),
+    ]
+
+
+def test_flags_are_read_as_their_engine_spells_them(tmp_path: Path) -> None:
+    """The rules of the settings say whose flags the section holds; a later spelling counts."""
+    file = tmp_path / "s.yaml"
+    file.write_text("rules: sglang-0.5.23\nserver:\n  tp: 2\n  tensor-parallel-size: 4\n")
+
+    traced = trace_settings(file, {})
+
+    server = traced.server(traced.settings.rules)
+    assert server.flags.tp_size == 4
+    assert [each.place for each in server.said["server.tp-size"]] == [f"{file}:4"]
+
+
+def test_settings_find_the_plugins_that_they_allow() -> None:
+    """Discovery by settings leaves out what they do not name, and says whose list it was."""
+    settings = Settings(plugins=("backend-caps-torch-native",))
+
+    registry = settings.discover()
+
+    statuses = {entry.name: entry.status for entry in registry.entries}
+    assert statuses["torch_native"] is Status.OK
+    assert statuses["triton"] is Status.SKIPPED
+    assert registry.left_out["triton"].problems[0].message.count("the setting plugins") == 1
+
+
+def test_settings_take_the_environments_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's allow-list counts where settings are loaded, and not again later."""
+    settings = Settings.load(environ={})
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "nothing")
+
+    registry = settings.discover()
+
+    assert "torch_native" in registry
+
+
+def test_settings_that_require_evidence_count_no_claim_without(tmp_path: Path) -> None:
+    """A claim that nobody has verified is taken out of what is found."""
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[backend_caps.backends]\nacme = acme_caps:CAPS\n")
+    (tmp_path / "acme_caps.py").write_text(DECLARATION)
+
+    trusting, strict = (
+        Settings(path=(tmp_path,), require_evidence=asked, device="cuda:0").discover()
+        for asked in (False, True)
+    )
+
+    claims = [found["acme"].declaration for found in (trusting, strict)]
+    assert [each and each.capabilities.sync_free_prepare for each in claims] == [True, UNDECLARED]
