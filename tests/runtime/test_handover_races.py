@@ -37,6 +37,11 @@ WAYS = (
 
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
 SCHEDULES = ("eager", "lazy", f"starve:{FORWARD}", f"starve:{TRANSFER}", "random:1", "random:2")
+PLAYED = [
+    *((WAYS[0], schedule) for schedule in SCHEDULES),
+    *((way, own) for place, way in enumerate(WAYS[1:]) for own in SCHEDULES[place % 2 :: 2]),
+]
+"""Every order without drafts, and each with one kind of drafts at least; soaks draw the others."""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the models of every engine here."""
     register()
     return write_models(tmp_path_factory.mktemp("races"))
+
+
+@pytest.fixture(scope="module")
+def whole(models: Path) -> list[list[int]]:
+    """Ask one engine, which does the whole of it, for the tokens."""
+    return make_engine(models, Way()).generate(PROMPTS, sampling=SAMPLING)
 
 
 def _run(engine: Engine, handovers: Sequence[Handover]) -> list[list[int]]:
@@ -77,12 +88,11 @@ def _starts(tokens: Sequence[Sequence[int]], whole: Sequence[Sequence[int]]) -> 
     )
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_prompt_enters_the_row_of_a_step_under_way(models: Path, way: Way, schedule: str) -> None:
+@pytest.mark.parametrize(("way", "schedule"), PLAYED, ids=str)
+def test_prompt_enters_the_row_of_a_step_under_way(
+    models: Path, whole: list[list[int]], way: Way, schedule: str
+) -> None:
     """In whatever order the streams run, nothing of the request before is mixed in."""
-    whole = make_engine(models, Way()).generate(PROMPTS, sampling=SAMPLING)
-
     tokens, num_races = _play(models, way, schedule)
 
     assert _starts(tokens, whole)

@@ -76,7 +76,6 @@ def test_engine_replays_every_verify(
     assert ran == {(ForwardMode.DECODE, FULL), (ForwardMode.EXTEND, PIECEWISE)}
 
 
-@pytest.mark.parametrize("loop", [(), PLAIN_LOOP], ids=["overlapped", "plain loop"])
 @pytest.mark.parametrize(
     ("backend", "flags", "expected"),
     [
@@ -86,17 +85,20 @@ def test_engine_replays_every_verify(
         pytest.param("torch_native", PADDED_DECODE, (PIECEWISE, FULL), id="a pair"),
         pytest.param("torch_native", (NO_PIECES,), (EAGER, EAGER), id="no pieces"),
         pytest.param("torch_padded", ("--disable-cuda-graph",), (EAGER, EAGER), id="eager"),
+        pytest.param("torch_padded", PLAIN_LOOP, (FULL, FULL), id="full in the plain loop"),
+        pytest.param(
+            "torch_native", PLAIN_LOOP, (PIECEWISE, PIECEWISE), id="pieces in the plain loop"
+        ),
     ],
 )
 def test_engine_gives_the_same_tokens_in_every_mode(
     backend: str,
     flags: tuple[str, ...],
     expected: tuple[GraphMode, GraphMode],
-    loop: tuple[str, ...],
     oracle: Oracle,
 ) -> None:
     """Full, in pieces and eagerly: the tokens are those of transformers, and nothing races."""
-    plan = plan_of("--attention-backend", backend, *flags, *loop)
+    plan = plan_of("--attention-backend", backend, *flags)
     kept, jobs = Kept(), oracle.jobs[50:62]
 
     with simulate("lazy", check_races=True) as simulation:
