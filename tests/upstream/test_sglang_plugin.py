@@ -171,7 +171,7 @@ def test_other_version_changes_nothing(
     (told,) = warnings_in(caplog)
     assert told == (
         f"backend-caps-sglang changes nothing here: SGLang {version} is installed; supported is "
-        "SGLang <0.5.24,>=0.5.23. Install such an SGLang, or a backend-caps-sglang for yours."
+        "SGLang >=0.5.23,<0.5.24. Install such an SGLang, or a backend-caps-sglang for yours."
     )
 
 

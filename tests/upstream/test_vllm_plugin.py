@@ -233,7 +233,7 @@ def test_what_a_third_party_has_wrong_is_told(
         pytest.param("set(BatchKind)", WHEN, "INFO", id="it-depends"),
     ],
 )
-def test_declared_graphs_are_held_to_the_classs(
+def test_declared_graphs_are_held_to_what_the_class_states(
     kinds: str,
     conditions: str,
     level: str,
@@ -296,7 +296,7 @@ def test_other_version_is_one_line(
     assert level == "ERROR"
     assert line == (
         f"backend-caps-vllm checks nothing here: vLLM {version} is installed; supported is vLLM "
-        "<0.34,>=0.33. Install such a vLLM, or a backend-caps-vllm for yours."
+        ">=0.33,<0.34. Install such a vLLM, or a backend-caps-vllm for yours."
     )
 
 

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from backend_caps_sglang.errors import UnsupportedSGLangError
 
-SUPPORTED = SpecifierSet(">=0.5.23,<0.5.24", prereleases=True)
+SUPPORTED = ">=0.5.23,<0.5.24"
 """The versions that this plugin was written against."""
 _OVERLAP = "sglang.srt.managers.overlap_utils"
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
@@ -113,13 +113,13 @@ def _version() -> str:
         found = version("sglang")
     except PackageNotFoundError:
         raise _unsupported("no distribution named sglang is installed") from None
-    if found not in SUPPORTED:
+    if found not in SpecifierSet(SUPPORTED, prereleases=True):
         raise _unsupported(f"SGLang {found} is installed")
     return found
 
 
 def _unsupported(found: str) -> UnsupportedSGLangError:
-    return UnsupportedSGLangError(found=found, supported=str(SUPPORTED))
+    return UnsupportedSGLangError(found=found, supported=SUPPORTED)
 
 
 def _found(place: str) -> object:

@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from backend_caps import BackendCapsError
 
-SUPPORTED = SpecifierSet(">=0.33,<0.34", prereleases=True)
+SUPPORTED = ">=0.33,<0.34"
 """The versions that this plugin was written against."""
 GROUP, NAME = "vllm.general_plugins", "backend_caps"
 """The entry point by which vLLM calls this plugin."""
@@ -62,7 +62,7 @@ def check_version() -> str:
         found = version(ENGINE)
     except PackageNotFoundError:
         raise _unsupported("no distribution named vllm is installed") from None
-    if found not in SUPPORTED:
+    if found not in SpecifierSet(SUPPORTED, prereleases=True):
         raise _unsupported(f"vLLM {found} is installed")
     return found
 
@@ -101,4 +101,4 @@ def later_plugins(allowed: list[str] | None) -> list[str]:
 
 
 def _unsupported(found: str) -> UnsupportedVLLMError:
-    return UnsupportedVLLMError(found=found, supported=str(SUPPORTED))
+    return UnsupportedVLLMError(found=found, supported=SUPPORTED)
