@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pydantic import JsonValue
 
@@ -11,9 +11,9 @@ from backend_caps.report.sections import Lines, Section, Table
 
 
 def config_view(config: ConfigDocument) -> Iterator[Section]:
-    """Show each setting with its value, who gives it, and what it goes before."""
+    """Show each setting with its value, who gives it, and what it goes before but the default."""
     rows = [
-        (each.name, _text(each.value), each.place, "; ".join(map(_beside, each.overrides)))
+        (each.name, _text(each.value), each.place, "; ".join(_beside(each.overrides)))
         for each in config.settings
     ]
     yield Table(("setting", "value", "from", "instead of"), tuple(rows), cells="names")
@@ -21,8 +21,10 @@ def config_view(config: ConfigDocument) -> Iterator[Section]:
         yield Lines(("No file of settings is named; --config or BACKEND_CAPS_CONFIG names one.",))
 
 
-def _beside(said: PlacedValueDocument) -> str:
-    return f"{_text(said.value)} ({said.place})"
+def _beside(overrides: Iterable[PlacedValueDocument]) -> Iterator[str]:
+    for said in overrides:
+        if said.layer != "default":
+            yield f"{_text(said.value)}, {said.place}"
 
 
 def _text(value: JsonValue) -> str:
