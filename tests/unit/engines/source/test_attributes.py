@@ -93,7 +93,7 @@ def _held(cases: tuple[Case, ...], values: dict[str, object]) -> object:
     return eval(ast.unparse(held[-1].value), dict(values))  # noqa: S307 - our own text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=_programs())
 def test_instances_hold_what_python_gives_them(text: str) -> None:
     """For each truth of the conditions, the last case that holds is the instance's value."""

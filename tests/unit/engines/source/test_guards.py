@@ -79,7 +79,7 @@ def _ran(body: str) -> Iterator[tuple[dict[str, object], list[int]]]:
             yield dict(zip(["a", "b", "c", "k"], values, strict=True)), list(marks)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(body=_bodies().map(_numbered))
 def test_statements_run_where_their_conditions_hold(body: str) -> None:
     """For each truth of the variables, just the statements run whose conditions are true."""
