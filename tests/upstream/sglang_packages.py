@@ -12,9 +12,10 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from unittest.mock import patch
 
 import torch
@@ -86,6 +87,15 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "sglang/srt/model_executor/forward_batch_info.py": ("ForwardMode",),
 }
 """Classes that are the wheel's own, out of modules that import everything."""
+_PRELUDE = """\
+from __future__ import annotations
+from dataclasses import dataclass
+from enum import *
+from functools import *
+from typing import *
+import torch
+"""
+"""What the modules of `_PARTS` import for those classes."""
 
 
 @contextmanager
@@ -144,15 +154,18 @@ def _context_names(context: RuntimeContext) -> Mapping[str, object]:
 
 def _part(wheel: Path, file: str, classes: tuple[str, ...], name: str) -> ModuleType:
     """Run some classes of a module, and the imports of the standard library that they need."""
-    with zipfile.ZipFile(wheel) as opened:
-        tree = ast.parse(opened.read(file).decode())
-    prelude = "from dataclasses import dataclass\nfrom enum import *\nfrom functools import *\n"
-    prelude += "from typing import *\nimport torch\n"
-    body = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
-    assert [node.name for node in body] == [*classes], f"{file} has other classes"
-    tree.body = [*ast.parse("from __future__ import annotations\n" + prelude).body, *body]
     module = ModuleType(name)
     with patch.dict(sys.modules, {name: module}):  # a dataclass looks itself up there
-        exec(compile(tree, file, "exec"), module.__dict__)  # noqa: S102 - a wheel that we pin
+        exec(_code_of(wheel, file, classes), module.__dict__)  # noqa: S102 - a wheel that we pin
     module.__dict__.setdefault("ForwardBatch", type("ForwardBatch", (), {}))
     return module
+
+
+@cache
+def _code_of(wheel: Path, file: str, classes: tuple[str, ...]) -> CodeType:
+    with zipfile.ZipFile(wheel) as opened:
+        tree = ast.parse(opened.read(file).decode())
+    body = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
+    assert [node.name for node in body] == [*classes], f"{file} has other classes"
+    tree.body = [*ast.parse(_PRELUDE).body, *body]
+    return compile(tree, file, "exec", dont_inherit=True)

@@ -27,7 +27,9 @@ from backend_caps_sglang.bridging.errors import (
 from torch import Tensor
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from backend_caps.capability.declaration import Declaration
+from backend_caps import Declaration
+from backend_caps.conformance.simulator import simulate
+from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
 from tests.upstream.bridged import (
     CASES,
     CLOSE,
@@ -49,6 +51,14 @@ ROOT = WHEELS.parents[1]
 PYTHON = WHEELS.with_name("engines") / "sglang-0.5.23" / "bin" / "python"
 BACKENDS = {"torch_native": TORCH_NATIVE, "torch_padded": TORCH_PADDED}
 EXTEND, DECODE = CASES[2], CASES[0]
+LENGTHS = ((5, 1, 31), (3, 9, 2))
+"""Contexts of the same requests at two replays."""
+_MLA = SimpleNamespace(
+    attention_arch=SimpleNamespace(name="MLA"),
+    head_dim=HEAD_DIM,
+    context_len=64,
+    is_encoder_decoder=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +183,62 @@ def test_backend_that_declares_no_mirror_gets_none(parts: Parts) -> None:
     assert [own is None for _, own in mirrors] == [False, True]
 
 
-def test_replay_reads_what_the_buffers_hold(parts: Parts) -> None:
-    """Metadata made over static buffers, and again when they changed, gives the eager outputs."""
+def test_graph_replays_over_sglangs_buffers(parts: Parts) -> None:
+    """Captured once, and replayed when the buffers hold other lengths, it gives eager outputs."""
     drawn = draw(DECODE)
-    backend, batch, layer = bridged(parts, drawn), batch_of(drawn), layer_of(DECODE)
-    backend.init_cuda_graph_state(4, 4)
-    outputs: list[Tensor] = []
-    for lengths in ((5, 1, 31), (3, 9, 2)):
-        batch.seq_lens.copy_(torch.tensor(lengths))
-        backend.init_forward_metadata_out_graph(batch, in_capture=not outputs)
-        backend.init_forward_metadata_in_graph(batch)
-        outputs.append(backend.forward(drawn.q, *drawn.new, layer, batch))
 
-    backend.init_forward_metadata(batch)
-    eager = backend.forward(drawn.q, *drawn.new, layer, batch)
-    assert torch.equal(outputs[1], eager)
-    assert not torch.equal(outputs[0], eager)
+    with simulate():
+        outputs = replayed(*on_simulated(parts, drawn))
+
+    assert [*map(torch.equal, outputs, eager(parts, drawn))] == [True, True]
+
+
+def replayed(
+    backend: SimpleNamespace, batch: SimpleNamespace, q: Tensor, new: list[Tensor]
+) -> list[Tensor]:
+    """Capture a decode as SGLang's runner does, and replay it with each of `LENGTHS`."""
+    backend.init_cuda_graph_state(3, 3)
+    backend.init_forward_metadata_out_graph(batch, in_capture=True)
+    captured, outputs = CUDAGraph(), []
+    with graph(captured):
+        backend.init_forward_metadata_in_graph(batch)
+        output = backend.forward(q, *new, layer_of(DECODE), batch)
+    for lengths in LENGTHS:
+        batch.seq_lens.copy_(torch.tensor(lengths))
+        backend.init_forward_metadata_out_graph(batch)
+        captured.replay()
+        outputs.append(output.cpu())
+    return outputs
+
+
+def on_simulated(
+    parts: Parts, drawn: Drawn
+) -> tuple[SimpleNamespace, SimpleNamespace, Tensor, list[Tensor]]:
+    """Put a bridged backend, its batch and its tokens on the simulated device."""
+    rows, pool = parts.pools(drawn)
+    assert isinstance(rows, SimpleNamespace)
+    assert isinstance(pool, Pool)
+    there: dict[str, object] = {
+        "device": "sim",
+        "req_to_token_pool": SimpleNamespace(req_to_token=rows.req_to_token.to("sim")),
+        "token_to_kv_pool": Pool(pool.keys.to("sim"), pool.values.to("sim")),
+    }
+    batch = batch_of(drawn)
+    for name in ("req_pool_indices", "seq_lens", "out_cache_loc"):
+        vars(batch)[name] = vars(batch)[name].to("sim")
+    batch.seq_lens_cpu = batch.seq_lens_sum = None
+    new = [own.to("sim") for own in drawn.new]
+    return bridged(parts, drawn, runner=there), batch, drawn.q.to("sim"), new
+
+
+def eager(parts: Parts, drawn: Drawn) -> list[Tensor]:
+    """Run the same lengths eagerly, on the CPU."""
+    backend, batch, outputs = bridged(parts, drawn), batch_of(drawn), []
+    for lengths in LENGTHS:
+        batch.seq_lens.copy_(torch.tensor(lengths))
+        backend.init_forward_metadata(batch)
+        outputs.append(backend.forward(drawn.q, *drawn.new, layer_of(DECODE), batch))
+    return outputs
 
 
 def test_padded_request_of_a_graph_reads_nothing(parts: Parts) -> None:
@@ -274,6 +324,15 @@ def test_layer_that_is_not_bridged_is_refused(
     assert caught.value.reasons == (reason,)
 
 
+def test_sinks_are_refused(parts: Parts) -> None:
+    """What a model hands to attention beside queries, keys and values is not dropped."""
+    drawn = draw(DECODE)
+    backend, batch = bridged(parts, drawn), batch_of(drawn)
+
+    with pytest.raises(UnbridgedLayerError, match="its softmax has sinks"):
+        backend.forward(drawn.q, *drawn.new, layer_of(DECODE), batch, sinks=torch.zeros(4))
+
+
 def test_layer_without_keys_of_its_own_is_refused(parts: Parts) -> None:
     """A layer that reads another's cache brings no keys, and a backend of ours stores some."""
     drawn = draw(DECODE)
@@ -289,6 +348,7 @@ def test_layer_without_keys_of_its_own_is_refused(parts: Parts) -> None:
         ({"is_draft_worker": True}, "the runner is a draft model's"),
         ({"sliding_window_size": 4096}, "the model's sliding windows"),
         ({"kv_cache_dtype": torch.float8_e4m3fn}, "here it is fp8_e4m3"),
+        ({"model_config": _MLA}, "it takes attention_arch mha; here it is mla"),
     ],
 )
 def test_server_that_is_not_bridged_is_refused(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Literal
 
-from backend_caps import Declaration
+from backend_caps import BackendCapsError, Declaration
 from backend_caps.capability.backend import Backend
 from backend_caps_sglang.errors import AdapterError
 
@@ -35,11 +35,14 @@ class Adapter:
 
         Raises:
             AdapterError: the adapter cannot be imported, raises, or returns something else.
+            BackendCapsError: what the adapter itself refuses, with its reasons.
         """
         try:
             make: Callable[[object], object] = resolve_name(self.place)
             made = make(runner)
             base: type = resolve_name(_BASE)
+        except BackendCapsError:
+            raise
         except Exception as error:  # a plugin raises what it likes
             raise self._fault(f"it raised {type(error).__name__}: {error}") from error
         if not isinstance(made, base):

@@ -113,6 +113,8 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         layer: SGLangLayer,
         forward_batch: SGLangBatch,
         save_kv_cache: bool = True,
+        *,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend in one layer of a decode.
 
@@ -127,6 +129,7 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         Raises:
             UnbridgedLayerError: the layer asks for what the backend is not told.
         """
+        self._check(layer, sinks)
         return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
 
     def forward_extend(
@@ -137,8 +140,11 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         layer: SGLangLayer,
         forward_batch: SGLangBatch,
         save_kv_cache: bool = True,
+        *,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend in one layer of a prefill, as `forward_decode` does."""
+        self._check(layer, sinks)
         return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
 
     def _attend(
@@ -150,10 +156,6 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         forward_batch: SGLangBatch,
         save_kv_cache: bool,
     ) -> Tensor:
-        if layer.layer_id not in self._checked:
-            if reasons := list(reasons_of_layer(layer)):
-                raise self._unbridged(layer, reasons)
-            self._checked.add(layer.layer_id)
         if k is None or v is None:
             reasons = ["it attends to another layer's keys and values"]
             raise self._unbridged(layer, reasons)
@@ -165,6 +167,15 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
             self._view(forward_batch),
             save_kv_cache=save_kv_cache,
         )
+
+    def _check(self, layer: SGLangLayer, sinks: Tensor | None) -> None:
+        """Refuse a layer that is not bridged, when it runs for the first time."""
+        if sinks is not None:
+            raise self._unbridged(layer, ["its softmax has sinks"])
+        if layer.layer_id not in self._checked:
+            if reasons := list(reasons_of_layer(layer)):
+                raise self._unbridged(layer, reasons)
+            self._checked.add(layer.layer_id)
 
     def _unbridged(self, layer: SGLangLayer, reasons: list[str]) -> UnbridgedLayerError:
         return UnbridgedLayerError(
