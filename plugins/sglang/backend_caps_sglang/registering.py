@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
@@ -23,6 +24,24 @@ from backend_caps_sglang.errors import (
 from backend_caps_sglang.fingerprint import check_against_parent, tell_children
 
 _LOG = logging.getLogger("backend_caps_sglang")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What SGLang calls in place of its function, once in each scheduler.
+
+    It says what was registered: when it was, SGLang had not set up its log.
+    """
+
+    sglang: str
+    """SGLang's version."""
+    entries: tuple[tuple[str, str], ...]
+
+    def __call__(self, attn_backends: Iterable[object]) -> bool:
+        """Decide as `decide_needs_cpu_seq_lens` does."""
+        listed = "; ".join(f"{name} is {value}" for name, value in self.entries)
+        _LOG.info("registered in SGLang %s: %s", self.sglang, listed)
+        return decide_needs_cpu_seq_lens(attn_backends)
 
 
 def register() -> None:
@@ -45,7 +64,6 @@ def register() -> None:
     tell_children({}, os.environ)  # holds where the next line raises
     entries = _registered(engine, inherited)
     tell_children(entries, os.environ)
-    _LOG.info("registered in SGLang %s: %s", engine.version, _listed(entries))
 
 
 def _registered(engine: Engine, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -56,9 +74,9 @@ def _registered(engine: Engine, environ: Mapping[str, str]) -> Mapping[str, str]
         adapters = list(_taken(engine, registry))
         for adapter in adapters:
             _put(engine, adapter, undo)
-        _decide(engine, undo)
         entries = {f"backend {adapter.backend!r}": str(adapter) for adapter in adapters}
         entries[DECISION] = f"backend-caps {version('backend-caps')}"
+        _decide(engine, Decision(engine.version, tuple(entries.items())), undo)
         check_against_parent(entries, environ)
         undo.pop_all()
     return entries
@@ -107,16 +125,16 @@ def _put(engine: Engine, adapter: Adapter, undo: ExitStack) -> None:
         undo.callback(choices.remove, name)
 
 
-def _decide(engine: Engine, undo: ExitStack) -> None:
+def _decide(engine: Engine, decision: Decision, undo: ExitStack) -> None:
     """Hook the decision; SGLang applies it to every module that imported the function by name."""
     replacements = engine.replacements()
-    if any(hook is decide_needs_cpu_seq_lens for _, hook, _ in replacements):
+    if any(isinstance(hook, Decision) for _, hook, _ in replacements):
         return
     if replacements or DECISION in engine.patched:
         by = [f"{told(hook)} ({source})" for _, hook, source in replacements]
         raise DecisionTakenError(target=DECISION, taken_by=", ".join(by) or "hooks applied before")
     before = list(engine.hooks.get(DECISION, ()))
-    engine.register_hook(DECISION, decide_needs_cpu_seq_lens, engine.replace)
+    engine.register_hook(DECISION, decision, engine.replace)
     undo.callback(partial(_unhook, engine, before))
 
 
@@ -125,7 +143,3 @@ def _unhook(engine: Engine, before: list[tuple[object, object, object]]) -> None
         engine.hooks[DECISION][:] = before
     else:
         del engine.hooks[DECISION]
-
-
-def _listed(entries: Mapping[str, str]) -> str:
-    return "; ".join(f"{name} is {value}" for name, value in entries.items())
