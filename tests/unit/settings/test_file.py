@@ -28,7 +28,7 @@ path:
   - .
   - nowhere
 facts:
-  head_siz: 128
+  head_sizes: 128
   dtype: 16
 server:
   page-size: many
@@ -55,8 +55,8 @@ def test_every_fault_is_told_with_its_line(tmp_path: Path) -> None:
     ("text", "message"),
     [
         pytest.param(
-            "facts: {head_siz: 128}",
-            "s.yaml:1: there is no setting 'facts.head_siz'; expected one of: device, "
+            "facts: {head_sizes: 128}",
+            "s.yaml:1: there is no setting 'facts.head_sizes'; expected one of: device, "
             "compute_capability, dtype, kv_cache_dtype, head_size, page_size, attention_arch, "
             "context_length, rocm. Did you mean 'head_size'?",
             id="misspelled fact",

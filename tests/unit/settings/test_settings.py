@@ -150,14 +150,14 @@ def test_variable_that_looks_like_nothing_is_somebody_elses() -> None:
 def test_faults_of_flags_in_the_environment_are_told() -> None:
     """A misspelled flag in the environment is refused as anywhere."""
     with pytest.raises(UnknownFlagError):
-        Settings.load(environ={"BACKEND_CAPS_FLAG_PAGE_SIZ": "16"})
+        Settings.load(environ={"BACKEND_CAPS_FLAG_PAGE_SIZES": "16"})
 
 
 def test_faults_of_file_and_environment_come_together(tmp_path: Path) -> None:
     """Whoever repairs settings is told of everything at once."""
     file = tmp_path / "s.yaml"
     file.write_text("polcy: strict\nserver: {page-size: many}\n")
-    environ = {"BACKEND_CAPS_VERBOSE": "maybe", "BACKEND_CAPS_FLAG_PAGE_SIZ": "16"}
+    environ = {"BACKEND_CAPS_VERBOSE": "maybe", "BACKEND_CAPS_FLAG_PAGE_SIZES": "16"}
 
     with pytest.raises(ExceptionGroup) as raised:
         Settings.load(file, environ=environ)
