@@ -11,6 +11,10 @@ PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
   --enable-two-batch-overlap --disable-piecewise-cuda-graph --context-length 8192 --tp 2
+DEPLOYMENT := python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct \
+  --attention-backend fa3 --device cuda --tp 2 --speculative-algorithm EAGLE3 \
+  --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
+  --enable-two-batch-overlap --chunked-prefill-size 4096 --max-running-requests 128
 ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/conformance/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
@@ -26,11 +30,12 @@ unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist clean
 
-run: $(VENV)/installed
+run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
 	$(BIN)/backend-caps resolve -- $(SERVER)
 	$(BIN)/backend-caps relay -- $(SERVER)
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
+	$(BIN)/backend-caps dry-run --engine sglang --source $$(ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_native -- $(DEPLOYMENT)
 
 # Types are checked beside the tests, on what those leave of two cores; pages are among the tests.
 test: lint $(WHEELS)

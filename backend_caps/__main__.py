@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from backend_caps.discovery.loading import Loading
 
 _READ_PLUGINS = frozenset(
-    {"check", "explain", "generate", "lock", "relay", "report", "resolve", "select", "verify"}
+    {
+        *("check", "dry-run", "explain", "generate", "lock"),
+        *("relay", "report", "resolve", "select", "verify"),
+    }
 )
 _NEED_NO_PLUGINS = frozenset({"-h", "--help"})
 _OTHER_PLUGINS = frozenset({"--config", "--discovery-deadline", "--path", "--plugins"})

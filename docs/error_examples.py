@@ -8,6 +8,7 @@ from backend_caps.cli.generate import NoBackendNamedError
 from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
 from backend_caps.cli.plugin_errors import PluginFolderError, PluginNameError
+from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
 from backend_caps.conformance.kit.errors import (
     BaselineError,
     EvidenceError,
@@ -141,6 +142,7 @@ from backend_caps.startup.agreement import (
 )
 from backend_caps.startup.configure import UnavailableDeviceError
 from backend_caps.startup.locked import LockDiffersError
+from backend_caps.startup.ranks import JobError
 
 FLAGS = (
     UnknownFlagError(flag="--attention-backends", meant="--attention-backend"),
@@ -382,6 +384,28 @@ ENGINE = (
     OutputError(problem="No space left on device"),
     NoBackendNamedError(phases=("decode",), declared=("torch_native", "torch_padded")),
 )
+DRY_RUNS = (
+    CannotRunError(
+        reasons=(
+            ("fa3", "no installed plugin declares backend 'fa3' (--attention-backend)"),
+            ("my_flash", "No module named 'my_flash'"),
+        ),
+        device="sim",
+        would_run=("torch_native", "torch_padded"),
+    ),
+    StandInError(
+        name="torch_native",
+        problem="with it host_seq_lens is exact, and was decided to be none",
+        would_run=("torch_padded",),
+    ),
+    DryStartError(device="cpu", problem="its constructor raised RuntimeError: no such kernel"),
+    JobError(
+        rank="1",
+        size="4",
+        what="a group of all ranks within 60 s",
+        cause="Timed out after 61 seconds waiting for clients. 3/4 clients joined",
+    ),
+)
 REQUESTS = (
     PromptError(problem="holds no token", expected="at least one was expected"),
     RequestTooLongError(
@@ -480,6 +504,7 @@ BY_OCCASION: tuple[tuple[str, str, tuple[BackendCapsError, ...]], ...] = (
         MODELS,
     ),
     ("The engine", "Raised when an engine is made, and by `backend-caps generate`.", ENGINE),
+    ("A dry run", "Raised by `backend-caps dry-run`.", DRY_RUNS),
     ("A request", "Raised by `Engine.submit` and by what it is made of.", REQUESTS),
     ("The simulated accelerator", "Raised by the device `sim`.", SIMULATOR),
     (

@@ -22,6 +22,7 @@ from backend_caps.report.check_documents import CheckDocument, CheckListDocument
 from backend_caps.report.config_documents import ConfigDocument
 from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
+from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
 from backend_caps.report.measure_documents import MeasureDocument
@@ -39,6 +40,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "config": (ConfigDocument, "serialization"),
     "declaration": (Declaration, "validation"),
     "diff": (DiffDocument, "serialization"),
+    "dry-run": (DryRunDocument, "serialization"),
     "evidence": (Evidence, "validation"),
     "generate": (GenerateDocument, "serialization"),
     "lock": (LockDocument, "validation"),

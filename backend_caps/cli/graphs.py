@@ -45,10 +45,15 @@ def _phase(choice: GraphChoice) -> PhaseGraphsDocument:
         requested=choice.requested.request.value,
         requested_because=choice.requested.cause,
         effective=choice.effective.value,
-        refused={
-            mode.value: [*_words(phase, mode, stands)] for mode, stands in choice.refused.items()
-        },
+        refused=refused_words(choice),
     )
+
+
+def refused_words(choice: GraphChoice) -> dict[str, list[str]]:
+    """Say what keeps batches from each better mode than the one that they run in."""
+    return {
+        mode.value: [*_words(choice.phase, mode, stands)] for mode, stands in choice.refused.items()
+    }
 
 
 def _supported(choice: GraphChoice, mode: GraphMode) -> GraphModeDocument:

@@ -116,6 +116,12 @@ def _diff() -> click.Command:
     return diff
 
 
+def _dry_run() -> click.Command:
+    from backend_caps.cli.dry_run import dry_run  # noqa: PLC0415 - the others start nothing
+
+    return dry_run
+
+
 def _generate() -> click.Command:
     from backend_caps.cli.generate import generate  # noqa: PLC0415 - the others run no prompts
 
@@ -150,6 +156,7 @@ _LATER: Mapping[str, Callable[[], click.Command]] = {
     "check": _check,
     "config": _config,
     "diff": _diff,
+    "dry-run": _dry_run,
     "generate": _generate,
     "lock": _lock,
     "select": _select,

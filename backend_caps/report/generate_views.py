@@ -44,7 +44,7 @@ def generate_view(generated: GenerateDocument) -> Iterator[Section]:
     yield from _steps(generated)
     yield Heading("All steps")
     yield Table(("of the run", ""), tuple(_run(generated)))
-    yield from _graph_modes(generated.graphs)
+    yield from graph_modes_view(generated.graphs)
     yield from _outputs(generated.outputs)
     if generated.metrics is not None:
         yield Heading("Metrics")
@@ -189,11 +189,11 @@ def _graphs(run: RunDocument) -> str:
 def _graph_memory(graphs: GraphsDocument) -> str:
     if not graphs.num_graphs:
         return "none: nothing was captured"
-    pool, static = (_size(each) for each in (graphs.pool_bytes, graphs.static_bytes))
+    pool, static = (size_words(each) for each in (graphs.pool_bytes, graphs.static_bytes))
     return f"{pool} in the pool of {_counted(graphs.num_graphs, 'graph')}, {static} beside it"
 
 
-def _size(num_bytes: int) -> str:
+def size_words(num_bytes: int) -> str:
     """Write bytes in the largest unit that there is one of."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if num_bytes >= unit:
@@ -201,7 +201,8 @@ def _size(num_bytes: int) -> str:
     return _counted(num_bytes, "byte")
 
 
-def _graph_modes(graphs: GraphsDocument) -> Iterator[Section]:
+def graph_modes_view(graphs: GraphsDocument) -> Iterator[Section]:
+    """Show how batches run: what is supported, requested and effective, and why."""
     yield Heading("How batches run")
     columns = ("phase", "supported", "requested", "effective", "because")
     yield Table(columns, tuple(map(_phase, graphs.phases)))

@@ -123,11 +123,16 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
         tuple((n, words_of(v.value), v.effect, decided_by(v)) for n, v in plan.server.items()),
     )
     yield _phases(plan)
+    yield from plan_problems_view(plan)
+    yield from flips_view([flip for flip in plan.flips if flip.capability in plan.server])
+
+
+def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
+    """Show what is wrong with a plan, unless its policy is to say nothing."""
     if plan.problems and plan.policy != "quiet":
         yield Heading("Problems of the plan")
         rows = tuple((p.code, f"{p.message} {p.remedy}") for p in plan.problems)
         yield Table(("problem", "what it is, what to do"), rows)
-    yield from _flips([flip for flip in plan.flips if flip.capability in plan.server])
 
 
 def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
@@ -160,7 +165,8 @@ def _of_phase(value: ValueDocument) -> str:
     return words_of(value.value) if value.causes else "not used"
 
 
-def _flips(flips: Sequence[FlipDocument]) -> Iterator[Section]:
+def flips_view(flips: Sequence[FlipDocument]) -> Iterator[Section]:
+    """Show what would lead to better values; nothing where nothing would."""
     if flips:
         yield Heading("What would change it")
         rows = [
@@ -226,7 +232,7 @@ def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Sec
     rows = [(cause, stated, _story(same)) for (cause, stated), same in groups.items()]
     yield Table(("cause", "value", "why"), tuple(rows))
     own = [f for f in plan.flips if (f.capability, f.phase) == (name, phase)]
-    yield from _flips(own)
+    yield from flips_view(own)
 
 
 def _story(causes: Sequence[CauseDocument]) -> str:

@@ -22,6 +22,7 @@ from backend_caps.runtime.errors import (
     UnservedPhaseError,
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.forwards import ForwardObserver, NoForwardObserver
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 
@@ -135,7 +136,10 @@ class PhaseBackends:
 
     def __init__(self, uses: Iterable[Use], role: Role, site: BackendSite) -> None:
         self.role = role
-        self._site = site
+        self.site = site
+        """What they are built from."""
+        self.observer: ForwardObserver = NoForwardObserver()
+        """Is told by whoever runs a forward with one of them."""
         self._of_phase = BuiltBackends()
         self._of_phase = self.built(uses)
 
@@ -165,7 +169,7 @@ class PhaseBackends:
         names = _by_phase(uses, self.role)
         of_backend = {use.backend: use for use in names.values()}
         made = {
-            name: self._kept(use) or _built(use, self._site) for name, use in of_backend.items()
+            name: self._kept(use) or _built(use, self.site) for name, use in of_backend.items()
         }
         backends = {phase: made[use.backend] for phase, use in names.items()}
         return BuiltBackends(names=names, backends=backends)

@@ -90,7 +90,8 @@ class Engine:
         self.model = parts.model
         self.memory = parts.memory
         self.backends = parts.backends[0]
-        self._all_backends = parts.backends
+        self.all_backends = parts.backends
+        """Every attention that a step runs, by role, as `Parts` has them."""
         self.graphs = parts.graphs
         follows = parts.stepping.decoding.follows_results
         self.overlaps = not (plan.flags.disable_overlap_schedule or follows)
@@ -301,7 +302,7 @@ class Engine:
 
         A slot that no flag names is its role's own backend, so none of them is empty.
         """
-        uses = {own.role: own.names.values() for own in self._all_backends}
+        uses = {own.role: own.names.values() for own in self.all_backends}
         return tuple(use for of_role in uses.values() for use in of_role)
 
     def swap_backends(self, swaps: Iterable[Use]) -> Plan:
@@ -329,8 +330,8 @@ class Engine:
         page_size = self.memory.page_size
         check_fit(new, self.model, self.streams, self._draft_config, page_size)
         self.streams.synchronize()
-        built = [own.built(new.uses) for own in self._all_backends]
-        for own, made in zip(self._all_backends, built, strict=True):
+        built = [own.built(new.uses) for own in self.all_backends]
+        for own, made in zip(self.all_backends, built, strict=True):
             own.put(made)
         self.streams.synchronize()
         self.plan, self.graph_choices = new, after_swap(self.graph_choices, new)

@@ -120,6 +120,11 @@ class TokenToKVPool:
         self._keys = buffers(head_dim)
         self._values = buffers(v_head_dim)
 
+    @property
+    def num_bytes(self) -> int:
+        """Device memory of all layers."""
+        return sum(own.nbytes for own in (*self._keys, *self._values))
+
     def get_key_buffer(self, layer_id: int) -> Tensor:
         """Return a layer's keys [S, Hk, D], device."""
         return self._keys[layer_id]

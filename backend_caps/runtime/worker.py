@@ -62,7 +62,13 @@ class Worker:
         """
         if batch.mode is ForwardMode.IDLE:
             return StepOutput(tokens=batch.input_ids, num_tokens=0)
-        phase = batch.mode.phase
+        phase, observer = batch.mode.phase, self._backends.observer
+        observer.began(self._backends.role, phase)
+        output = self._run(batch, phase)
+        observer.ended(output.graph_mode)
+        return output
+
+    def _run(self, batch: ForwardBatch, phase: Phase) -> StepOutput:
         graphs = self._graphs.get(phase)
         if graphs is not None and graphs.holds(batch):
             replayed = graphs.replay(batch)

@@ -30,9 +30,9 @@ REDUNDANT = (
         function="Engine.swap_backends",
         source="""
 self.streams.synchronize()
-built = [own.built(new.uses) for own in self._all_backends]
+built = [own.built(new.uses) for own in self.all_backends]
 """,
-        replacement="built = [own.built(new.uses) for own in self._all_backends]",
+        replacement="built = [own.built(new.uses) for own in self.all_backends]",
         protects="nothing here: only a backend that writes to a pool when it is made needs it",
     ),
     Mutant(

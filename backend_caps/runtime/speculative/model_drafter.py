@@ -21,6 +21,7 @@ from backend_caps.capability.kind import Role
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.speculative.beams import Beams, Candidates, best_tree
 from backend_caps.runtime.speculative.contexts import Contexts
@@ -137,10 +138,14 @@ class ModelDrafter:
         return self._states(Role.DRAFT, forward, read).view(size, topk, -1)
 
     def _states(self, role: Role, forward: ForwardBatch, hidden: Tensor | None) -> Tensor:
-        backend = self._backends[role].of(forward.mode.phase)
+        backends, phase = self._backends[role], forward.mode.phase
+        backends.observer.began(role, phase)
+        backend = backends.of(phase)
         backend.init_forward_metadata(forward)
         context = ForwardContext(backend, forward)
-        return self._model.hidden_states(forward.input_ids, forward.positions, hidden, context)
+        states = self._model.hidden_states(forward.input_ids, forward.positions, hidden, context)
+        backends.observer.ended(GraphMode.EAGER)
+        return states
 
     def _state_of(self, states: Tensor) -> DraftState:
         """Make of the last states [B, H] what the next step starts from."""

@@ -80,7 +80,13 @@ class TargetRunner:
         Stream: the current one, which must be the forward stream. Sync: none, where the backend
         declares `sync_free_prepare`.
         """
-        phase = batch.mode.phase
+        phase, observer = batch.mode.phase, self.backends.observer
+        observer.began(self.backends.role, phase)
+        hidden = self._run(batch, phase)
+        observer.ended(hidden.graph_mode)
+        return hidden
+
+    def _run(self, batch: ForwardBatch, phase: Phase) -> Hidden:
         graphs = self._graphs.get(phase)
         if graphs is not None and graphs.holds(batch):
             replayed = graphs.replay(batch)

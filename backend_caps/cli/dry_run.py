@@ -1,0 +1,111 @@
+"""`backend-caps dry-run`: a server's configuration decided, and started small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from backend_caps.capability.kind import Role
+from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.options import ServerCommand, request_options
+from backend_caps.cli.settings import SECONDS, SettingOption
+from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
+
+_ROLES = {role.value: role for role in Role}
+
+
+def _stand_ins(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> Mapping[Role, str]:
+    """Read who may stand in: a name for all roles, or `ROLE=NAME` for one."""
+    everywhere: dict[Role, str] = {}
+    of_roles: dict[Role, str] = {}
+    for word in words:
+        role, equals, name = word.rpartition("=")
+        if not name or (equals and role not in _ROLES):
+            roles = ", ".join(_ROLES)
+            raise click.BadParameter(
+                f"{word!r} names no backend; NAME was expected, or ROLE=NAME with a role of: "
+                f"{roles}."
+            )
+        if equals:
+            of_roles[_ROLES[role]] = name
+        else:
+            everywhere.update(dict.fromkeys(Role, name))
+    return {**everywhere, **of_roles}
+
+
+@request_options
+@routed_engine_options
+@click.command("dry-run", cls=ServerCommand)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A Hugging Face folder of a Llama; a small one with random weights unless given.",
+)
+@click.option(
+    "--draft-model",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="With --model, the Hugging Face folder of what drafts for it.",
+)
+@click.option(
+    "--device",
+    cls=SettingOption,
+    default="sim",
+    show_default=True,
+    help="The torch device to start on; 'sim' simulates one on the CPU, and counts.",
+)
+@click.option(
+    "--steps", default=32, show_default=True, type=click.IntRange(min=1), help="Steps to run."
+)
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0, max=2**63 - 1),
+    help="Of the trace and of random weights.",
+)
+@click.option(
+    "--stand-in",
+    "stand_ins",
+    multiple=True,
+    metavar="[ROLE=]NAME",
+    callback=_stand_ins,
+    help="Run this backend's code in the place of what cannot run here; each figure says so. "
+    "Repeatable, by role.",
+)
+@click.option("--strict", is_flag=True, help="Exit with status 1 where the plan has problems.")
+@click.option(
+    "--lock",
+    cls=SettingOption,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What is installed, and the plan, must be what this file says.",
+)
+@click.option(
+    "--deadline",
+    "agreement_deadline_s",
+    cls=SettingOption,
+    default=AGREEMENT_DEADLINE_S,
+    show_default=True,
+    type=SECONDS,
+    metavar="SECONDS",
+    help="How long ranks that torchrun started wait for one another to agree.",
+)
+@click.pass_context
+def dry_run(ctx: click.Context, /, **_options: object) -> None:
+    """Decide what a server would, and start it small: some steps of a drawn trace, counted.
+
+    Plan, scheduler, FutureMap and graphs are the real ones, in the server's configuration; models
+    and sizes are small. Under torchrun the ranks agree first.
+
+    Exit status 0 where it ran as decided, 1 where something was not, or --strict found problems, 2
+    where it cannot start, or the ranks do not agree.
+    """
+    # Loads torch, which a wrong command line is not worth.
+    from backend_caps.cli.dry_running import status_of  # noqa: PLC0415
+
+    ctx.exit(status_of(ctx, os.environ))

@@ -1,0 +1,40 @@
+"""A server's configuration, started small: what a plan comes to in real steps. Imports torch."""
+
+from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
+from backend_caps.conformance.dry_run.findings import NotAsDecided, findings_of
+from backend_caps.conformance.dry_run.running import DryRun, Memory, StepKind, dry_run, dry_start
+from backend_caps.conformance.dry_run.sizes import ServerSizes, Size, Sizes
+from backend_caps.conformance.dry_run.spending import AROUND, PhaseRun, Spent
+from backend_caps.conformance.dry_run.standing_in import (
+    Asked,
+    RunPlan,
+    StandIn,
+    Worsened,
+    run_plan,
+    told_of,
+)
+
+__all__ = [
+    "AROUND",
+    "Asked",
+    "CannotRunError",
+    "DryRun",
+    "DryStartError",
+    "Memory",
+    "NotAsDecided",
+    "PhaseRun",
+    "RunPlan",
+    "ServerSizes",
+    "Size",
+    "Sizes",
+    "Spent",
+    "StandIn",
+    "StandInError",
+    "StepKind",
+    "Worsened",
+    "dry_run",
+    "dry_start",
+    "findings_of",
+    "run_plan",
+    "told_of",
+]

@@ -1,0 +1,123 @@
+"""Where steps were not as the plan has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from backend_caps.capability.kind import RELAY_LOOP, Phase
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.conformance.dry_run.running import DryRun, Started
+from backend_caps.conformance.dry_run.spending import NAMES, PhaseRun
+from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.graphs import KIND_OF_PHASE, GraphMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotAsDecided:
+    """One thing that is not as it was decided."""
+
+    code: str
+    message: str
+    phase: str | None = None
+    """Whose forwards; None: the server's."""
+    stand_in: str | None = None
+    """Who stood in for whom there; None where nobody did."""
+
+
+def findings_of(done: DryRun, started: Started) -> tuple[NotAsDecided, ...]:
+    """Compare what steps did with what the plan says.
+
+    Args:
+        done: what they did.
+        started: the engine that ran them.
+    """
+    return tuple(_findings(done, started))
+
+
+def _findings(done: DryRun, started: Started) -> Iterator[NotAsDecided]:
+    plan, run = done.plan.plan, done.plan
+    if done.failure is not None:
+        yield NotAsDecided(
+            code="step-failed",
+            message=f"step {done.num_steps + 1} raised: {done.failure}",
+            stand_in=run.stands_in(),
+        )
+    for own in done.phases:
+        assert own.role is not None, "a forward has a role"
+        assert own.phase is not None, "a forward has a phase"
+        stand_in = run.stands_in(own.role, own.phase)
+        for code, message in (*_of_bytes(own, plan), *_of_waits(own, plan)):
+            phase = NAMES[own.role, own.phase]
+            yield NotAsDecided(code=code, message=message, phase=phase, stand_in=stand_in)
+    yield from _of_lengths(done, plan)
+    if done.failure is None:
+        yield from _of_graphs(done, started)
+
+
+def _of_bytes(own: PhaseRun, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Tell of bytes that a forward takes to the host by itself, where the plan takes none."""
+    if own.spent is None or not own.spent.bytes_to_host or (own.role, own.phase) not in RELAY_LOOP:
+        return
+    if plan.relays_speculation and plan.host_seq_lens is not HostSeqLens.EXACT:
+        level = plan.host_seq_lens.value
+        yield (
+            "bytes-without-a-mirror",
+            (
+                f"{own.spent.bytes_to_host} bytes crossed to the host in {own.num_forwards} "
+                f"forwards; host_seq_lens is {level}, so none was expected"
+            ),
+        )
+
+
+def _of_waits(own: PhaseRun, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Tell of waits in forwards whose backends say that they never block the host."""
+    assert own.phase is not None, "a forward has a phase"
+    free = plan["sync_free_prepare", own.phase].value
+    if own.spent is not None and own.spent.num_hidden and free is True:
+        places = ", ".join(own.spent.waits)
+        yield (
+            "hidden-wait",
+            (
+                f"the host waited {own.spent.num_hidden} times in {own.num_forwards} forwards, by "
+                f"{places}; sync_free_prepare is yes, so none was expected"
+            ),
+        )
+
+
+def _of_lengths(done: DryRun, plan: Plan) -> Iterator[NotAsDecided]:
+    """Tell of lengths that cross though the plan has no mirror, or do not though it has one."""
+    own = done.kinds.get("speculative")
+    if own is None or not plan.relays_speculation:
+        return
+    has_mirror = plan.host_seq_lens is HostSeqLens.EXACT
+    expected = own.num_steps if has_mirror else 0
+    if own.waits_for_lengths != expected:
+        yield NotAsDecided(
+            code="mirror-not-as-planned",
+            message=f"the host waited for lengths in {own.waits_for_lengths} of {own.num_steps} "
+            f"speculative steps; host_seq_lens is {plan.host_seq_lens.value}, so {expected} were "
+            "expected",
+            stand_in=done.plan.stands_in(),
+        )
+
+
+def _of_graphs(done: DryRun, started: Started) -> Iterator[NotAsDecided]:
+    """Tell of phases whose batches were captured, and never replayed."""
+    effective = {
+        choice.phase: choice.effective
+        for choice in started.engine.graph_choices
+        if choice.kind is KIND_OF_PHASE[choice.phase]
+    }
+    for own in done.phases:
+        mode = effective.get(own.phase or Phase.DECODE, GraphMode.EAGER)
+        if own.role is None or own.role.value != "target" or mode is GraphMode.EAGER:
+            continue
+        if own.modes[GraphMode.EAGER] == own.num_forwards:
+            yield NotAsDecided(
+                code="graphs-not-replayed",
+                message=f"none of {own.num_forwards} forwards was replayed; their graph mode is "
+                f"{mode.value}, so replays were expected",
+                phase=NAMES[own.role, own.phase or Phase.DECODE],
+                stand_in=done.plan.stands_in(own.role, own.phase),
+            )

@@ -1,0 +1,127 @@
+"""How large a dry run is: the server's sizes where they are small, and smaller ones else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.memory import num_pages_of
+from backend_caps.runtime.options import EngineOptions, page_size_of
+from backend_caps.runtime.speculative.settings import SpecSettings
+
+MOST_REQUESTS = 8
+"""Requests that run at once, where the server takes more."""
+LONGEST_CHUNK = 64
+"""Prompt tokens of a step, where the server takes more."""
+MOST_NEW = 24
+"""Tokens of the longest output."""
+_SMALLEST_GRAPHS = (1, 2, 4)
+_FEW_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSizes:
+    """What the server's flags say of room and cutting; None is not said."""
+
+    max_running_requests: int | None = None
+    chunked_prefill_size: int | None = None
+    """Below 1: prompts are not cut."""
+    cuda_graph_max_bs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """One size of the server, and what it is here."""
+
+    flag: str
+    server: str
+    here: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The sizes of a dry run."""
+
+    page_size: int
+    max_running_requests: int
+    chunked_prefill_size: int | None
+    graph_batch_sizes: tuple[int, ...]
+    longest_prompt: int
+    behind: int
+    """Tokens behind a request's end that speculative steps write to."""
+    server: ServerSizes
+    flags: ServerFlags
+
+    @classmethod
+    def of(cls, plan: Plan, server: ServerSizes) -> Sizes:
+        """Cut a server's sizes down to what a small run has.
+
+        Raises:
+            PageSizeError: no page size serves every backend.
+        """
+        page_size, settings = page_size_of(plan), SpecSettings.from_flags(plan.flags)
+        rows = min(server.max_running_requests or MOST_REQUESTS, MOST_REQUESTS)
+        chunk = _chunk(server.chunked_prefill_size, page_size)
+        largest = min(server.cuda_graph_max_bs or rows, rows)
+        context = plan.flags.context_length
+        longest = 2 * (chunk or LONGEST_CHUNK)
+        if context is not None:
+            longest = max(1, min(longest, context - MOST_NEW))
+        return cls(
+            page_size=page_size,
+            max_running_requests=rows,
+            chunked_prefill_size=chunk,
+            graph_batch_sizes=(*(own for own in _SMALLEST_GRAPHS if own < largest), largest),
+            longest_prompt=longest,
+            behind=0 if settings is None else settings.lookahead,
+            server=server,
+            flags=plan.flags,
+        )
+
+    @property
+    def context_length(self) -> int:
+        """The longest context that a request comes to."""
+        return self.longest_prompt + MOST_NEW
+
+    @property
+    def options(self) -> EngineOptions:
+        """The engine's room: as much as all requests of a step can fill."""
+        pages = num_pages_of(self.context_length + self.behind, self.page_size)
+        chunk = self.chunked_prefill_size or LONGEST_CHUNK
+        mixed = self.max_running_requests - 1 if self.flags.enable_mixed_chunk else 0
+        return EngineOptions(
+            max_running_requests=self.max_running_requests,
+            max_total_tokens=self.max_running_requests * pages * self.page_size,
+            chunked_prefill_size=self.chunked_prefill_size,
+            graph_batch_sizes=self.graph_batch_sizes,
+            graph_token_counts=tuple(sorted({min(_FEW_TOKENS, chunk), chunk, chunk + mixed})),
+        )
+
+    @property
+    def told(self) -> tuple[Size, ...]:
+        """Each size, as the server's flags have it and as it is here."""
+        server, context = self.server, self.flags.context_length
+        chunk = server.chunked_prefill_size
+        rows = (
+            ("--max-running-requests", server.max_running_requests, self.max_running_requests),
+            ("--chunked-prefill-size", chunk, self.chunked_prefill_size),
+            ("--page-size", self.flags.page_size, self.page_size),
+            ("--context-length", context, self.context_length),
+            ("--cuda-graph-max-bs", server.cuda_graph_max_bs, self.graph_batch_sizes[-1]),
+        )
+        return tuple(
+            Size(flag=flag, server=_word(said, "not given"), here=_word(here, "off"))
+            for flag, said, here in rows
+        )
+
+
+def _chunk(said: int | None, page_size: int) -> int | None:
+    """Cut prompts as the server does, into smaller chunks; none is smaller than a page."""
+    if said is not None and said < 1:
+        return None
+    return max(min(said or LONGEST_CHUNK, LONGEST_CHUNK), page_size)
+
+
+def _word(size: int | None, nothing: str) -> str:
+    return nothing if size is None else str(size)

@@ -1,0 +1,247 @@
+"""A dry run as sections: what was decided, what the steps did, and how the ranks agreed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+from backend_caps.report.dry_run_documents import (
+    AgreementDocument,
+    DryRunDocument,
+    PhaseRunDocument,
+    RankRunDocument,
+    RunMemoryDocument,
+)
+from backend_caps.report.generate_views import graph_modes_view, size_words
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.views import flips_view, mirror_lines, plan_problems_view
+
+_NOTHING = "—"
+"""What is shown where nothing is measured."""
+_ITSELF = "its own"
+"""Whose code ran, where nobody stood in."""
+_SHOWN = 8
+"""Lines of waits that are shown; the document has all of them."""
+Part = TypeVar("Part")
+
+
+def dry_run_view(document: DryRunDocument) -> Iterator[Section]:
+    """Show the decision, the run, and what was not as decided."""
+    yield from _decision(document)
+    if document.agreement is not None:
+        yield from _agreement(document.agreement)
+    yield from _run(document)
+    yield from _found(document)
+
+
+def _decision(document: DryRunDocument) -> Iterator[Section]:
+    plan = document.plan
+    yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
+    ends = (f"{phase} {own.value}" for phase, own in document.shared_reads_end.items())
+    idle = [own.effect for own in document.shared_reads_end.values() if own.effect]
+    told = f" ({idle[0]})" if idle else ""
+    yield Lines(
+        (
+            *(choice.text for choice in plan.choices or ()),
+            *mirror_lines(plan),
+            f"barrier: shared reads end in {', '.join(ends)}{told}",
+        )
+    )
+    yield from plan_problems_view(plan)
+    yield from flips_view([flip for flip in plan.flips if flip.capability in plan.server])
+
+
+def _agreement(agreement: AgreementDocument) -> Iterator[Section]:
+    hosts = agreement.hosts
+    yield Heading(f"{len(hosts)} ranks agreed")
+    yield Lines(tuple(_agreed(agreement)))
+    if agreement.joined:
+        rows = (
+            (
+                own.capability if own.phase is None else f"{own.capability} in {own.phase}",
+                own.joint,
+                "\n".join(f"{value} on {_ranks(ranks)}" for value, ranks in own.own.items()),
+            )
+            for own in agreement.joined
+        )
+        yield Table(("joined", "all have", "had decided"), tuple(rows))
+
+
+def _agreed(agreement: AgreementDocument) -> Iterator[str]:
+    hosts = agreement.hosts
+    for host in dict.fromkeys(hosts):
+        ranks = [rank for rank, own in enumerate(hosts) if own == host]
+        yield f"{_ranks(ranks)} on {host}"
+    yield f"in {agreement.rounds} rounds and {agreement.seconds:.2f} s, its own decision included"
+    yield f"equal: {', '.join(agreement.equal)}"
+    if not agreement.joined:
+        yield "joined: nothing, all had decided the same"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _run(document: DryRunDocument) -> Iterator[Section]:
+    ranks = document.ranks
+    of_ranks = f" of each of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    yield Heading(f"{document.num_steps} steps{of_ranks} on {document.device}")
+    yield Lines(tuple(_what_ran(document)))
+    sizes = tuple((own.flag, own.server, own.here) for own in document.sizes)
+    yield Table(("size", "server", "here"), sizes)
+    yield from graph_modes_view(document.graphs)
+    yield Heading("What forwards did")
+    yield Table(
+        (
+            *("phase", "forwards", "replayed", "host waits", "bytes to host"),
+            *("bytes to device", "code"),
+        ),
+        tuple(_phases(ranks)),
+        cells="names",
+    )
+    yield Lines(tuple(_notes(document)))
+    yield _kinds(ranks)
+    yield Table(("memory", "size", "code"), tuple(_memory([own.memory for own in ranks])))
+
+
+def _what_ran(document: DryRunDocument) -> Iterator[str]:
+    if document.model is None:
+        yield "model: a small Llama with random weights, made for this run; no token is served"
+    else:
+        yield f"model: {document.model}"
+    yield f"FutureMap: host_seq_lens {document.future_map}"
+    stood_in = groupby(document.stand_ins, key=lambda own: (own.stand_in, own.backend))
+    for (name, backend), own in stood_in:
+        places = ", ".join(f"{each.role} {each.phase}" for each in own)
+        yield f"stand-in: {name} in place of {backend}, as {places}"
+    for change in document.changes:
+        where = "" if change.phase is None else f" in {change.phase}"
+        yield (
+            f"not as decided, with the stand-in: {change.capability}{where} is {change.here}, and "
+            f"was decided to be {change.decided}"
+        )
+    if document.left_out:
+        left = ", ".join(document.left_out)
+        yield f"left out: {left}; each rank runs a whole model by itself"
+
+
+def _phases(ranks: Sequence[RankRunDocument]) -> Iterator[tuple[str, ...]]:
+    for name in dict.fromkeys(own.phase for rank in ranks for own in rank.phases):
+        same = [own for rank in ranks for own in rank.phases if own.phase == name]
+        yield (
+            name,
+            _of(same, lambda own: own.num_forwards or None),
+            _of(same, _replayed),
+            _of(same, lambda own: own.host_waits),
+            _of(same, lambda own: own.bytes_to_host),
+            _of(same, lambda own: own.bytes_to_device),
+            same[0].stand_in or ("" if name == "around" else _ITSELF),
+        )
+
+
+def _replayed(own: PhaseRunDocument) -> int | None:
+    return own.num_full + own.num_piecewise if own.num_forwards else None
+
+
+def _of(parts: Iterable[Part], figure: Callable[[Part], float | None]) -> str:
+    """Write a figure of all ranks: one number where they have the same, else the range."""
+    found = [value for own in parts if (value := figure(own)) is not None]
+    if not found:
+        return _NOTHING
+    least, most = _number(min(found)), _number(max(found))
+    return least if least == most else f"{least} to {most}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _notes(document: DryRunDocument) -> Iterator[str]:
+    yield "around: what is no forward; each step waits there once for its tokens"
+    waits: dict[tuple[str, str], list[int]] = {}
+    for rank in document.ranks:
+        for own in rank.phases:
+            for what, count in (own.waits or {}).items():
+                waits.setdefault((own.phase, what), []).append(count)
+    for (phase, what), counts in [*waits.items()][:_SHOWN]:
+        yield f"waited in {phase}: {_of(counts, float)} times for {what}"
+    yield from _eager(document)
+    hidden = [what for rank in document.ranks for what in rank.hidden_syncs or ()]
+    yield from (f"hidden: {what} made the host wait" for what in dict.fromkeys(hidden))
+    if all(own.host_waits is None for rank in document.ranks for own in rank.phases):
+        yield (
+            f"waits and bytes are counted on the simulated device alone; on {document.device} "
+            "the document has what the plan has by its design"
+        )
+    if all(own.median_us is None for rank in document.ranks for own in rank.steps):
+        yield "no times: on the simulated device they would be the simulator's"
+
+
+def _eager(document: DryRunDocument) -> Iterator[str]:
+    """Say what kept forwards from graphs, where the table of graph modes does not."""
+    told = {own.phase for own in document.graphs.phases if own.effective == "eager"}
+    places: dict[str, list[str]] = {}
+    for rank in document.ranks:
+        for own in rank.phases:
+            for why in () if own.phase in told else own.eager_because:
+                if own.phase not in (named := places.setdefault(why, [])):
+                    named.append(own.phase)
+    for why, named in places.items():
+        yield f"eager in {', '.join(named)}: {why}"
+
+
+def _kinds(ranks: Sequence[RankRunDocument]) -> Table:
+    """Show steps by their kind; times where there are any."""
+    rows = []
+    has_times = any(own.median_us is not None for rank in ranks for own in rank.steps)
+    for name in dict.fromkeys(own.kind for rank in ranks for own in rank.steps):
+        same = [own for rank in ranks for own in rank.steps if own.kind == name]
+        times = (_of(same, lambda own: own.median_us), _of(same, lambda own: own.p95_us))
+        row = (
+            name,
+            _of(same, lambda own: own.num_steps),
+            _of(same, lambda own: own.num_replayed),
+            _of(same, lambda own: own.mean_requests),
+            _of(same, lambda own: own.num_made),
+            *(times if has_times else ()),
+            same[0].stand_in or _ITSELF,
+        )
+        rows.append(row)
+    clock = ("median µs", "p95 µs") if has_times else ()
+    columns = ("steps", "number", "replayed", "requests", "tokens", *clock, "code")
+    return Table(columns, tuple(rows), cells="names")
+
+
+def _memory(memories: Sequence[RunMemoryDocument]) -> Iterator[tuple[str, ...]]:
+    first = memories[0]
+    rows: tuple[tuple[str, Callable[[RunMemoryDocument], int]], ...] = (
+        ("KV cache", lambda own: own.kv_cache_bytes),
+        ("KV cache of drafts", lambda own: own.draft_kv_cache_bytes),
+        ("page table", lambda own: own.page_table_bytes),
+        ("graphs, their pool", lambda own: own.graph_pool_bytes),
+        ("graphs, beside it", lambda own: own.graph_static_bytes),
+    )
+    for name, figure in rows:
+        found = sorted({figure(own) for own in memories})
+        told = " to ".join(size_words(own) for own in dict.fromkeys((found[0], found[-1])))
+        yield name, told, first.stand_in or _ITSELF
+
+
+def _found(document: DryRunDocument) -> Iterator[Section]:
+    found = [(rank.rank, own) for rank in document.ranks for own in rank.findings]
+    if not found:
+        stand_in = document.ranks[0].memory.stand_in
+        with_ = "" if stand_in is None else f", with {stand_in}"
+        yield Lines((f"it ran as it was decided{with_}",))
+        return
+    yield Heading("Not as decided")
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for rank, own in found:
+        told = own.message if own.stand_in is None else f"{own.message} (with {own.stand_in})"
+        rows.setdefault((own.code, own.phase or "", told), []).append(rank)
+    if len(document.ranks) == 1:
+        yield Table(("finding", "phase", "what it is"), tuple(rows))
+    else:
+        table = tuple((*row, _ranks(ranks)) for row, ranks in rows.items())
+        yield Table(("finding", "phase", "what it is", "where"), table)

@@ -1,0 +1,117 @@
+"""The ranks that a launcher such as torchrun has started: who they are, and a group of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from torch import distributed as dist
+
+from backend_caps.errors import BackendCapsError
+
+_RUNNING_S = 1800.0
+"""How long a rank that is done waits for one that still runs."""
+
+
+@dataclass(eq=False, kw_only=True)
+class JobError(BackendCapsError):
+    """The ranks of a job do not come together, or one of them is lost."""
+
+    rank: str
+    size: str
+    what: str
+    """What was waited for."""
+    cause: str
+
+    @property
+    def message(self) -> str:
+        """What failed, and what to do."""
+        return (
+            f"rank {self.rank} of {self.size} did not get {self.what}: {self.cause}. Expected "
+            "every rank that RANK and WORLD_SIZE name. Look at the logs of the other ranks, and "
+            "start all of them again with torchrun."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """One rank of a job."""
+
+    rank: int
+    size: int
+
+    @classmethod
+    def in_environment(cls, environ: Mapping[str, str]) -> RankPlace | None:
+        """Read which rank this process is; None where no launcher started it.
+
+        Raises:
+            JobError: the environment names none that there can be.
+        """
+        rank, size = environ.get("RANK"), environ.get("WORLD_SIZE")
+        if rank is None or size is None:
+            return None
+        if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+            raise JobError(
+                rank=rank, size=size, what="a place in its job", cause="these are no such numbers"
+            )
+        return cls(rank=int(rank), size=int(size))
+
+
+class RankGroup:
+    """The ranks of a job, with a group to agree in and one to gather in.
+
+    Args:
+        place: this rank's.
+        agreeing: the group of all ranks that agreements go over.
+        gathering: another, whose rounds may take as long as a run.
+    """
+
+    def __init__(
+        self, place: RankPlace, agreeing: dist.ProcessGroup, gathering: dist.ProcessGroup
+    ) -> None:
+        self.place = place
+        self.agreeing = agreeing
+        self._gathering = gathering
+
+    def gathered(self, said: str) -> list[str]:
+        """Return what every rank says, by rank; all call it.
+
+        Raises:
+            JobError: one is lost.
+
+        Stream: none. Sync: waits for every rank, on the host.
+        """
+        found: list[object] = [None] * self.place.size
+        try:
+            dist.all_gather_object(found, said, group=self._gathering)
+        except RuntimeError as error:  # of gloo, which has no class for it
+            raise _lost(self.place, "the others' results", error) from error
+        return [str(own) for own in found]
+
+
+@contextmanager
+def joined(place: RankPlace, *, deadline_s: float) -> Iterator[RankGroup]:
+    """Come together with the other ranks for as long as a `with` block runs, over gloo.
+
+    Raises:
+        JobError: not all of them came in time.
+    """
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=deadline_s))
+        gathering = dist.new_group(backend="gloo", timeout=timedelta(seconds=_RUNNING_S))
+    except (RuntimeError, ValueError) as error:  # of the store, and of what it is told
+        raise _lost(place, f"a group of all ranks within {deadline_s:g} s", error) from error
+    try:
+        agreeing = dist.group.WORLD
+        assert agreeing is not None, "a group was made"
+        assert isinstance(gathering, dist.ProcessGroup), "of all ranks, so of this one"
+        yield RankGroup(place, agreeing, gathering)
+    finally:
+        dist.destroy_process_group()
+
+
+def _lost(place: RankPlace, what: str, error: Exception) -> JobError:
+    (line, *_) = str(error).splitlines() or [type(error).__name__]
+    return JobError(rank=f"{place.rank}", size=f"{place.size}", what=what, cause=line.rstrip("."))
