@@ -1,8 +1,9 @@
 """Rounds over a process group of torch, on the CPU, with a deadline.
 
-Beside the rounds each rank leaves word in the group's store: that it came, that it gave up, that it
-has ended. Nobody waits for these words, and only a rank whose round fails reads them, to name the
-ranks that are missing.
+Beside the rounds each rank leaves word in the group's store: that it came, and that it left. Nobody
+waits for these words. The first rank whose round fails reads them, finds out who is missing, and
+leaves that for the others, which look for it now and then while they wait: gloo itself tells a lost
+rank to its neighbours alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from datetime import timedelta
 from threading import Thread
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 from torch import distributed as dist
 
@@ -29,11 +31,13 @@ from backend_caps.startup.agreement.errors import (
 DEADLINE_S = 60.0
 """How long ranks wait for one another."""
 LONGEST_DEADLINE_S = 86_400.0
-_ASKING_S = 3.0
-"""How long a rank whose round failed waits for the others to say that theirs did."""
-_ANSWERING_S = 1.0
-"""How long the store may take for an answer beyond that."""
-_AGAIN_S = 0.05
+_LOOKING_S = 0.5
+"""How often a rank that waits looks whether another has given up."""
+_LEAVING_S = 2.0
+"""How long the first rank whose round failed waits for the others to leave."""
+_FINDING_S = 4.0
+"""How long a rank takes at most to find out, or to hear, who is missing."""
+_AGAIN_S = 0.1
 _LEAST_S = 0.001
 """What gloo takes for a time-out."""
 _NUM_AGREEMENTS: Counter[str] = Counter()
@@ -69,12 +73,17 @@ class GroupChannel:
         self._deadline_s = deadline_s
         self._started = time.monotonic()
         self._words = _Words(group)
-        self._words.leave("came", host)
+        self._words.come(host)
 
     @property
     def rank(self) -> int:
         """This rank's number in the group."""
         return self._group.rank()
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The numbers in the job of the group's ranks."""
+        return dist.get_process_group_ranks(self._group)
 
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
         """Return the largest of all ranks' values, place by place."""
@@ -96,7 +105,7 @@ class GroupChannel:
 
     def ended(self) -> None:
         """Say that this rank has what it came for."""
-        self._words.leave("ended", "")
+        self._words.leave()
 
     def _reduced(self, values: Tensor, round_name: str) -> Tensor:
         options = dist.AllreduceOptions()
@@ -105,39 +114,58 @@ class GroupChannel:
         return values
 
     def _wait(self, options: RoundOptions, round_name: str, start: Callable[[], dist.Work]) -> None:
-        """Run a round to its end, within what is left of the time."""
+        """Run a round to its end, within what is left of the time, unless another rank gave up."""
         left = self._deadline_s - (time.monotonic() - self._started)
         options.timeout = timedelta(seconds=max(left, _LEAST_S))
         try:
-            start().wait()
+            work = start()
+            while not self._is_over(work):
+                if self._words.somebody_gave_up():
+                    raise _GivenUpError
         except RuntimeError as error:  # of gloo, which has no class for it
             raise self._missing(round_name, error) from error
 
+    def _is_over(self, work: dist.Work) -> bool:
+        """Wait for a round, for a little while; a failed one raises."""
+        try:
+            return work.wait(timedelta(seconds=_LOOKING_S))
+        except RuntimeError:
+            if work.is_completed():
+                raise
+            return False
+
     def _missing(self, round_name: str, error: Exception) -> MissingRanksError:
         seconds = time.monotonic() - self._started
-        unheard = self._words.of_a_failure(round_name)
-        said = [_short(error), *unheard.problems]
+        found = self._words.of_a_failure()
+        job = self.ranks
         return MissingRanksError(
             round=round_name,
             seconds=seconds,
             deadline_s=self._deadline_s,
-            absent=tuple(unheard.absent),
-            silent=tuple(unheard.silent),
-            gave_up=tuple(unheard.gave_up),
-            hosts=unheard.hosts,
-            cause="; ".join(said),
+            absent=tuple(job[rank] for rank in found.absent if rank != self.rank),
+            silent=tuple(job[rank] for rank in found.silent),
+            gave_up=tuple(job[rank] for rank in found.gave_up if rank != self.rank),
+            hosts={job[rank]: host for rank, host in found.hosts.items()},
+            cause="; ".join([_short(error), *found.problems]),
         )
 
 
-@dataclass(slots=True)
-class _Unheard:
+class _GivenUpError(RuntimeError):
+    """Another rank has given up."""
+
+    def __str__(self) -> str:
+        return "another rank gave up"
+
+
+class _Found(BaseModel):
     """Who is missing, as far as the store tells."""
 
-    absent: list[int] = field(default_factory=list)
-    silent: list[int] = field(default_factory=list)
-    gave_up: list[int] = field(default_factory=list)
-    hosts: dict[int, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    absent: list[int] = []
+    silent: list[int] = []
+    gave_up: list[int] = []
+    """The rank that found it: it was the first."""
+    hosts: dict[int, str] = {}
+    problems: list[str] = []
 
 
 class _Words:
@@ -150,53 +178,71 @@ class _Words:
         self._prefix = f"backend_caps/agreement/{_NUM_AGREEMENTS[name]}"
         _NUM_AGREEMENTS[name] += 1
 
-    def leave(self, what: str, word: str) -> None:
-        """Leave a word; nothing is waited for."""
-        self._store.set(self._key(what, self._rank), word)
+    def come(self, host: str) -> None:
+        """Say that this rank is there; nothing is waited for."""
+        self._store.set(self._of("came", self._rank), host)
 
-    def of_a_failure(self, round_name: str) -> _Unheard:
-        """Tell the others that this rank's round failed, and find out who does not say so.
+    def leave(self) -> None:
+        """Say that this rank ends, one way or the other; nothing is waited for."""
+        self._store.set(self._of("left", self._rank), "")
+
+    def somebody_gave_up(self) -> bool:
+        """Tell whether a round failed on some rank; a store that is gone says so too."""
+        return self._store.check([self._key("asking")])
+
+    def of_a_failure(self) -> _Found:
+        """Find out who is missing, or hear it from the rank that does.
 
         It ends though the store may not answer.
         """
-        found = _Unheard()
-        asking = Thread(target=self._ask, args=(round_name, found), daemon=True)
+        found: list[_Found] = []
+        asking = Thread(target=self._find, args=(found,), daemon=True)
         asking.start()
-        asking.join(_ASKING_S + _ANSWERING_S)
-        if asking.is_alive():
-            return _Unheard(problems=[_no_store()])
-        return found
+        asking.join(_FINDING_S)
+        return found[0] if found else _Found(problems=[_no_store()])
 
-    def _ask(self, round_name: str, found: _Unheard) -> None:
-        try:
-            everyone = range(self._size)
-            found.gave_up += [rank for rank in everyone if self._has("gave-up", rank)]
-            self.leave("gave-up", round_name)
-            found.absent += [rank for rank in everyone if not self._has("came", rank)]
-            found.silent += self._silent([rank for rank in everyone if rank not in found.absent])
-            for rank in found.silent:
-                found.hosts[rank] = self._store.get(self._key("came", rank)).decode()
-        except RuntimeError:  # of any kind: the store's process is gone
-            found.problems.append(_no_store())
+    def _find(self, found: list[_Found]) -> None:
+        with suppress(RuntimeError):  # of any kind: the store's process is gone
+            self.leave()
+            if self._store.add(self._key("asking"), 1) == 1:
+                own = self._missing()
+                self._store.set(self._key("found"), own.model_dump_json())
+                found.append(own)
+            else:
+                found.append(self._heard())
 
-    def _silent(self, ranks: Sequence[int]) -> list[int]:
-        """Wait a little for ranks that came, and list those that say nothing more."""
-        until = time.monotonic() + _ASKING_S
-        silent = list(ranks)
-        while silent := [own for own in silent if not self._is_heard(own)]:
-            if time.monotonic() > until:
-                break
+    def _missing(self) -> _Found:
+        """Find out who did not come, and wait a little for the others to leave."""
+        came = self._those("came", range(self._size))
+        silent = came
+        until = time.monotonic() + _LEAVING_S
+        while silent and time.monotonic() < until:
             time.sleep(_AGAIN_S)
-        return silent
+            silent = [rank for rank in silent if rank not in self._those("left", silent)]
+        return _Found(
+            absent=[rank for rank in range(self._size) if rank not in came],
+            silent=silent,
+            gave_up=[self._rank],
+            hosts={rank: self._store.get(self._of("came", rank)).decode() for rank in silent},
+        )
 
-    def _is_heard(self, rank: int) -> bool:
-        return self._has("gave-up", rank) or self._has("ended", rank)
+    def _heard(self) -> _Found:
+        """Wait for what the first rank finds."""
+        while not self._store.check([self._key("found")]):
+            time.sleep(_AGAIN_S)
+        return _Found.model_validate_json(self._store.get(self._key("found")))
 
-    def _has(self, what: str, rank: int) -> bool:
-        return self._store.check([self._key(what, rank)])
+    def _those(self, what: str, ranks: Sequence[int]) -> list[int]:
+        """List those of some ranks that left a word."""
+        if ranks and self._store.check([self._of(what, rank) for rank in ranks]):
+            return [*ranks]
+        return [rank for rank in ranks if self._store.check([self._of(what, rank)])]
 
-    def _key(self, what: str, rank: int) -> str:
-        return f"{self._prefix}/{what}/{rank}"
+    def _of(self, what: str, rank: int) -> str:
+        return self._key(f"{what}/{rank}")
+
+    def _key(self, what: str) -> str:
+        return f"{self._prefix}/{what}"
 
 
 def _no_store() -> str:

@@ -23,8 +23,8 @@ class Channel(Protocol):
     """
 
     @property
-    def rank(self) -> int:
-        """This rank's number."""
+    def ranks(self) -> Sequence[int]:
+        """The number that each of these ranks has in the job."""
         ...
 
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
@@ -87,9 +87,11 @@ def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
     said = []
     for ranks in alike.values():
         num_bytes = gathered[ranks[0]][1]
-        name = f"the statement of rank {ranks[0]}"
+        name = f"the statement of rank {channel.ranks[ranks[0]]}"
         spoken = channel.said_by(ranks[0], words, num_bytes, name)
-        said.append(Said(Words.model_validate_json(spoken), tuple(ranks)))
+        said.append(
+            Said(Words.model_validate_json(spoken), tuple(channel.ranks[rank] for rank in ranks))
+        )
     return said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -31,6 +32,7 @@ from tests.startup.agreement.processes import Came, run_ranks
 
 DEADLINE_S = 2.0
 _IN_TIME_S = DEADLINE_S + 5.0
+_LONG_S = 50.0
 
 
 def _fingerprint(rank: int, others: Mapping[int, Server]) -> str:
@@ -151,7 +153,7 @@ def test_rank_that_is_too_late_is_named() -> None:
     assert {type(own.error) for own in came.values()} == {MissingRanksError}
     assert "rank 2 did not come" in came[0].text
     assert "rank 2 did not come" in came[1].text
-    assert "ranks 0 and 1 gave up before" in came[2].text
+    assert re.search("rank [01] gave up before", came[2].text)
     assert max(came[rank].seconds for rank in (0, 1)) < _IN_TIME_S
 
 
@@ -193,10 +195,10 @@ def _with_one_that_ends_in(
 ) -> str:
     own = others.get(rank, SERVER)
     if rank != lost:
-        return own.start(deadline_s=DEADLINE_S).fingerprint
+        return own.start(deadline_s=_LONG_S).fingerprint
     _Ending.round_name = round_name
     with mock.patch("backend_caps.startup.agreement.agree.GroupChannel", _Ending):
-        return own.start(deadline_s=DEADLINE_S).fingerprint
+        return own.start().fingerprint
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def _with_one_that_ends_in(
 def test_rank_that_is_killed_within_a_round_is_named(
     round_name: str, lost: int, others: Mapping[int, Server]
 ) -> None:
-    """Whichever round it is, the others end in time, none with a plan."""
+    """Whichever round it is, the others end soon, long before the deadline, none with a plan."""
     work = partial(_with_one_that_ends_in, round_name=round_name, lost=lost, others=others)
 
     came = run_ranks(4, work)
@@ -219,8 +221,8 @@ def test_rank_that_is_killed_within_a_round_is_named(
     left = [own for rank, own in came.items() if rank != lost]
     assert {type(own.error) for own in left} == {MissingRanksError}
     assert all(f"in {round_name}" in own.text for own in left)
-    assert any(f"rank {lost} (" in own.text for own in left)
-    assert max(own.seconds for own in left) < _IN_TIME_S
+    assert all(f"rank {lost} (" in own.text for own in left)
+    assert max(own.seconds for own in left) < _LONG_S / 2
 
 
 def _two_jobs() -> tuple[dict[int, Came], dict[int, Came]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,19 @@ def test_rank_that_is_no_member_is_refused() -> None:
 
     assert came[0].error is None
     assert "this rank is no member" in str(came[1].value)
+
+
+def _two_of_three(rank: int) -> str:
+    group = dist.new_group([1, 2])
+    own = replace(SERVER, pool_size=16) if rank == 2 else SERVER
+    return "" if rank == 0 else own.start(group).fingerprint
+
+
+def test_ranks_are_named_by_their_numbers_in_the_job() -> None:
+    """A group's second rank may be the job's third, and that is what its log is called."""
+    came = run_ranks(3, _two_of_three)
+
+    assert re.search(r"pool_size is 8 on rank 1 \(.*\); 16 on rank 2", came[1].text)
 
 
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, 86_401.0, float("nan")])

@@ -51,6 +51,11 @@ class OnWire:
     wire: Wire
     rank: int
 
+    @property
+    def ranks(self) -> range:
+        """Their numbers in the job: all of it is here."""
+        return range(self.wire.size)
+
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
         """Return the largest of all ranks' values."""
         heard = self._rows(values, round_name, _BYTES_OF_AN_INTEGER * len(values))
