@@ -14,7 +14,7 @@ from backend_caps.startup.agreement.errors import (
     RanksDifferError,
     UnknownPerRankFlagError,
 )
-from backend_caps.startup.agreement.group import DEADLINE_S, GroupChannel
+from backend_caps.startup.agreement.group import GroupChannel
 from backend_caps.startup.agreement.rounds import Channel, agreed, told_failure
 from backend_caps.startup.agreement.statement import (
     Statement,
@@ -24,7 +24,6 @@ from backend_caps.startup.agreement.statement import (
 )
 
 __all__ = [
-    "DEADLINE_S",
     "AgreementDeadlineError",
     "Channel",
     "ControlGroupError",

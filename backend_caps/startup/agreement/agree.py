@@ -9,8 +9,9 @@ from torch import distributed as dist
 
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
+from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 from backend_caps.startup.agreement.errors import MissingRanksError, UnknownPerRankFlagError
-from backend_caps.startup.agreement.group import DEADLINE_S, GroupChannel
+from backend_caps.startup.agreement.group import GroupChannel
 from backend_caps.startup.agreement.rounds import agreed, told_failure
 from backend_caps.startup.agreement.statement import (
     Statement,
@@ -36,7 +37,7 @@ class Ranks:
     """
 
     group: dist.ProcessGroup
-    deadline_s: float = DEADLINE_S
+    deadline_s: float = AGREEMENT_DEADLINE_S
     per_rank: Collection[str] = ()
 
     def __post_init__(self) -> None:

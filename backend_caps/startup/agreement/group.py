@@ -22,14 +22,13 @@ from pydantic import BaseModel
 from torch import Tensor
 from torch import distributed as dist
 
+from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 from backend_caps.startup.agreement.errors import (
     AgreementDeadlineError,
     ControlGroupError,
     MissingRanksError,
 )
 
-DEADLINE_S = 60.0
-"""How long ranks wait for one another."""
 LONGEST_DEADLINE_S = 86_400.0
 _LOOKING_S = 0.5
 """How often a rank that waits looks whether another has given up."""
@@ -64,7 +63,7 @@ class GroupChannel:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, *, host: str, deadline_s: float = DEADLINE_S
+        self, group: dist.ProcessGroup, *, host: str, deadline_s: float = AGREEMENT_DEADLINE_S
     ) -> None:
         _require_gloo(group)
         if not 0 < deadline_s <= LONGEST_DEADLINE_S:
