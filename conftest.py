@@ -7,6 +7,7 @@ same tests were seen to take five times as long on two cores. So each process co
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,17 +16,46 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+_MOST_TRACED = 4
+"""Cases of one test that are traced: the others run the same lines, and tracing doubles them."""
+_HEAVY = tuple(
+    Path(__file__).parent / "tests" / name
+    for name in ("conformance", "races", "relay", "runtime", "simulator", "upstream")
+)
+"""Where tests compute: what they are to cover is measured in parts of a hundred."""
+_OTHERS = tuple(Path(__file__).parent / name for name in ("plugins", "tests/property"))
+"""Where what runs of `backend_caps` is run, line by line, by tests of its own too."""
+_LONG = frozenset(
+    {
+        "test_decision.py",
+        "test_environments.py",
+        "test_examples.py",
+        "test_new_plugin.py",
+        "test_triton_conformance.py",
+    }
+)
+"""Files with tests of ten seconds and more: they come first, lest one process ends alone on one."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Trace no test of a plugin: what it runs of `backend_caps`, tests of its own run too."""
-    plugins = Path(__file__).parent / "plugins"
+    """Trace as many tests as tell which lines are run, and no more; put long ones first."""
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.path.is_relative_to(plugins):
+        if any(map(item.path.is_relative_to, _OTHERS)):
             item.add_marker("no_cover")
+        elif any(map(item.path.is_relative_to, _HEAVY)):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    items.sort(key=lambda item: item.path.name not in _LONG)
+    for same in cases.values():
+        same.sort(key=lambda item: item.nodeid)
+        traced = {len(same) * place // _MOST_TRACED for place in range(_MOST_TRACED)}
+        for place in {*range(len(same))} - traced:
+            same[place].add_marker("no_cover")
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Trace nothing where `no_cover` says so.
+    """Trace nothing where `no_cover` says so, nor in the processes that such a test starts.
 
     In processes of pytest-xdist two coverages run, one on top of the other, and pytest-cov 7.1
     stops the upper one alone. Inside of what it does, the trace is taken away whole.
@@ -35,6 +65,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     trace = sys.gettrace()
     sys.settrace(None)
     try:
-        return (yield)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+            return (yield)
     finally:
         sys.settrace(trace)

@@ -20,6 +20,7 @@ from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of
 GENERATED = [page for page in PAGES if "[[[cog" in page.read_text("utf-8")]
 
 
+@pytest.mark.no_cover
 def test_generated_pages_are_not_stale() -> None:
     """Every generated part is what its generator writes."""
     checked = subprocess.run(
