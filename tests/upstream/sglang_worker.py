@@ -9,8 +9,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from backend_caps_sglang.fingerprint import VARIABLE
-
+from backend_caps.discovery.handed_down import VARIABLE
 from tests.upstream.sglang_packages import sglang_packages
 
 
@@ -37,7 +36,8 @@ def load_in_child(strange: tuple[str, str]) -> list[tuple[bool, list[str]]]:
 def _load(answers: Connection, strange: tuple[str, str]) -> None:
     written = json.loads(os.environ[VARIABLE])
     answers.send(_loaded())
-    written["entries"].update([strange])
+    (of_parent,) = written.values()
+    of_parent["sglang"].update([strange])
     os.environ[VARIABLE] = json.dumps(written)
     answers.send(_loaded())
 

@@ -12,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from backend_caps_sglang import AdapterError, DecisionTakenError, register
-from backend_caps_sglang.fingerprint import VARIABLE
 
+from backend_caps.discovery.handed_down import VARIABLE
 from tests.upstream.sglang_packages import sglang_packages
 from tests.upstream.sglang_worker import load_in_child
 
@@ -308,7 +308,7 @@ def test_refused_hook_leaves_the_hooks_of_others(
     assert state_of(sglang) == before
 
 
-def _differ(_entries: object, _environ: object) -> None:
+def _differ(_registrar: object, _entries: object, _environ: object) -> None:
     raise RuntimeError("differ")
 
 

@@ -7,7 +7,6 @@ from backend_caps_sglang.errors import (
     AdapterError,
     DecisionTakenError,
     NameTakenError,
-    RegistrationsDifferError,
     UnsupportedSGLangError,
 )
 from backend_caps_sglang.registering import register
@@ -16,7 +15,6 @@ __all__ = [
     "AdapterError",
     "DecisionTakenError",
     "NameTakenError",
-    "RegistrationsDifferError",
     "UnsupportedSGLangError",
     "register",
 ]

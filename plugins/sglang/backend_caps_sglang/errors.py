@@ -60,24 +60,6 @@ class DecisionTakenError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
-class RegistrationsDifferError(BackendCapsError):
-    """A worker registered something else than the process that started it."""
-
-    parent_pid: int
-    differences: tuple[str, ...]
-    """One for each entry that differs, sorted."""
-
-    @property
-    def message(self) -> str:
-        """Each entry, and what to do."""
-        return (
-            f"this process and the one that started it, {self.parent_pid}, registered different "
-            f"things: {'; '.join(self.differences)}. They were expected to be the same: start the "
-            f"server from one environment, and change nothing installed while it starts."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
 class AdapterError(BackendCapsError):
     """The adapter that a declaration names makes no backend of SGLang's."""
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 
 from backend_caps import discover
 from backend_caps.capability.status import Status
+from backend_caps.discovery.handed_down import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens
 from backend_caps_sglang.adapters import Adapter, adapters_of
@@ -21,9 +22,9 @@ from backend_caps_sglang.errors import (
     NameTakenError,
     UnsupportedSGLangError,
 )
-from backend_caps_sglang.fingerprint import check_against_parent, tell_children
 
 _LOG = logging.getLogger("backend_caps_sglang")
+_REGISTRAR = "sglang"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,12 @@ def register() -> None:
     except UnsupportedSGLangError as error:
         _LOG.error("%s", error)
         return
-    inherited = dict(os.environ)
-    tell_children({}, os.environ)  # holds where the next line raises
-    entries = _registered(engine, inherited)
-    tell_children(entries, os.environ)
+    tell_children(_REGISTRAR, {}, os.environ)  # holds where the next line raises
+    entries = _registered(engine)
+    tell_children(_REGISTRAR, entries, os.environ)
 
 
-def _registered(engine: Engine, environ: Mapping[str, str]) -> Mapping[str, str]:
+def _registered(engine: Engine) -> Mapping[str, str]:
     """Take every step, or undo those that were taken: what is registered, by what it is."""
     registry = discover()
     _tell_of_faults(registry)
@@ -77,7 +77,7 @@ def _registered(engine: Engine, environ: Mapping[str, str]) -> Mapping[str, str]
         entries = {f"backend {adapter.backend!r}": str(adapter) for adapter in adapters}
         entries[DECISION] = f"backend-caps {version('backend-caps')}"
         _decide(engine, Decision(engine.version, tuple(entries.items())), undo)
-        check_against_parent(entries, environ)
+        check_against_parent(_REGISTRAR, entries, os.environ)
         undo.pop_all()
     return entries
 

@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 from backend_caps_sglang import NameTakenError, engine, register
-from backend_caps_sglang.fingerprint import VARIABLE
+
+from backend_caps.discovery.handed_down import VARIABLE
 
 
 def test_register_without_sglang_is_one_line(
