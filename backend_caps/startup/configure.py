@@ -49,7 +49,7 @@ _log = logging.getLogger("backend_caps")
 _REGISTRAR = "configure"
 
 
-def configure(
+def configure(  # noqa: PLR0913 - what a server is started with
     flags: ServerFlags,
     *,
     pool_size: int,
