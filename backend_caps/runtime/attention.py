@@ -168,9 +168,7 @@ class PhaseBackends:
         """
         names = _by_phase(uses, self.role)
         of_backend = {use.backend: use for use in names.values()}
-        made = {
-            name: self._kept(use) or _built(use, self.site) for name, use in of_backend.items()
-        }
+        made = {name: self._kept(use) or _built(use, self.site) for name, use in of_backend.items()}
         backends = {phase: made[use.backend] for phase, use in names.items()}
         return BuiltBackends(names=names, backends=backends)
 
