@@ -150,7 +150,7 @@ def document_of(
         left_out=ran.left_out,
         stand_ins=ran.stand_ins,
         changes=ran.changes,
-        agreement=_agreement(plan, words) if words else None,
+        agreement=agreement_document(plan, words) if words else None,
         ranks=ranks,
         status=1 if is_refused or is_found else 0,
     )
@@ -173,7 +173,13 @@ def _reads_end(plan: Plan) -> dict[str, ReadsEndDocument]:
     }
 
 
-def _agreement(plan: Plan, words: Sequence[RankWord]) -> AgreementDocument:
+def agreement_document(plan: Plan, words: Sequence[RankWord]) -> AgreementDocument:
+    """Write down how ranks agreed.
+
+    Args:
+        plan: what they agreed on.
+        words: what every rank tells, by rank.
+    """
     marks = {own.mark for own in words}
     return AgreementDocument(
         hosts=[own.host for own in words],

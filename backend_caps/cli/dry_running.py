@@ -75,6 +75,7 @@ def _alone(ctx: click.Context) -> int:
 def _of_several(ctx: click.Context, job: RankGroup) -> int:
     """Agree with the other ranks first; print where this is the first of them."""
     deciding = _Deciding(ctx, DryRunAsked.from_context(ctx))
+    job.take_device(deciding.asked.device)
     with nullcontext() if job.place.rank == 0 else redirect_stderr(io.StringIO()):
         deciding.read_for_later()
     began = monotonic()

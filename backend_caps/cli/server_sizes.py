@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import click
 
 from backend_caps.cli.invocation import Invocation
@@ -13,13 +11,8 @@ from backend_caps.resolution.command_line import Reader
 from backend_caps.resolution.engine import engine
 from backend_caps.resolution.errors import FlagValueError, raise_all
 
-_SIZES: Mapping[str, str] = {
-    "max_running_requests": "max_running_requests",
-    "chunked_prefill_size": "chunked_prefill_size",
-    "cuda_graph_max_bs": "cuda_graph_max_bs",
-    "cuda_graph_max_bs_decode": "cuda_graph_max_bs",
-}
-"""By the engine's flag, the size that it sets; releases have other names for the last."""
+_SIZES = ("max_running_requests", "chunked_prefill_size")
+"""The engine's flags that set one."""
 
 
 def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
@@ -37,7 +30,7 @@ def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
     sizes: dict[str, int] = {}
     for name, value in line.values.items():
         try:
-            sizes[_SIZES[name]] = int(str(value))
+            sizes[name] = int(str(value))
         except ValueError:
             flag = f"--{name.replace('_', '-')}"
             faults.append(FlagValueError(flag=flag, value=repr(value), expected="a number"))
@@ -45,5 +38,4 @@ def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
     return ServerSizes(
         max_running_requests=sizes.get("max_running_requests"),
         chunked_prefill_size=sizes.get("chunked_prefill_size"),
-        cuda_graph_max_bs=sizes.get("cuda_graph_max_bs"),
     )

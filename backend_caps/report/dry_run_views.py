@@ -73,7 +73,8 @@ def _agreed(agreement: AgreementDocument) -> Iterator[str]:
     for host in dict.fromkeys(hosts):
         ranks = [rank for rank, own in enumerate(hosts) if own == host]
         yield f"{_ranks(ranks)} on {host}"
-    yield f"in {agreement.rounds} rounds and {agreement.seconds:.2f} s, its own decision included"
+    slowest = f"{agreement.seconds:.2f} s on the slowest rank, its own decision included"
+    yield f"in {agreement.rounds} rounds; {slowest}"
     yield f"equal: {', '.join(agreement.equal)}"
     if not agreement.joined:
         yield "joined: nothing, all had decided the same"
@@ -170,10 +171,7 @@ def _notes(document: DryRunDocument) -> Iterator[str]:
     hidden = [what for rank in document.ranks for what in rank.hidden_syncs or ()]
     yield from (f"hidden: {what} made the host wait" for what in dict.fromkeys(hidden))
     if all(own.host_waits is None for rank in document.ranks for own in rank.phases):
-        yield (
-            f"waits and bytes are counted on the simulated device alone; on {document.device} "
-            "the document has what the plan has by its design"
-        )
+        yield "waits and bytes of forwards are counted on the simulated device alone"
     if all(own.median_us is None for rank in document.ranks for own in rank.steps):
         yield "no times: on the simulated device they would be the simulator's"
 
@@ -194,9 +192,15 @@ def _eager(document: DryRunDocument) -> Iterator[str]:
 def _kinds(ranks: Sequence[RankRunDocument]) -> Table:
     """Show steps by their kind; times where there are any."""
     rows = []
-    has_times = any(own.median_us is not None for rank in ranks for own in rank.steps)
-    for name in dict.fromkeys(own.kind for rank in ranks for own in rank.steps):
-        same = [own for rank in ranks for own in rank.steps if own.kind == name]
+    steps = [own for rank in ranks for own in rank.steps]
+    has_times = any(own.median_us is not None for own in steps)
+    is_planned = has_times and any(own.planned_bytes_to_host is not None for own in steps)
+    for name in dict.fromkeys(own.kind for own in steps):
+        same = [own for own in steps if own.kind == name]
+        planned = (
+            _of(same, lambda own: own.waits_for_lengths),
+            _of(same, lambda own: own.planned_bytes_to_host),
+        )
         times = (_of(same, lambda own: own.median_us), _of(same, lambda own: own.p95_us))
         row = (
             name,
@@ -204,12 +208,14 @@ def _kinds(ranks: Sequence[RankRunDocument]) -> Table:
             _of(same, lambda own: own.num_replayed),
             _of(same, lambda own: own.mean_requests),
             _of(same, lambda own: own.num_made),
+            *(planned if is_planned else ()),
             *(times if has_times else ()),
             same[0].stand_in or _ITSELF,
         )
         rows.append(row)
+    plan = ("planned waits for lengths", "planned bytes to host") if is_planned else ()
     clock = ("median µs", "p95 µs") if has_times else ()
-    columns = ("steps", "number", "replayed", "requests", "tokens", *clock, "code")
+    columns = ("steps", "number", "replayed", "requests", "tokens", *plan, *clock, "code")
     return Table(columns, tuple(rows), cells="names")
 
 
@@ -233,7 +239,8 @@ def _found(document: DryRunDocument) -> Iterator[Section]:
     if not found:
         stand_in = document.ranks[0].memory.stand_in
         with_ = "" if stand_in is None else f", with {stand_in}"
-        yield Lines((f"it ran as it was decided{with_}",))
+        strict = "; --strict refuses the plan's problems" if document.status else ""
+        yield Lines((f"it ran as it was decided{with_}{strict}",))
         return
     yield Heading("Not as decided")
     rows: dict[tuple[str, ...], list[int]] = {}

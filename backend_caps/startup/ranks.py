@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 from torch import distributed as dist
 
 from backend_caps.errors import BackendCapsError
@@ -41,6 +42,8 @@ class RankPlace:
 
     rank: int
     size: int
+    local_rank: int = 0
+    """Its number among the ranks of its machine."""
 
     @classmethod
     def in_environment(cls, environ: Mapping[str, str]) -> RankPlace | None:
@@ -56,7 +59,9 @@ class RankPlace:
             raise JobError(
                 rank=rank, size=size, what="a place in its job", cause="these are no such numbers"
             )
-        return cls(rank=int(rank), size=int(size))
+        local = environ.get("LOCAL_RANK", "")
+        local_rank = int(local) if local.isdecimal() else 0
+        return cls(rank=int(rank), size=int(size), local_rank=local_rank)
 
 
 class RankGroup:
@@ -74,6 +79,11 @@ class RankGroup:
         self.place = place
         self.agreeing = agreeing
         self._gathering = gathering
+
+    def take_device(self, device: str) -> None:
+        """Make this rank's GPU the current one, where `cuda` is named without its number."""
+        if device == "cuda" and torch.cuda.is_available():
+            torch.cuda.set_device(self.place.local_rank % torch.cuda.device_count())
 
     def gathered(self, said: str) -> list[str]:
         """Return what every rank says, by rank; all call it.

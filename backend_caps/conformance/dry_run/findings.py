@@ -116,8 +116,9 @@ def _of_graphs(done: DryRun, started: Started) -> Iterator[NotAsDecided]:
         if own.modes[GraphMode.EAGER] == own.num_forwards:
             yield NotAsDecided(
                 code="graphs-not-replayed",
-                message=f"none of {own.num_forwards} forwards was replayed; their graph mode is "
-                f"{mode.value}, so replays were expected",
+                message=f"none of {own.num_forwards} forwards was replayed, for each was larger "
+                f"than what was captured; their graph mode is {mode.value}, so replays were "
+                "expected",
                 phase=NAMES[own.role, own.phase or Phase.DECODE],
                 stand_in=done.plan.stands_in(own.role, own.phase),
             )

@@ -16,7 +16,7 @@ LONGEST_CHUNK = 64
 """Prompt tokens of a step, where the server takes more."""
 MOST_NEW = 24
 """Tokens of the longest output."""
-_SMALLEST_GRAPHS = (1, 2, 4)
+_GRAPHS = (1, 2, 4, MOST_REQUESTS)
 _FEW_TOKENS = 16
 
 
@@ -27,7 +27,6 @@ class ServerSizes:
     max_running_requests: int | None = None
     chunked_prefill_size: int | None = None
     """Below 1: prompts are not cut."""
-    cuda_graph_max_bs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,6 @@ class Sizes:
     page_size: int
     max_running_requests: int
     chunked_prefill_size: int | None
-    graph_batch_sizes: tuple[int, ...]
     longest_prompt: int
     behind: int
     """Tokens behind a request's end that speculative steps write to."""
@@ -63,7 +61,6 @@ class Sizes:
         page_size, settings = page_size_of(plan), SpecSettings.from_flags(plan.flags)
         rows = min(server.max_running_requests or MOST_REQUESTS, MOST_REQUESTS)
         chunk = _chunk(server.chunked_prefill_size, page_size)
-        largest = min(server.cuda_graph_max_bs or rows, rows)
         context = plan.flags.context_length
         longest = 2 * (chunk or LONGEST_CHUNK)
         if context is not None:
@@ -72,7 +69,6 @@ class Sizes:
             page_size=page_size,
             max_running_requests=rows,
             chunked_prefill_size=chunk,
-            graph_batch_sizes=(*(own for own in _SMALLEST_GRAPHS if own < largest), largest),
             longest_prompt=longest,
             behind=0 if settings is None else settings.lookahead,
             server=server,
@@ -88,13 +84,13 @@ class Sizes:
     def options(self) -> EngineOptions:
         """The engine's room: as much as all requests of a step can fill."""
         pages = num_pages_of(self.context_length + self.behind, self.page_size)
-        chunk = self.chunked_prefill_size or LONGEST_CHUNK
+        chunk = self.chunked_prefill_size or self.longest_prompt
         mixed = self.max_running_requests - 1 if self.flags.enable_mixed_chunk else 0
         return EngineOptions(
             max_running_requests=self.max_running_requests,
             max_total_tokens=self.max_running_requests * pages * self.page_size,
             chunked_prefill_size=self.chunked_prefill_size,
-            graph_batch_sizes=self.graph_batch_sizes,
+            graph_batch_sizes=_GRAPHS,
             graph_token_counts=tuple(sorted({min(_FEW_TOKENS, chunk), chunk, chunk + mixed})),
         )
 
@@ -108,7 +104,6 @@ class Sizes:
             ("--chunked-prefill-size", chunk, self.chunked_prefill_size),
             ("--page-size", self.flags.page_size, self.page_size),
             ("--context-length", context, self.context_length),
-            ("--cuda-graph-max-bs", server.cuda_graph_max_bs, self.graph_batch_sizes[-1]),
         )
         return tuple(
             Size(flag=flag, server=_word(said, "not given"), here=_word(here, "off"))
