@@ -35,7 +35,7 @@ run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps resolve -- $(SERVER)
 	$(BIN)/backend-caps relay -- $(SERVER)
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
-	$(BIN)/backend-caps dry-run --engine sglang --source $$(ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_native -- $(DEPLOYMENT)
+	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_native -- $(DEPLOYMENT)
 
 # Types are checked beside the tests, on what those leave of two cores; pages are among the tests.
 test: lint $(WHEELS)

@@ -105,6 +105,12 @@ def dry_run(ctx: click.Context, /, **_options: object) -> None:
     Exit status 0 where it ran as decided, 1 where something was not, or --strict found problems, 2
     where it cannot start, or the ranks do not agree.
     """
+    if ctx.params["draft_model"] is not None and ctx.params["model"] is None:
+        raise click.UsageError(
+            f"--draft-model {ctx.params['draft_model']} drafts for a model of its own, and none is "
+            "named. Add --model, or leave --draft-model out: a small one is then made with the "
+            "small model."
+        )
     # Loads torch, which a wrong command line is not worth.
     from backend_caps.cli.dry_running import status_of  # noqa: PLC0415
 

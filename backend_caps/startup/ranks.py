@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,4 +125,6 @@ def joined(place: RankPlace, *, deadline_s: float) -> Iterator[RankGroup]:
 
 def _lost(place: RankPlace, what: str, error: Exception) -> JobError:
     (line, *_) = str(error).splitlines() or [type(error).__name__]
-    return JobError(rank=f"{place.rank}", size=f"{place.size}", what=what, cause=line.rstrip("."))
+    # Gloo's first sentence, without the place in its source.
+    cause = re.sub(r"^\[[^\]]*\] ", "", line).partition(". ")[0].rstrip(".")
+    return JobError(rank=f"{place.rank}", size=f"{place.size}", what=what, cause=cause)

@@ -92,7 +92,8 @@ def lent() -> DryRunDocument:
 @pytest.fixture(scope="module")
 def own() -> DryRunDocument:
     """A run of a backend whose code is here, whose plan has graphs and no mirror."""
-    return _document(f"--steps 8 -- --attention-backend torch_padded {DRAFTS}")
+    few = "--max-running-requests 2"
+    return _document(f"--steps 8 -- --attention-backend torch_padded {DRAFTS} {few}")
 
 
 @pytest.fixture
@@ -221,12 +222,13 @@ def test_prompts_that_are_larger_than_graphs_say_so(tmp_path: Path) -> None:
 
 
 def test_model_of_a_folder_is_run(tmp_path: Path) -> None:
-    """A named model is the one that runs."""
-    random_llama(tmp_path, seed=3)
+    """A named model is the one that runs, within the contexts that it knows."""
+    random_llama(tmp_path, seed=3, max_position_embeddings=40)
 
     document = _document(f"--device cpu --steps 2 --model {tmp_path} -- {NATIVE}")
 
-    assert document.model == str(tmp_path)
+    sizes = {each.flag: each.here for each in document.sizes}
+    assert (document.model, sizes["--context-length"]) == (str(tmp_path), "40")
 
 
 @pytest.mark.parametrize(
@@ -241,6 +243,9 @@ def test_model_of_a_folder_is_run(tmp_path: Path) -> None:
         ),
         pytest.param(
             f"--stand-in fa4 -- {FA3}", "no installed plugin declares it", id="no stand-in"
+        ),
+        pytest.param(
+            f"--draft-model drafts -- {NATIVE}", "Add --model", id="a draft model without a model"
         ),
         pytest.param(f"--lock no.lock -- {NATIVE}", "no.lock", id="no lock"),
         pytest.param(f"--device xpu -- {NATIVE}", "device 'xpu' is not available", id="device"),
@@ -270,7 +275,8 @@ def test_plan_that_is_not_locked_ends_with_2(tmp_path: Path) -> None:
 def test_bytes_that_a_plan_without_a_mirror_has_not_are_found(liars: CommandLine) -> None:
     """A forward that asks the device for a number is found twice: it waits, and bytes cross."""
     result = liars.run(
-        f"dry-run --path @ --format json --steps 4 -- --attention-backend peeks {DRAFTS}"
+        "dry-run --path @ --format json --steps 3 -- --max-running-requests 2 "
+        f"--attention-backend peeks {DRAFTS}"
     )
 
     document = DryRunDocument.model_validate_json(result.stdout)

@@ -50,6 +50,7 @@ def _findings(done: DryRun, started: Started) -> Iterator[NotAsDecided]:
         for code, message in (*_of_bytes(own, plan), *_of_waits(own, plan)):
             phase = NAMES[own.role, own.phase]
             yield NotAsDecided(code=code, message=message, phase=phase, stand_in=stand_in)
+    yield from _of_hidden(done, plan)
     yield from _of_lengths(done, plan)
     if done.failure is None:
         yield from _of_graphs(done, started)
@@ -82,6 +83,18 @@ def _of_waits(own: PhaseRun, plan: Plan) -> Iterator[tuple[str, str]]:
                 f"the host waited {own.spent.num_hidden} times in {own.num_forwards} forwards, by "
                 f"{places}; sync_free_prepare is yes, so none was expected"
             ),
+        )
+
+
+def _of_hidden(done: DryRun, plan: Plan) -> Iterator[NotAsDecided]:
+    """Tell of waits that CUDA's watch has seen, where no backend may have any."""
+    free = all(plan["sync_free_prepare", own.place[1]].value is True for own in done.phases)
+    if done.hidden and free:
+        yield NotAsDecided(
+            code="hidden-wait",
+            message=f"the host waited {done.hidden.total()} times in {done.num_steps} steps, by "
+            f"{', '.join(done.hidden)}; sync_free_prepare is yes, so none was expected",
+            stand_in=done.plan.stands_in(),
         )
 
 

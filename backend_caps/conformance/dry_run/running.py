@@ -219,13 +219,12 @@ def dry_start(
     """
     with ExitStack() as stack:
         try:
-            plan, sizes = run.plan, Sizes.of(run.plan, server)
+            plan, longest = run.plan, None
+            if models is not None:
+                longest = LlamaConfig.from_folder(models.target).max_position_embeddings
+            sizes = Sizes.of(plan, server, longest)
             models = models or stack.enter_context(_small(plan, sizes, seed))
-            context = min(
-                sizes.context_length,
-                LlamaConfig.from_folder(models.target).max_position_embeddings,
-            )
-            flags = plan.flags.model_copy(update={"context_length": context})
+            flags = plan.flags.model_copy(update={"context_length": sizes.context_length})
             observer = _Observer()
             engine = Engine(
                 models.target,

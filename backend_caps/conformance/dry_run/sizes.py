@@ -52,8 +52,13 @@ class Sizes:
     flags: ServerFlags
 
     @classmethod
-    def of(cls, plan: Plan, server: ServerSizes) -> Sizes:
+    def of(cls, plan: Plan, server: ServerSizes, longest: int | None = None) -> Sizes:
         """Cut a server's sizes down to what a small run has.
+
+        Args:
+            plan: whose flags and pages count.
+            server: what else the server's flags say.
+            longest: the longest context of a named model; None where one is made.
 
         Raises:
             PageSizeError: no page size serves every backend.
@@ -61,15 +66,13 @@ class Sizes:
         page_size, settings = page_size_of(plan), SpecSettings.from_flags(plan.flags)
         rows = min(server.max_running_requests or MOST_REQUESTS, MOST_REQUESTS)
         chunk = _chunk(server.chunked_prefill_size, page_size)
-        context = plan.flags.context_length
-        longest = 2 * (chunk or LONGEST_CHUNK)
-        if context is not None:
-            longest = max(1, min(longest, context - MOST_NEW))
+        limits = [own for own in (plan.flags.context_length, longest) if own is not None]
+        prompts = [own - MOST_NEW for own in limits]
         return cls(
             page_size=page_size,
             max_running_requests=rows,
             chunked_prefill_size=chunk,
-            longest_prompt=longest,
+            longest_prompt=max(1, min((2 * (chunk or LONGEST_CHUNK), *prompts))),
             behind=0 if settings is None else settings.lookahead,
             server=server,
             flags=plan.flags,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -59,6 +60,15 @@ def test_lengths_that_no_plan_asks_for_are_told(ran: tuple[DryRun, Started]) -> 
     found = findings_of(replace(done, kinds={**done.kinds, "speculative": own}), started)
 
     assert [each.code for each in found] == ["mirror-not-as-planned"]
+
+
+def test_waits_that_a_gpu_shows_are_told(ran: tuple[DryRun, Started]) -> None:
+    """Operators that CUDA's watch saw wait are told where every backend claims to have none."""
+    done, started = ran
+
+    found = findings_of(replace(done, hidden=Counter({"item at my_flash.py:7": 2})), started)
+
+    assert [(each.code, each.phase) for each in found] == [("hidden-wait", None)]
 
 
 def test_captured_phase_without_a_replay_is_told(ran: tuple[DryRun, Started]) -> None:
