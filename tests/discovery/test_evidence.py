@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -269,9 +270,11 @@ def test_package_behind_an_import_hook_is_found(
     assert found == Implementation(root=file)
 
 
-def test_module_without_a_spec_is_not_found() -> None:
-    """The program that is running is in no package."""
-    assert Implementation.of("__main__:Backend", imports_of(None)) is None
+def test_module_without_a_spec_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made while a program runs is in no package."""
+    monkeypatch.setitem(sys.modules, "made", ModuleType("made"))
+
+    assert Implementation.of("made:Backend", imports_of(None)) is None
 
 
 def test_digest_is_of_names_and_lines(site: Site) -> None:

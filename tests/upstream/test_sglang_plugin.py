@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -81,9 +81,10 @@ def state_of(sglang: SimpleNamespace) -> tuple[object, ...]:
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the path, for distributions of others."""
-    monkeypatch.syspath_prepend(str(tmp_path))
+def acme(sglang: SimpleNamespace, tmp_path: Path) -> Path:  # noqa: ARG001 - in its context
+    """A folder on the path, for distributions of others; the path is SGLang's, and goes with it."""
+    sys.path.insert(0, str(tmp_path))
+    invalidate_caches()
     return tmp_path
 
 

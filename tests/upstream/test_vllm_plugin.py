@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,9 +81,10 @@ def modules() -> SimpleNamespace:
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in front of the path, for distributions of others."""
-    monkeypatch.syspath_prepend(str(tmp_path))
+def acme(vllm: SimpleNamespace, tmp_path: Path) -> Path:  # noqa: ARG001 - in its context
+    """A folder in front of the path, for distributions of others; the path goes with vLLM."""
+    sys.path.insert(0, str(tmp_path))
+    invalidate_caches()
     return tmp_path
 
 
@@ -267,12 +268,11 @@ def test_class_that_nobody_imported_is_left_alone(
 def test_plugins_that_come_later_are_named(
     vllm: SimpleNamespace,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What a plugin behind ours on the path registers is not seen, and the plugin is named."""
     install(tmp_path, body=STATES.format(level="ALWAYS"))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    sys.path.append(str(tmp_path))
 
     vllm.load()
 
@@ -332,12 +332,11 @@ def _raises(*, imports: bool) -> None:
 def test_program_loads_all_and_fails_for_a_fault(
     vllm: SimpleNamespace,  # noqa: ARG001 - is there
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The program sees what later plugins register, and its status says whether all is well."""
     install(tmp_path, body="    _cudagraph_support = 3")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    sys.path.append(str(tmp_path))
 
     status = main()
 

@@ -17,6 +17,7 @@ def test_register_without_sglang_is_one_line(
 ) -> None:
     """Where no SGLang is installed nothing is imported, written or raised; one line says why."""
     monkeypatch.setattr(engine, "version", _not_installed)
+    monkeypatch.delenv(VARIABLE, raising=False)
 
     register()
 
