@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 import torch
+from click.testing import CliRunner
 
+from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.conformance.checks import CHECKS
+from backend_caps.conformance.kit import Journal, find_case
+from backend_caps.conformance.watching import Log
 from backend_caps.report.check_documents import CheckDocument
 from tests.cli.conftest import CommandLine
+from tests.conformance.made import HONEST as HONEST_SUBJECT
 
 HONEST = """\
 from backend_caps import Capabilities, Declaration, Given, OneOf, Part, Role, When
@@ -113,6 +120,22 @@ def test_finding_is_replayed_by_its_command(line: CommandLine) -> None:
     assert again.findings == [found]
     assert again.checks[0].cases == [found.case]
     assert again.effort.seeds == [0]
+
+
+def test_case_that_ended_a_process_is_told_and_not_run_again(line: CommandLine) -> None:
+    """Where a process before this one was ended in the case, that is the finding."""
+    name, log = "mirror-absent/decode,float32,page-1,head-16x4:2@eager#0", Log()
+    _, case = find_case(HONEST_SUBJECT, CHECKS, name)
+    Journal(log, HONEST_SUBJECT, CHECKS).tries(case)
+    log.crash(-signal.SIGSEGV)
+
+    asked = f"check honest --case {name} --no-lines --format json --path {line.root}"
+    with closing(log):
+        result = CliRunner().invoke(cli, asked.split(), obj=Invocation(log=log))
+
+    document = CheckDocument.model_validate_json(result.stdout)
+    told = [finding.what for finding in document.findings]
+    assert told == ["ended the process by SIGSEGV (Segmentation fault)"]
 
 
 def test_replay_names_the_device(line: CommandLine) -> None:

@@ -68,6 +68,26 @@ def test_interrupt_while_plugins_are_begun_is_said_in_a_word(tmp_path: Path) -> 
         os.kill(int(finished.stdout), 0)
 
 
+WATCHED = """
+from backend_caps import __main__
+from backend_caps.conformance.watching import Log
+
+log = Log()
+__main__._watched = lambda: log
+try:
+    __main__.main(["check", "--list"])
+finally:
+    print(log.is_over)
+"""
+
+
+def test_process_that_python_ends_says_so_to_who_waits_for_it(tmp_path: Path) -> None:
+    """Who waits for a process that checks is told that nothing else has ended it."""
+    finished = _run(sys.executable, "-c", WATCHED, cwd=tmp_path)
+
+    assert (finished.returncode, finished.stdout.splitlines()[-1]) == (0, "True")
+
+
 UNREADABLE_RULES = "[backend_caps.rules]\nsite = no_such:RULES\n"
 
 
