@@ -55,7 +55,11 @@ def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
         RanksDifferError: ranks differ in what must be the same.
         MissingRanksError: a round did not end; the channel raises it.
     """
-    joint = plan if _all_say(own.mark, channel) else judge(plan, heard(own, plan, channel))
+    mark = own.mark
+    if _all_say(mark, channel):
+        _confirm(mark, channel)
+        return plan
+    joint = judge(plan, heard(own, plan, channel))
     _confirm(int(joint.fingerprint, 16) >> 1, channel)
     return joint
 
