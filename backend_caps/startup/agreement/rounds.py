@@ -93,9 +93,7 @@ def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
         num_bytes = gathered[ranks[0]][1]
         name = f"the statement of rank {channel.ranks[ranks[0]]}"
         spoken = channel.said_by(ranks[0], words, num_bytes, name)
-        said.append(
-            Said(Words.model_validate_json(spoken), tuple(channel.ranks[rank] for rank in ranks))
-        )
+        said.append(Said(Words.read(spoken), tuple(channel.ranks[rank] for rank in ranks)))
     return said
 
 

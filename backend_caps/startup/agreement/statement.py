@@ -21,6 +21,9 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 
+VERSION = "backend-caps"
+"""The field that says which release a rank runs."""
+
 
 class Treatment(Enum):
     """What ranks do with a field in which they may differ."""
@@ -96,7 +99,7 @@ def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
     rules = ", ".join(rule.name for rule in plan.rules.rules)
     overrides = ", ".join(f"{name}={text_of(value)}" for name, value in plan.overrides)
     equal = {
-        "backend-caps": _version_of("backend-caps"),
+        VERSION: _version_of("backend-caps"),
         "rules": plan.rules.name,
         "rules of that set": rules,
         "policy": plan.policy.value,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.report.documents import json_of
 from backend_caps.report.plan_values import value_of
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Resolved
-from backend_caps.startup.agreement.statement import Statement, Treatment
+from backend_caps.startup.agreement.statement import VERSION, Statement, Treatment
 
 
 class Contribution(BaseModel):
@@ -115,3 +115,12 @@ class Words(BaseModel):
             failure=statement.failure,
             values=() if plan is None else tuple(StatedValue.of(*own) for own in plan.values()),
         )
+
+    @classmethod
+    def read(cls, said: bytes) -> Self:
+        """Read what a rank said; what another version says otherwise is one field that differs."""
+        try:
+            return cls.model_validate_json(said)
+        except ValidationError:
+            version = (Treatment.EQUAL, "one whose words are not known here")
+            return cls(host="", fields={VERSION: version}, failure=None, values=())

@@ -18,7 +18,8 @@ from backend_caps import (
 )
 from backend_caps.resolution.errors import PlanRefusedError
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import Statement, statement_of
+from backend_caps.startup.agreement import RanksDifferError, Statement, statement_of
+from backend_caps.startup.agreement.judging import Said, judge
 from backend_caps.startup.agreement.words import Words
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
 from tests.startup.agreement.together import agree_together
@@ -179,3 +180,15 @@ def test_statement_survives_its_crossing() -> None:
     said = Words.of(statement, plan)
 
     assert Words.model_validate_json(said.model_dump_json()) == said
+
+
+def test_words_of_another_version_are_that_versions() -> None:
+    """Who says it otherwise runs another release, and that is what differs."""
+    plan, statement = _rank("acme", OPTS_OUT)
+    own = Said(Words.of(statement, plan), (0,))
+    other = Said(Words.read(b'{"said": "otherwise"}'), (1,))
+
+    with pytest.raises(RanksDifferError) as raised:
+        judge(plan, [own, other])
+
+    assert [each.field for each in raised.value.differences][:1] == ["backend-caps"]
