@@ -69,12 +69,12 @@ docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/ruff format --check --quiet docs
 	$(BIN)/mypy docs
 	$(BIN)/cog --check --check-fail-msg="renew it: make docs-write" --verbosity=0 -P -I . $(REFERENCE)
-	$(BIN)/python -m docs.schemas
+	$(BIN)/python -m docs.tools.schemas
 
 docs-write: $(VENV)/developing $(WHEELS)
 	$(BIN)/cog -r --verbosity=1 -P -I . $(REFERENCE)
-	$(BIN)/python -m docs.schemas --write
-	$(BIN)/python -m docs.examples --write $(PAGES)
+	$(BIN)/python -m docs.tools.schemas --write
+	$(BIN)/python -m docs.tools.examples --write $(PAGES)
 
 bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/startup.py

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(
     path
-    for folder in ("backend_caps", "plugins", "benchmarks")
+    for folder in ("backend_caps", "plugins", "benchmarks", "docs")
     for path in (ROOT / folder).rglob("*.py")
     if "tests" not in path.parts
 )

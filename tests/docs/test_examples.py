@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.examples import RENEW, differences, has_examples
+from docs.tools.examples import RENEW, differences, has_examples
 from tests.docs.pages import PAGES, name_of
 
 

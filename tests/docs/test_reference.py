@@ -11,10 +11,10 @@ import pytest
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.errors import BackendCapsError
-from docs import schemas
-from docs.error_examples import BY_OCCASION
-from docs.examples import RENEW
-from docs.sources import problem_texts
+from docs.tools import schemas
+from docs.tools.error_examples import BY_OCCASION
+from docs.tools.examples import RENEW
+from docs.tools.sources import problem_texts
 from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of
 
 GENERATED = [page for page in PAGES if "[[[cog" in page.read_text("utf-8")]
@@ -51,7 +51,7 @@ def test_schema_describes_every_field(name: str) -> None:
 
 def test_every_error_has_an_example() -> None:
     """`errors.md` shows each subclass of `BackendCapsError` in the package."""
-    shown = {type(example) for _, _, examples in BY_OCCASION for example in examples}
+    shown = {type(example) for occasion in BY_OCCASION for example in occasion.examples}
     ours = {kind for kind in BackendCapsError.__subclasses__() if kind.__module__ in sys.modules}
 
     missing = {kind for kind in ours if kind.__module__.startswith("backend_caps.")} - shown

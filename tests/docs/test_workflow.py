@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from backend_caps.cli.plugin_project import project_files, write_project
-from docs.examples import blocks_of
+from docs.tools.examples import blocks_of
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "put-the-kit-in-your-ci.md"

@@ -7,7 +7,7 @@ import inspect
 from enum import Enum
 from itertools import pairwise
 
-from docs.generate import table
+from docs.tools.markdown import table
 from tests.races.cases import Fault, Program
 from tests.races.catches import Catch, read_catches
 from tests.races.mutants import MUTANTS

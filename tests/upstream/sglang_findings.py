@@ -22,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from docs.generate import table
+from docs.tools.markdown import table
 
 VERSION = "0.5.23"
 ROOT = Path(__file__).resolve().parents[2]

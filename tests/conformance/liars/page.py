@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from docs.generate import table
+from docs.tools.markdown import table
 from tests.conformance.honest.everyone import HONEST_ODD
 from tests.conformance.liars.everyone import LIARS
 from tests.conformance.liars.liar import Liar

@@ -1,8 +1,7 @@
-# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
-"""What the source says that a running program does not know: docstrings of attributes, problems.
+"""What the code says of itself: its docstrings, those of attributes among them, and problems.
 
-The source is read and not run: the package parses no docstrings at import, and nothing here makes
-it.
+A running program knows neither the docstrings of attributes nor the words of problems: these are
+read in its source, which is not run.
 """
 
 from __future__ import annotations
@@ -16,7 +15,13 @@ from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "backend_caps"
+PACKAGE = Path(__file__).parents[2] / "backend_caps"
+
+_CONSTANTS = {
+    "ANY": "Every value is taken: stated, which is not the same as unstated.",
+    "DEVICE_TRAITS": "What each torch device type has that the relay can use.",
+    "UNDECLARED": "What nobody stated. It resolves to the worst value.",
+}
 
 
 @cache
@@ -50,6 +55,13 @@ def _below_attributes(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 yield name, " ".join(cleandoc(text).split())
+
+
+def first_line(thing: object, name: str = "") -> str:
+    """Return the first line of a docstring; a constant has its own."""
+    text = _CONSTANTS.get(name) or inspect.getdoc(thing)
+    assert text is not None, f"{name or thing} has no docstring"
+    return text.partition("\n\n")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,10 @@
-# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
 """The generated part of `docs/reference/checks.md`: what each check asks, proves and cannot."""
 
 from __future__ import annotations
 
 from backend_caps.conformance.checks import CHECKS
 from backend_caps.conformance.kit import Check
-from docs.generate import table
+from docs.tools.markdown import table
 
 _OWED = "what every backend owes the engine"
 

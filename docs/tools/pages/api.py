@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
 """The generated parts of the API page: names and signatures, from the code."""
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.observers import EveryObserver, StepTotals
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
-from docs.generate import first_line, table
-from docs.sources import attribute_docs_of
+from docs.tools.markdown import table
+from docs.tools.sources import attribute_docs_of, first_line
 
 _WIDTH = 100
 _PUBLIC = (*backend_caps.__all__, "configure")

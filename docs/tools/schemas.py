@@ -1,8 +1,7 @@
-# ruff: noqa: INP001 - the folder holds pages, and the modules that keep them true
 """The published JSON schemas, with the source's docstrings as descriptions.
 
-python -m docs.schemas            tells which files are stale
-python -m docs.schemas --write    writes them
+python -m docs.tools.schemas            tells which files are stale
+python -m docs.tools.schemas --write    writes them
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from backend_caps.report.measure_documents import MeasureDocument
 from backend_caps.report.selection_documents import SelectionDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import KEYS, Settings
-from docs.sources import attribute_docs
+from docs.tools.sources import attribute_docs
 
-FOLDER = Path(__file__).parent / "reference"
+FOLDER = Path(__file__).parents[1] / "reference"
 RENEW = "make docs-write"
 
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {

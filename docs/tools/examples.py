@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - the folder holds pages, and two modules that keep them true
 """The examples on the pages: run, and compared with what the pages show.
 
 A page is a transcript. Its fenced blocks are taken from top to bottom, in one folder of its own:
@@ -9,8 +8,8 @@ A page is a transcript. Its fenced blocks are taken from top to bottom, in one f
 
 Other blocks are not run. A line that is just `…` stands for lines left out.
 
-    python -m docs.examples PAGE...           tells what a page shows wrongly
-    python -m docs.examples --write PAGE...   puts in what was printed
+    python -m docs.tools.examples PAGE...           tells what a page shows wrongly
+    python -m docs.tools.examples --write PAGE...   puts in what was printed
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 """The checkout."""
 RENEW = "make docs-write"
 """What puts in what is printed now."""

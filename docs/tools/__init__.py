@@ -1,0 +1,1 @@
+"""What keeps the pages true: generated parts, schemas, and examples that are run."""

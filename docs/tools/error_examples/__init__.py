@@ -1,0 +1,36 @@
+"""One example of every error, so that its sentence can be read before it is met."""
+
+from __future__ import annotations
+
+from docs.tools.error_examples.conformance import DRY_RUNS, KIT, SIMULATOR
+from docs.tools.error_examples.engines import ENGINES, LIVE
+from docs.tools.error_examples.installed import DISCOVERY, LOCKS, NEW_PLUGINS
+from docs.tools.error_examples.occasion import Occasion
+from docs.tools.error_examples.resolution import BACKENDS, FLAGS, PLANS
+from docs.tools.error_examples.runtime import ENGINE, MODELS, REQUESTS
+from docs.tools.error_examples.settings import SETTINGS
+from docs.tools.error_examples.startup import DEBUG, RANKS, RELAY
+
+__all__ = ["BY_OCCASION", "Occasion"]
+
+BY_OCCASION = (
+    FLAGS,
+    BACKENDS,
+    PLANS,
+    SETTINGS,
+    DISCOVERY,
+    NEW_PLUGINS,
+    LOCKS,
+    ENGINES,
+    LIVE,
+    RELAY,
+    DEBUG,
+    RANKS,
+    MODELS,
+    ENGINE,
+    DRY_RUNS,
+    REQUESTS,
+    SIMULATOR,
+    KIT,
+)
+"""Every error, by the occasion on which it is raised, as the page has them."""

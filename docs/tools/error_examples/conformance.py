@@ -1,0 +1,88 @@
+"""Errors of dry runs, the simulated accelerator and the kit."""
+
+from __future__ import annotations
+
+from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
+from backend_caps.conformance.kit.errors import (
+    BaselineError,
+    EvidenceError,
+    UncheckableError,
+    UnknownCaseError,
+    UnknownCheckError,
+    UnknownSubjectError,
+)
+from backend_caps.conformance.simulator.errors import (
+    CaptureError,
+    DirtyRunError,
+    GraphStateError,
+    NestedSimulationError,
+    ScheduleError,
+    SimDeviceError,
+    UnsupportedOperatorError,
+)
+from backend_caps.startup.ranks import JobError
+from docs.tools.error_examples.occasion import Occasion
+
+DRY_RUNS = Occasion(
+    title="A dry run",
+    told="Raised by `backend-caps dry-run`.",
+    examples=(
+        CannotRunError(
+            reasons=(
+                ("fa3", "no installed plugin declares backend 'fa3' (--attention-backend)"),
+                ("my_flash", "No module named 'my_flash'"),
+            ),
+            device="sim",
+            would_run=("torch_native", "torch_padded"),
+        ),
+        StandInError(
+            name="torch_native",
+            problem="with it host_seq_lens is exact, and was decided to be none",
+            would_run=("torch_padded",),
+        ),
+        DryStartError(device="cpu", problem="its constructor raised RuntimeError: no such kernel"),
+        JobError(
+            rank="1",
+            size="4",
+            what="a group of all ranks within 60 s",
+            cause="Timed out after 61 seconds waiting for clients. 3/4 clients joined",
+        ),
+    ),
+)
+SIMULATOR = Occasion(
+    title="The simulated accelerator",
+    told="Raised by the device `sim`.",
+    examples=(
+        ScheduleError(text="starve"),
+        NestedSimulationError(running="lazy", asked="random:3"),
+        SimDeviceError(
+            operator="aten::index_select", site="scheduler.py:90", reason="index out of range"
+        ),
+        UnsupportedOperatorError(
+            operator="aten::resize_", site="my_flash.py:12", reason="it changes a tensor's shape"
+        ),
+        CaptureError(
+            action="aten::_local_scalar_dense",
+            site="my_flash.py:40",
+            expected="only device work was expected",
+        ),
+        GraphStateError(action="replay", held="no capture"),
+        DirtyRunError(schedule="lazy", findings=("race on block 12",)),
+    ),
+)
+KIT = Occasion(
+    title="The conformance kit",
+    told="Raised by `backend-caps check` and `pytest --backend-caps`.",
+    examples=(
+        UnknownSubjectError(
+            name="my_flesh", declared=("my_flash", "torch_native"), meant="my_flash"
+        ),
+        UncheckableError(
+            backend="my_both", problem="it is a composite: check its parts, my_flash, torch_native"
+        ),
+        UnknownCheckError(name="mirror", known=("numerics", "mirror-absent")),
+        UnknownCaseError(backend="my_flash", case="mirror-absent"),
+        BaselineError(problem="ValueError: no kernel for heads of 80"),
+        EvidenceError(backend="my_flash", problem="No space left on device"),
+    ),
+)

@@ -1,0 +1,147 @@
+"""Errors of models, of the engine and of its requests."""
+
+from __future__ import annotations
+
+from backend_caps.cli.generate import NoBackendNamedError
+from backend_caps.cli.job import ModelDtypeError
+from backend_caps.cli.output import OutputError
+from backend_caps.conformance.measuring.errors import NotMeasuredError
+from backend_caps.report.measure_results import GpuResultError
+from backend_caps.runtime import (
+    AttentionShapeError,
+    BackendSwapError,
+    ContextTooLongError,
+    DisaggregationModeError,
+    EngineClosedError,
+    EngineFailedError,
+    ForeignRequestError,
+    HandoverMisfitError,
+    ImplementationError,
+    MissingDraftModelError,
+    OutOfPagesError,
+    PageSizeError,
+    PoolShapeError,
+    PromptError,
+    RequestTooLongError,
+    SamplingError,
+    SharedUseError,
+    SpeculationError,
+    TwoBatchLengthsError,
+    UnfitBackendError,
+    UnservedFlagsError,
+    UnservedPhaseError,
+    UnusedDraftModelError,
+)
+from backend_caps.runtime.graphs import GraphBucketError, GraphTokenCountError
+from backend_caps.runtime.metrics import MetricsPortError
+from backend_caps.runtime.model import (
+    DraftLayersError,
+    DraftMismatchError,
+    ModelConfigError,
+    ModelFileMissingError,
+    ModelFileUnreadableError,
+    ModelWeightsError,
+    NoHeadError,
+    UnsupportedDtypeError,
+    UnsupportedHeadError,
+    UnsupportedModelError,
+)
+from backend_caps.runtime.pipeline.errors import ChunkLimitsError
+from backend_caps.runtime.speculative.errors import TreeMaskBufferError
+from docs.tools.error_examples.occasion import Occasion
+
+MODELS = Occasion(
+    title="A model's folder",
+    told="Raised by what loads a model: `backend_caps.runtime.model.load_llama`, `load_eagle`.",
+    examples=(
+        ModelFileMissingError(folder="llama", expected="config.json", present=("readme.md",)),
+        ModelFileUnreadableError(
+            path="llama/config.json", expected="a JSON object", reason="line 3 is no JSON"
+        ),
+        UnsupportedModelError(
+            path="llama/config.json", key="model_type", value="gpt2", supported="llama"
+        ),
+        ModelConfigError(
+            path="llama/config.json", key="hidden_size", value="64", expected="a whole number"
+        ),
+        ModelWeightsError(folder="llama", missing=("model.norm.weight",)),
+        UnsupportedDtypeError(dtype="float16", supported=("float32", "bfloat16")),
+        DraftMismatchError(folder="draft", key="vocab_size", value=32000, expected=128256),
+        DraftLayersError(num_layers=3, target_folder="llama", available=2),
+        NoHeadError(folder="my/draft", missing="fc.weight"),
+        UnsupportedHeadError(folder="eagle3", kind="EAGLE3", found="d2t"),
+    ),
+)
+ENGINE = Occasion(
+    title="The engine",
+    told="Raised when an engine is made, and by `backend-caps generate`.",
+    examples=(
+        UnservedFlagsError(flags=("--tp-size 2",)),
+        UnservedPhaseError(phase="decode", served=("prefill",)),
+        SharedUseError(phase="decode", backends=("full", "linear")),
+        ImplementationError(
+            backend="my_flash",
+            implementation="my_flash.backend:MyFlash",
+            problem="No module named 'my_flash'",
+        ),
+        UnfitBackendError(
+            problems=("backend 'my_flash' takes dtype bfloat16; here it is float32.",)
+        ),
+        ContextTooLongError(context_length=8192, max_position_embeddings=2048),
+        AttentionShapeError(backend="MyFlash", layer_id=0, shape=(5, 4, 16), expected=(5, 64)),
+        EngineClosedError(),
+        EngineFailedError(cause="CUDA out of memory"),
+        PageSizeError(conflict="flash takes multiples of 16, triton takes 1"),
+        PoolShapeError(field="max_requests", value=0),
+        GraphBucketError(
+            kind="single_token_decode", batch_size=4, num_tokens=8, expected="one token a request"
+        ),
+        GraphTokenCountError(num_tokens=16384, largest=8192),
+        SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
+        MissingDraftModelError(algorithm="EAGLE"),
+        UnusedDraftModelError(path="my/draft", algorithm="NGRAM"),
+        DisaggregationModeError(asked="generate", mode="decode", expected="null"),
+        HandoverMisfitError(
+            problems=(
+                "its draft model is none, and the engine has 7d8cee01f36f",
+                "its keys are torch.float16 instead of torch.bfloat16",
+            ),
+        ),
+        BackendSwapError(
+            reasons=("'my_flash' needs host_seq_lens 'exact', and the relay was made for 'none'",)
+        ),
+        TwoBatchLengthsError(
+            mode="verify",
+            batch_size=8,
+            field="seq_lens_cpu",
+            wanted="where its tree mask is cut, and the sum of each half's lengths",
+        ),
+        TreeMaskBufferError(
+            size=65536, batch_size=8, num_queries=8, max_context_len=2048, seq_lens_sum=None
+        ),
+        ChunkLimitsError(chunked_prefill_size=8, granularity=16),
+        MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
+        ModelDtypeError(dtype="float16"),
+        NotMeasuredError(
+            problem="the plan was resolved with --tp-size 8, which this engine does not do; one "
+            "process and a KV cache of bfloat16, float16 or float32 were expected. Resolve a plan "
+            "without them."
+        ),
+        GpuResultError(path="benchmarks/results/gpu.json", problem="Field required"),
+        OutputError(problem="No space left on device"),
+        NoBackendNamedError(phases=("decode",), declared=("torch_native", "torch_padded")),
+    ),
+)
+REQUESTS = Occasion(
+    title="A request",
+    told="Raised by `Engine.submit` and by what it is made of.",
+    examples=(
+        PromptError(problem="holds no token", expected="at least one was expected"),
+        RequestTooLongError(
+            num_prompt_tokens=4000, max_new_tokens=200, limit=4096, limited_by="the context"
+        ),
+        SamplingError(field="top_p", value=1.5, expected="above 0 and at most 1"),
+        ForeignRequestError(number=7),
+        OutOfPagesError(wanted=3, free=2, pages=64),
+    ),
+)

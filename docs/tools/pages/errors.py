@@ -1,0 +1,24 @@
+"""The generated part of `docs/reference/errors.md`."""
+
+from __future__ import annotations
+
+import inspect
+
+import backend_caps
+from docs.tools.error_examples import BY_OCCASION
+from docs.tools.sources import first_line
+
+
+def errors() -> str:
+    """Give each error with an example, by the occasion on which it is raised."""
+    return "\n\n".join(
+        f"## {each.title}\n\n{each.told}\n\n" + "\n\n".join(map(_error, each.examples))
+        for each in BY_OCCASION
+    )
+
+
+def _error(example: backend_caps.BackendCapsError) -> str:
+    kind = type(example)
+    fields = list(inspect.signature(kind).parameters)
+    told = f"Fields: {', '.join(f'`{name}`' for name in fields)}." if fields else "No fields."
+    return f"### {kind.__name__}\n\n{first_line(kind)} {told}\n\n```text\n{example}\n```"

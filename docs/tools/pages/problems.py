@@ -1,0 +1,47 @@
+"""The generated parts of `docs/reference/problems.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from backend_caps.capability.fit import CHECKED_AGAINST
+from backend_caps.discovery.problems import CODES
+from backend_caps.engines.problems import CODES as ENGINE_CODES
+from docs.tools.markdown import table
+from docs.tools.sources import problem_texts
+
+
+def discovery_problems() -> str:
+    """Give each fault of a plugin."""
+    return _problems(CODES)
+
+
+def engine_problems() -> str:
+    """Give each thing that can be wrong with an engine's source."""
+    return _problems(ENGINE_CODES)
+
+
+def _problems(codes: Mapping[str, str]) -> str:
+    remedies = {text.code: text.remedies for text in problem_texts()}
+    rows = [
+        (f"`{code}`", f"{meaning[0].upper()}{meaning[1:]}.", " Or: ".join(remedies[code]))
+        for code, meaning in codes.items()
+    ]
+    return table(("code", "meaning", "what to do"), rows)
+
+
+def plan_problems() -> str:
+    """Give each problem of a plan."""
+    texts = [text for text in problem_texts() if text.code not in {*CODES, *ENGINE_CODES}]
+    rows = [(f"`{t.code}`", t.message, " Or: ".join(t.remedies)) for t in texts]
+    for fact in CHECKED_AGAINST.values():
+        code = fact.replace("_", "-")
+        taken = f"backend … takes {fact} …; here it is …."
+        unsaid = f"backend … does not say which {fact} it takes; here it is …."
+        unknown = f"backend … takes {fact} …; here it is not known."
+        rows.append((f"`{code}-unsupported`", taken, f"Use another backend, or {fact} …."))
+        say = f"Say what it is, such as by --fact {fact}=…."
+        told = f"{unsaid} Or, in a selection: {unknown}"
+        ask = f"Ask the backend's author to declare it. Or: {say}"
+        rows.append((f"`{code}-not-checked`", told, ask))
+    return table(("code", "what it says", "what to do"), sorted(rows))

@@ -1,0 +1,34 @@
+"""The generated part of `docs/reference/rules.md`: each rule set that is built in."""
+
+from __future__ import annotations
+
+from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES
+from backend_caps.resolution.rules import RuleSet
+from docs.tools.markdown import table
+from docs.tools.values import shown
+
+
+def rules() -> str:
+    """Give each built-in rule set with its rules."""
+    return "\n\n".join(_rule_set(RuleSet.builtin(name)) for name in ENGINES)
+
+
+def _rule_set(rules: RuleSet) -> str:
+    rows = [
+        (
+            f"`{rule.name}`",
+            f"{rule.given}",
+            ", ".join(f"`{name}` {shown(value)}" for name, value in rule.forces.stated().items()),
+            rule.reason,
+        )
+        for rule in rules.rules
+    ]
+    default = ", the default" if rules.name == DEFAULT_ENGINE else ""
+    return "\n\n".join(
+        (
+            f"### {rules.name}{default}",
+            f"Overlaps the steps of: {', '.join(sorted(rules.relays))}.",
+            f"Built in besides: {', '.join(sorted(rules.algorithms - rules.relays)) or 'none'}.",
+            table(("rule", "where", "forces", "reason"), rows),
+        )
+    )
