@@ -176,6 +176,8 @@ class BackendDocument(Document):
     """The classes that a name of an engine's may stand for; left out for what is no such name."""
     composite: Annotated[str | None, LEFT_OUT] = None
     """How an engine's wrapper makes its answer from its children's."""
+    adapters: Annotated[dict[str, str] | None, LEFT_OUT] = None
+    """By engine, what makes the backend one of that engine's own; left out where nothing does."""
     attributes: Annotated[dict[str, ReadingDocument] | None, LEFT_OUT] = None
     """An engine's own flags that are no capability here, by the engine's name."""
     capabilities: dict[str, CapabilityDocument]
@@ -341,6 +343,7 @@ def backend_document(backend: Backend, standing: Standing | None = None) -> Back
     declaration = backend.declaration
     standing = standing if backend.status is Status.OK else None
     parts = [part.backend for part in declaration.parts] if declaration else []
+    adapters = dict(declaration.adapters) if declaration else {}
     return BackendDocument(
         name=backend.name,
         status=backend.status.value,
@@ -348,6 +351,7 @@ def backend_document(backend: Backend, standing: Standing | None = None) -> Back
         version=backend.source.version,
         declared_at=backend.source.declared_at,
         parts=parts or None,
+        adapters=adapters or None,
         capabilities=_capabilities(declaration, standing) if declaration else {},
         evidence=None if standing is None else evidence_document(standing),
         problems=problem_documents(backend.problems),

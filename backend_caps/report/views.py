@@ -48,6 +48,7 @@ def backends_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     yield from _matrix([b for b in backends if b.status == "ok"])
     yield from _conditions(backends)
     yield from _composites(backends)
+    yield from _adapters(backends)
     yield from evidence_view(backends)
 
 
@@ -100,6 +101,16 @@ def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
 
 def _composites(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
     lines = [f"{b.name} hands its uses to {', '.join(b.parts)}" for b in backends if b.parts]
+    if lines:
+        yield Lines(tuple(lines))
+
+
+def _adapters(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
+    lines = [
+        f"{backend.name} becomes a backend of {engine} by {place}"
+        for backend in backends
+        for engine, place in sorted((backend.adapters or {}).items())
+    ]
     if lines:
         yield Lines(tuple(lines))
 

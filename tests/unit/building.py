@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
 
 import pytest
 from pydantic import ValidationError
@@ -58,9 +60,12 @@ def installed(
     *,
     conditions: Sequence[When] = (),
     parts: Sequence[Part] = (),
+    adapters: Mapping[Literal["sglang", "vllm"], str] = MappingProxyType({}),
 ) -> Backend:
     """Describe a backend as discovery finds it."""
-    declaration = Declaration(capabilities=capabilities, conditions=conditions, parts=parts)
+    declaration = Declaration(
+        capabilities=capabilities, conditions=conditions, parts=parts, adapters=adapters
+    )
     return Backend(name=name, status=Status.OK, source=shipped(name), declaration=declaration)
 
 

@@ -79,7 +79,7 @@ BACKENDS: tuple[Backend, ...] = (
     installed("fa3", _DECODES, conditions=[_FP8]),
     installed("hybrid", Capabilities(two_batch_overlap=False), parts=_PARTS),
     broken("torn", Status.BROKEN, [_RAISES]),
-    installed("triton", _READS),
+    installed("triton", _READS, adapters={"vllm": "acme_vllm:Acme", "sglang": "acme_sglang:make"}),
     installed("unsaid"),
     Backend(name="old", status=Status.SKIPPED, source=Source()),
 )
