@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -18,3 +19,8 @@ def _cell(text: str) -> str:
 def bullets(lines: Iterable[str]) -> str:
     """Write a list."""
     return "\n".join(f"* {line}" for line in lines)
+
+
+def anchor_of(heading: str) -> str:
+    """Write a heading as links name it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

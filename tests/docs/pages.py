@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.tools.markdown import anchor_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 REFERENCE = ROOT / "docs" / "reference"
@@ -33,8 +35,4 @@ def links_of(page: Path) -> Iterator[str]:
 
 def anchors_of(page: Path) -> set[str]:
     """List the headings of a page as links name them."""
-    return {_anchor(heading) for heading in _HEADING.findall(prose_of(page))}
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    return {anchor_of(heading) for heading in _HEADING.findall(prose_of(page))}

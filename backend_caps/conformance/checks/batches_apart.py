@@ -46,7 +46,7 @@ CHECK = Check(
     title="Batches do not depend on those before them.",
     proves="Batch after batch of one backend, whose requests come, grow, change their order and "
     "leave, and whose rows and pages others get at once, give what each gives in a new backend.",
-    cannot="What only many batches bring about; memory that grows is another check's.",
+    cannot="What only many batches bring about; `memory` looks for what grows.",
     excuse=always,
     cases=_cases,
     run=_run,

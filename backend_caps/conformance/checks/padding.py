@@ -136,7 +136,7 @@ CHECK = Check(
     proves="Batches of each kind that may be replayed, padded as for a larger graph by requests of "
     "row 0 and tokens of NaN, give what they give without, and write to nobody's slots but those "
     "of the padding's page. They are run as in front of a capture, without one.",
-    cannot="What only a replay does; that is another check's.",
+    cannot="What only a replay does; `replay` runs those.",
     excuse=_excuse,
     cases=_cases,
     run=_run,

@@ -51,8 +51,11 @@ class UnknownCheckError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """The name, and those that there are."""
-        return f"there is no check {self.name!r}; expected one of: {', '.join(self.known)}."
+        """The name, those that there are, and where they are explained."""
+        return (
+            f"there is no check {self.name!r}; expected one of: {', '.join(self.known)}. "
+            f"backend-caps check --list says what each asks."
+        )
 
 
 @dataclass(eq=False, kw_only=True)

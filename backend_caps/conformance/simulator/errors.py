@@ -125,8 +125,9 @@ class DirtyRunError(BackendCapsError):
     @property
     def message(self) -> str:
         """The schedule that replays it, and what was found."""
+        faults = "1 fault" if len(self.findings) == 1 else f"{len(self.findings)} faults"
         return (
-            f"schedule {self.schedule} found {len(self.findings)} faults, none was expected: "
+            f"schedule {self.schedule} found {faults}, none was expected: "
             f"{'; '.join(self.findings)}. Replay it by Schedule.parse({self.schedule!r})."
         )
 

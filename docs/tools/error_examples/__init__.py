@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from docs.tools.error_examples.conformance import DRY_RUNS, KIT, SIMULATOR
+from docs.tools.error_examples.commands import DRY_RUNS, GENERATE, MEASURED, OUTPUT
+from docs.tools.error_examples.conformance import KIT, SIMULATOR
 from docs.tools.error_examples.engines import ENGINES, LIVE
 from docs.tools.error_examples.installed import DISCOVERY, LOCKS, NEW_PLUGINS
 from docs.tools.error_examples.occasion import Occasion
@@ -28,9 +29,12 @@ BY_OCCASION = (
     RANKS,
     MODELS,
     ENGINE,
-    DRY_RUNS,
     REQUESTS,
+    GENERATE,
+    MEASURED,
+    DRY_RUNS,
     SIMULATOR,
     KIT,
+    OUTPUT,
 )
 """Every error, by the occasion on which it is raised, as the page has them."""

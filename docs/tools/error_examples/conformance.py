@@ -1,8 +1,7 @@
-"""Errors of dry runs, the simulated accelerator and the kit."""
+"""Errors of the simulated accelerator and the conformance kit."""
 
 from __future__ import annotations
 
-from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
 from backend_caps.conformance.kit.errors import (
     BaselineError,
     EvidenceError,
@@ -20,35 +19,8 @@ from backend_caps.conformance.simulator.errors import (
     SimDeviceError,
     UnsupportedOperatorError,
 )
-from backend_caps.startup.ranks import JobError
 from docs.tools.error_examples.occasion import Occasion
 
-DRY_RUNS = Occasion(
-    title="A dry run",
-    told="Raised by `backend-caps dry-run`.",
-    examples=(
-        CannotRunError(
-            reasons=(
-                ("fa3", "no installed plugin declares backend 'fa3' (--attention-backend)"),
-                ("my_flash", "No module named 'my_flash'"),
-            ),
-            device="sim",
-            would_run=("torch_native", "torch_padded"),
-        ),
-        StandInError(
-            name="torch_native",
-            problem="with it host_seq_lens is exact, and was decided to be none",
-            would_run=("torch_padded",),
-        ),
-        DryStartError(device="cpu", problem="its constructor raised RuntimeError: no such kernel"),
-        JobError(
-            rank="1",
-            size="4",
-            what="a group of all ranks within 60 s",
-            cause="Timed out after 61 seconds waiting for clients. 3/4 clients joined",
-        ),
-    ),
-)
 SIMULATOR = Occasion(
     title="The simulated accelerator",
     told="Raised by the device `sim`.",
@@ -59,7 +31,9 @@ SIMULATOR = Occasion(
             operator="aten::index_select", site="scheduler.py:90", reason="index out of range"
         ),
         UnsupportedOperatorError(
-            operator="aten::resize_", site="my_flash.py:12", reason="it changes a tensor's shape"
+            operator="aten::resize_",
+            site="my_flash.py:12",
+            reason="it changes a shape in place; use the one that returns a new view",
         ),
         CaptureError(
             action="aten::_local_scalar_dense",

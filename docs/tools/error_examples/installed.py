@@ -17,7 +17,8 @@ from docs.tools.error_examples.occasion import Occasion
 
 DISCOVERY = Occasion(
     title="Discovery",
-    told="Raised by `discover` and `Registry.of` for what a caller gives them.",
+    told="Raised by `discover` and `Registry.of` for what a caller gives them; the last one by "
+    "`configure`, in a worker process.",
     examples=(
         StringInsteadOfListError(argument="path", value="plugins"),
         DeadlineError(deadline_s=0),
@@ -43,7 +44,8 @@ NEW_PLUGINS = Occasion(
 )
 LOCKS = Occasion(
     title="Locks",
-    told="Raised where `backend-caps lock` writes a file, and `verify` and `diff` read one.",
+    told="Raised where `backend-caps lock` writes a file, where `verify` and `diff` read one, and "
+    "by `configure(lock=...)`.",
     examples=(
         LockFileError(path="backends.lock.json", cause="No such file or directory"),
         LockSchemaError(path="backends.lock.json", schema="'backend-caps/lock@2'"),

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from backend_caps.cli.generate import NoBackendNamedError
-from backend_caps.cli.job import ModelDtypeError
-from backend_caps.cli.output import OutputError
-from backend_caps.conformance.measuring.errors import NotMeasuredError
-from backend_caps.report.measure_results import GpuResultError
 from backend_caps.runtime import (
     AttentionShapeError,
     BackendSwapError,
@@ -74,7 +69,7 @@ MODELS = Occasion(
 )
 ENGINE = Occasion(
     title="The engine",
-    told="Raised when an engine is made, and by `backend-caps generate`.",
+    told="Raised when an engine is made, and by what it is asked for then.",
     examples=(
         UnservedFlagsError(flags=("--tp-size 2",)),
         UnservedPhaseError(phase="decode", served=("prefill",)),
@@ -121,15 +116,6 @@ ENGINE = Occasion(
         ),
         ChunkLimitsError(chunked_prefill_size=8, granularity=16),
         MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
-        ModelDtypeError(dtype="float16"),
-        NotMeasuredError(
-            problem="the plan was resolved with --tp-size 8, which this engine does not do; one "
-            "process and a KV cache of bfloat16, float16 or float32 were expected. Resolve a plan "
-            "without them."
-        ),
-        GpuResultError(path="benchmarks/results/gpu.json", problem="Field required"),
-        OutputError(problem="No space left on device"),
-        NoBackendNamedError(phases=("decode",), declared=("torch_native", "torch_padded")),
     ),
 )
 REQUESTS = Occasion(

@@ -1,12 +1,20 @@
-"""The generated part of `docs/reference/checks.md`: what each check asks, proves and cannot."""
+"""The generated parts of `docs/reference/checks.md`: what each check asks, proves and cannot."""
 
 from __future__ import annotations
 
 from backend_caps.conformance.checks import CHECKS
 from backend_caps.conformance.kit import Check
+from backend_caps.conformance.kit.scenarios import Forward
 from docs.tools.markdown import table
+from docs.tools.sources import attribute_docs_of
 
 _OWED = "what every backend owes the engine"
+
+
+def forwards() -> str:
+    """Give each word that a scenario begins with."""
+    docs = attribute_docs_of(Forward)
+    return table(("forward", "its batch"), [(f"`{f.value}`", docs[f.name]) for f in Forward])
 
 
 def checks_table() -> str:

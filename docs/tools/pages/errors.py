@@ -1,4 +1,4 @@
-"""The generated part of `docs/reference/errors.md`."""
+"""The generated parts of `docs/reference/errors.md`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import inspect
 
 import backend_caps
 from docs.tools.error_examples import BY_OCCASION
+from docs.tools.markdown import anchor_of, table
 from docs.tools.sources import first_line
+
+
+def occasions() -> str:
+    """Give each occasion a row, with a link to its errors."""
+    rows = [(f"[{each.title}](#{anchor_of(each.title)})", each.told) for each in BY_OCCASION]
+    return table(("occasion", "its errors"), rows)
 
 
 def errors() -> str:
