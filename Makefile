@@ -20,6 +20,7 @@ WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp
 SGLANG := .cache/engines/sglang-0.5.23
+RELEASING := .cache/releasing
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md)
@@ -118,8 +119,12 @@ gpu: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/gpu.py --json benchmarks/results/gpu.json
 	$(BIN)/python benchmarks/attention.py --json benchmarks/results/attention.json
 
-dist: $(VENV)/developing
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(PLUGINS:%=./%)
+# Wheels and sdists in the same bytes every time, and the wheels tried where nothing else is.
+dist: $(VENV)/developing $(RELEASING)/installed
+	$(RELEASING)/bin/cffconvert --validate
+	$(BIN)/python -m tests.release.building dist
+	$(BIN)/towncrier build --draft > dist/CHANGES.md
+	$(BIN)/python -m tests.release.installed dist
 
 clean:
 	rm -rf $(VENV) .cache dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -144,6 +149,12 @@ $(SGLANG)/installed: $(VENV)/made .cache/wheels/sglang-0.5.23.stamp tests/upstre
 	$(BIN)/python -m venv --clear $(SGLANG)
 	$(SGLANG)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable .
 	$(SGLANG)/bin/python -m pip install --quiet --no-deps .cache/wheels/sglang-0.5.23-*.whl
+	@touch $@
+
+# What validates citations has pins of its own too.
+$(RELEASING)/installed: $(VENV)/made pyproject.toml
+	$(BIN)/python -m venv --clear $(RELEASING)
+	$(PIP) --python $(RELEASING)/bin/python install --group release
 	@touch $@
 
 # Engines to compare with: their wheels are read, never installed; but for the one above.

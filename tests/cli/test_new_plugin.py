@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -278,7 +279,7 @@ def test_template_holds_nothing_but_the_project() -> None:
         ),
         pytest.param(
             "torch_native",
-            "backend-caps-torch-native 0.1.0 declares a backend of that name; "
+            f"backend-caps-torch-native {version('backend-caps')} declares a backend of that name; "
             f"{FREE}. Write 'my_torch_native'.",
             id="backend",
         ),

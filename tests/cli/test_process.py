@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,7 @@ def test_version_is_the_distributions(tmp_path: Path) -> None:
     """`--version` prints the program's name and version."""
     finished = _run(PROGRAM, "--version", cwd=tmp_path)
 
-    assert finished.stdout == "backend-caps, version 0.1.0\n"
+    assert finished.stdout == f"backend-caps, version {version('backend-caps')}\n"
 
 
 @pytest.mark.parametrize("command", ["report", "resolve -- --attention-backend torch_native"])
