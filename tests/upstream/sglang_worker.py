@@ -5,12 +5,42 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
+from torch import distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch has it there
+
 from backend_caps.discovery.handed_down import VARIABLE
 from tests.upstream.sglang_packages import sglang_packages
+
+
+@contextmanager
+def scheduler_without_plugin(says: str) -> Iterator[None]:
+    """Be the first of two schedulers, while the other runs in a process without the plugin.
+
+    Args:
+        says: what the other one gives to the first collective.
+    """
+    store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    child = get_context("spawn").Process(target=_plain_scheduler, args=(store.port, says))
+    child.start()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=2)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        child.join()
+
+
+def _plain_scheduler(port: int, says: str) -> None:
+    store = TCPStore("127.0.0.1", port, 2)
+    dist.init_process_group("gloo", store=store, rank=1, world_size=2)
+    dist.broadcast_object_list([says], src=1)
+    dist.destroy_process_group()
 
 
 def load_in_child(strange: tuple[str, str]) -> list[tuple[bool, list[str]]]:

@@ -12,10 +12,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from backend_caps_sglang import AdapterError, DecisionTakenError, register
+from torch import distributed as dist
 
 from backend_caps.discovery.handed_down import VARIABLE
 from tests.upstream.sglang_packages import sglang_packages
-from tests.upstream.sglang_worker import load_in_child
+from tests.upstream.sglang_worker import load_in_child, scheduler_without_plugin
 
 pytestmark = pytest.mark.upstream
 
@@ -133,6 +134,22 @@ def test_loaded_decision_logs_who_forced_the_copy(
 
     assert "registered in SGLang 0.5.23: backend 'torch_padded' is" in caplog.text
     assert "needs_cpu_seq_lens=True under sglang-0.5.23, forced by _Inherits" in caplog.text
+
+
+def test_scheduler_without_the_plugin_is_named(
+    sglang: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its absence is an error in the others' log, and what it does next is not taken for a word."""
+    monkeypatch.setenv("BACKEND_CAPS_AGREEMENT_DEADLINE", "1")
+    sglang.load()
+    said = [""]
+
+    with scheduler_without_plugin("hello"):
+        needs = sglang.overlap.decide_needs_cpu_seq_lens([_OptsOut()])
+        dist.broadcast_object_list(said, src=1)
+
+    assert (needs, said) == (True, ["hello"])
+    assert "of 2 schedulers, rank 1 did not say within 1 s" in caplog.text
 
 
 def test_loader_registers_a_backend_that_flags_take(sglang: SimpleNamespace) -> None:

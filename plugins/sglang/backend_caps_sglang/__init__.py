@@ -7,6 +7,8 @@ from backend_caps_sglang.errors import (
     AdapterError,
     DecisionTakenError,
     NameTakenError,
+    SchedulersDifferError,
+    UnheardSchedulersError,
     UnsupportedSGLangError,
 )
 from backend_caps_sglang.registering import register
@@ -15,6 +17,8 @@ __all__ = [
     "AdapterError",
     "DecisionTakenError",
     "NameTakenError",
+    "SchedulersDifferError",
+    "UnheardSchedulersError",
     "UnsupportedSGLangError",
     "register",
 ]

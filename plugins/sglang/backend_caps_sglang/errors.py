@@ -77,3 +77,44 @@ class AdapterError(BackendCapsError):
             f"runner and returns a backend of its interface. Install what it needs, or name "
             f"another backend."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class SchedulersDifferError(BackendCapsError):
+    """Schedulers of one server registered different things. Raised in every one of them."""
+
+    differences: tuple[str, ...]
+    """One for each entry that differs, sorted."""
+
+    @property
+    def message(self) -> str:
+        """Each entry with its values and their ranks, and what to do."""
+        return (
+            f"the schedulers of this server registered different things: "
+            f"{'. '.join(self.differences)}. They were expected to be the same: install the same "
+            f"distributions on every machine, and set SGLANG_PLUGINS and the variables "
+            f"BACKEND_CAPS_* alike."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnheardSchedulersError(BackendCapsError):
+    """Schedulers of this server did not say what they decided: they may lack this plugin."""
+
+    ranks: tuple[int, ...]
+    size: int
+    deadline_s: float
+
+    @property
+    def message(self) -> str:
+        """Who, what holds, and what to do."""
+        # Loads torch, which the other errors do without.
+        from backend_caps.startup.agreement.errors import listed  # noqa: PLC0415
+
+        return (
+            f"of {self.size} schedulers, {listed(self.ranks)} did not say within "
+            f"{self.deadline_s:g} s what was registered and decided, so needs_cpu_seq_lens is True "
+            f"in the others; backend-caps-sglang was expected in all. Install it on the machines "
+            f"of these ranks, or look in their logs for why it was refused; where they are only "
+            f"slow, give more in BACKEND_CAPS_AGREEMENT_DEADLINE."
+        )

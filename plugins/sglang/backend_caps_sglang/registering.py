@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
-from backend_caps import discover
+from backend_caps import Settings
 from backend_caps.capability.status import Status
 from backend_caps.discovery.handed_down import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry
@@ -31,18 +31,33 @@ _REGISTRAR = "sglang"
 class Decision:
     """What SGLang calls in place of its function, once in each scheduler.
 
-    It says what was registered: when it was, SGLang had not set up its log.
+    It says what was registered: when it was, SGLang had not set up its log. And it comes to one
+    answer with the other schedulers: only now do they have a process group.
     """
 
     sglang: str
     """SGLang's version."""
     entries: tuple[tuple[str, str], ...]
+    deadline_s: float
+    """Seconds to wait for the other schedulers."""
 
     def __call__(self, attn_backends: Iterable[object]) -> bool:
-        """Decide as `decide_needs_cpu_seq_lens` does."""
+        """Decide as `decide_needs_cpu_seq_lens` does, and join what all schedulers decide.
+
+        Raises:
+            SchedulersDifferError: one of them registered something else.
+        """
+        # Loads torch, which a process that only registers does without.
+        from backend_caps_sglang.agreeing import Schedulers, joined  # noqa: PLC0415
+
         listed = "; ".join(f"{name} is {value}" for name, value in self.entries)
         _LOG.info("registered in SGLang %s: %s", self.sglang, listed)
-        return decide_needs_cpu_seq_lens(attn_backends)
+        return joined(
+            decide_needs_cpu_seq_lens(attn_backends),
+            dict(self.entries),
+            Schedulers.of_process(),
+            deadline_s=self.deadline_s,
+        )
 
 
 def register() -> None:
@@ -53,6 +68,7 @@ def register() -> None:
     it, and SGLang's loader logs it.
 
     Raises:
+        BackendCapsError: a setting of backend-caps is refused.
         DecisionTakenError: another plugin has replaced the decision function.
         RegistrationsDifferError: the process that started this one registered something else.
     """
@@ -68,7 +84,8 @@ def register() -> None:
 
 def _registered(engine: Engine) -> Mapping[str, str]:
     """Take every step, or undo those that were taken: what is registered, by what it is."""
-    registry = discover()
+    settings = Settings.load()
+    registry = settings.discover()
     _tell_of_faults(registry)
     with ExitStack() as undo:
         adapters = list(_taken(engine, registry))
@@ -76,7 +93,8 @@ def _registered(engine: Engine) -> Mapping[str, str]:
             _put(engine, adapter, undo)
         entries = {f"backend {adapter.backend!r}": str(adapter) for adapter in adapters}
         entries[DECISION] = f"backend-caps {version('backend-caps')}"
-        _decide(engine, Decision(engine.version, tuple(entries.items())), undo)
+        told = tuple(entries.items())
+        _decide(engine, Decision(engine.version, told, settings.agreement_deadline_s), undo)
         check_against_parent(_REGISTRAR, entries, os.environ)
         undo.pop_all()
     return entries
