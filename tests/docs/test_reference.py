@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -18,6 +20,7 @@ from docs.tools.sources import problem_texts
 from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of
 
 GENERATED = [page for page in PAGES if "[[[cog" in page.read_text("utf-8")]
+GENERATORS = sorted((ROOT / "docs" / "tools" / "pages").glob("[!_]*.py"))
 
 
 @pytest.mark.no_cover
@@ -32,6 +35,21 @@ def test_generated_pages_are_not_stale() -> None:
     )
 
     assert checked.returncode == 0, f"renew them by {RENEW}:\n{checked.stdout}{checked.stderr}"
+
+
+@pytest.mark.parametrize("module", GENERATORS, ids=lambda path: path.stem)
+def test_generator_is_asked_by_a_page(module: Path) -> None:
+    """Every part that can be generated stands on a page."""
+    statements = ast.parse(module.read_text("utf-8")).body
+    pages = "".join(page.read_text("utf-8") for page in GENERATED)
+
+    calls = {f"{module.stem}.{own.name}(" for own in statements if _is_public(own)}
+
+    assert {call for call in calls if f"print({call}" not in pages} == set()
+
+
+def _is_public(statement: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
 
 
 def test_published_schemas_are_not_stale() -> None:
