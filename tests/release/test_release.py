@@ -26,7 +26,6 @@ from tests.release.building import (
     digests,
     epoch_of_commit,
     projects_of,
-    tracked_files,
 )
 
 VERSION = version("backend-caps")
@@ -62,10 +61,17 @@ def _built(copy: Path, folder: Path, *, mode: int, hash_seed: str, zone: str) ->
 
 
 @pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git knows of the checkout, as it is now."""
+    folder = tmp_path_factory.mktemp("copy")
+    copy_checkout(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def twice(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two builds, with nothing in common but the files and the time of their commit."""
-    copy, one, other = map(tmp_path_factory.mktemp, ("copy", "one", "another-place"))
-    copy_checkout(copy)
+    one, other = map(tmp_path_factory.mktemp, ("one", "another-place"))
     return (
         _built(copy, one, mode=0o644, hash_seed="1", zone="UTC"),
         _built(copy, other, mode=0o600, hash_seed="2", zone="Asia/Tokyo"),
@@ -80,6 +86,11 @@ def _texts(archive: Path) -> dict[str, bytes]:
     with tarfile.open(archive) as sdist:
         held = {own.name.partition("/")[2]: sdist.extractfile(own) for own in sdist}
         return {name: file.read() for name, file in held.items() if file is not None}
+
+
+def _names(folder: Path) -> set[str]:
+    """Name the files below a folder."""
+    return {str(own.relative_to(folder)) for own in folder.rglob("*") if own.is_file()}
 
 
 def _metadata(archive: Path) -> bytes:
@@ -137,21 +148,22 @@ def test_all_have_one_version(twice: tuple[Path, Path]) -> None:
     }
 
 
-def test_wheel_holds_what_the_package_reads(twice: tuple[Path, Path]) -> None:
+def test_wheel_holds_what_the_package_reads(copy: Path, twice: tuple[Path, Path]) -> None:
     """The template, the rules, the schemas and `py.typed` come with the code."""
     wheel = _texts(_archive(twice[0], "backend-caps", "-py3-none-any.whl"))
 
-    package = {name for name in tracked_files() if name.startswith("backend_caps/")}
+    package = {f"backend_caps/{name}" for name in _names(copy / "backend_caps")}
     published = {f"backend_caps/schemas/{schemas.path_of(name).name}" for name in schemas.SCHEMAS}
     info = {name for name in wheel if name.startswith(f"backend_caps-{VERSION}.dist-info/")}
     assert {*wheel} == package | published | info
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.folder.name)
-def test_archives_of_plugin_hold_its_code(plugin: Plugin, twice: tuple[Path, Path]) -> None:
+def test_archives_of_plugin_hold_its_code(
+    plugin: Plugin, copy: Path, twice: tuple[Path, Path]
+) -> None:
     """Code, types and evidence come with a plugin; its tests come with its sdist."""
-    folder = f"{plugin.folder.relative_to(ROOT)}/"
-    tracked = {name.removeprefix(folder) for name in tracked_files() if name.startswith(folder)}
+    tracked = _names(copy / plugin.folder.relative_to(ROOT))
 
     wheel = _texts(_archive(twice[0], plugin.distribution, "-py3-none-any.whl"))
     sdist = _texts(_archive(twice[0], plugin.distribution, ".tar.gz"))
@@ -161,11 +173,11 @@ def test_archives_of_plugin_hold_its_code(plugin: Plugin, twice: tuple[Path, Pat
     assert {*sdist} == tracked | {".gitignore", "PKG-INFO"}
 
 
-def test_sdist_holds_the_checkout(twice: tuple[Path, Path]) -> None:
+def test_sdist_holds_the_checkout(copy: Path, twice: tuple[Path, Path]) -> None:
     """It has every file that git knows, and nothing else but its metadata."""
     sdist = _texts(_archive(twice[0], "backend-caps", ".tar.gz"))
 
-    assert {*sdist} == {*tracked_files(), "PKG-INFO"}
+    assert {*sdist} == _names(copy) | {"PKG-INFO"}
 
 
 def test_pages_of_indexes_can_be_rendered(twice: tuple[Path, Path]) -> None:
@@ -208,6 +220,8 @@ def test_changelog_can_be_made() -> None:
     command = [sys.executable, "-m", "towncrier", "build", "--draft"]
     draft = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
 
-    entries = {" ".join(entry.split()) for entry in re.split(r"^- |^#.*", draft, flags=re.M)}
+    entries = {
+        " ".join(entry.split()) for entry in re.split(r"^- |^#.*", draft, flags=re.MULTILINE)
+    }
     assert draft.startswith(f"## {VERSION} (")
     assert entries - {""} == {" ".join(own.read_text("utf-8").split()) for own in fragments}
