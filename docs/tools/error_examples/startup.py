@@ -47,14 +47,14 @@ DEBUG = Occasion(
     title="FutureMap, at each call",
     told="Raised with `debug=True`; the ids are checked always.",
     examples=(
-        RowsOutOfRangeError(operation="publish", rows=(64,), pool_size=64),
-        RepeatedRowsError(operation="publish", rows=(3,)),
+        RowsOutOfRangeError(operation="publish", rows=(64, 65), pool_size=64),
+        RepeatedRowsError(operation="publish", rows=(3, 5)),
         RowCountError(operation="publish", field="seq_lens", shape=(2,), expected=(3,)),
-        StaleRowsError(field="bonus_tokens", rows=(3,), writer="stash"),
+        StaleRowsError(field="bonus_tokens", rows=(3, 5), writer="stash"),
         IndexMismatchError(req_pool_indices=(3, 1), req_pool_indices_cpu=(1, 3)),
         PendingInputIdsError(pending="3 decode rows hold sentinels"),
         PageableStagingError(device="cuda"),
-        BoundBelowTruthError(rows=(3,), bounds=(12,), seq_lens=(13,)),
+        BoundBelowTruthError(rows=(3, 5), bounds=(12, 40), seq_lens=(13, 42)),
     ),
 )
 RANKS = Occasion(
