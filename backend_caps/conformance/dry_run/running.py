@@ -223,7 +223,7 @@ def dry_start(
             if models is not None:
                 longest = LlamaConfig.from_folder(models.target).max_position_embeddings
             sizes = Sizes.of(plan, server, longest)
-            models = models or stack.enter_context(_small(plan, sizes, seed))
+            models = models or stack.enter_context(fitting_models(plan, sizes, seed=seed))
             flags = plan.flags.model_copy(update={"context_length": sizes.context_length})
             observer = _Observer()
             engine = Engine(
@@ -300,8 +300,17 @@ def _memory(engine: Engine) -> Memory:
 
 
 @contextmanager
-def _small(plan: Plan, sizes: Sizes, seed: int) -> Iterator[SmallModels]:
-    """Make models that the plan's backends take."""
+def fitting_models(
+    plan: Plan, sizes: Sizes, *, seed: int, num_layers: int | None = None
+) -> Iterator[SmallModels]:
+    """Make small models that a plan's backends take, for as long as a `with` block runs.
+
+    Args:
+        plan: whose backends.
+        sizes: of the server.
+        seed: of the weights.
+        num_layers: of the target; None: as few as there can be.
+    """
     settings = SpecSettings.from_flags(plan.flags)
     head_size, dtype = _taken(plan)
     model = ModelSizes(
@@ -309,6 +318,7 @@ def _small(plan: Plan, sizes: Sizes, seed: int) -> Iterator[SmallModels]:
         head_size=head_size,
         max_position_embeddings=sizes.context_length,
         dtype=_DTYPES[dtype],
+        num_layers=num_layers,
     )
     algorithm = None if settings is None else settings.algorithm
     with small_models(algorithm, seed=seed, sizes=model) as models:

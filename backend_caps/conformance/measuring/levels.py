@@ -70,7 +70,7 @@ def measured_levels(plan: Plan) -> Levels:
         measured = {own: _measured(plan, models)}
         left_out = []
         for level in levels:
-            reason = _reason_against(plan, level)
+            reason = reason_against(plan, level)
             try:
                 if reason is None:
                     measured[level] = _measured(_at(plan, level), models)
@@ -125,7 +125,7 @@ def _at(plan: Plan, level: HostSeqLens) -> Plan:
     )
 
 
-def _reason_against(plan: Plan, level: HostSeqLens) -> str | None:
+def reason_against(plan: Plan, level: HostSeqLens) -> str | None:
     """Say which backends need more than a level; None where none does."""
     needing = dict.fromkeys(_told(cause) for cause in _needing_more(plan, level))
     return "; ".join(needing) or None

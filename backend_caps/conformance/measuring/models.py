@@ -28,6 +28,8 @@ class ModelSizes:
     head_size: int = 16
     max_position_embeddings: int = 2048
     dtype: torch.dtype = torch.float32
+    num_layers: int | None = None
+    """None: as few as there can be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ def _written(
         seed=seed,
         vocab_size=sizes.vocab_size,
         hidden_size=sizes.num_heads * sizes.head_size,
-        num_layers=_DRAFTED_LAYERS if is_drafted else 2,
+        num_layers=sizes.num_layers or (_DRAFTED_LAYERS if is_drafted else 2),
         num_heads=sizes.num_heads,
         num_kv_heads=sizes.num_kv_heads,
         max_position_embeddings=sizes.max_position_embeddings,

@@ -22,6 +22,7 @@ from backend_caps.conformance.simulator.run import simulate
 from backend_caps.conformance.simulator.simulation import HostSync, Simulation
 from backend_caps.conformance.simulator.sites import Site
 from backend_caps.conformance.simulator.tensor import SimTensor
+from backend_caps.conformance.simulator.watcher import DeviceWatcher
 
 __all__ = [
     "DEVICE_NAME",
@@ -29,6 +30,7 @@ __all__ = [
     "Access",
     "CaptureError",
     "Counts",
+    "DeviceWatcher",
     "DirtyRunError",
     "GraphStateError",
     "HostSync",

@@ -68,11 +68,13 @@ class CUDAGraph:
             raise GraphStateError(action="replay", held="no capture")
         simulation = current()
         simulation.refuse_in_capture("CUDAGraph.replay")
+        simulation.watcher.replay_began(simulation.current_stream)
         for step in self._steps:
             if isinstance(step, Op):
                 simulation.enqueue(simulation.current_stream, step)
             else:
                 step(simulation.current_stream)
+        simulation.watcher.replay_ended()
 
     def reset(self) -> None:
         """Forget the recorded work, and the memory that no tensor refers to."""

@@ -18,6 +18,7 @@ from backend_caps.conformance.simulator.queues import NO_BLOCKS, Marker, Op, Que
 from backend_caps.conformance.simulator.races import HOST, Race, RaceDetector
 from backend_caps.conformance.simulator.recording import Capture
 from backend_caps.conformance.simulator.sites import Site, call_site
+from backend_caps.conformance.simulator.watcher import DeviceWatcher, Unwatched
 
 # As many as torch's own pools have.
 _POOL_STREAMS = 32
@@ -66,6 +67,8 @@ class Simulation:
     """Operators that made the host wait: item, nonzero, a copy that blocks."""
     host_waits: list[HostSync]
     """Calls of synchronize, of streams, events and the device."""
+    watcher: DeviceWatcher
+    """Is told of what is launched, ordered and waited for."""
 
     def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
         self.schedule = schedule
@@ -78,6 +81,7 @@ class Simulation:
         self.num_copies_to_host = self.num_copies_to_device = 0
         self.num_event_records = self.num_event_waits = 0
         self.hidden_syncs, self.host_waits = [], []
+        self.watcher = Unwatched()
         self._waits: Counter[Waited] = Counter()
         self._bytes_to_host_on: Counter[int] = Counter()
         self._adversary = adversary_of(schedule)
@@ -138,6 +142,7 @@ class Simulation:
     def enqueue(self, handle: int, op: Op) -> None:
         """Put work on a stream, and let run what the schedule lets run."""
         self.num_ops += 1
+        self.watcher.launched(handle, op)
         if op.bytes_to_host or op.bytes_to_device:
             self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
         if self.detector is not None:
@@ -176,11 +181,14 @@ class Simulation:
     def record(self, handle: int) -> Marker:
         """Put the marker of an event at the end of a stream's work."""
         self.num_event_records += 1
-        return self.mark(handle)
+        marker = self.mark(handle)
+        self.watcher.recorded(marker)
+        return marker
 
     def wait(self, handle: int, marker: Marker) -> None:
         """Make a stream wait for the marker of an event."""
         self.num_event_waits += 1
+        self.watcher.waited(handle, marker)
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))
 
@@ -193,21 +201,21 @@ class Simulation:
 
     def synchronize_stream(self, handle: int, cause: str, kind: WaitKind) -> None:
         """Make the host wait for all that a stream has."""
-        self._note_sync(cause, Waited(kind, handle))
+        self._note_sync(cause, Waited(kind, handle), None)
         if self.detector is not None:
             self.detector.synchronize_stream(handle)
         self._adversary.wait_for(self.engine, self.mark(handle))
 
     def synchronize_marker(self, marker: Marker, event: int, cause: str) -> None:
         """Make the host wait for what an event is bound to."""
-        self._note_sync(cause, Waited(WaitKind.EVENT, marker.stream))
+        self._note_sync(cause, Waited(WaitKind.EVENT, marker.stream), marker)
         if self.detector is not None:
             self.detector.synchronize_event(event)
         self._adversary.wait_for(self.engine, marker)
 
     def synchronize_device(self, cause: str) -> None:
         """Make the host wait for everything."""
-        self._note_sync(cause, Waited(WaitKind.DEVICE, None))
+        self._note_sync(cause, Waited(WaitKind.DEVICE, None), None)
         self.drain()
 
     def drain(self) -> None:
@@ -238,8 +246,9 @@ class Simulation:
             return None
         return tuple(dict.fromkeys(str(race) for race in self.races))
 
-    def _note_sync(self, cause: str, waited: Waited) -> None:
+    def _note_sync(self, cause: str, waited: Waited, marker: Marker | None) -> None:
         self.refuse_in_capture(cause)
+        self.watcher.synchronized(cause, waited, marker)
         self._waits[waited] += 1
         found = self.hidden_syncs if waited.kind is WaitKind.HIDDEN else self.host_waits
         found.append(HostSync(cause=cause, site=call_site(), waited=waited))
