@@ -123,6 +123,30 @@ def sglang_packages(
                 del sys.modules[name]
 
 
+def modules() -> SimpleNamespace:
+    """Import what backend-caps-sglang changes."""
+    hooks = import_module("sglang.srt.plugins.hook_registry")
+    return SimpleNamespace(
+        overlap=import_module("sglang.srt.managers.overlap_utils"),
+        backends=import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS,
+        choices=import_module("sglang.srt.arg_groups.choices"),
+        load=import_module("sglang.srt.plugins").load_plugins,
+        hooks=hooks.HookRegistry,
+        replace=hooks.HookType.REPLACE,
+    )
+
+
+def state_of(sglang: SimpleNamespace) -> tuple[object, ...]:
+    """Say all that the plugin may change."""
+    return (
+        sglang.overlap.decide_needs_cpu_seq_lens,
+        dict(sglang.backends),
+        [*sglang.choices.ATTENTION_BACKEND_CHOICES],
+        [*sglang.choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES],
+        {target: [*own] for target, own in sglang.hooks._hooks.items()},  # noqa: SLF001
+    )
+
+
 def _stand_ins(wheel: Path, context: RuntimeContext) -> dict[str, ModuleType]:
     made = {}
     for suffix in _PACKAGES:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from importlib import import_module, invalidate_caches
+from importlib import invalidate_caches
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -15,7 +15,7 @@ from backend_caps_sglang import AdapterError, DecisionTakenError, register
 from torch import distributed as dist
 
 from backend_caps.discovery.handed_down import VARIABLE
-from tests.upstream.sglang_packages import sglang_packages
+from tests.upstream.sglang_packages import modules, sglang_packages, state_of
 from tests.upstream.sglang_worker import load_in_child, scheduler_without_plugin
 
 pytestmark = pytest.mark.upstream
@@ -55,30 +55,6 @@ def sglang() -> Iterator[SimpleNamespace]:
     """SGLang's modules, in a process that has not loaded plugins."""
     with sglang_packages():
         yield modules()
-
-
-def modules() -> SimpleNamespace:
-    """Import what the plugin changes."""
-    hooks = import_module("sglang.srt.plugins.hook_registry")
-    return SimpleNamespace(
-        overlap=import_module("sglang.srt.managers.overlap_utils"),
-        backends=import_module("sglang.srt.layers.attention.attention_registry").ATTENTION_BACKENDS,
-        choices=import_module("sglang.srt.arg_groups.choices"),
-        load=import_module("sglang.srt.plugins").load_plugins,
-        hooks=hooks.HookRegistry,
-        replace=hooks.HookType.REPLACE,
-    )
-
-
-def state_of(sglang: SimpleNamespace) -> tuple[object, ...]:
-    """Say all that the plugin may change."""
-    return (
-        sglang.overlap.decide_needs_cpu_seq_lens,
-        dict(sglang.backends),
-        [*sglang.choices.ATTENTION_BACKEND_CHOICES],
-        [*sglang.choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES],
-        {target: [*own] for target, own in sglang.hooks._hooks.items()},  # noqa: SLF001
-    )
 
 
 @pytest.fixture
@@ -194,21 +170,28 @@ def test_other_version_changes_nothing(
     )
 
 
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        pytest.param(
+            lambda server_args, attn_backends: server_args or attn_backends,
+            "takes (server_args, attn_backends), not (attn_backends)",
+            id="of-0.5.13",
+        ),
+        pytest.param(max, "has no signature to read", id="unreadable"),
+    ],
+)
 def test_other_signature_changes_nothing(
-    sglang: SimpleNamespace, caplog: pytest.LogCaptureFixture
+    function: object, words: str, sglang: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A version in the range whose function takes something else is refused too."""
-    sglang.overlap.decide_needs_cpu_seq_lens = _of_0_5_13
+    sglang.overlap.decide_needs_cpu_seq_lens = function
     before = state_of(sglang)
 
     register()
 
     assert state_of(sglang) == before
-    assert "takes (server_args, attn_backends), not (attn_backends)" in warnings_in(caplog)[0]
-
-
-def _of_0_5_13(server_args: object, attn_backends: object) -> object:
-    return server_args, attn_backends
+    assert words in warnings_in(caplog)[0]
 
 
 def test_other_kind_of_registry_changes_nothing(
@@ -266,6 +249,44 @@ def test_broken_plugin_is_told_and_the_others_go_on(
     (told,) = warnings_in(caplog)
     assert "acme 1.0" in told
     assert "raises RuntimeError: no such GPU" in told
+
+
+def test_settings_of_backend_caps_hold(
+    sglang: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that is named says whose backends are registered, as it does everywhere else."""
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("plugins: [acme]\n")
+    monkeypatch.setenv("BACKEND_CAPS_CONFIG", str(settings))
+
+    register()
+
+    assert (SHIPPED in sglang.backends, [*sglang.hooks._hooks]) == (False, [DECISION])  # noqa: SLF001
+
+
+def test_refused_setting_changes_nothing(
+    sglang: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong one is in SGLang's log, with its name, and SGLang goes on as it is."""
+    monkeypatch.setenv("BACKEND_CAPS_AGREEMENT_DEADLINE", "soon")
+    before = state_of(sglang)
+
+    sglang.load()
+
+    assert state_of(sglang) == before
+    assert "BACKEND_CAPS_AGREEMENT_DEADLINE" in caplog.text
+
+
+def test_server_without_the_plugin_is_sglangs(
+    sglang: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name in SGLANG_PLUGINS that is no plugin's leaves all out, ours among them."""
+    monkeypatch.setenv("SGLANG_PLUGINS", "none")
+    before = state_of(sglang)
+
+    sglang.load()
+
+    assert (state_of(sglang), os.environ[VARIABLE]) == (before, "")
 
 
 def test_second_call_changes_nothing(

@@ -329,6 +329,22 @@ def _raises(*, imports: bool) -> None:
     raise RuntimeError(imports)
 
 
+def test_refused_setting_is_one_line(
+    vllm: SimpleNamespace,
+    acme: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Settings of backend-caps hold here too; a wrong one is told, and vLLM's loader goes on."""
+    monkeypatch.setenv("BACKEND_CAPS_DISCOVERY_DEADLINE", "soon")
+    install(acme)
+
+    vllm.load()
+
+    ((level, line),) = told_in(caplog)
+    assert (level, "BACKEND_CAPS_DISCOVERY_DEADLINE" in line) == ("ERROR", True)
+
+
 def test_program_loads_all_and_fails_for_a_fault(
     vllm: SimpleNamespace,  # noqa: ARG001 - is there
     tmp_path: Path,

@@ -71,7 +71,7 @@ class Engine:
         """
         found = _version()
         for place, expected in _SIGNATURES.items():
-            parameters = tuple(inspect.signature(_callable(place)).parameters)
+            parameters = _parameters(place)
             if parameters != expected:
                 shown = [", ".join(names) for names in (parameters, expected)]
                 raise _unsupported(f"{place} takes ({shown[0]}), not ({shown[1]})")
@@ -135,6 +135,14 @@ def _callable(place: str) -> Callable[..., object]:
     if not callable(found):
         raise _unsupported(f"{place} cannot be called")
     return found
+
+
+def _parameters(place: str) -> tuple[str, ...]:
+    function = _callable(place)
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError) as error:
+        raise _unsupported(f"{place} has no signature to read") from error
 
 
 def _typed(place: str, kind: type[_T]) -> _T:

@@ -2,7 +2,8 @@
 
     python -m backend_caps_vllm
 
-Ends with status 1 where a backend has a fault, and with 2 where vLLM is none that is supported.
+Ends with status 1 where a backend has a fault, and with 2 where nothing could be looked at: vLLM is
+none that is supported, or a setting of backend-caps is refused.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from backend_caps import BackendCapsError
 from backend_caps_vllm.checking import seen_of
-from backend_caps_vllm.engine import REGISTRY, UnsupportedVLLMError, check_version
+from backend_caps_vllm.engine import REGISTRY, check_version
 
 
 def main() -> int:
@@ -21,7 +23,7 @@ def main() -> int:
         import_module(REGISTRY)
         import_module("vllm.plugins").load_general_plugins()
         seen = list(seen_of(imports=True))
-    except UnsupportedVLLMError as error:
+    except BackendCapsError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program's output
         return 2
     for own in seen:

@@ -7,12 +7,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from backend_caps import discover
+from backend_caps import BackendCapsError, Settings
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps_vllm.engine import (
     ENGINE,
-    UnsupportedVLLMError,
     check_version,
     later_plugins,
     registered,
@@ -36,7 +35,7 @@ def check() -> None:
             level = logging.WARNING if seen.fault else logging.INFO
             _LOG.log(level, "vLLM %s: %s", found, seen)
         _tell_of_later_plugins()
-    except UnsupportedVLLMError as error:
+    except BackendCapsError as error:
         _LOG.error("%s", error)
     except Exception:  # noqa: BLE001 - vLLM does not isolate what a plugin raises
         _LOG.exception("backend-caps-vllm could not check the backends; vLLM goes on without it")
@@ -50,9 +49,10 @@ def seen_of(*, imports: bool) -> Iterator[Seen]:
 
     Raises:
         UnsupportedVLLMError: vLLM's registry is not as expected.
+        BackendCapsError: a setting of backend-caps is refused.
     """
     found = registered()
-    declared = _by_class(discover().values()) if found else {}
+    declared = _by_class(Settings.load().discover().values()) if found else {}
     for own in found:
         seen = look(own, imports=imports)
         backend = declared.get(own.path)

@@ -92,12 +92,16 @@ def _read(registry: ModuleType) -> Iterator[Registered]:
 def later_plugins(allowed: list[str] | None) -> list[str]:
     """Name the plugins that vLLM calls behind this one; what those register is not there yet.
 
+    vLLM's own are left out: what they register is no backend.
+
     Args:
         allowed: those of `VLLM_PLUGINS`; None: all.
     """
-    names = list(dict.fromkeys(each.name for each in entry_points(group=GROUP)))
-    called = [name for name in names if allowed is None or name in allowed]
-    return called[called.index(NAME) + 1 :] if NAME in called else []
+    # Of two with one name vLLM calls the last, in the place of the first.
+    found = {each.name: each.value for each in entry_points(group=GROUP)}
+    called = [name for name in found if allowed is None or name in allowed]
+    behind = called[called.index(NAME) + 1 :] if NAME in called else []
+    return [name for name in behind if found[name].partition(".")[0] != ENGINE]
 
 
 def _unsupported(found: str) -> UnsupportedVLLMError:

@@ -46,17 +46,19 @@ def test_program_without_vllm_has_a_status_of_its_own(
 def test_later_plugins_are_those_behind_ours(
     allowed: list[str] | None, later: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order is that of the entry points, and the allow-list is vLLM's."""
-    monkeypatch.setattr(engine, "entry_points", _four)
+    """The order is that of the entry points, the allow-list is vLLM's, and its own are left out."""
+    monkeypatch.setattr(engine, "entry_points", _five)
 
     assert engine.later_plugins(allowed) == later
 
 
 class _Named:
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, value: str) -> None:
+        self.name, self.value = name, value
 
 
-def _four(*, group: str) -> list[_Named]:
+def _five(*, group: str) -> list[_Named]:
     assert group == "vllm.general_plugins"
-    return [_Named(name) for name in ("first", "backend_caps", "acme", "other")]
+    own = _Named("lora_resolver", "vllm.plugins.lora_resolvers:register")
+    names = ("first", "backend_caps", "acme", "other")
+    return [*(_Named(name, f"{name}_vllm:register") for name in names), own]
