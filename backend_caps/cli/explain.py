@@ -64,7 +64,7 @@ def explain(
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
     explained = explain_view(document, names, phase)
     if not measure:
-        request.show(document, explained)
+        request.show(document, explained, names)
         return
     # Loads torch, which an explanation alone does not.
     from backend_caps.cli.measure import measure_document  # noqa: PLC0415

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol
 
 import click
 from pydantic import BaseModel
@@ -24,6 +24,7 @@ class Format(Enum):
     TABLE = "table"
     JSON = "json"
     MARKDOWN = "markdown"
+    HTML = "html"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -41,8 +42,13 @@ class OutputError(BackendCapsError):
         )
 
 
-Show: TypeAlias = Callable[[BaseModel, Sections], None]
-"""Prints a document, or the sections that are made of it."""
+class Show(Protocol):
+    """Prints a document, or the sections that are made of it."""
+
+    def __call__(
+        self, document: BaseModel, sections: Sections, opened: Sequence[str] = (), /
+    ) -> None:
+        """Print; on a page, the values that are `opened` stand open."""
 
 
 def printer(format_: Format) -> Show:
@@ -68,15 +74,17 @@ def _printer(format_: Format) -> Show:
         return _show_json
     if format_ is Format.MARKDOWN:
         return _show_markdown
+    if format_ is Format.HTML:
+        return _show_html
     from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
 
-    return lambda _, sections: terminal.show(sections)
+    return lambda _, sections, __=(): terminal.show(sections)
 
 
 def _guarded(show: Show) -> Show:
-    def guarded(document: BaseModel, sections: Sections) -> None:
+    def guarded(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) -> None:
         with _guard():
-            show(document, sections)
+            show(document, sections, opened)
 
     return guarded
 
@@ -103,9 +111,15 @@ def _forget_output() -> None:
     os.close(nowhere)
 
 
-def _show_json(document: BaseModel, _: Sections) -> None:
+def _show_json(document: BaseModel, _: Sections, __: Sequence[str] = ()) -> None:
     click.echo(document.model_dump_json(indent=2))
 
 
-def _show_markdown(_: BaseModel, sections: Sections) -> None:
+def _show_markdown(_: BaseModel, sections: Sections, __: Sequence[str] = ()) -> None:
     click.echo(markdown(sections), nl=False)
+
+
+def _show_html(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) -> None:
+    from backend_caps.report.html.page import page  # noqa: PLC0415 - templates, for pages alone
+
+    click.echo(page(document, sections, opened), nl=False)

@@ -44,8 +44,8 @@ def engine_report_view(report: ReportDocument) -> Iterator[Section]:
     yield from _tables(classes)
     yield from _section("What depends on what", _dependences(classes))
     yield from _section("Wrappers", ((b.composite, b.name) for b in classes if b.composite))
-    yield from _section("Names whose class depends on something", _choices(names))
-    yield from _forced(engine)
+    yield from names_view(names)
+    yield from rules_view(engine)
     if plugins:
         yield Heading("Plugins")
         yield from backends_view(plugins)
@@ -196,7 +196,13 @@ def _place(part: PartDocument) -> str:
     return roles if part.phases is None else f"{roles} in {' and '.join(part.phases)}"
 
 
-def _forced(engine: EngineDocument) -> Iterator[Section]:
+def names_view(names: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show the names that do not stand for one class at all times."""
+    yield from _section("Names whose class depends on something", _choices(names))
+
+
+def rules_view(engine: EngineDocument) -> Iterator[Section]:
+    """Show what an engine's flags force; nothing where its rules are not known."""
     if engine.rules:
         yield Heading(f"Rules under {_called(engine)}")
         rows = tuple((rule.name, rule.given, rule.reason) for rule in engine.rules)

@@ -94,7 +94,7 @@ class Settings(FrozenModel):
     """The lock file that what is installed and planned is compared with."""
     device: Annotated[Name | None, Spelled(plain)] = None
     """The torch device to run on; not given, each command has its own."""
-    format: Annotated[Literal["table", "json", "markdown"], Spelled(plain)] = "table"
+    format: Annotated[Literal["table", "json", "markdown", "html"], Spelled(plain)] = "table"
     """How commands print."""
     verbose: Annotated[StrictBool, Spelled(switch)] = False
     """Whether server flags that do not matter are named."""

@@ -1,0 +1,1 @@
+"""Documents as pages: one file each that a browser opens from disk."""

@@ -1,0 +1,183 @@
+"""Who holds which values of a plan, as a drawing of two columns and the lines between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.documents import PlanDocument, ValueDocument, json_of
+from backend_caps.report.sections import visible
+from backend_caps.report.words import who, words_of
+
+_PITCH = 56
+"""From one box to the next below it."""
+_BOX = (268, 42)
+"""How wide and how high a box is."""
+_WIDTH = 880
+"""Of the whole drawing."""
+_LONGEST = 36
+"""Letters that a box holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A value that is not the best there is, and who has a say in it."""
+
+    name: str
+    """The capability."""
+    phases: tuple[str, ...]
+    """The phases that have it; none for the server's."""
+    words: str
+    """The value."""
+    says: tuple[tuple[str, bool], ...]
+    """Each that has a say, and whether the value is what it asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """What stands in a column."""
+
+    title: str
+    note: str
+    x: float
+    y: float
+    """Of its upper left corner."""
+    kind: Literal["backend", "rule", "override", "engine", "value"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """From who has a say to the value."""
+
+    path: str
+    """As SVG draws it."""
+    decides: bool
+    """Whether the value is what it asks for."""
+    text: str
+    """The same in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A drawing, with its lines in sentences."""
+
+    width: int
+    height: int
+    box: tuple[int, int]
+    boxes: tuple[Box, ...]
+    lines: tuple[Line, ...]
+
+
+def held(plan: PlanDocument) -> tuple[Held, ...]:
+    """List the values that somebody holds back; phases of which all is the same share one."""
+    found: dict[tuple[str, str, tuple[tuple[str, bool], ...], bool], list[str]] = {}
+    for name, phase, value in _values(plan):
+        if value.causes and value.value != json_of(CAPABILITIES[name].best):
+            key = (name, words_of(value.value), _says(value), phase is None)
+            found.setdefault(key, []).extend([] if phase is None else [phase])
+    return tuple(
+        Held(name=name, words=words, says=says, phases=tuple(phases))
+        for (name, words, says, _), phases in found.items()
+    )
+
+
+def _values(plan: PlanDocument) -> Iterator[tuple[str, str | None, ValueDocument]]:
+    yield from ((name, None, value) for name, value in plan.server.items())
+    for phase, values in plan.phases.items():
+        yield from ((name, phase, value) for name, value in values.items())
+
+
+def _says(value: ValueDocument) -> tuple[tuple[str, bool], ...]:
+    decides: dict[str, bool] = {}
+    for cause in value.causes:
+        named = who(cause)
+        decides[named] = decides.get(named, False) or cause.value == value.value
+    return tuple(decides.items())
+
+
+def graph(plan: PlanDocument) -> Graph | None:
+    """Draw who holds which values; None where every value is the best there is."""
+    values = held(plan)
+    if not values:
+        return None
+    named = _in_order(values)
+    rows = max(len(named), len(values))
+    left = {who: _middle(at, len(named), rows) for at, who in enumerate(named)}
+    right = [_middle(at, len(values), rows) for at in range(len(values))]
+    boxes = (
+        *(_who_box(who, y) for who, y in left.items()),
+        *(_value_box(value, y) for value, y in zip(values, right, strict=True)),
+    )
+    lines = tuple(_lines(values, left, right))
+    return Graph(width=_WIDTH, height=rows * _PITCH, box=_BOX, boxes=boxes, lines=lines)
+
+
+def _in_order(values: Sequence[Held]) -> list[str]:
+    """Order those who have a say by the middle of what they have a say in: fewer lines cross."""
+    places: dict[str, list[int]] = {}
+    for at, value in enumerate(values):
+        for named, _ in value.says:
+            places.setdefault(named, []).append(at)
+    return sorted(places, key=lambda named: fmean(places[named]))
+
+
+def _middle(at: int, number: int, rows: int) -> float:
+    return _PITCH * (rows - number) / 2 + _PITCH * (at + 0.5)
+
+
+def _who_box(named: str, y: float) -> Box:
+    kind, _, name = named.partition(" ")
+    return Box(title=_short(name), note=kind, x=0, y=y - _BOX[1] / 2, kind=_kind(kind))
+
+
+def _kind(kind: str) -> Literal["backend", "rule", "override", "engine"]:
+    match kind:
+        case "backend" | "rule" | "override" | "engine":
+            return kind
+    raise AssertionError(f"no cause is of the kind {kind!r}")
+
+
+def _value_box(value: Held, y: float) -> Box:
+    place = f"in {_joined(value.phases)}" if value.phases else "for the server"
+    title = _short(f"{value.name} = {value.words}")
+    return Box(title=title, note=place, x=_WIDTH - _BOX[0], y=y - _BOX[1] / 2, kind="value")
+
+
+def _lines(
+    values: Iterable[Held], left: Mapping[str, float], right: Sequence[float]
+) -> Iterator[Line]:
+    """Draw every line, those that decide last, so that they lie above the others."""
+    drawn = [
+        (decides, left[named], right[at], f"{named} {_verb(decides)} {_named(value)}")
+        for at, value in enumerate(values)
+        for named, decides in value.says
+    ]
+    for decides, start, end, text in sorted(drawn, key=lambda line: line[0]):
+        yield Line(path=_path(start, end), decides=decides, text=text)
+
+
+def _verb(decides: bool) -> str:
+    return "decides" if decides else "would allow better than"
+
+
+def _named(value: Held) -> str:
+    place = f" in {_joined(value.phases)}" if value.phases else ""
+    return f"{value.name} = {value.words}{place}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def _path(start: float, end: float) -> str:
+    near, far = _BOX[0], _WIDTH - _BOX[0]
+    middle = (near + far) / 2
+    return f"M{near} {start:g}C{middle:g} {start:g} {middle:g} {end:g} {far} {end:g}"
+
+
+def _short(text: str) -> str:
+    shown = visible(" ".join(text.split()))
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"

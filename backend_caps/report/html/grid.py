@@ -1,0 +1,74 @@
+"""A table that is filtered, sorted and opened: its cells, and what stands behind each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from backend_caps.report.html.glyphs import Glyph
+from backend_caps.report.sections import visible
+
+Detail = tuple[tuple[str, str], ...]
+"""What a cell opens: terms, and what is told of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What a table shows in one place, and what it opens."""
+
+    text: str
+    glyph: Glyph | None = None
+    """The shape before the text; where there is no text, its label says all."""
+    mark: Glyph | None = None
+    """The shape behind the text."""
+    note: str = ""
+    """A line in small letters."""
+    detail: Detail = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a table shows of one subject."""
+
+    head: Cell
+    """Names the subject; what it opens is shown with each cell of the row."""
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table whose cells are opened."""
+
+    caption: str
+    """What it shows."""
+    counted: str
+    """What a row is, in the plural."""
+    sought: str
+    """What the text of a filter is looked for in, in words."""
+    seeks: Literal["heads", "rows"]
+    """The same: what names the rows, or all that they say."""
+    corner: str
+    """The name of the first column."""
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def legend(self) -> tuple[Glyph, ...]:
+        """The shapes that it shows, each once, in their own order."""
+        shown = {glyph for cell in self._cells() for glyph in (cell.glyph, cell.mark)}
+        return tuple(glyph for glyph in Glyph if glyph in shown)
+
+    def _cells(self) -> Iterator[Cell]:
+        for row in self.rows:
+            yield from (row.head, *row.cells)
+
+    def data(self) -> Mapping[str, Sequence[object]]:
+        """Write what the cells open: each detail once, and for each row its cells' numbers."""
+        numbers: dict[Detail, int] = {}
+        rows = [
+            [numbers.setdefault(cell.detail, len(numbers)) for cell in (row.head, *row.cells)]
+            for row in self.rows
+        ]
+        details = [[[visible(term), visible(text)] for term, text in told] for told in numbers]
+        return {"details": details, "rows": rows}

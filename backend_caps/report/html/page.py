@@ -1,0 +1,163 @@
+"""A document as one page: text, style and script in a file that fetches nothing.
+
+A plugin's words are hostile input. Whatever a template puts in goes through `visible` and is
+escaped, no address is made of it, and the page's policy lets no other style or script run.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup, escape
+from pydantic import BaseModel
+
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.diff_document import DiffDocument
+from backend_caps.report.documents import PlanDocument, ReportDocument
+from backend_caps.report.engine_views import names_view, rules_view
+from backend_caps.report.evidence_views import evidence_view
+from backend_caps.report.html.differences import counts, side_by_side
+from backend_caps.report.html.graph import graph
+from backend_caps.report.html.matrix import conditions_view, matrix
+from backend_caps.report.html.values import told_values, tries
+from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
+from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
+from backend_caps.report.words import words_of
+
+_LONG = 16
+"""Lines of a section that stand open."""
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) -> str:
+    """Write a document as a page.
+
+    Args:
+        document: what is shown.
+        sections: the same as sections, which are all that a page of most documents has.
+        opened: the values of a plan that stand open.
+    """
+    environment = _environment()
+    match document:
+        case ReportDocument():
+            template, shown = "report.html", _of_report(document)
+        case PlanDocument():
+            template, shown = "plan.html", _of_plan(document, opened)
+        case DiffDocument():
+            template, shown = "diff.html", _of_diff(document)
+        case _:
+            template, shown = "sections.html", {"parts": parts_of(sections)}
+    return environment.get_template(template).render(
+        {"schema": schema_of(document), **_inlined(), **shown}
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    environment.filters["breakable"] = breakable
+    environment.filters["words"] = words_of
+    environment.filters["json"] = htmlsafe_json_dumps
+    environment.tests["lines"] = lambda section: isinstance(section, Lines)
+    environment.tests["long"] = _is_long
+    return environment
+
+
+def _finalize(value: object) -> object:
+    """Show control characters of whatever text a template puts in."""
+    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+
+
+def breakable(text: str) -> Markup:
+    """Let a browser break a name after its underscores."""
+    return Markup("_<wbr>").join(escape(part) for part in visible(text).split("_"))
+
+
+def _is_long(section: Lines | Table) -> bool:
+    """Tell whether a section is folded, as is what would stand between others for pages."""
+    return len(section.lines if isinstance(section, Lines) else section.rows) > _LONG
+
+
+def _inlined() -> dict[str, object]:
+    """Read style and script, and the policy that lets nothing else run."""
+    style, script = ((_TEMPLATES / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return {"style": Markup(style), "script": Markup(script), "policy": policy}  # noqa: S704 - ours
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def schema_of(document: BaseModel) -> str:
+    """Name a document by its schema, such as `backend-caps/report@1`."""
+    written = document.model_dump(include={"schema_"}, by_alias=True)
+    return str(written["schema"])
+
+
+def parts_of(sections: Sections) -> list[tuple[str, list[Section]]]:
+    """Put sections under their headings; what stands before the first is under none."""
+    parts: list[tuple[str, list[Section]]] = []
+    for section in sections:
+        match section:
+            case Heading(text):
+                parts.append((text, []))
+            case _ if parts:
+                parts[-1][1].append(section)
+            case _:
+                parts.append(("", [section]))
+    return parts
+
+
+def _of_report(report: ReportDocument) -> dict[str, object]:
+    engine = report.engine
+    names = [backend for backend in report.backends if backend.classes is not None]
+    told = [
+        *conditions_view(report),
+        *evidence_view(report.backends),
+        *names_view(names),
+        *(() if engine is None else rules_view(engine)),
+        *problems_view(report),
+    ]
+    grid = matrix(report)
+    plan = {} if report.plan is None else _of_plan(report.plan, ())
+    return {
+        "report": report,
+        "grid": grid,
+        "silent": [name for name in CAPABILITIES if name not in grid.columns],
+        "parts": parts_of(told),
+        "plan": None,
+        **plan,
+    }
+
+
+def _of_plan(plan: PlanDocument, opened: Sequence[str]) -> dict[str, object]:
+    headline, *reasons = mirror_lines(plan)
+    return {
+        "plan": plan,
+        "headline": headline,
+        "reasons": reasons,
+        "graph": graph(plan),
+        "tries": tries(plan),
+        "opened": opened,
+        "values": told_values(plan, opened),
+        "plan_problems": parts_of(plan_problems_view(plan)),
+    }
+
+
+def _of_diff(diff: DiffDocument) -> dict[str, object]:
+    return {"diff": diff, "counts": counts(diff), "grid": side_by_side(diff)}

@@ -1,0 +1,95 @@
+"""The values of a plan, each with its causes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from backend_caps.report.documents import PlanDocument, ValueDocument
+from backend_caps.report.sections import Table
+from backend_caps.report.views import explain_view
+from backend_caps.report.words import decided_by, words_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One value, in words."""
+
+    name: str
+    """The capability."""
+    words: str
+    """The value; empty where no backend is used."""
+    effect: str
+    """What it does on this server."""
+    decided_by: str
+    causes: Table | None
+    """Every cause; None where no backend is used."""
+    is_open: bool
+    """Whether it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The values of the server, or of a phase."""
+
+    title: str
+    values: tuple[Told, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """What leads to a better value, in all the phases where it is the same."""
+
+    name: str
+    """The capability."""
+    phases: tuple[str, ...]
+    """None for the server's."""
+    was: str
+    becomes: str
+    remedies: tuple[str, ...]
+    """All of them together."""
+
+
+def tries(plan: PlanDocument) -> tuple[Try, ...]:
+    """List what could be tried, once where phases share it."""
+    phases: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    for flip in plan.flips:
+        change = (words_of(flip.value), words_of(flip.becomes))
+        same = phases.setdefault((flip.capability, *change, tuple(flip.remedies)), [])
+        same += [] if flip.phase is None else [flip.phase]
+    return tuple(
+        Try(name=name, phases=tuple(own), was=was, becomes=becomes, remedies=remedies)
+        for (name, was, becomes, remedies), own in phases.items()
+    )
+
+
+def told_values(plan: PlanDocument, opened: Sequence[str]) -> Iterator[Place]:
+    """Tell the server's values, then those of each phase; those in `opened` stand open."""
+    yield Place(title="For the server", values=_told(plan, plan.server, None, opened))
+    for phase, values in plan.phases.items():
+        yield Place(title=f"In {phase}", values=_told(plan, values, phase, opened))
+
+
+def _told(
+    plan: PlanDocument,
+    values: Mapping[str, ValueDocument],
+    phase: str | None,
+    opened: Sequence[str],
+) -> tuple[Told, ...]:
+    return tuple(
+        Told(
+            name=name,
+            words=words_of(value.value) if value.causes else "",
+            effect=value.effect,
+            decided_by=decided_by(value) if value.causes else "no backend is used there",
+            causes=_causes(plan, name, phase) if value.causes else None,
+            is_open=name in opened,
+        )
+        for name, value in values.items()
+    )
+
+
+def _causes(plan: PlanDocument, name: str, phase: str | None) -> Table:
+    """Take the table of causes that an explanation has first."""
+    explained = explain_view(plan, [name], phase)
+    return next(each for each in explained if isinstance(each, Table))
