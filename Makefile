@@ -29,7 +29,7 @@ REFERENCE := $(wildcard docs/reference/*.md)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist clean
+.PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist newcomer clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -125,6 +125,10 @@ dist: $(VENV)/developing $(RELEASING)/installed
 	$(BIN)/python -m tests.release.building dist
 	$(BIN)/towncrier build --draft > dist/CHANGES.md
 	$(BIN)/python -m tests.release.installed dist
+
+# What a newcomer does, from an empty home to a backend of their own whose claims hold.
+newcomer: $(VENV)/developing
+	$(BIN)/python -m tests.docs.newcomer
 
 clean:
 	rm -rf $(VENV) .cache dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -15,39 +15,21 @@ Other blocks are not run. A line that is just `…` stands for lines left out.
 from __future__ import annotations
 
 import difflib
-import json
 import re
-import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-ROOT = Path(__file__).parents[2]
-"""The checkout."""
+from docs.tools.reading import Reader
+
 RENEW = "make docs-write"
 """What puts in what is printed now."""
 
 _FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')
 _LEFT_OUT = "…"
-_HOME = "/home/you"
-_BIN = Path(sys.executable).parent
-_DRIVER = """
-import contextlib, io, json, sys
-namespace = {"__name__": "__main__"}
-for line in sys.stdin:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        try:
-            exec(compile(json.loads(line), "<page>", "exec"), namespace)
-        except Exception as error:
-            print(f"{type(error).__module__}.{type(error).__name__}: {error}")
-    print(json.dumps(printed.getvalue()), flush=True)
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +81,7 @@ def differences(page: Path, folder: Path) -> list[Difference]:
     """Run a page's examples in an empty folder; list the blocks that show something else."""
     blocks = list(blocks_of(page.read_text("utf-8")))
     found = []
-    with _Reader(folder) as reader:
+    with Reader(folder) as reader:
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             if block.title is not None:
                 reader.write(block.title, block.text)
@@ -111,10 +93,11 @@ def differences(page: Path, folder: Path) -> list[Difference]:
                 assert shown or not printed, f"{page}: printed, and shown nowhere: {printed}"
                 if shown:
                     found.append(Difference(block=shown, printed=printed))
-    return [each for each in found if not _shows(each.block.text, each.printed)]
+    return [each for each in found if not shows(each.block.text, each.printed)]
 
 
-def _shows(shown: str, printed: str) -> bool:
+def shows(shown: str, printed: str) -> bool:
+    """Tell whether a page shows what was printed, but for the lines that it leaves out."""
     lines = [
         r"(?:.*\n)+?" if line == _LEFT_OUT else re.escape(line) + r"\n"
         for line in shown.splitlines()
@@ -144,113 +127,6 @@ def write(page: Path) -> bool:
         text = text[:start] + _trimmed(each.block.text, each.printed) + text[end:]
     page.write_text(text, "utf-8")
     return bool(found)
-
-
-class _Reader:
-    """One reader at work: a folder that is their home, a shell and a Python."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.resolve()
-        self._status = 0
-        self._python = subprocess.Popen(  # noqa: S603 - this very Python
-            [sys.executable, "-P", "-c", _DRIVER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-            env=self._environment(),
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._python.communicate()
-
-    def _environment(self) -> dict[str, str]:
-        """Name everything that a command sees.
-
-        Pip finds what it builds with in this venv, and the engines among what was fetched. Each
-        computes on one thread: more would wait for those of the tests beside it, spinning.
-        """
-        return {
-            "PATH": f"{_BIN}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(self._folder),
-            "LANG": "C.UTF-8",
-            "OMP_NUM_THREADS": "1",
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(ROOT / ".cache" / "wheels"),
-            "PIP_NO_BUILD_ISOLATION": "0",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        }
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file that the page shows."""
-        file = self._folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, "utf-8")
-
-    def python(self, code: str) -> str:
-        """Run a block; the names that it binds stay."""
-        assert self._python.stdin is not None
-        assert self._python.stdout is not None
-        self._python.stdin.write(json.dumps(code) + "\n")
-        self._python.stdin.flush()
-        return self._shown(json.loads(self._python.stdout.readline()))
-
-    def transcript(self, text: str) -> str:
-        """Run the commands of a block, and write them down with what they print."""
-        return "".join(f"$ {command}\n{self._output(command)}" for command in _commands(text))
-
-    def _output(self, command: str) -> str:
-        if command == "make run":
-            return "".join(f"{line}\n{self._shell(line, ROOT)}" for line in _made("run"))
-        return self._shell(command, self._folder)
-
-    def _shell(self, command: str, folder: Path) -> str:
-        command = command.removeprefix(".venv/bin/")
-        done = subprocess.run(  # noqa: S603 - the page's own command
-            ["/bin/bash", "-c", f"(exit {self._status}); {command}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            check=False,
-            cwd=folder,
-            env=self._environment(),
-        )
-        self._status = done.returncode
-        return self._shown(done.stdout)
-
-    def _shown(self, printed: str) -> str:
-        """Write output as a page does: no blank lines at its ends, and nobody's own paths."""
-        printed = printed.replace(str(self._folder), _HOME)
-        printed = printed.replace(str(ROOT), f"{_HOME}/backend-caps")
-        lines = "\n".join(line.rstrip() for line in printed.splitlines()).strip("\n")
-        return f"{lines}\n" if lines else ""
-
-
-def _commands(text: str) -> Iterator[str]:
-    """List the commands of a block; one goes on while its lines end in a backslash."""
-    lines = iter(text.splitlines())
-    for line in lines:
-        if line.startswith("$ "):
-            command = line.removeprefix("$ ")
-            while command.endswith("\\"):
-                command += "\n" + next(lines)
-            yield command
-
-
-def _made(target: str) -> list[str]:
-    """List our own commands that a target runs, once everything is installed."""
-    told = subprocess.run(  # noqa: S603 - asks, and makes nothing
-        ["/usr/bin/env", "-u", "MAKEFLAGS", "make", "--dry-run", "--no-print-directory", target],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.replace("\\\n", " ")
-    return [shlex.join(shlex.split(line)) for line in told.splitlines() if "/backend-caps " in line]
 
 
 def main(arguments: Sequence[str]) -> int:
