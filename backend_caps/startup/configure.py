@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass
 from os import PathLike
@@ -13,14 +12,12 @@ from torch.distributed import ProcessGroup
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import text_of
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.handed_down import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
-from backend_caps.relay import DraftShape, FutureMap
+from backend_caps.relay import AcceptTokensError, DraftShape, FutureMap
 from backend_caps.relay.streams import declared_traits
-from backend_caps.report.documents import plan_document
 from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
@@ -28,6 +25,7 @@ from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, plan_for
 from backend_caps.startup.agreement import Ranks, agree
 from backend_caps.startup.locked import check_locked
+from backend_caps.startup.telling import tell
 
 
 @dataclass(eq=False, kw_only=True)
@@ -45,7 +43,6 @@ class UnavailableDeviceError(BackendCapsError):
         )
 
 
-_log = logging.getLogger("backend_caps")
 _REGISTRAR = "configure"
 
 
@@ -80,7 +77,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
         rules: the engine version whose rules hold, or the rules themselves.
         policy: what is done about problems; `warn` logs them.
         unsafe_override: values to put in place of the joined ones; recorded as causes.
-        lock: a file of `backend-caps lock`; what is installed, and the plan, must be what it says.
+        lock: a file of `backend-caps lock`; what is installed, and this rank's own plan, must be
+            what it says.
         group: the ranks that have to come to one plan, or `Ranks` to say more; None: there is one.
         debug: check every row that is written and read; slow.
 
@@ -125,8 +123,14 @@ def configure(  # noqa: PLR0913 - what a server is started with
     else:
         ranks = group if isinstance(group, Ranks) else Ranks(group=group)
         arguments = {"pool_size": pool_size, "draft": draft}
-        plan = agree(decide, ranks, given=flags, arguments=arguments)
-    _tell(plan)
+        plan = agree(
+            decide,
+            ranks,
+            given=flags,
+            arguments=arguments,
+            check=lambda joint: _check_bound(joint, draft),
+        )
+    tell(plan)
     future_map = FutureMap.from_plan(
         plan, pool_size=pool_size, device=device, draft=draft, debug=debug
     )
@@ -178,7 +182,7 @@ def planned(
         policy=policy,
         unsafe_override=unsafe_override,
     )
-    _tell(plan)
+    tell(plan)
     return plan
 
 
@@ -233,11 +237,7 @@ def check_device(device: str | torch.device) -> None:
 
 def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
     """Round an upper bound up to the lengths where nobody knows how fast they can grow."""
-    mirror = plan["host_seq_lens"]
-    accept_tokens = None if draft is None else draft.accept_tokens
-    if mirror.value is not HostSeqLens.UPPER_BOUND or not mirror.effect.active:
-        return plan
-    if accept_tokens or plan.flags.accept_tokens:
+    if not _lacks_bound(plan, draft):
         return plan
     return plan.raised(
         "host_seq_lens",
@@ -247,20 +247,14 @@ def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
     )
 
 
-def _tell(plan: Plan) -> None:
-    """Log what was chosen, the decision in one line, and what is wrong with it.
+def _check_bound(joint: Plan, draft: DraftShape | None) -> None:
+    """Refuse a bound that other ranks brought, where this one cannot keep it."""
+    if _lacks_bound(joint, draft):
+        raise AcceptTokensError
 
-    The whole plan, with every cause, is logged as JSON for debugging.
-    """
-    values = "; ".join(
-        f"{own.capability}={text_of(own.value)} ({own.causes[0].name if own.causes else 'no use'})"
-        for own in plan.server.values()
-    )
-    for choice in plan.choices:
-        _log.info("%s", choice)
-    _log.info("plan %s under %s: %s", plan.fingerprint, plan.rules.name, values)
-    if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s", plan_document(plan, ()).model_dump_json())
-    if plan.policy is not Policy.QUIET:
-        for problem in plan.problems:
-            _log.warning("%s: %s %s", problem.code, problem.message, problem.remedy)
+
+def _lacks_bound(plan: Plan, draft: DraftShape | None) -> bool:
+    mirror = plan["host_seq_lens"]
+    if mirror.value is not HostSeqLens.UPPER_BOUND or not mirror.effect.active:
+        return False
+    return not (plan.flags.accept_tokens or (draft is not None and draft.accept_tokens))

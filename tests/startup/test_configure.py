@@ -146,12 +146,24 @@ def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
 
     plan, _ = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT))
 
-    assert caplog.messages[0] == (
-        f"plan {plan.fingerprint} under sglang-0.5.13: host_seq_lens=exact (acme); "
-        "two_batch_overlap=no (acme); deterministic=no (acme); batch_invariant=no (acme); "
-        "max_speculative_topk=1 (acme); "
-        "page_sizes=not checked (within any) (acme)"
+    assert caplog.messages[0].startswith(
+        f"plan {plan.fingerprint} under sglang-0.5.13: host_seq_lens=exact (backend acme); "
+        "two_batch_overlap=no (backend acme); deterministic=no (backend acme); "
+        "batch_invariant=no (backend acme); max_speculative_topk=1 (backend acme); "
+        "page_sizes=not checked (within any) (backend acme); prefill.graph_replay=none "
     )
+
+
+def test_configure_logs_the_decision_as_fields(caplog: pytest.LogCaptureFixture) -> None:
+    """A log that keeps fields has every value of the plan, with its first cause, by name."""
+    caplog.set_level(logging.INFO, "backend_caps")
+
+    plan, _ = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT))
+
+    fields = vars(caplog.records[0])
+    assert fields["plan_fingerprint"] == plan.fingerprint
+    assert fields["plan_values"]["host_seq_lens"] == "exact (backend acme)"
+    assert len(fields["plan_values"]) == len([*plan.values()])
 
 
 def test_configure_logs_the_whole_plan_for_debugging(caplog: pytest.LogCaptureFixture) -> None:

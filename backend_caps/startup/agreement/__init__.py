@@ -15,7 +15,7 @@ from backend_caps.startup.agreement.errors import (
     UnknownPerRankFlagError,
 )
 from backend_caps.startup.agreement.group import GroupChannel
-from backend_caps.startup.agreement.rounds import Channel, agreed, told_failure
+from backend_caps.startup.agreement.rounds import Channel, agreed, tell_failure
 from backend_caps.startup.agreement.statement import (
     Statement,
     Treatment,
@@ -40,5 +40,5 @@ __all__ = [
     "agreed",
     "failure_of",
     "statement_of",
-    "told_failure",
+    "tell_failure",
 ]

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 
 from torch import distributed as dist
 
+from backend_caps.capability.facts import Facts
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
-from backend_caps.startup.agreement.errors import MissingRanksError, UnknownPerRankFlagError
+from backend_caps.startup.agreement.errors import UnknownPerRankFlagError
 from backend_caps.startup.agreement.group import GroupChannel
-from backend_caps.startup.agreement.rounds import agreed, told_failure
-from backend_caps.startup.agreement.statement import (
-    Statement,
-    failure_of,
-    host_name,
-    statement_of,
-)
+from backend_caps.startup.agreement.rounds import agreed, tell_failure
+from backend_caps.startup.agreement.statement import host_name, statement_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +26,11 @@ class Ranks:
             parallelism whose batches are one another's. It needs gloo for the CPU; beside it there
             may be nccl, which is not used.
         deadline_s: seconds that this rank waits for the others, from its own call on.
-        per_rank: names of `ServerFlags`, `pool_size` or `draft`, in which ranks may differ.
+        per_rank: names of `ServerFlags`, `Facts`, `pool_size` or `draft`, in which ranks may
+            differ; they are the same names on all ranks.
 
     Raises:
-        UnknownPerRankFlagError: there is no such flag.
+        UnknownPerRankFlagError: there is no such flag or fact.
     """
 
     group: dist.ProcessGroup
@@ -41,7 +38,7 @@ class Ranks:
     per_rank: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        known = (*ServerFlags.model_fields, *_ARGUMENTS)
+        known = tuple(dict.fromkeys((*ServerFlags.model_fields, *Facts.model_fields, *_ARGUMENTS)))
         unknown = tuple(sorted({*self.per_rank} - {*known}))
         if unknown:
             raise UnknownPerRankFlagError(names=unknown, known=known)
@@ -57,6 +54,7 @@ def agree(
     *,
     given: ServerFlags,
     arguments: Mapping[str, object] | None = None,
+    check: Callable[[Plan], None] = lambda _: None,
 ) -> Plan:
     """Decide, and come to one plan with all ranks; or to an error on each.
 
@@ -65,6 +63,7 @@ def agree(
         ranks: who agrees.
         given: the flags as they were given, before anything was chosen.
         arguments: what else must be the same on all, such as `pool_size`, by name.
+        check: raises where this rank cannot start from the plan that was joined; that is told too.
 
     Returns:
         This rank's plan where all have the same one; else its own flags, uses and choices with the
@@ -81,21 +80,17 @@ def agree(
     """
     channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
     try:
-        plan = decide()
-    except Exception as error:
-        _tell(failure_of(error), channel, error)
-        raise
-    own = statement_of(plan, given=given, arguments=arguments, per_rank=frozenset(ranks.per_rank))
-    joint = agreed(plan, own, channel)
-    channel.ended()
-    return joint
-
-
-def _tell(own: Statement, channel: GroupChannel, error: Exception) -> None:
-    try:
-        told_failure(own, channel)
-    except MissingRanksError as missing:
-        error.add_note(f"The other ranks could not all be told: {missing}")
-    else:
+        plan = _decided(decide, channel)
+        per_rank = frozenset(ranks.per_rank)
+        own = statement_of(plan, given=given, arguments=arguments, per_rank=per_rank)
+        return agreed(plan, own, channel, check)
+    finally:
         channel.ended()
-        error.add_note("The other ranks were told.")
+
+
+def _decided(decide: Callable[[], Plan], channel: GroupChannel) -> Plan:
+    try:
+        return decide()
+    except Exception as error:
+        tell_failure(error, channel)
+        raise

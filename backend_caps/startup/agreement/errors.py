@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from backend_caps.errors import BackendCapsError
 
-Ranks = tuple[int, ...]
+RankNumbers = tuple[int, ...]
 """Ranks of a group, ascending."""
 _SHOWN = 8
 """Ranks that are listed by number."""
 
 
-def listed(ranks: Ranks, hosts: Mapping[int, str] | None = None) -> str:
+def listed(ranks: RankNumbers, hosts: Mapping[int, str] | None = None) -> str:
     """Name ranks, with their hosts where these are known: `ranks 0 (node-a), 1 and 2`."""
     known = hosts or {}
     shown = [f"{rank} ({known[rank]})" if rank in known else f"{rank}" for rank in ranks[:_SHOWN]]
@@ -29,7 +29,7 @@ class Difference:
     """One field that must be the same on every rank, and is not."""
 
     field: str
-    values: tuple[tuple[str, Ranks], ...]
+    values: tuple[tuple[str, RankNumbers], ...]
     """Each value, with the ranks that have it; that of the lowest rank first."""
 
     def told(self, hosts: Mapping[int, str]) -> str:
@@ -61,14 +61,16 @@ class RanksDifferError(BackendCapsError):
 class RankFailedError(BackendCapsError):
     """Another rank could not decide; none goes on. Raised on the others, which were well."""
 
-    failures: Sequence[tuple[str, Ranks]]
+    failures: Sequence[tuple[str, RankNumbers]]
     """What was raised, with the ranks that raised it."""
     hosts: Mapping[int, str]
 
     @property
     def message(self) -> str:
         """Who failed, and how."""
-        told = "; ".join(f"{listed(ranks, self.hosts)}: {what}" for what, ranks in self.failures)
+        told = "; ".join(
+            f"{listed(ranks, self.hosts)}: {what.rstrip('.')}" for what, ranks in self.failures
+        )
         return (
             f"no plan was agreed on, because not every rank has one. Raised on {told}. "
             "Correct it there, and start all ranks again."
@@ -84,15 +86,17 @@ class MissingRanksError(BackendCapsError):
     seconds: float
     """How long this rank has waited."""
     deadline_s: float
-    absent: Ranks
+    absent: RankNumbers
     """Those that never came to agree."""
-    silent: Ranks
+    silent: RankNumbers
     """Those that came, and were not heard of again."""
-    gave_up: Ranks
+    gave_up: RankNumbers
     """Those whose round had failed before this rank's did."""
     hosts: Mapping[int, str]
     cause: str
     """What the transport said."""
+    unknown: str = ""
+    """Why nobody can be named, where that is so."""
 
     @property
     def message(self) -> str:
@@ -104,7 +108,8 @@ class MissingRanksError(BackendCapsError):
             said.append(f"{listed(self.silent, self.hosts)} came, and is not heard of any more")
         if not said and self.gave_up:
             said.append(f"{listed(self.gave_up)} gave up before")
-        who = "; ".join(said) or "every rank came, and the answer did not"
+        late = "every rank has come by now, and one of them was too late or gave up"
+        who = "; ".join(said) or self.unknown or late
         return (
             f"no agreement after {self.seconds:.1f} s, in {self.round}: {who}. Expected an answer "
             f"of every rank within {self.deadline_s:g} s. Look at the logs of these ranks, and "
@@ -155,6 +160,6 @@ class UnknownPerRankFlagError(BackendCapsError):
     def message(self) -> str:
         """The names, and those that there are."""
         return (
-            f"per_rank names {', '.join(map(repr, self.names))}; expected names of ServerFlags: "
-            f"{', '.join(self.known)}."
+            f"per_rank names {', '.join(map(repr, self.names))}; expected names of "
+            f"ServerFlags or Facts: {', '.join(self.known)}. Correct the name, or take it out."
         )

@@ -16,7 +16,7 @@ from backend_caps.resolution.resolver import under_policy
 from backend_caps.startup.agreement.errors import (
     Difference,
     RankFailedError,
-    Ranks,
+    RankNumbers,
     RanksDifferError,
 )
 from backend_caps.startup.agreement.statement import Treatment
@@ -32,7 +32,7 @@ class Said:
 
     words: Words
     """Of the first of them."""
-    ranks: Ranks
+    ranks: RankNumbers
 
 
 def judge(plan: Plan, said: Sequence[Said]) -> Plan:
@@ -40,18 +40,16 @@ def judge(plan: Plan, said: Sequence[Said]) -> Plan:
 
     Args:
         plan: this rank's own.
-        said: what all ranks said, its own words among it, by the lowest rank of each.
+        said: what all ranks said, its own words among it, by the lowest rank of each; they are
+            the same where they must be.
 
     Returns:
         Its own flags, facts, uses and choices, with the values that every need of any rank and the
         supports of all leave. A cause that not every rank has names the first that does.
 
     Raises:
-        RankFailedError: a rank has no plan.
-        RanksDifferError: ranks differ in what must be the same.
         PlanRefusedError: the policy is strict, and there is a problem with what was joined.
     """
-    require_same(said)
     joint = reduce(Plan.join, _plans(plan, said))
     told = (_differing(each, said) for each in _differences(said, Treatment.TOLD))
     problems = {*plan.problems, *problems_of_values(joint), *told}

@@ -7,13 +7,17 @@ for each that is different.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from backend_caps.resolution.plan import Plan
-from backend_caps.startup.agreement.judging import Said, judge
-from backend_caps.startup.agreement.statement import Statement
+from backend_caps.startup.agreement.errors import MissingRanksError
+from backend_caps.startup.agreement.judging import Said, judge, require_same
+from backend_caps.startup.agreement.statement import Statement, failure_of, last_statement
 from backend_caps.startup.agreement.words import Words
+
+_COMPARING = "the comparison of fingerprints"
+_ENDING = "the acknowledgement"
 
 
 class Channel(Protocol):
@@ -40,15 +44,18 @@ class Channel(Protocol):
         ...
 
 
-def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
+def agreed(
+    plan: Plan, own: Statement, channel: Channel, check: Callable[[Plan], None] = lambda _: None
+) -> Plan:
     """Come to one plan with all ranks.
 
     No rank has a plan before every rank has told that it has come to the same one.
 
     Args:
-        plan: this rank's own.
+        plan: this rank's own, which has been checked.
         own: what this rank says of it.
         channel: to the other ranks.
+        check: raises where this rank cannot start from a joined plan.
 
     Raises:
         RankFailedError: another rank has no plan.
@@ -56,22 +63,37 @@ def agreed(plan: Plan, own: Statement, channel: Channel) -> Plan:
         MissingRanksError: a round did not end; the channel raises it.
     """
     mark = own.mark
-    if _all_say(mark, channel):
-        _confirm(mark, channel)
+    if _all_say(mark, channel, _COMPARING):
+        _all_say(mark, channel, _ENDING)
         return plan
-    joint = judge(plan, heard(own, plan, channel))
-    _confirm(int(joint.fingerprint, 16) >> 1, channel)
+    said = heard(own, plan, channel)
+    require_same(said)
+    try:
+        joint = judge(plan, said)
+        check(joint)
+    except Exception as error:  # of this rank's own flags: the others may have a plan
+        tell_failure(error, channel, _ENDING)
+        raise
+    last = last_statement(joint)
+    if not _all_say(last.mark, channel, _ENDING):
+        require_same(heard(last, joint, channel))
     return joint
 
 
-def told_failure(own: Statement, channel: Channel) -> None:
+def tell_failure(error: Exception, channel: Channel, round_name: str = _COMPARING) -> None:
     """Tell the other ranks that this one has no plan, and why; the caller raises it."""
-    if not _all_say(own.mark, channel):
-        heard(own, None, channel)
+    own = failure_of(error)
+    try:
+        if not _all_say(own.mark, channel, round_name):
+            heard(own, None, channel)
+    except MissingRanksError as missing:
+        error.add_note(f"The other ranks could not all be told: {missing}")
+    else:
+        error.add_note("The other ranks were told.")
 
 
-def _all_say(mark: int, channel: Channel) -> bool:
-    highest, lowest = channel.largest((mark, -mark), "the comparison of fingerprints")
+def _all_say(mark: int, channel: Channel, round_name: str) -> bool:
+    highest, lowest = channel.largest((mark, -mark), round_name)
     return highest == -lowest
 
 
@@ -95,9 +117,3 @@ def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
         spoken = channel.said_by(ranks[0], words, num_bytes, name)
         said.append(Said(Words.read(spoken), tuple(channel.ranks[rank] for rank in ranks)))
     return said
-
-
-def _confirm(mark: int, channel: Channel) -> None:
-    """End the agreement: every rank has the plan, and the same one."""
-    highest, lowest = channel.largest((mark, -mark), "the acknowledgement")
-    assert highest == -lowest, "ranks that heard the same words came to different plans"

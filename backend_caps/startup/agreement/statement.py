@@ -10,12 +10,13 @@ import hashlib
 import json
 import platform
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
@@ -23,6 +24,8 @@ from backend_caps.resolution.uses import Use
 
 VERSION = "backend-caps"
 """The field that says which release a rank runs."""
+_OF_THE_MACHINE = frozenset({"device", "compute_capability", "rocm"})
+"""The facts that are not the model's."""
 
 
 class Treatment(Enum):
@@ -75,11 +78,13 @@ def statement_of(
         plan: its own.
         given: the flags as they were given, before anything was chosen; else the plan's.
         arguments: what else a rank is configured with, by name.
-        per_rank: names of flags and arguments in which ranks may differ.
+        per_rank: names of flags, facts and arguments in which ranks may differ.
     """
     flags = plan.flags if given is None else given
     fields = {
         **_premises(plan),
+        "per_rank": (Treatment.EQUAL, ", ".join(sorted(per_rank)) or "none"),
+        **_facts(plan.facts, per_rank),
         **_given("flag ", _said(flags), per_rank),
         **_given("", arguments or {}, per_rank),
         **_backends(plan.uses),
@@ -88,10 +93,23 @@ def statement_of(
     return Statement(host=host_name(), fields=fields, fingerprint=plan.fingerprint)
 
 
-def failure_of(error: BaseException) -> Statement:
-    """Write what a rank without a plan says."""
-    kind = type(error).__name__
-    return Statement(host=host_name(), fields={}, failure=f"{kind}: {error}")
+def last_statement(joint: Plan) -> Statement:
+    """Write what a rank says that has come to a joint plan."""
+    fields = {"joint plan": (Treatment.EQUAL, joint.fingerprint)}
+    return Statement(host=host_name(), fields=fields)
+
+
+def failure_of(error: Exception) -> Statement:
+    """Write what a rank without a plan says: every fault, where there are several."""
+    return Statement(host=host_name(), fields={}, failure="; ".join(_faults(error)))
+
+
+def _faults(error: Exception) -> Iterator[str]:
+    if isinstance(error, ExceptionGroup):
+        for inner in error.exceptions:
+            yield from _faults(inner)
+    else:
+        yield f"{type(error).__name__}: {error}".removesuffix(".")
 
 
 def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
@@ -131,6 +149,19 @@ def _given(
     return {
         f"{kind}{name}": (Treatment.PER_RANK if name in per_rank else Treatment.EQUAL, f"{value}")
         for name, value in values.items()
+    }
+
+
+def _facts(facts: Facts, per_rank: frozenset[str]) -> dict[str, tuple[Treatment, str]]:
+    """Say what is known: a model is one for all ranks, and a machine is the rank's own."""
+    return {
+        f"fact {name}": (
+            Treatment.PER_RANK
+            if name in _OF_THE_MACHINE or name in per_rank
+            else Treatment.EQUAL_WHERE_STATED,
+            text_of(value),
+        )
+        for name, value in facts.known().items()
     }
 
 

@@ -111,8 +111,8 @@ class Words(BaseModel):
         """Write what a rank with this plan says, or one that has none."""
         return cls(
             host=statement.host,
-            fields=dict(statement.fields),
-            failure=statement.failure,
+            fields={name: (how, _legible(own)) for name, (how, own) in statement.fields.items()},
+            failure=None if statement.failure is None else _legible(statement.failure),
             values=() if plan is None else tuple(StatedValue.of(*own) for own in plan.values()),
         )
 
@@ -124,3 +124,8 @@ class Words(BaseModel):
         except ValidationError:
             version = (Treatment.EQUAL, "one whose words are not known here")
             return cls(host="", fields={VERSION: version}, failure=None, values=())
+
+
+def _legible(text: str) -> str:
+    """Write out what UTF-8 cannot have, such as the bytes of a path in another encoding."""
+    return text.encode(errors="backslashreplace").decode()

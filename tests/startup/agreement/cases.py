@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from backend_caps import Capabilities, Given, Registry, Rule
+from backend_caps import Capabilities, Facts, Given, Registry, Rule
 from backend_caps.relay import DraftShape
 from tests.startup.agreement.made import (
     FLAGS,
@@ -34,6 +34,7 @@ DIFFERENCES: Mapping[str, Change] = {
     "flag context_length": lambda dice: flagged(context_length=dice.randint(100, 9_999)),
     "rules": lambda _: replace(SERVER, rules="sglang-0.5.23"),
     "rules of that set": lambda _: replace(SERVER, registry=registry(rules=[_RULE])),
+    "fact dtype": lambda _: replace(SERVER, facts=Facts(dtype="float16")),
     "policy": lambda _: replace(SERVER, policy="warn"),
     "unsafe_override": lambda _: replace(
         SERVER, unsafe_override=Capabilities(needs_cpu_seq_lens=True)
@@ -86,6 +87,9 @@ HARMLESS: Mapping[str, Change] = {
         SERVER, registry=registry({"acme": OPTS_OUT, f"other-{dice.randint(1, 9)}": READS})
     ),
     "another stage": _staged,
+    "facts that are not known": lambda dice: replace(
+        SERVER, facts=dice.choice((Facts(), Facts(dtype="bfloat16", head_size=64)))
+    ),
     "nothing": lambda _: SERVER,
 }
 """By what it is, what ranks may have of their own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 
 from torch import distributed as dist
@@ -11,6 +12,7 @@ from torch import distributed as dist
 from backend_caps import (
     Capabilities,
     Declaration,
+    Facts,
     HostSeqLens,
     Plan,
     Registry,
@@ -76,6 +78,7 @@ class Server:
     unsafe_override: Capabilities | None = None
     lock: str | PathLike[str] | None = None
     per_rank: frozenset[str] = frozenset()
+    facts: Facts = field(default_factory=partial(Facts, dtype="bfloat16"))
 
     def start(self, group: dist.ProcessGroup | None = None, deadline_s: float = 30.0) -> Plan:
         """Configure it on this rank of a group, of all ranks unless given."""
@@ -85,6 +88,7 @@ class Server:
             self.flags,
             pool_size=self.pool_size,
             device=self.device,
+            facts=self.facts,
             draft=self.draft,
             registry=self.registry,
             rules=self.rules,

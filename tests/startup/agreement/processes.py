@@ -40,8 +40,13 @@ class Came:
         return str(self.error)
 
 
-def run_ranks(size: int, work: Work) -> dict[int, Came]:
+def run_ranks(size: int, work: Work, *, silent: frozenset[int] = frozenset()) -> dict[int, Came]:
     """Run work on each rank of a new job, and return what came of it, by rank.
+
+    Args:
+        size: the number of ranks.
+        work: what each does.
+        silent: the ranks that are not waited for, and of which nothing comes.
 
     Raises:
         AssertionError: a rank hangs.
@@ -56,10 +61,11 @@ def run_ranks(size: int, work: Work) -> dict[int, Came]:
         )
         process.start()
         theirs.close()
-        told[ours] = rank
+        if rank not in silent:
+            told[ours] = rank
         processes.append(process)
     came = _heard(told)
-    hanging = [rank for rank in range(size) if rank not in came]
+    hanging = [rank for rank in told.values() if rank not in came]
     for process in processes:
         process.kill()
         process.join()

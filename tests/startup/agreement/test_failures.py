@@ -17,7 +17,8 @@ from unittest import mock
 import pytest
 from torch import distributed as dist
 
-from backend_caps import Registry, discover
+from backend_caps import HostSeqLens, Registry, discover
+from backend_caps.relay import AcceptTokensError, DraftShape
 from backend_caps.report.errors import LockFileError
 from backend_caps.resolution.errors import UnusableBackendError
 from backend_caps.startup.agreement import (
@@ -173,6 +174,64 @@ def test_rank_that_never_comes_is_named(lost: int) -> None:
     told = "rank 0 of the job keeps: that rank is gone" if lost == 0 else "rank 2 did not come"
     assert all(told in own.text for own in left)
     assert max(own.seconds for own in left) < _IN_TIME_S
+
+
+def _with_a_store_that_stops(rank: int) -> str:
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return SERVER.start(deadline_s=DEADLINE_S).fingerprint
+
+
+def test_rank_whose_store_hangs_is_not_held_up() -> None:
+    """Rank 0 keeps the store: where its machine stops, the others still end in time, and say so."""
+    came = run_ranks(3, _with_a_store_that_stops, silent=frozenset({0}))
+
+    assert {type(own.error) for own in came.values()} == {MissingRanksError}
+    assert all("that rank is gone, or hangs" in own.text for own in came.values())
+    assert max(own.seconds for own in came.values()) < _IN_TIME_S
+
+
+def _again_without_a_store(rank: int) -> list[str]:
+    SERVER.start()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [_error_of_another_start() for _ in range(3)]
+
+
+def _error_of_another_start() -> str:
+    time.sleep(0.5)
+    try:
+        return SERVER.start(deadline_s=DEADLINE_S).fingerprint
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+        return type(error).__name__
+
+
+def test_store_that_is_gone_is_a_missing_rank() -> None:
+    """A word that a lost store does not take is no error of its own."""
+    came = run_ranks(2, _again_without_a_store)
+
+    assert came[1].value == ["MissingRanksError"] * 3
+
+
+def _with_a_draft_of_its_own(rank: int) -> str:
+    """Start a pipeline whose last stage alone drafts, and keeps a bound."""
+    bounded = OPTS_OUT.model_copy(update={"host_seq_lens": HostSeqLens.UPPER_BOUND})
+    own = replace(
+        flagged(attention_backend="bounded") if rank else SERVER,
+        registry=registry({"acme": OPTS_OUT, "bounded": bounded}),
+        draft=DraftShape(topk=1, accept_tokens=4) if rank else None,
+        per_rank=frozenset({"attention_backend", "draft"}),
+    )
+    return own.start().fingerprint
+
+
+def test_rank_that_cannot_keep_the_joint_bound_stops_all() -> None:
+    """What a rank cannot start from is known before any has a plan."""
+    came = run_ranks(2, _with_a_draft_of_its_own)
+
+    assert isinstance(came[0].error, AcceptTokensError)
+    assert isinstance(came[1].error, RankFailedError)
+    assert "rank 0 (" in came[1].text
 
 
 _COMPARING, _ENDING = "the comparison of fingerprints", "the acknowledgement"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from backend_caps.startup.agreement import (
     Ranks,
     UnknownPerRankFlagError,
 )
+from backend_caps.startup.agreement.group import is_over
 from tests.startup.agreement.made import SERVER, Server
 from tests.startup.agreement.processes import run_ranks
 
@@ -42,6 +44,46 @@ def test_group_agrees_again(group: dist.ProcessGroup) -> None:
     plans = [SERVER.start(group) for _ in range(3)]
 
     assert len({plan.fingerprint for plan in plans}) == 1
+
+
+class _Ending(dist.Work):
+    """Ends while somebody stops waiting for it."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__()
+        self.num_waits, self._fails = 0, fails
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        self.num_waits += 1
+        if self.num_waits == 1 or self._fails:
+            raise RuntimeError("timed out" if timeout else "failed")
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def test_round_that_ends_as_a_wait_does_has_not_failed() -> None:
+    """The end of a little wait is no failure of the round, though both come at once."""
+    assert is_over(_Ending(fails=False))
+
+
+def test_round_that_fails_as_a_wait_ends_has_failed() -> None:
+    """What is raised is what the round says, and not the little wait."""
+    with pytest.raises(RuntimeError, match="failed"):
+        is_over(_Ending(fails=True))
+
+
+def test_group_that_is_made_anew_counts_anew(tmp_path: Path) -> None:
+    """A process that has agreed before meets one that has not by the same words."""
+    for turn in range(2):
+        dist.init_process_group("gloo", f"file://{tmp_path}/{turn}", rank=0, world_size=1)
+        assert dist.group.WORLD is not None
+        SERVER.start(dist.group.WORLD)
+        came = dist.group.WORLD.get_group_store().check(["backend_caps/agreement/0/came/0"])
+        dist.destroy_process_group()
+
+        assert came
 
 
 @pytest.mark.usefixtures("group")

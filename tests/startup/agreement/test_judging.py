@@ -18,8 +18,13 @@ from backend_caps import (
 )
 from backend_caps.resolution.errors import PlanRefusedError
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import RanksDifferError, Statement, statement_of
-from backend_caps.startup.agreement.judging import Said, judge
+from backend_caps.startup.agreement import (
+    RankFailedError,
+    RanksDifferError,
+    Statement,
+    statement_of,
+)
+from backend_caps.startup.agreement.judging import Said, require_same
 from backend_caps.startup.agreement.words import Words
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
 from tests.startup.agreement.together import agree_together
@@ -137,6 +142,42 @@ def test_strict_ranks_are_refused_together() -> None:
     assert {type(own) for own in came} == {PlanRefusedError}
 
 
+def test_rank_that_refuses_the_joint_plan_alone_tells_the_others() -> None:
+    """A flag of one rank alone may be at odds with what another brought; neither starts."""
+    same_bits = OPTS_OUT.model_copy(
+        update={"deterministic": True, "batch_invariant": True, "devices": frozenset({"cpu"})}
+    )
+    other_bits = same_bits.model_copy(update={"batch_invariant": False})
+    ranks = [
+        _strict("acme", same_bits, enable_deterministic_inference=True),
+        _strict("other", other_bits, enable_deterministic_inference=False),
+    ]
+
+    _, (refused, told) = agree_together(ranks)
+
+    assert isinstance(refused, PlanRefusedError)
+    assert isinstance(told, RankFailedError)
+    assert str(refused).removesuffix(".") in str(told)
+
+
+def _strict(name: str, capabilities: Capabilities, **own: object) -> tuple[Plan, Statement]:
+    flags = FLAGS.updated({"attention_backend": name, **own})
+    facts = Facts(device="cpu")
+    plan = plan_for(registry({name: capabilities}), flags, facts=facts, policy="strict")
+    return plan, statement_of(plan, per_rank=frozenset({"attention_backend", *own}))
+
+
+def test_ranks_that_come_to_different_plans_are_refused() -> None:
+    """A fault of ours that gives two ranks two joint plans starts neither."""
+    acme, (plan, said) = _rank("acme", OPTS_OUT), _rank("needy", READS)
+    at_odds = replace(plan, rules=replace(plan.rules, name="another"))
+
+    _, came = agree_together([acme, (at_odds, said)])
+
+    assert {type(own) for own in came} == {RanksDifferError}
+    assert "joint plan is " in str(came[0])
+
+
 def test_ranks_whose_auto_chose_differently_say_so() -> None:
     """Two machines may fit two backends; each rank is told which rank has which."""
     ranks = []
@@ -189,6 +230,6 @@ def test_words_of_another_version_are_that_versions() -> None:
     other = Said(Words.read(b'{"said": "otherwise"}'), (1,))
 
     with pytest.raises(RanksDifferError) as raised:
-        judge(plan, [own, other])
+        require_same([own, other])
 
     assert [each.field for each in raised.value.differences][:1] == ["backend-caps"]
