@@ -173,14 +173,6 @@ class Plan:
         resolved = self._joined(own, need, (cause,))
         return replace(self, server={**self.server, capability: resolved})
 
-    def at_rank(self, rank: int) -> Plan:
-        """Return this plan with its causes marked as one rank's."""
-        return self.with_values(
-            lambda _, own: resolved_from(
-                own.capability, own.value, _ranked(own.causes, rank), own.effect
-            )
-        )
-
     def join(self, other: Plan) -> Plan:
         """Join with another rank's plan: every need of either, the supports of both.
 
@@ -252,10 +244,6 @@ def _weight(cause: Cause, kind: Kind, value: object) -> str:
     if kind.join(cause.value, value) == cause.value:
         return "1"
     return "2" if cause.value != kind.best else "3"
-
-
-def _ranked(causes: Iterable[Cause], rank: int) -> tuple[Cause, ...]:
-    return tuple(replace(cause, rank=rank) for cause in causes)
 
 
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:

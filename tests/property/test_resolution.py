@@ -17,7 +17,7 @@ from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use
 from tests.property.order import improvements, is_no_better
 from tests.property.strategies import Situation, flags, law, partly_known, rules, some_uses, uses
-from tests.unit.building import missing_use
+from tests.unit.building import at_rank, missing_use
 
 _ENGINES = ["sglang-0.5.13", "sglang-0.5.23"]
 _NAMES = list(CAPABILITIES)
@@ -167,7 +167,7 @@ def test_deciding_causes_give_the_value(server: ServerFlags, running: list[Use])
 def _ranks(draw: st.DrawFn) -> list[Plan]:
     """Plans of three ranks of one server."""
     server = draw(flags)
-    return [resolve(draw(some_uses), server).at_rank(rank) for rank in range(3)]
+    return [at_rank(resolve(draw(some_uses), server), rank) for rank in range(3)]
 
 
 @law

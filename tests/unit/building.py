@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -16,6 +17,7 @@ from backend_caps.capability.provenance import Source
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 
 UNDECLARING = Capabilities()
@@ -98,3 +100,10 @@ def errors_of(build: Callable[[], object]) -> tuple[str, list[str]]:
     with pytest.raises(ExceptionGroup) as raised:
         build()
     return raised.value.message, [str(error) for error in raised.value.exceptions]
+
+
+def at_rank(plan: Plan, rank: int) -> Plan:
+    """Mark a plan's causes as one rank's."""
+    return plan.with_values(
+        lambda _, own: replace(own, causes=tuple(replace(cause, rank=rank) for cause in own.causes))
+    )

@@ -28,7 +28,7 @@ from backend_caps.report.documents import (
 from backend_caps.report.evidence_views import evidence_view
 from backend_caps.report.sections import Heading, Table
 from backend_caps.resolution.resolver import resolve
-from tests.unit.building import OPTS_OUT, broken, flags, installed, use
+from tests.unit.building import OPTS_OUT, at_rank, broken, flags, installed, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden
 
@@ -124,7 +124,7 @@ def test_plan_document_is_what_the_plan_is() -> None:
 
 def test_plan_document_keeps_a_ranks_number() -> None:
     """A cause of a joined plan says which rank it comes from."""
-    resolved = resolve([use("fa3", OPTS_OUT)], flags()).at_rank(3)
+    resolved = at_rank(resolve([use("fa3", OPTS_OUT)], flags()), 3)
 
     document = plan_document(resolved, ())
 

@@ -22,7 +22,16 @@ from backend_caps.resolution.plan import (
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use
-from tests.unit.building import OPTS_OUT, READS, SPECULATING, error_of, flags, missing_use, use
+from tests.unit.building import (
+    OPTS_OUT,
+    READS,
+    SPECULATING,
+    at_rank,
+    error_of,
+    flags,
+    missing_use,
+    use,
+)
 
 _EXACT, _BOUND, _NONE = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND, HostSeqLens.NONE
 _BOUNDED = Capabilities(host_seq_lens=_BOUND, max_context_len_known=True)
@@ -213,27 +222,8 @@ def test_plan_raised_by_the_engine_keeps_the_rest() -> None:
     )
 
 
-def test_plan_at_a_rank_marks_its_causes() -> None:
-    """A rank's causes carry its number; nothing else changes."""
-    plan = _plan()
-
-    ranked = plan.at_rank(3)
-
-    unmarked = {
-        (phase, resolved.capability): (resolved.value, replace(cause, rank=None))
-        for phase, resolved in ranked.values()
-        for cause in resolved.causes
-        if cause.rank == 3
-    }
-    assert unmarked == {
-        (phase, resolved.capability): (resolved.value, cause)
-        for phase, resolved in plan.values()
-        for cause in resolved.causes
-    }
-
-
 def _mirror(*capabilities: Capabilities) -> tuple[object, list[tuple[int | None, object]]]:
-    plans = [_plan(said).at_rank(rank) for rank, said in enumerate(capabilities)]
+    plans = [at_rank(_plan(said), rank) for rank, said in enumerate(capabilities)]
     plan = plans[0]
     for other in plans[1:]:
         plan = plan.join(other)
