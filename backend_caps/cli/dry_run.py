@@ -87,6 +87,7 @@ def _stand_ins(_: click.Context, __: click.Parameter, words: tuple[str, ...]) ->
 )
 @click.option(
     "--deadline",
+    "--agreement-deadline",
     "agreement_deadline_s",
     cls=SettingOption,
     default=AGREEMENT_DEADLINE_S,

@@ -86,6 +86,7 @@ class RanHere:
     sizes: list[SizeDocument]
     stand_ins: list[StandInDocument]
     changes: list[WorsenedDocument]
+    idle_stand_ins: list[str]
     left_out: list[str]
 
 
@@ -97,7 +98,8 @@ def ran_of(started: Started, done: DryRun, rank: int) -> RanHere:
         graphs=graphs_document(started.engine),
         future_map=started.engine.relay.host_seq_lens.value,
         sizes=[
-            SizeDocument(flag=own.flag, server=own.server, here=own.here) for own in done.sizes.told
+            SizeDocument(flag=own.flag, server=own.server, here=own.here, is_servers=own.is_servers)
+            for own in done.sizes.told
         ],
         stand_ins=[
             StandInDocument(
@@ -114,7 +116,8 @@ def ran_of(started: Started, done: DryRun, rank: int) -> RanHere:
             )
             for own in plan.changes
         ],
-        left_out=[*plan.left_out],
+        idle_stand_ins=[*plan.idle],
+        left_out=[*plan.left_out, *done.sizes.left_out],
     )
 
 
@@ -149,6 +152,7 @@ def document_of(
         sizes=ran.sizes,
         left_out=ran.left_out,
         stand_ins=ran.stand_ins,
+        idle_stand_ins=ran.idle_stand_ins,
         changes=ran.changes,
         agreement=agreement_document(plan, words) if words else None,
         ranks=ranks,
@@ -230,7 +234,7 @@ def _rank(started: Started, done: DryRun, rank: int) -> RankRunDocument:
         ),
         findings=[
             NotAsDecidedDocument(
-                code=own.code, phase=own.phase, stand_in=own.stand_in, message=own.message
+                code=own.code.value, phase=own.phase, stand_in=own.stand_in, message=own.message
             )
             for own in findings_of(done, started)
         ],
@@ -270,7 +274,7 @@ def _eager_because(own: PhaseRun, started: Started) -> list[str]:
     assert own.phase is not None, "a forward has a phase"
     phase = next(each for each in shown_choices(started.engine) if each.phase is own.phase)
     if phase.effective is not GraphMode.EAGER:
-        return ["its batches are larger than any that was captured"]
+        return ["no graph was captured that holds its batches"]
     refused = refused_words(phase)
     return [f"not {mode}: {', '.join(words)}" for mode, words in refused.items()]
 

@@ -18,7 +18,7 @@ from backend_caps.cli.engines import merged
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.job import importable
 from backend_caps.cli.options import Request, request_of
-from backend_caps.cli.server_sizes import sizes_in
+from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.conformance.dry_run import RunPlan, ServerSizes, dry_run, dry_start, run_plan
 from backend_caps.conformance.measuring import SmallModels
 from backend_caps.conformance.simulator import DEVICE_NAME, register, simulate
@@ -125,7 +125,7 @@ class _Deciding:
 
     def read(self) -> None:
         """Read what was asked."""
-        self.request = request_of(self.ctx)
+        self.request = request_of(self.ctx, reads=is_size)
         self.sizes = sizes_in(self.ctx, self.request)
 
     def read_for_later(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -19,7 +20,7 @@ from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import PlanDocument, plan_document
-from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, Engine
+from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, Engine, engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
@@ -84,6 +85,14 @@ _OPTIONS = (
         help="Name the server flags that do not matter here.",
     ),
 )
+
+
+Reads: TypeAlias = Callable[[Engine, str], bool]
+"""Tells whether a command reads an option of an engine beside what every command does."""
+
+
+def _reads_no_more(_: Engine, __: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,15 +186,22 @@ def request_options(command: click.Command) -> click.Command:
     return command
 
 
-def request_of(ctx: click.Context) -> Request:
-    """Read a request from a command's options, the flags after `--` and the environment."""
+def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
+    """Read a request from a command's options, the flags after `--` and the environment.
+
+    Args:
+        ctx: the command's.
+        reads: tells which other flags the command reads by itself, so that they matter.
+    """
     given = ctx.params
     if given["flags_file"] or server_is_told(ctx):
         check_routed(given.get("engine"))
     reading = reading_of(given.get("engine"), given.get("source"))
     line = _command_line(reading) or given["rules"]
     flags = _flags(ctx, given["flags_file"], line)
-    _tell_unrelated(flags, verbose=given["verbose"])
+    known = line if isinstance(line, Engine) else engine(line)
+    unread = [flag for flag in flags.unrelated if not reads(known, flag)]
+    _tell_unrelated(unread, verbose=given["verbose"])
     return Request(
         search=PluginSearch.from_context(ctx),
         rules=_rules(ctx, reading),
@@ -239,8 +255,8 @@ def _facts(ctx: click.Context) -> Facts:
     return Facts.model_validate({**traced.settings.facts.known(), **said.known()})
 
 
-def _tell_unrelated(flags: ServerFlags, *, verbose: bool) -> None:
-    if not flags.unrelated:
+def _tell_unrelated(flags: Sequence[str], *, verbose: bool) -> None:
+    if not flags:
         return
-    names = ", ".join(flags.unrelated) if verbose else "--verbose names them"
-    click.echo(f"server flags that do not matter here: {len(flags.unrelated)} ({names})", err=True)
+    names = ", ".join(flags) if verbose else "--verbose names them"
+    click.echo(f"server flags that do not matter here: {len(flags)} ({names})", err=True)

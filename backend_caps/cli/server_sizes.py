@@ -2,40 +2,132 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
 import click
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request
-from backend_caps.conformance.dry_run import ServerSizes
-from backend_caps.resolution.command_line import Reader
-from backend_caps.resolution.engine import engine
+from backend_caps.cli.settings import traced_in
+from backend_caps.conformance.dry_run import GraphSizes, ServerSizes
+from backend_caps.resolution.command_line import CommandLine, Reader
+from backend_caps.resolution.engine import Engine, engine, option_of
 from backend_caps.resolution.errors import FlagValueError, raise_all
 
-_SIZES = ("max_running_requests", "chunked_prefill_size")
-"""The engine's flags that set one."""
+_REQUESTS, _CHUNK = "max_running_requests", "chunked_prefill_size"
+_NO_PADDING = "disable_cuda_graph_padding"
+_BATCHES = ("cuda_graph_bs", "cuda_graph_bs_decode")
+_LARGEST_BATCH = ("cuda_graph_max_bs", "cuda_graph_max_bs_decode")
+_TOKENS = ("piecewise_cuda_graph_tokens", "cuda_graph_bs_prefill")
+_MOST_TOKENS = ("piecewise_cuda_graph_max_tokens", "cuda_graph_max_bs_prefill")
+_OF_PHASES = (
+    *("disable_decode_cuda_graph", "disable_prefill_cuda_graph"),
+    *("cuda_graph_backend_decode", "cuda_graph_backend_prefill", "cuda_graph_config"),
+)
+"""Which graphs there are, phase by phase: what a run here has for all phases, or for none."""
+_GRAPH_LISTS = frozenset({*_BATCHES, *_TOKENS})
+_SWITCHES = frozenset({_NO_PADDING, *_OF_PHASES[:2]})
+_FIELDS = (
+    *(_REQUESTS, _CHUNK, _NO_PADDING, *_OF_PHASES),
+    *(*_BATCHES, *_LARGEST_BATCH, *_TOKENS, *_MOST_TOKENS),
+)
+
+
+def is_size(known: Engine, option: str) -> bool:
+    """Tell whether an option of an engine is read here."""
+    return _reader(known).field_of(option) is not None
 
 
 def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
-    """Read the sizes from the words after `--` and from the file of flags.
+    """Read the sizes from the words after `--`, the file of flags, and the settings' file.
 
     Raises:
-        BackendCapsError: a value is no number; several faults come as one group.
+        BackendCapsError: a value is no such number; several faults come as one group.
     """
     own = None if request.reading is None else request.reading.command_line
-    reader = Reader(own or engine(ctx.params["rules"]), dict.fromkeys(_SIZES, False))
+    known = own or engine(ctx.params["rules"])
+    said = _Said(known, _line(ctx, _reader(known)))
+    sizes = ServerSizes(
+        max_running_requests=said.number(_REQUESTS),
+        chunked_prefill_size=said.number(_CHUNK, least=-1),
+        batches=said.graphs(_BATCHES, _LARGEST_BATCH),
+        tokens=said.graphs(_TOKENS, _MOST_TOKENS),
+        pads_graphs=said.line.values.get(_NO_PADDING) is not True,
+        of_phases=tuple(said.words(_OF_PHASES)),
+    )
+    raise_all("server flags", [*said.line.faults, *said.faults])
+    return sizes
+
+
+def _reader(known: Engine) -> Reader:
+    """Read those sizes that a version of the engine has."""
+    fields = [name for name in _FIELDS if option_of(name) in known.options]
+    return Reader(known, {name: name in _SWITCHES for name in fields}, _GRAPH_LISTS)
+
+
+def _line(ctx: click.Context, reader: Reader) -> CommandLine:
     line = reader.argv(ctx.ensure_object(Invocation).server_flags)
     if ctx.params["flags_file"] is not None:
         line = line.over(reader.file(ctx.params["flags_file"]))
-    faults = list(line.faults)
-    sizes: dict[str, int] = {}
-    for name, value in line.values.items():
+    traced = traced_in(ctx)
+    return line if traced is None else line.over(reader.mapping(traced.server_section()))
+
+
+@dataclass(slots=True)
+class _Said:
+    """What was said of sizes, as numbers; what is no number is a fault."""
+
+    known: Engine
+    line: CommandLine
+    faults: list[FlagValueError] = field(default_factory=list)
+
+    def number(self, name: str | None, least: int = 1) -> int | None:
+        """Read one number."""
+        numbers = self._numbers(name, least)
+        return None if not numbers else numbers[-1]
+
+    def graphs(self, sizes: Sequence[str], largest: Sequence[str]) -> GraphSizes | None:
+        """Read what graphs are captured for, by the names that this version has for it."""
+        list_name, most_name = self._has(sizes), self._has(largest)
+        if list_name is None or most_name is None:
+            return None
+        return GraphSizes(
+            flag=option_of(list_name),
+            sizes=self._numbers(list_name, 1),
+            largest_flag=option_of(most_name),
+            largest=self.number(most_name),
+        )
+
+    def words(self, names: Iterable[str]) -> Iterator[str]:
+        """Write what was said as on a command line."""
+        for name in names:
+            match self.line.values.get(name):
+                case None | False:
+                    continue
+                case True:
+                    yield option_of(name)
+                case value:
+                    yield f"{option_of(name)} {value}"
+
+    def _has(self, names: Iterable[str]) -> str | None:
+        return next((name for name in names if option_of(name) in self.known.options), None)
+
+    def _numbers(self, name: str | None, least: int) -> tuple[int, ...] | None:
+        values: Mapping[str, object] = self.line.values
+        if name is None or name not in values:
+            return None
+        value = values[name]
+        words = value if isinstance(value, list | tuple) else (value,)
         try:
-            sizes[name] = int(str(value))
+            numbers = tuple(int(str(word)) for word in words)
         except ValueError:
-            flag = f"--{name.replace('_', '-')}"
-            faults.append(FlagValueError(flag=flag, value=repr(value), expected="a number"))
-    raise_all("server flags", faults)
-    return ServerSizes(
-        max_running_requests=sizes.get("max_running_requests"),
-        chunked_prefill_size=sizes.get("chunked_prefill_size"),
-    )
+            numbers = ()
+        if not numbers or min(numbers) < least:
+            what = "numbers" if name in _GRAPH_LISTS else "a number"
+            told = " ".join(map(str, words))
+            expected = f"{what} of at least {least}"
+            self.faults.append(
+                FlagValueError(flag=option_of(name), value=repr(told), expected=expected)
+            )
+        return numbers

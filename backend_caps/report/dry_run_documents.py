@@ -20,6 +20,8 @@ class SizeDocument(Document):
     """What the server's flags say."""
     here: str
     """What the run had."""
+    is_servers: bool
+    """Whether the run had what the server's flags say; true where they say nothing."""
 
 
 class StandInDocument(Document):
@@ -140,7 +142,7 @@ class NotAsDecidedDocument(Document):
     """Something that was not as it was decided."""
 
     code: str
-    """Stable; docs/how-to/dry-run-a-server.md lists them."""
+    """Stable; docs/reference/dry-run.md lists them."""
     phase: str | None
     """Whose forwards; null for the server's."""
     stand_in: str | None
@@ -222,9 +224,11 @@ class DryRunDocument(Document):
     sizes: list[SizeDocument]
     """How large the server is, and the run was."""
     left_out: list[str]
-    """Flags of the server that did not hold in the run: each rank runs a model by itself."""
+    """Flags of the server that did not hold in the run, each with why."""
     stand_ins: list[StandInDocument]
     """Whose code ran in the place of whose; empty where each backend ran itself."""
+    idle_stand_ins: list[str]
+    """Those that were named for roles in which each backend ran itself."""
     changes: list[WorsenedDocument]
     """What was not as it was decided because of them."""
     agreement: Annotated[AgreementDocument | None, LEFT_OUT] = None

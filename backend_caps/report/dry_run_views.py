@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from backend_caps.report.dry_run_documents import (
     AgreementDocument,
@@ -19,11 +19,13 @@ from backend_caps.report.views import flips_view, mirror_lines, plan_problems_vi
 
 _NOTHING = "—"
 """What is shown where nothing is measured."""
-_ITSELF = "its own"
-"""Whose code ran, where nobody stood in."""
+_TARGETS = ("prefill", "decode", "verify")
+"""The phases whose forwards are the target's: one in each step."""
 _SHOWN = 8
 """Lines of waits that are shown; the document has all of them."""
 Part = TypeVar("Part")
+Figures: TypeAlias = tuple[str | None, tuple[str, ...]]
+"""A row, and before it who stood in for whom in what it counts; None where nobody did."""
 
 
 def dry_run_view(document: DryRunDocument) -> Iterator[Section]:
@@ -91,19 +93,26 @@ def _run(document: DryRunDocument) -> Iterator[Section]:
     yield Lines(tuple(_what_ran(document)))
     sizes = tuple((own.flag, own.server, own.here) for own in document.sizes)
     yield Table(("size", "server", "here"), sizes)
+    others = [own.flag for own in document.sizes if not own.is_servers]
+    if others:
+        yield Lines((f"not as on the server, for a run here is small: {', '.join(others)}",))
     yield from graph_modes_view(document.graphs)
-    yield Heading("What forwards did")
-    yield Table(
-        (
-            *("phase", "forwards", "replayed", "host waits", "bytes to host"),
-            *("bytes to device", "code"),
-        ),
-        tuple(_phases(ranks)),
-        cells="names",
-    )
+    counted = ("host waits", "bytes to host", "bytes to device")
+    forwards = ("phase", "forwards", "replayed", *counted)
+    yield from _by_code("What forwards did", forwards, [*_phases(ranks)])
     yield Lines(tuple(_notes(document)))
-    yield _kinds(ranks)
-    yield Table(("memory", "size", "code"), tuple(_memory([own.memory for own in ranks])))
+    yield from _kinds(ranks)
+    memory = [*_memory([own.memory for own in ranks])]
+    yield from _by_code("What it took of the device's memory", ("memory", "size"), memory)
+
+
+def _by_code(title: str, columns: Sequence[str], rows: Sequence[Figures]) -> Iterator[Section]:
+    """Show figures, those that rest on another's code in a table that says so."""
+    for code in dict.fromkeys(own for own, _ in rows):
+        named = "" if code is None else f", with {code}"
+        yield Heading(f"{title}{named}")
+        same = tuple(cells for own, cells in rows if own == code)
+        yield Table(tuple(columns), same, cells="names")
 
 
 def _what_ran(document: DryRunDocument) -> Iterator[str]:
@@ -122,23 +131,24 @@ def _what_ran(document: DryRunDocument) -> Iterator[str]:
             f"not as decided, with the stand-in: {change.capability}{where} is {change.here}, and "
             f"was decided to be {change.decided}"
         )
-    if document.left_out:
-        left = ", ".join(document.left_out)
-        yield f"left out: {left}; each rank runs a whole model by itself"
+    if document.idle_stand_ins:
+        names = ", ".join(document.idle_stand_ins)
+        yield f"no need of {names}: where it would stand in, each backend runs itself"
+    yield from (f"left out: {own}" for own in document.left_out)
 
 
-def _phases(ranks: Sequence[RankRunDocument]) -> Iterator[tuple[str, ...]]:
+def _phases(ranks: Sequence[RankRunDocument]) -> Iterator[Figures]:
     for name in dict.fromkeys(own.phase for rank in ranks for own in rank.phases):
         same = [own for rank in ranks for own in rank.phases if own.phase == name]
-        yield (
+        cells = (
             name,
             _of(same, lambda own: own.num_forwards or None),
             _of(same, _replayed),
             _of(same, lambda own: own.host_waits),
             _of(same, lambda own: own.bytes_to_host),
             _of(same, lambda own: own.bytes_to_device),
-            same[0].stand_in or ("" if name == "around" else _ITSELF),
         )
+        yield same[0].stand_in, cells
 
 
 def _replayed(own: PhaseRunDocument) -> int | None:
@@ -159,14 +169,19 @@ def _number(value: float) -> str:
 
 
 def _notes(document: DryRunDocument) -> Iterator[str]:
-    yield "around: what is no forward; each step waits there once for its tokens"
+    yield (
+        "around: what is no forward; each step sends its batch from there to the device, and waits "
+        "once for its tokens"
+    )
+    yield from _ahead(document.ranks)
     waits: dict[tuple[str, str], list[int]] = {}
     for rank in document.ranks:
         for own in rank.phases:
             for what, count in (own.waits or {}).items():
                 waits.setdefault((own.phase, what), []).append(count)
     for (phase, what), counts in [*waits.items()][:_SHOWN]:
-        yield f"waited in {phase}: {_of(counts, float)} times for {what}"
+        times = "time" if {*counts} == {1} else "times"
+        yield f"waited in {phase}: {_of(counts, float)} {times} for {what}"
     yield from _eager(document)
     hidden = [what for rank in document.ranks for what in rank.hidden_syncs or ()]
     yield from (f"hidden: {what} made the host wait" for what in dict.fromkeys(hidden))
@@ -174,6 +189,19 @@ def _notes(document: DryRunDocument) -> Iterator[str]:
         yield "waits and bytes of forwards are counted on the simulated device alone"
     if all(own.median_us is None for rank in document.ranks for own in rank.steps):
         yield "no times: on the simulated device they would be the simulator's"
+
+
+def _ahead(ranks: Sequence[RankRunDocument]) -> Iterator[str]:
+    """Say why there are more forwards of the target than steps."""
+    ahead = [
+        sum(own.num_forwards for own in rank.phases if own.phase in _TARGETS) for rank in ranks
+    ]
+    more = _of(zip(ahead, ranks, strict=True), lambda own: own[0] - own[1].num_steps)
+    if more != "0":
+        yield (
+            f"{more} more of the target's forwards than steps: with overlap, the next step's is "
+            "enqueued before a step's result is there, and counted with all that belongs to it"
+        )
 
 
 def _eager(document: DryRunDocument) -> Iterator[str]:
@@ -189,7 +217,7 @@ def _eager(document: DryRunDocument) -> Iterator[str]:
         yield f"eager in {', '.join(named)}: {why}"
 
 
-def _kinds(ranks: Sequence[RankRunDocument]) -> Table:
+def _kinds(ranks: Sequence[RankRunDocument]) -> Iterator[Section]:
     """Show steps by their kind; times where there are any."""
     rows = []
     steps = [own for rank in ranks for own in rank.steps]
@@ -210,16 +238,15 @@ def _kinds(ranks: Sequence[RankRunDocument]) -> Table:
             _of(same, lambda own: own.num_made),
             *(planned if is_planned else ()),
             *(times if has_times else ()),
-            same[0].stand_in or _ITSELF,
         )
-        rows.append(row)
+        rows.append((same[0].stand_in, row))
     plan = ("planned waits for lengths", "planned bytes to host") if is_planned else ()
     clock = ("median µs", "p95 µs") if has_times else ()
-    columns = ("steps", "number", "replayed", "requests", "tokens", *plan, *clock, "code")
-    return Table(columns, tuple(rows), cells="names")
+    columns = ("kind", "steps", "replayed", "mean requests", "tokens made", *plan, *clock)
+    yield from _by_code("What steps did", columns, rows)
 
 
-def _memory(memories: Sequence[RunMemoryDocument]) -> Iterator[tuple[str, ...]]:
+def _memory(memories: Sequence[RunMemoryDocument]) -> Iterator[Figures]:
     first = memories[0]
     rows: tuple[tuple[str, Callable[[RunMemoryDocument], int]], ...] = (
         ("KV cache", lambda own: own.kv_cache_bytes),
@@ -231,7 +258,7 @@ def _memory(memories: Sequence[RunMemoryDocument]) -> Iterator[tuple[str, ...]]:
     for name, figure in rows:
         found = sorted({figure(own) for own in memories})
         told = " to ".join(size_words(own) for own in dict.fromkeys((found[0], found[-1])))
-        yield name, told, first.stand_in or _ITSELF
+        yield first.stand_in, (name, told)
 
 
 def _found(document: DryRunDocument) -> Iterator[Section]:

@@ -48,11 +48,13 @@ class CommandLine:
 class Reader:
     """Reads words for one version of an engine.
 
-    `switches` says of each field that concerns us whether its flag stands alone.
+    `switches` says of each field that concerns us whether its flag stands alone; a flag of `lists`
+    takes all words up to the next one, as a tuple.
     """
 
     engine: Engine
     switches: Mapping[str, bool]
+    lists: frozenset[str] = frozenset()
 
     def argv(self, argv: Sequence[str]) -> CommandLine:
         """Read a command line; words before the first flag are passed over."""
@@ -87,7 +89,11 @@ class Reader:
         if value is None:
             line.faults += (MissingFlagValueError(flag=option, expected="a value"),)
             return
-        line.values[name] = value
+        line.values[name] = (value, *rest.take_all()) if name in self.lists else value
+
+    def field_of(self, option: str) -> str | None:
+        """Name the field that an option sets, abbreviated or not; None: none that concerns us."""
+        return self._place(option, CommandLine())
 
     def mapping(self, values: Mapping[str, object]) -> CommandLine:
         """Read values by flag name, with dashes or underscores."""
@@ -193,3 +199,8 @@ class _Words:
             return None
         self._at += 1
         return self._argv[self._at - 1]
+
+    def take_all(self) -> Iterator[str]:
+        """Take the words up to the next flag."""
+        while (word := self.take()) is not None:
+            yield word

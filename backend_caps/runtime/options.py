@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -56,8 +57,13 @@ class EngineOptions:
     """What the model computes in; None is what its folder says."""
     graph_batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     """Batch sizes of decode that graphs are captured for; a batch is padded to the next one. With
-    any of them, `max_running_requests` is one too, so that every batch replays; none captures
-    nothing."""
+    any of them, `max_graph_batch_size` is one too; none captures nothing."""
+    max_graph_batch_size: int | None = None
+    """The largest batch of decode that a graph is captured for; larger ones run eagerly. None is
+    `max_running_requests`, so that every batch replays."""
+    pads_graphs: bool = True
+    """Whether a batch of decode is padded to a captured size; else one of another size runs
+    eagerly."""
     graph_token_counts: tuple[int, ...] = ()
     """Numbers of tokens that graphs are captured for: full ones of prefill, and pieces of whatever
     has no full ones. None runs prefill eagerly, and nothing in pieces; none may be above the
@@ -69,6 +75,7 @@ class EngineOptions:
             "max_total_tokens": self.max_total_tokens,
             "max_prefill_tokens": self.max_prefill_tokens,
             "chunked_prefill_size": self.chunked_prefill_size,
+            "max_graph_batch_size": self.max_graph_batch_size,
         }
         for name, size in sizes.items():
             if size is not None and size < 1:
@@ -83,15 +90,17 @@ def buckets_of(
     They are those of full graphs, also where `choose_graphs` finds something else that keeps a
     phase from them: its sizes are named all the same.
     """
-    most, sizes = options.max_running_requests, options.graph_batch_sizes
+    rows, sizes = options.max_running_requests, options.graph_batch_sizes
+    most = min(rows, options.max_graph_batch_size or rows)
     batch_sizes = (*(size for size in sizes if size < most), most) if sizes else ()
+    uniform = partial(uniform_buckets, batch_sizes, pads=options.pads_graphs)
     plain = {
-        Phase.DECODE: uniform_buckets(batch_sizes),
-        Phase.PREFILL: mixed_buckets(most, options.graph_token_counts),
+        Phase.DECODE: uniform(),
+        Phase.PREFILL: mixed_buckets(rows, options.graph_token_counts),
     }
     if speculation is None:
         return plain
-    return {**plain, Phase.VERIFY: uniform_buckets(batch_sizes, speculation.num_draft_tokens)}
+    return {**plain, Phase.VERIFY: uniform(speculation.num_draft_tokens)}
 
 
 def check_token_counts(options: EngineOptions, largest: int) -> None:

@@ -197,6 +197,11 @@ class TracedSettings:
         """Read the server's flags as an engine spells them."""
         return trace_server(self._stated, self._environ, engine_name)
 
+    def server_section(self) -> Mapping[str, object]:
+        """List what the file says of the server, in its own words; null is not said."""
+        section = self._stated.section(SERVER)
+        return {name: value for name, value in section.items() if value is not None}
+
     def _server_faults(self) -> list[BackendCapsError]:
         """List the values among the server's flags that no engine takes.
 

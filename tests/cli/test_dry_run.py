@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from backend_caps import ServerFlags, discover, resolve
+from backend_caps.cli.dry_run import dry_run
+from backend_caps.cli.dry_run_asked import DryRunAsked
 from backend_caps.cli.dry_run_document import RankWord, agreement_document
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
@@ -176,7 +178,7 @@ def test_sizes_and_flags_that_are_not_the_servers_are_said(lent: DryRunDocument)
     sizes = {each.flag: (each.server, each.here) for each in lent.sizes}
 
     assert sizes["--chunked-prefill-size"] == ("4096", "64")
-    assert lent.left_out == ["--tp-size 2"]
+    assert lent.left_out == ["--tp-size 2; each rank runs a whole model by itself"]
 
 
 def test_simulated_device_has_no_times(lent: DryRunDocument) -> None:
@@ -217,8 +219,34 @@ def test_prompts_that_are_larger_than_graphs_say_so(tmp_path: Path) -> None:
     document = _document(line)
 
     prefill = document.ranks[0].phases[0]
-    assert prefill.eager_because == ["its batches are larger than any that was captured"]
+    assert prefill.eager_because == ["no graph was captured that holds its batches"]
     assert prefill.num_eager < prefill.num_forwards
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param("--cuda-graph-max-bs 1", id="a bound"),
+        pytest.param("--cuda-graph-bs 1 64 --disable-cuda-graph-padding", id="no padding"),
+    ],
+)
+def test_batches_that_the_servers_graphs_do_not_hold_run_eagerly(flags: str) -> None:
+    """Graphs are captured for the server's sizes, and what they do not hold runs as it would."""
+    document = _document(f"--steps 12 -- --attention-backend torch_padded {flags}")
+
+    decode = document.ranks[0].phases[1]
+    assert decode.eager_because == ["no graph was captured that holds its batches"]
+    assert (decode.phase, decode.num_eager > 0) == ("decode", True)
+
+
+def test_deadline_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting says how long ranks wait for one another, and the option goes before it."""
+    monkeypatch.setenv("BACKEND_CAPS_AGREEMENT_DEADLINE", "7")
+
+    lines: list[list[str]] = [[], ["--deadline", "8"], ["--agreement-deadline", "9"]]
+    asked = [DryRunAsked.from_context(dry_run.make_context("dry-run", line)) for line in lines]
+
+    assert [own.deadline_s for own in asked] == [7, 8, 9]
 
 
 def test_model_of_a_folder_is_run(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from backend_caps.report.dry_run_documents import (
     RankRunDocument,
     ReadsEndDocument,
     RunMemoryDocument,
+    SizeDocument,
     StandInDocument,
     StepKindDocument,
     WorsenedDocument,
@@ -49,7 +50,7 @@ def _rank(rank: int = 0, *, found: str | None = None, counted: bool = True) -> R
                 num_full=3,
                 num_piecewise=0,
                 num_eager=1 + rank,
-                eager_because=["its batches are larger than any that was captured"],
+                eager_because=["no graph was captured that holds its batches"],
                 host_waits=rank if counted else None,
                 waits={"item at my_flash.py:7": 1} if counted else None,
                 bytes_to_host=8 * rank if counted else None,
@@ -104,6 +105,7 @@ def _document(ranks: Sequence[RankRunDocument], **more: object) -> DryRunDocumen
         sizes=[],
         left_out=[],
         stand_ins=[],
+        idle_stand_ins=[],
         changes=[],
         ranks=[*ranks],
         status=0,
@@ -128,8 +130,8 @@ def test_view_of_ranks_has_the_least_and_the_most() -> None:
     """A figure in which ranks differ is shown by its ends; one that all have, once."""
     shown = _shown(_document([_rank(0), _rank(1)]))
 
-    assert "decode | 4 to 5 | 3 | 0 to 1 | 0 to 8 | 0 |" in shown
-    assert "graphs, their pool | 1.0 KiB to 2.0 KiB |" in shown
+    assert "decode | 4 to 5 | 3 | 0 to 1 | 0 to 8 | 0" in shown
+    assert "graphs, their pool | 1.0 KiB to 2.0 KiB" in shown
 
 
 def test_view_of_ranks_names_those_that_found_something() -> None:
@@ -156,15 +158,15 @@ def test_view_says_why_forwards_were_eager() -> None:
     """What the table of graph modes does not tell is told below the forwards."""
     shown = _shown(_document([_rank()]))
 
-    assert "eager in decode: its batches are larger than any that was captured" in shown
-    assert "waited in decode: 1 times for item at my_flash.py:7" in shown
+    assert "eager in decode: no graph was captured that holds its batches" in shown
+    assert "waited in decode: 1 time for item at my_flash.py:7" in shown
 
 
 def test_view_of_a_gpu_has_times_and_what_is_planned() -> None:
     """Where there are times, the plan's own waits and bytes stand beside them."""
     shown = _shown(_document([_rank(0, counted=False), _rank(1, counted=False)]))
 
-    assert "decode | 4 | 3 | 2.5 | 10 | 0 | 80 | 100 to 101 | 250 | its own" in shown
+    assert "decode | 4 | 3 | 2.5 | 10 | 0 | 80 | 100 to 101 | 250" in shown
     assert "hidden: an operator at my_flash.py:7 made the host wait" in shown
 
 
@@ -221,3 +223,44 @@ def test_view_has_what_a_stand_in_changes() -> None:
 
     assert "stand-in: lean in place of fa3, as target verify" in shown
     assert "shared_reads_end in verify is post_replay, and was decided to be pre_replay" in shown
+
+
+def test_view_has_the_figures_of_another_code_in_a_table_of_its_own() -> None:
+    """Forwards of a backend itself and of a stand-in are under titles that tell them apart."""
+    rank = _rank()
+    (decode,) = rank.phases
+    lent = decode.model_copy(update={"phase": "draft", "stand_in": "lean in place of fa3"})
+
+    shown = _shown(_document([rank.model_copy(update={"phases": [decode, lent]})]))
+
+    own, _, others = shown.partition("What forwards did, with lean in place of fa3\n")
+    assert own.endswith("What forwards did\ndecode | 4 | 3 | 0 | 0 | 0\n")
+    assert others.startswith("draft | 4 | 3 | 0 | 0 | 0\n")
+
+
+def test_view_names_a_stand_in_that_nobody_needs() -> None:
+    """A stand-in that was named for nothing is said to be one."""
+    shown = _shown(_document([_rank()], idle_stand_ins=["lean"]))
+
+    assert "no need of lean: where it would stand in, each backend runs itself" in shown
+
+
+def test_view_names_sizes_that_are_not_the_servers() -> None:
+    """Below the sizes stand those that the run has smaller."""
+    sizes = [
+        SizeDocument(flag="--one", server="64", here="8", is_servers=False),
+        SizeDocument(flag="--two", server="not given", here="1", is_servers=True),
+    ]
+
+    shown = _shown(_document([_rank()], sizes=sizes))
+
+    assert "not as on the server, for a run here is small: --one\n" in shown
+
+
+def test_view_says_why_there_are_more_forwards_than_steps() -> None:
+    """The forward of the step behind the last is told, by rank where ranks differ."""
+    shown = [_shown(_document([_rank(rank) for rank in ranks])) for ranks in ([0], [0, 1], [2])]
+
+    told = "more of the target's forwards than steps"
+    assert [told in own for own in shown] == [False, True, True]
+    assert f"0 to 1 {told}" in shown[1]

@@ -1,9 +1,9 @@
 """A server's configuration, started small: what a plan comes to in real steps. Imports torch."""
 
 from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
-from backend_caps.conformance.dry_run.findings import NotAsDecided, findings_of
+from backend_caps.conformance.dry_run.findings import Finding, NotAsDecided, findings_of
 from backend_caps.conformance.dry_run.running import DryRun, Memory, StepKind, dry_run, dry_start
-from backend_caps.conformance.dry_run.sizes import ServerSizes, Size, Sizes
+from backend_caps.conformance.dry_run.sizes import GraphSizes, ServerSizes, Size, Sizes
 from backend_caps.conformance.dry_run.spending import AROUND, PhaseRun, Spent
 from backend_caps.conformance.dry_run.standing_in import (
     Asked,
@@ -20,6 +20,8 @@ __all__ = [
     "CannotRunError",
     "DryRun",
     "DryStartError",
+    "Finding",
+    "GraphSizes",
     "Memory",
     "NotAsDecided",
     "PhaseRun",

@@ -70,7 +70,9 @@ class RunPlan:
     stand_ins: tuple[StandIn, ...] = ()
     changes: tuple[Worsened, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Flags of the server that do not hold here."""
+    """Flags of the server that do not hold here, each with why."""
+    idle: tuple[str, ...] = ()
+    """Who was asked for roles in which nobody has to stand in."""
 
     def stands_in(self, role: Role | None = None, phase: Phase | None = None) -> str | None:
         """Say who stands in for whom in a role and phase, or anywhere; None: nobody does."""
@@ -105,8 +107,12 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Asked) -> RunPla
     """
     own = _here(plan, device)
     blocked = {use: why for use in own.uses if (why := _reason_against(use, own, device))}
+    left_out = _left_out(plan.flags)
+    roles = {use.role for use in blocked}
+    needed = {name for role, name in asked.items() if role in roles}
+    idle = tuple(sorted({*asked.values()} - needed))
     if not blocked:
-        return RunPlan(plan=own, left_out=_left_out(plan.flags))
+        return RunPlan(plan=own, left_out=left_out, idle=idle)
     named = {use: asked.get(use.role) for use in blocked}
     nobody = [use for use, name in named.items() if name is None]
     if nobody:
@@ -119,7 +125,8 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Asked) -> RunPla
     try:
         return replace(
             _standing_in(own, plugins, device, {use: str(name) for use, name in named.items()}),
-            left_out=_left_out(plan.flags),
+            left_out=left_out,
+            idle=idle,
         )
     except StandInError as error:
         error.would_run = tuple(_would_run(own, plugins, device, blocked))
@@ -143,7 +150,7 @@ def _here(plan: Plan, device: str) -> Plan:
 def _left_out(flags: ServerFlags) -> tuple[str, ...]:
     said = dict(flags)
     return tuple(
-        f"--{name.replace('_', '-')} {said[name]}"
+        f"--{name.replace('_', '-')} {said[name]}; each rank runs a whole model by itself"
         for name, one in _OF_RANKS.items()
         if said[name] != one
     )

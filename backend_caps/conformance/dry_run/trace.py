@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend_caps.conformance.dry_run.sizes import MOST_NEW, Sizes
+from backend_caps.conformance.dry_run.sizes import Sizes
 from backend_caps.runtime.request import Sampling
 
 _SHORTEST, _LEAST_NEW = 3, 4
@@ -32,14 +32,15 @@ def drawn(sizes: Sizes, *, vocab_size: int, seed: int) -> Iterator[Arrival]:
     dice = random.Random(seed)  # noqa: S311 - the same again by its seed
     chunk = min(sizes.chunked_prefill_size or sizes.longest_prompt, sizes.longest_prompt)
     ends = (min(_SHORT, chunk), chunk, sizes.longest_prompt)
-    place = 0
+    longest, place = sizes.longest_output, 0
     while True:
         most = ends[place % len(ends)]
         least = min(_SHORTEST if place % len(ends) == 0 else most // 2, most)
         yield Arrival(
             prompt=tuple(dice.randrange(vocab_size) for _ in range(dice.randint(least, most))),
             sampling=Sampling(
-                max_new_tokens=dice.randint(_LEAST_NEW, MOST_NEW), stop_token_ids=frozenset()
+                max_new_tokens=dice.randint(min(_LEAST_NEW, longest), longest),
+                stop_token_ids=frozenset(),
             ),
         )
         place += 1

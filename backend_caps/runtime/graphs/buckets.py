@@ -15,7 +15,7 @@ from backend_caps.runtime.graphs.errors import GraphBucketError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """One graph's size: a batch that is smaller is padded to it.
+    """One graph's size: a batch that is smaller is padded to it, where it pads.
 
     Raises:
         GraphBucketError: its kind has no batch of this size.
@@ -25,6 +25,8 @@ class Bucket:
     batch_size: int
     num_tokens: int
     """Of all requests together."""
+    pads: bool = True
+    """Whether it holds fewer requests than its size."""
 
     def __post_init__(self) -> None:
         expected = _expected(self)
@@ -47,13 +49,22 @@ class Bucket:
         """Tell whether a batch can be padded to this size. Sync: none; no length is read."""
         if not 0 < batch.batch_size <= self.batch_size or batch.num_tokens > self.num_tokens:
             return False
+        if not self.pads and batch.batch_size < self.batch_size:
+            return False
         if self.kind is BatchKind.MIXED_BATCH:
             return batch.extend_seq_lens is not None and batch.last_token_indices is not None
         return tokens_each(batch) == self.tokens_each
 
 
-def uniform_buckets(batch_sizes: Iterable[int], tokens_each: int = 1) -> tuple[Bucket, ...]:
+def uniform_buckets(
+    batch_sizes: Iterable[int], tokens_each: int = 1, *, pads: bool = True
+) -> tuple[Bucket, ...]:
     """Make a bucket for each batch size, where every request brings the same number of tokens.
+
+    Args:
+        batch_sizes: the sizes.
+        tokens_each: the tokens of each request.
+        pads: whether a batch of another size is padded to one of them.
 
     Raises:
         GraphBucketError: a number is below 1.
@@ -61,7 +72,7 @@ def uniform_buckets(batch_sizes: Iterable[int], tokens_each: int = 1) -> tuple[B
     is_single = tokens_each == 1
     kind = BatchKind.SINGLE_TOKEN_DECODE if is_single else BatchKind.UNIFORM_BATCH
     return tuple(
-        Bucket(kind=kind, batch_size=size, num_tokens=size * tokens_each)
+        Bucket(kind=kind, batch_size=size, num_tokens=size * tokens_each, pads=pads)
         for size in sorted(set(batch_sizes))
     )
 

@@ -13,6 +13,8 @@ from backend_caps.capability.kind import Role
 from backend_caps.conformance.dry_run import (
     DryRun,
     DryStartError,
+    Finding,
+    GraphSizes,
     RunPlan,
     ServerSizes,
     dry_run,
@@ -59,7 +61,7 @@ def test_lengths_that_no_plan_asks_for_are_told(ran: tuple[DryRun, Started]) -> 
 
     found = findings_of(replace(done, kinds={**done.kinds, "speculative": own}), started)
 
-    assert [each.code for each in found] == ["mirror-not-as-planned"]
+    assert [each.code for each in found] == [Finding.LENGTHS]
 
 
 def test_waits_that_a_gpu_shows_are_told(ran: tuple[DryRun, Started]) -> None:
@@ -68,7 +70,7 @@ def test_waits_that_a_gpu_shows_are_told(ran: tuple[DryRun, Started]) -> None:
 
     found = findings_of(replace(done, hidden=Counter({"item at my_flash.py:7": 2})), started)
 
-    assert [(each.code, each.phase) for each in found] == [("hidden-wait", None)]
+    assert [(each.code, each.phase) for each in found] == [(Finding.WAIT, None)]
 
 
 def test_captured_phase_without_a_replay_is_told(ran: tuple[DryRun, Started]) -> None:
@@ -78,7 +80,20 @@ def test_captured_phase_without_a_replay_is_told(ran: tuple[DryRun, Started]) ->
 
     found = findings_of(replace(done, phases=phases), started)
 
-    assert [(each.code, each.phase) for each in found] == [("graphs-not-replayed", "verify")]
+    assert [(each.code, each.phase) for each in found] == [(Finding.GRAPHS, "verify")]
+
+
+def test_batches_that_the_server_captures_no_graph_for_are_as_decided(
+    ran: tuple[DryRun, Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the server's own sizes leave batches to no graph, eager ones are no finding."""
+    done, started = ran
+    phases = [replace(each, modes=type(each.modes)({GraphMode.EAGER: 3})) for each in done.phases]
+    bound = GraphSizes(flag="--bs", largest_flag="--max-bs", largest=1)
+    sizes = replace(started.sizes, server=ServerSizes(batches=bound))
+    monkeypatch.setattr(started, "sizes", sizes)
+
+    assert findings_of(replace(done, phases=phases), started) == ()
 
 
 def test_forwards_of_roles_are_counted_apart(ran: tuple[DryRun, Started]) -> None:

@@ -170,5 +170,22 @@ def test_ranks_of_the_server_are_left_out() -> None:
     """Flags that divide the work among ranks do not hold here, and are named."""
     run = run_plan(_plan("lean", tp_size=4, pp_size=2), REGISTRY, "sim", {})
 
-    assert run.left_out == ("--tp-size 4", "--pp-size 2")
+    why = "each rank runs a whole model by itself"
+    assert run.left_out == (f"--tp-size 4; {why}", f"--pp-size 2; {why}")
     assert run.plan.flags.tp_size == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "idle"),
+    [
+        pytest.param("lean", {Role.TARGET: "late"}, ("late",), id="nobody has to"),
+        pytest.param("fa3", dict.fromkeys(Role, "lean"), (), id="somebody has to"),
+    ],
+)
+def test_stand_in_that_nobody_needs_is_said(
+    name: str, asked: dict[Role, str], idle: tuple[str, ...]
+) -> None:
+    """Who was named for what runs by itself is told, and stands in nowhere."""
+    run = run_plan(_plan(name), REGISTRY, "sim", asked)
+
+    assert run.idle == idle

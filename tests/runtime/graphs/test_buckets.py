@@ -83,6 +83,18 @@ def test_runner_pads_to_the_next_size(count: int, expected: int, streams: Device
     assert rig.backend.out_graph[-1].batch_size == expected
 
 
+@pytest.mark.parametrize(("count", "held"), [(1, True), (3, False), (4, True), (5, False)])
+def test_bucket_that_pads_nothing_holds_its_own_size(
+    count: int, streams: DeviceStreams, *, held: bool
+) -> None:
+    """Without padding a batch of another size is replayed by no graph."""
+    rig = Rig(streams, uniform_buckets((1, 4, 8), pads=False))
+
+    batch = rig.batch([(4, 1)] * count, kind=SINGLE)
+
+    assert rig.runner.holds(batch) is held
+
+
 def test_runner_replays_a_uniform_batch_by_its_own_kind(streams: DeviceStreams) -> None:
     """Where a mixed graph would hold it too, the one with fewer tokens is replayed."""
     rig = Rig(streams, [*BUCKETS[MIXED], *BUCKETS[UNIFORM]], build=WatchedPadded)

@@ -201,3 +201,15 @@ def test_sizes_of_a_speculating_engine_are_of_verifies_too(
     )
     sizes = [(own.kind, own.batch_size, own.num_tokens) for own in buckets[Phase.VERIFY]]
     assert sizes == [(kind, count, count * num_tokens) for count in (1, 2, 4)]
+
+
+def test_batches_above_the_largest_graph_are_captured_for_nothing() -> None:
+    """A bound on graphs goes before the number of requests, in decode and in verify."""
+    options = EngineOptions(
+        graph_batch_sizes=(1, 2, 8), max_running_requests=4, max_graph_batch_size=3
+    )
+
+    buckets = buckets_of(options, _settings(_plan("EAGLE", "--speculative-eagle-topk", "1")))
+
+    sizes = {phase: [own.batch_size for own in buckets[phase]] for phase in buckets}
+    assert sizes == {Phase.DECODE: [1, 2, 3], Phase.PREFILL: [], Phase.VERIFY: [1, 2, 3]}
