@@ -36,6 +36,18 @@ def _stand_ins(_: click.Context, __: click.Parameter, words: tuple[str, ...]) ->
     return {**everywhere, **of_roles}
 
 
+stand_in_option = click.option(
+    "--stand-in",
+    "stand_ins",
+    multiple=True,
+    metavar="[ROLE=]NAME",
+    callback=_stand_ins,
+    help="Run this backend's code in the place of what cannot run here; each figure says so. "
+    "Repeatable, by role.",
+)
+"""Says who may stand in for what cannot run."""
+
+
 @request_options
 @routed_engine_options
 @click.command("dry-run", cls=ServerCommand)
@@ -68,15 +80,7 @@ def _stand_ins(_: click.Context, __: click.Parameter, words: tuple[str, ...]) ->
     type=click.IntRange(min=0, max=2**63 - 1),
     help="Of the trace and of random weights.",
 )
-@click.option(
-    "--stand-in",
-    "stand_ins",
-    multiple=True,
-    metavar="[ROLE=]NAME",
-    callback=_stand_ins,
-    help="Run this backend's code in the place of what cannot run here; each figure says so. "
-    "Repeatable, by role.",
-)
+@stand_in_option
 @click.option("--strict", is_flag=True, help="Exit with status 1 where the plan has problems.")
 @click.option(
     "--lock",

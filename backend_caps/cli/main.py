@@ -146,6 +146,12 @@ def _select() -> click.Command:
     return select_command
 
 
+def _trace() -> click.Command:
+    from backend_caps.cli.trace import trace  # noqa: PLC0415 - the others record nothing
+
+    return trace
+
+
 def _verify() -> click.Command:
     from backend_caps.cli.verify import verify  # noqa: PLC0415 - the others do not compare
 
@@ -161,6 +167,7 @@ _LATER: Mapping[str, Callable[[], click.Command]] = {
     "lock": _lock,
     "select": _select,
     "new-plugin": _new_plugin,
+    "trace": _trace,
     "verify": _verify,
 }
 """Commands that are not worth their imports where another is run."""

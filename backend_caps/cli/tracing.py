@@ -1,0 +1,160 @@
+"""From a server's flags to a recorded timeline, and the files that show it. Loads torch."""
+
+from __future__ import annotations
+
+import gc
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import torch
+
+from backend_caps.capability.kind import Role
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.cli.engines import merged
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.job import importable
+from backend_caps.cli.measure import drafts_document
+from backend_caps.cli.options import Request, request_of
+from backend_caps.cli.server_sizes import sizes_in
+from backend_caps.cli.trace_errors import TraceWriteError
+from backend_caps.conformance.dry_run import RunPlan, run_plan
+from backend_caps.conformance.simulator import register
+from backend_caps.conformance.tracing import CLOCK_SAYS, Costs, Traced, traced_levels
+from backend_caps.report.documents import plan_document
+from backend_caps.report.measure_documents import LeftOutDocument
+from backend_caps.report.trace_documents import (
+    CostsDocument,
+    TraceDetails,
+    TracedLevelDocument,
+    TraceDocument,
+)
+from backend_caps.report.trace_events import events_of
+from backend_caps.report.trace_svg import svg_of
+from backend_caps.report.trace_timeline import Timeline
+from backend_caps.report.trace_views import trace_view
+from backend_caps.report.words import decided_by
+from backend_caps.resolution.plan import Plan
+from backend_caps.startup.configure import check_device
+
+_US = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceAsked:
+    """What to record, and where to write it."""
+
+    device: str
+    num_steps: int
+    seed: int
+    stand_ins: Mapping[Role, str]
+    output: Path | None
+    svg: Path | None
+
+    @classmethod
+    def from_context(cls, ctx: click.Context) -> TraceAsked:
+        """Read what the command line says."""
+        options = ctx.params
+        return cls(
+            device=options["device"],
+            num_steps=options["steps"],
+            seed=options["seed"],
+            stand_ins=options["stand_ins"],
+            output=options["output"],
+            svg=options["svg"],
+        )
+
+
+def show_trace(ctx: click.Context) -> None:
+    """Decide what a server would, record steps of it, and write and print what came of it."""
+    gc.enable()  # the program switched it off, for commands that end before it would matter
+    register()
+    asked, request = TraceAsked.from_context(ctx), request_of(ctx)
+    sizes = sizes_in(ctx, request)
+    check_device(asked.device)
+    plugins = request.search.registry(ctx.ensure_object(Invocation))
+    found = plugins if request.reading is None else merged(request.reading, plugins)
+    registry = request.believed(found)
+    plan = request.resolved(registry)
+    with importable(request.path):
+        run = run_plan(plan, plugins, asked.device, asked.stand_ins)
+        traced = traced_levels(plan, run, sizes, num_steps=asked.num_steps, seed=asked.seed)
+    told = _details(request, plan, run, traced, asked)
+    timelines = [*traced.timelines.values()]
+    document = TraceDocument(
+        schema_="backend-caps/trace@1", otherData=told, traceEvents=events_of(timelines)
+    )
+    files = tuple(_written(document, timelines, asked))
+    request.show(document, trace_view(document, files))
+
+
+def _written(
+    document: TraceDocument, timelines: list[Timeline], asked: TraceAsked
+) -> Iterator[str]:
+    """Write the files that were asked for; say what each is."""
+    if asked.output is not None:
+        _write(asked.output, document.model_dump_json(indent=1) + "\n", "--output")
+        yield f"{asked.output}: open it on ui.perfetto.dev, or at chrome://tracing"
+    if asked.svg is not None:
+        _write(asked.svg, svg_of(document.otherData, timelines), "--svg")
+        yield f"{asked.svg}: open it in a browser"
+
+
+def _write(path: Path, text: str, option: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise TraceWriteError(path=str(path), cause=cause, option=option) from error
+
+
+def _details(
+    request: Request, plan: Plan, run: RunPlan, traced: Traced, asked: TraceAsked
+) -> TraceDetails:
+    written = plan_document(plan, ())
+    return TraceDetails(
+        plan=plan.fingerprint,
+        level=plan.host_seq_lens.value,
+        decided_by=decided_by(written.server["host_seq_lens"]),
+        clock="simulated",
+        clock_says=CLOCK_SAYS,
+        costs=CostsDocument.model_validate(asdict(Costs())),
+        device=asked.device,
+        num_steps=asked.num_steps,
+        batch_size=traced.batch_size,
+        drafts=drafts_document(plan),
+        stand_in=run.stands_in(),
+        levels=[
+            _level(pid, level, timeline, is_planned=level is plan.host_seq_lens)
+            for pid, (level, timeline) in enumerate(traced.timelines.items(), 1)
+        ],
+        left_out=[
+            LeftOutDocument(level=own.level.value, reason=own.reason) for own in traced.left_out
+        ],
+        versions={
+            "backend-caps": version("backend-caps"),
+            "python": platform.python_version(),
+            "rules": plan.rules.name,
+            "torch": torch.__version__,
+        },
+    )
+
+
+def _level(
+    pid: int, level: HostSeqLens, timeline: Timeline, *, is_planned: bool
+) -> TracedLevelDocument:
+    steps = timeline.num_steps
+    return TracedLevelDocument(
+        level=level.value,
+        is_planned=is_planned,
+        pid=pid,
+        step_us=timeline.step_ns / _US,
+        lengths_us=timeline.waited_ns("copy") / steps / _US,
+        tokens_us=timeline.waited_ns("host_copy") / steps / _US,
+        idle_us=timeline.idle_ns("forward") / steps / _US,
+        bytes_to_host=timeline.bytes_to_host / steps,
+        bytes_of_lengths=timeline.bytes_of_lengths / steps,
+    )

@@ -1,0 +1,91 @@
+"""The shapes of a trace's picture, placed: what its template draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneShape:
+    """A lane."""
+
+    name: str
+    top: float
+    height: float
+    is_there: bool
+    """Whether this level has it."""
+
+    @property
+    def middle(self) -> float:
+        """Its middle."""
+        return self.top + self.height / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A stretch of a lane."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    """What it is, as a class of the style."""
+    label: str
+    """What is written in it; empty where there is no room."""
+    label_x: float
+    told: str
+    """What it says under a pointer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowShape:
+    """A line from what was there to what waited for it."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    kind: str
+    label: str
+    label_y: float
+    is_left: bool
+    """Whether its words stand left of it."""
+    told: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A few words."""
+
+    x: float
+    y: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A time."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One level's lanes."""
+
+    level: str
+    top: float
+    left: float
+    right: float
+    """Where its steps end."""
+    bottom: float
+    lanes_top: float
+    lanes_bottom: float
+    lanes: tuple[LaneShape, ...]
+    boxes: tuple[Box, ...]
+    arrows: tuple[ArrowShape, ...]
+    texts: tuple[Text, ...]
+    ticks: tuple[Tick, ...]

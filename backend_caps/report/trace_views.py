@@ -1,0 +1,54 @@
+"""A trace as sections: what was run, what a step came to, and where the files are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from backend_caps.report.measure_views import drafts_words
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.trace_documents import TraceDetails, TraceDocument, TracedLevelDocument
+
+
+def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Section]:
+    """Show what a step came to at each level.
+
+    Args:
+        document: the trace.
+        files: what was written, and where.
+    """
+    told = document.otherData
+    yield Heading(f"{told.num_steps} decode steps of {told.batch_size} requests on {told.device}")
+    yield Lines(tuple(_what_ran(told)))
+    yield Table(
+        ("host_seq_lens", "step µs", "waits for lengths µs", "forward idle µs", "bytes to host"),
+        tuple(_row(level) for level in told.levels),
+        cells="names",
+    )
+    yield Lines(tuple(_left_out(told)))
+    if files:
+        yield Lines(tuple(files), "places")
+
+
+def _what_ran(told: TraceDetails) -> Iterator[str]:
+    yield f"plan {told.plan}: host_seq_lens is {told.level}, decided by {told.decided_by}"
+    if told.drafts is not None:
+        yield f"drafts: {drafts_words(told.drafts)}"
+    if told.stand_in is not None:
+        yield f"code: {told.stand_in}"
+    yield f"clock: {told.clock_says}"
+
+
+def _row(level: TracedLevelDocument) -> tuple[str, ...]:
+    return (
+        f"{level.level} (this plan)" if level.is_planned else level.level,
+        f"{level.step_us:.0f}",
+        f"{level.lengths_us:.0f}",
+        f"{level.idle_us:.0f}",
+        f"{level.bytes_to_host:.0f}",
+    )
+
+
+def _left_out(told: TraceDetails) -> Iterator[str]:
+    yield "means of a step"
+    for each in told.left_out:
+        yield f"not run with {each.level}: {each.reason}"
