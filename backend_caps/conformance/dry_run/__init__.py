@@ -2,7 +2,15 @@
 
 from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
 from backend_caps.conformance.dry_run.findings import Finding, NotAsDecided, findings_of
-from backend_caps.conformance.dry_run.running import DryRun, Memory, StepKind, dry_run, dry_start
+from backend_caps.conformance.dry_run.running import (
+    DryRun,
+    Memory,
+    Started,
+    StepKind,
+    dry_run,
+    dry_start,
+    fitting_models,
+)
 from backend_caps.conformance.dry_run.sizes import GraphSizes, ServerSizes, Size, Sizes
 from backend_caps.conformance.dry_run.spending import AROUND, PhaseRun, Spent
 from backend_caps.conformance.dry_run.standing_in import (
@@ -32,11 +40,13 @@ __all__ = [
     "Spent",
     "StandIn",
     "StandInError",
+    "Started",
     "StepKind",
     "Worsened",
     "dry_run",
     "dry_start",
     "findings_of",
+    "fitting_models",
     "run_plan",
     "told_of",
 ]
