@@ -13,11 +13,15 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from multiprocessing import parent_process
 
+from pydantic import TypeAdapter, ValidationError
+
 from backend_caps.errors import BackendCapsError
 
 VARIABLE = "BACKEND_CAPS_REGISTERED"
 """The environment variable that holds what was registered, by who registered it."""
 _NOTHING = "nothing"
+_Told = dict[str, dict[str, dict[str, str]]]
+_TOLD = TypeAdapter(_Told)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,10 +82,9 @@ def tell_children(
     environ[VARIABLE] = json.dumps({**known, f"{os.getpid()}": own}, sort_keys=True)
 
 
-def _told(environ: Mapping[str, str]) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+def _told(environ: Mapping[str, str]) -> _Told:
     """Read what somebody wrote, by process and registrar; what is no document counts as nothing."""
     try:
-        told = json.loads(environ.get(VARIABLE, "{}"))
-    except ValueError:
+        return _TOLD.validate_json(environ.get(VARIABLE, "{}"))
+    except ValidationError:
         return {}
-    return told if isinstance(told, dict) else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from backend_caps.discovery.errors import LONGEST_DEADLINE_S
 from backend_caps.errors import BackendCapsError
 
 RankNumbers = tuple[int, ...]
@@ -145,7 +146,8 @@ class AgreementDeadlineError(BackendCapsError):
         """What was given, and what may be."""
         return (
             f"an agreement's deadline cannot be {self.deadline_s!r} s; expected more than 0, and "
-            "at most 86400. Give the seconds that the slowest rank may take to come."
+            f"at most {LONGEST_DEADLINE_S:g}. Give the seconds that the slowest rank may take to "
+            "come."
         )
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from backend_caps.discovery.errors import LONGEST_DEADLINE_S
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 from backend_caps.startup.agreement.errors import (
     AgreementDeadlineError,
@@ -19,7 +20,6 @@ from backend_caps.startup.agreement.errors import (
 )
 from backend_caps.startup.agreement.presence import LOOKING_S, Presence
 
-LONGEST_DEADLINE_S = 86_400.0
 _ENDING_S = 1.0
 """What is left at least once all ranks have come: who comes at the last moment splits no group."""
 _LEAST_S = 0.001
