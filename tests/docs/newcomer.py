@@ -78,7 +78,12 @@ def _set_up(reader: Reader, readme: str) -> Iterator[Step]:
     began_s = perf_counter()
     printed = reader.shell(command)
     yield Step(page=README, words=command, seconds=perf_counter() - began_s)
-    _compare(_BEFORE + block.text.removeprefix(FIRST), printed)
+    _compare(_dense(_BEFORE + block.text.removeprefix(FIRST)), _dense(printed))
+
+
+def _dense(text: str) -> str:
+    """Leave out blank lines: the README shows none between one command of `make` and the next."""
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip())
 
 
 def follow(reader: Reader, page: str, text: str) -> Iterator[Step]:
