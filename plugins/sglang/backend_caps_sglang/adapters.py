@@ -9,6 +9,7 @@ from typing import Literal
 
 from backend_caps import BackendCapsError, Declaration
 from backend_caps.capability.backend import Backend
+from backend_caps.resolution.contributions import declared
 from backend_caps_sglang.errors import AdapterError
 
 ENGINE: Literal["sglang"] = "sglang"
@@ -25,7 +26,7 @@ class Adapter:
     place: str
     """`"package.module:Name"`, as the declaration has it."""
     is_deterministic: bool
-    """Whether the backend declares what deterministic inference asks for."""
+    """Whether the backend declares what deterministic inference asks for, on every server."""
 
     def __str__(self) -> str:
         return f"{self.place} ({self.owner})"
@@ -70,6 +71,10 @@ def adapters_of(backends: Iterable[Backend]) -> Iterator[Adapter]:
 
 
 def _is_deterministic(declaration: Declaration) -> bool:
-    """Tell whether a backend declares the same bits each time, and in every batch."""
-    said = declaration.capabilities
-    return said.deterministic is True and said.batch_invariant is True
+    """Tell whether a backend declares the same bits each time, and in every batch.
+
+    Nothing is known of the server yet: what a condition may take away, or a part, does not count.
+    """
+    return not declaration.parts and all(
+        declared(declaration, name, {})[0] is True for name in ("deterministic", "batch_invariant")
+    )

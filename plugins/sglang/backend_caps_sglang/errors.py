@@ -55,7 +55,7 @@ class DecisionTakenError(BackendCapsError):
         """Who has it, and what to do."""
         return (
             f"{self.target} is replaced already, by {self.taken_by}; only one can be in its place. "
-            f"Leave one of the two out of SGLANG_PLUGINS."
+            f"Name the plugins to load in SGLANG_PLUGINS, and of these two only one."
         )
 
 
