@@ -263,9 +263,9 @@ class ImplementationError(BackendCapsError):
         """The backend, where its code was looked for, and what happened."""
         where = "" if self.implementation is None else f" ({self.implementation})"
         return (
-            f"backend {self.backend!r}{where} cannot be built: {self.problem}; a declaration "
-            f"with implementation='package.module:Class' was expected. Install what it needs, or "
-            f"name another backend."
+            f"backend {self.backend!r}{where} cannot be built: {self.problem.removesuffix('.')}; "
+            "a declaration with implementation='package.module:Class' was expected. Install what "
+            "it needs, or name another backend."
         )
 
 

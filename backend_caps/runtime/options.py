@@ -167,7 +167,8 @@ def _unsupported(fact: str) -> str:
     return f"{fact.replace('_', '-')}-unsupported"
 
 
-_MISFITS = frozenset(map(_unsupported, (*CHECKED_AGAINST.values(), "speculative_topk")))
+MISFITS = frozenset(map(_unsupported, (*CHECKED_AGAINST.values(), "speculative_topk")))
+"""The codes of problems with which no engine starts."""
 
 
 _DRAFTING = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
@@ -253,7 +254,7 @@ def _misfits(plan: Plan, config: LlamaConfig, found: Mapping[str, object]) -> It
     overridden = {
         _unsupported(CHECKED_AGAINST[name]) for name, _ in plan.overrides if name in CHECKED_AGAINST
     }
-    refused = _MISFITS - overridden
+    refused = MISFITS - overridden
     for problem in known.problems:
         if problem.code in refused:
             yield f"{problem.message} {problem.remedy}"

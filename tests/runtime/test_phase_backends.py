@@ -140,6 +140,13 @@ def test_backends_refuse_one_without_code(
     )
 
 
+def test_error_has_one_stop_behind_what_a_constructor_said() -> None:
+    """The words of another error end in a full stop, and the sentence goes on."""
+    error = ImplementationError(backend="own", implementation=None, problem="no such library.")
+
+    assert "cannot be built: no such library; a declaration" in str(error)
+
+
 def test_backends_refuse_one_whose_declaration_was_not_read() -> None:
     """Nothing can be built of a use without a declaration."""
     use = Use(backend="own", role=Role.TARGET, phase=Phase.DECODE, declaration=None)

@@ -30,6 +30,7 @@ from backend_caps.resolution.uses import ENGINE_DEFAULT, PAIR, Use
 from backend_caps.runtime.attention import load_implementation
 from backend_caps.runtime.errors import ImplementationError
 from backend_caps.runtime.graphs import KIND_OF_PHASE
+from backend_caps.runtime.options import MISFITS
 
 Asked = Mapping[Role, str]
 """The backend that may stand in, by the role of those that it stands in for."""
@@ -38,6 +39,8 @@ _OF_RANKS: Mapping[str, object] = {"tp_size": 1, "pp_size": 1, "dp_size": 1}
 _TOLD = ("graph_metadata", "sync_free_prepare", "shared_reads_end")
 """Values that a stand-in may make worse, where it is said."""
 _MACHINE = frozenset({"device", "compute_capability"})
+_REFUSED = MISFITS - {"device-unsupported", "compute-capability-unsupported"}
+"""Problems with which no engine starts; of the machine each backend is asked by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +211,7 @@ def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use,
     for other in others.values():
         if why := _reason_against(other, plan, device):
             raise StandInError(name=other.backend, problem=why)
+    _check_taken(plan, [*others.values()], named)
     uses = [others.get(use, use) for use in plan.uses]
     asks = _asks(plan, uses, named)
     return RunPlan(
@@ -256,6 +260,19 @@ def _in_place(use: Use, name: str, plugins: Registry) -> Use:
         source=backend.source,
         slot=use.slot,
     )
+
+
+def _check_taken(plan: Plan, others: Sequence[Use], named: Mapping[Use, str]) -> None:
+    """Refuse stand-ins with which no engine would start.
+
+    Raises:
+        StandInError: one of them does not take what the flags ask for.
+    """
+    problems = _asks(plan, others, named).problems
+    told = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
+    if told:
+        names = ", ".join(sorted({*named.values()}))
+        raise StandInError(name=names, problem=" ".join(told).removesuffix("."))
 
 
 def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:

@@ -67,6 +67,7 @@ REGISTRY = Registry.of(
         _backend("eager", _with({"graph_replay": frozenset()}), NATIVE),
         _backend("late", _with({"shared_reads_end": SharedReadsEnd.POST_REPLAY}), NATIVE),
         _backend("gpu", _with({"devices": {"cuda"}}), NATIVE),
+        _backend("narrow", _with({"max_speculative_topk": 1}), NATIVE),
         _backend("target_only", _with({"roles": {Role.TARGET}}), NATIVE),
     ]
 )
@@ -111,7 +112,7 @@ def test_backend_that_cannot_run_is_told_with_who_could(
         run_plan(_plan(backend), REGISTRY, device, {})
 
     assert raised.value.reasons == ((backend, told),)
-    assert raised.value.would_run == ("late", "lean")
+    assert raised.value.would_run == ("late", "lean", "narrow")
 
 
 def test_stand_in_keeps_what_was_decided() -> None:
@@ -155,7 +156,7 @@ def test_stand_in_that_asks_for_more_is_refused(name: str, told: str) -> None:
         run_plan(_plan(), REGISTRY, "sim", dict.fromkeys(Role, name))
 
     assert told in raised.value.problem
-    assert raised.value.would_run == ("late", "lean")
+    assert raised.value.would_run == ("late", "lean", "narrow")
 
 
 def test_stand_in_that_reads_longer_is_said() -> None:
@@ -189,3 +190,14 @@ def test_stand_in_that_nobody_needs_is_said(
     run = run_plan(_plan(name), REGISTRY, "sim", asked)
 
     assert run.idle == idle
+
+
+def test_stand_in_that_does_not_take_the_flags_is_refused() -> None:
+    """A stand-in for which the drafts are too wide is named, and no other such one is offered."""
+    plan = _plan(speculative_eagle_topk=4, speculative_num_draft_tokens=8)
+
+    with pytest.raises(StandInError, match="--speculative-eagle-topk is 4") as raised:
+        run_plan(plan, REGISTRY, "sim", dict.fromkeys(Role, "narrow"))
+
+    assert "narrow" not in raised.value.would_run
+    assert "lean" in raised.value.would_run
