@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
 import pytest
 from backend_caps_sglang.adapters import adapters_of
+from backend_caps_sglang.bridging.errors import UnbridgedBackendError
 
 from backend_caps import Capabilities, Declaration, Given, Part, When
 from backend_caps.capability.backend import Backend, Status
@@ -55,3 +60,59 @@ def test_backend_without_an_adapter_is_left_out() -> None:
     torn = Backend(name="torn", status=Status.BROKEN, source=Source())
 
     assert [*adapters_of([plain, torn])] == []
+
+
+class _Base:
+    """Stands in for SGLang's interface."""
+
+
+class _Acme(_Base):
+    def __init__(self, runner: object) -> None:
+        self.runner = runner
+
+
+def _refuses(runner: object) -> object:
+    raise UnbridgedBackendError(backend="acme", reasons=(f"it does not serve a {runner}",))
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[object], object]], None]:
+    """Put an adapter beside SGLang's interface."""
+
+    def put(make: Callable[[object], object]) -> None:
+        base = "sglang.srt.layers.attention.base_attn_backend"
+        named: dict[str, dict[str, object]] = {
+            base: {"AttentionBackend": _Base},
+            "acme_sglang": {"make": make},
+        }
+        for name, values in named.items():
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+            vars(sys.modules[name]).update(values)
+
+    return put
+
+
+def test_adapter_builds_from_sglangs_runner(
+    install: Callable[[Callable[[object], object]], None],
+) -> None:
+    """What it makes is handed on as it is."""
+    install(_Acme)
+    (adapter,) = adapters_of([declaring(SAME_BITS)])
+
+    made = adapter("runner")
+
+    assert isinstance(made, _Acme)
+    assert made.runner == "runner"
+
+
+def test_refusal_of_an_adapter_keeps_its_reasons(
+    install: Callable[[Callable[[object], object]], None],
+) -> None:
+    """An error of backend-caps is raised as it is, and not as one of the adapter's faults."""
+    install(_refuses)
+    (adapter,) = adapters_of([declaring(SAME_BITS)])
+
+    with pytest.raises(UnbridgedBackendError) as caught:
+        adapter("draft")
+
+    assert caught.value.reasons == ("it does not serve a draft",)
