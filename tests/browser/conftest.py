@@ -1,71 +1,67 @@
-"""One Chromium for the folder, Debian's or the system's; nothing is downloaded."""
+"""One Chromium for the folder, and pages that are opened from disk."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from shutil import which
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from pydantic import BaseModel
+from playwright.sync_api import Browser, Page
 
-from backend_caps.report.html.page import page as page_of
-from backend_caps.report.sections import Sections
+from tests.browser.chromium import MISSING, executable, started
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-_ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 Golden = Callable[[str, str], None]
-Open = Callable[..., Page]
+Show = Callable[[str], Page]
 
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """Start the browser, where there is one."""
-    found = next(filter(None, map(which, _NAMES)), None)
+    found = executable()
     if found is None:
-        pytest.skip("there is no Chromium on the path; `make browser` installs it")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=_ARGUMENTS)
+        pytest.skip(MISSING)
+    with started(found) as browser:
         yield browser
-        browser.close()
+
+
+@dataclass(frozen=True)
+class Window:
+    """A page, and what it has said, asked or fetched of its own."""
+
+    page: Page
+    said: list[str]
+
+
+@pytest.fixture(scope="package")
+def window(chromium: Browser) -> Window:
+    """Open a window for all tests, for each costs half a second."""
+    page, said = chromium.new_page(), list[str]()
+    page.set_default_timeout(5_000)
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.on("request", lambda request: said.append(request.url))
+    return Window(page, said)
 
 
 @pytest.fixture
-def context(chromium: Browser) -> Iterator[BrowserContext]:
-    """Open a window of its own, as wide as a small screen."""
-    opened = chromium.new_context(viewport={"width": 1280, "height": 900})
-    yield opened
-    opened.close()
+def show(window: Window, tmp_path: Path) -> Iterator[Show]:
+    """Open a page from disk, as on a small screen in light; it has to keep silent."""
 
-
-@pytest.fixture
-def show(context: BrowserContext, tmp_path: Path) -> Iterator[Open]:
-    """Open a document's page from disk; whatever its console says, or asks, fails the test."""
-    said: list[str] = []
-
-    def open_(document: BaseModel, sections: Sections = (), *opened: str) -> Page:
+    def open_(text: str) -> Page:
         file = tmp_path / "page.html"
-        file.write_text(page_of(document, sections, opened), "utf-8")
-        page = context.new_page()
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("dialog", lambda dialog: said.append(dialog.message))
-        page.goto(file.as_uri())
-        page.on("request", lambda request: said.append(request.url))
-        return page
+        file.write_text(text, "utf-8")
+        window.page.set_viewport_size({"width": 1280, "height": 900})
+        window.page.emulate_media(color_scheme="light")
+        window.page.goto(file.as_uri())
+        window.said.remove(file.as_uri())
+        return window.page
 
+    window.said.clear()
     yield open_
-    assert said == []
+    assert window.said == []
 
 
 @pytest.fixture

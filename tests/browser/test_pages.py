@@ -1,13 +1,100 @@
-"""Pages as a browser shows them, to eyes, keys and screen readers."""
+"""Pages of each kind as a browser shows them: to eyes, keys, screen readers and printers."""
 
 from __future__ import annotations
 
-from tests.browser.conftest import Open
-from tests.unit.report import scene
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from click.testing import CliRunner
+from playwright.sync_api import Browser
+
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.main import cli
+from tests.browser.conftest import Golden, Show
+from tests.unit.report.html.pages import PAGES
+
+_EACH = pytest.mark.parametrize("kind", PAGES)
+_BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
-def test_report_opens_from_disk(show: Open) -> None:
-    """A page has its title, and its console stays silent."""
-    page = show(scene.report(scene.FORCED))
+@_EACH
+def test_page_is_read_aloud_whole(kind: str, show: Show, golden: Golden) -> None:
+    """What a screen reader is told of a page is known to the last word."""
+    page = show(PAGES[kind]())
 
-    assert page.title() == "Installed backends · backend-caps"
+    golden(f"{kind}.yaml", page.locator("body").aria_snapshot())
+
+
+@_EACH
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_is_accessible(kind: str, scheme: str, show: Show) -> None:
+    """Axe has nothing to say of a page in light or in dark, its contrast included."""
+    page = show(PAGES[kind]())
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+
+    found = Axe().run(page).response
+
+    assert [each["id"] for each in found["violations"]] == []
+
+
+@_EACH
+def test_page_fits_a_telephone(kind: str, show: Show) -> None:
+    """On 400 pixels only tables and drawings are wider, and those scroll by themselves."""
+    page = show(PAGES[kind]())
+
+    page.set_viewport_size({"width": 400, "height": 800})
+
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def test_page_is_read_without_its_script(chromium: Browser) -> None:
+    """Where no script runs the matrix is there, and nothing that would not work is."""
+    page = chromium.new_page(java_script_enabled=False)
+    page.set_content(PAGES["report"]())
+
+    shown = [page.locator(each).first.is_visible() for each in ("main table", "form")]
+    page.close()
+
+    assert shown == [True, False]
+
+
+def test_page_is_light_and_dark(show: Show) -> None:
+    """The paper follows what the system is set to."""
+    page = show(PAGES["report"]())
+
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(_BACKGROUND)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(_BACKGROUND)
+
+    assert (light, dark) == ("rgb(255, 255, 255)", "rgb(21, 24, 28)")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("report", id="report"),
+        pytest.param("explain -- --attention-backend torch_native", id="explain"),
+    ],
+)
+def test_page_of_the_shipped_backends_prints_on_one_sheet(line: str, show: Show) -> None:
+    """The report on what this project ships, and a plan of it, take one landscape page."""
+    words, _, flags = line.partition(" -- ")
+    invocation = Invocation(server_flags=tuple(flags.split()))
+    done = CliRunner().invoke(cli, [*words.split(), "--format", "html"], obj=invocation)
+    page = show(done.stdout)
+
+    printed = page.pdf(prefer_css_page_size=True)
+
+    assert printed.count(b"/Type /Page\n") == 1
+
+
+def test_page_lets_no_other_script_run(chromium: Browser) -> None:
+    """What gets into a page all the same is not run: its policy knows the page's own script."""
+    page = chromium.new_page()
+    text = PAGES["report"]().replace("</main>", "<script>document.title = 'run'</script></main>")
+
+    page.set_content(text)
+    title = page.title()
+    page.close()
+
+    assert title == "Installed backends · backend-caps"

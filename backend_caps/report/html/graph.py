@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
 
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.documents import PlanDocument, ValueDocument, json_of
@@ -14,11 +13,11 @@ from backend_caps.report.words import who, words_of
 
 _PITCH = 56
 """From one box to the next below it."""
-_BOX = (268, 42)
+_BOX = (304, 42)
 """How wide and how high a box is."""
-_WIDTH = 880
+_WIDTH = 960
 """Of the whole drawing."""
-_LONGEST = 36
+_LONGEST = 32
 """Letters that a box holds."""
 
 
@@ -45,7 +44,8 @@ class Box:
     x: float
     y: float
     """Of its upper left corner."""
-    kind: Literal["backend", "rule", "override", "engine", "value"]
+    kind: str
+    """`value`, or the kind of a cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +73,12 @@ class Graph:
 
 def held(plan: PlanDocument) -> tuple[Held, ...]:
     """List the values that somebody holds back; phases of which all is the same share one."""
-    found: dict[tuple[str, str, tuple[tuple[str, bool], ...], bool], list[str]] = {}
+    phases: dict[Held, list[str]] = {}
     for name, phase, value in _values(plan):
         if value.causes and value.value != json_of(CAPABILITIES[name].best):
-            key = (name, words_of(value.value), _says(value), phase is None)
-            found.setdefault(key, []).extend([] if phase is None else [phase])
-    return tuple(
-        Held(name=name, words=words, says=says, phases=tuple(phases))
-        for (name, words, says, _), phases in found.items()
-    )
+            own = Held(name=name, phases=(), words=words_of(value.value), says=_says(value))
+            phases.setdefault(own, []).extend([] if phase is None else [phase])
+    return tuple(replace(own, phases=tuple(named)) for own, named in phases.items())
 
 
 def _values(plan: PlanDocument) -> Iterator[tuple[str, str | None, ValueDocument]]:
@@ -130,18 +127,11 @@ def _middle(at: int, number: int, rows: int) -> float:
 
 def _who_box(named: str, y: float) -> Box:
     kind, _, name = named.partition(" ")
-    return Box(title=_short(name), note=kind, x=0, y=y - _BOX[1] / 2, kind=_kind(kind))
-
-
-def _kind(kind: str) -> Literal["backend", "rule", "override", "engine"]:
-    match kind:
-        case "backend" | "rule" | "override" | "engine":
-            return kind
-    raise AssertionError(f"no cause is of the kind {kind!r}")
+    return Box(title=_short(name), note=kind, x=0, y=y - _BOX[1] / 2, kind=kind)
 
 
 def _value_box(value: Held, y: float) -> Box:
-    place = f"in {_joined(value.phases)}" if value.phases else "for the server"
+    place = f"in {', '.join(value.phases)}" if value.phases else "for the server"
     title = _short(f"{value.name} = {value.words}")
     return Box(title=title, note=place, x=_WIDTH - _BOX[0], y=y - _BOX[1] / 2, kind="value")
 
@@ -164,12 +154,8 @@ def _verb(decides: bool) -> str:
 
 
 def _named(value: Held) -> str:
-    place = f" in {_joined(value.phases)}" if value.phases else ""
+    place = f" in {', '.join(value.phases)}" if value.phases else ""
     return f"{value.name} = {value.words}{place}"
-
-
-def _joined(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 def _path(start: float, end: float) -> str:

@@ -51,7 +51,7 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
         case DiffDocument():
             template, shown = "diff.html", _of_diff(document)
         case _:
-            template, shown = "sections.html", {"parts": parts_of(sections)}
+            template, shown = "sections.html", _of_sections(document, sections)
     return environment.get_template(template).render(
         {"schema": schema_of(document), **_inlined(), **shown}
     )
@@ -121,6 +121,11 @@ def parts_of(sections: Sections) -> list[tuple[str, list[Section]]]:
             case _:
                 parts.append(("", [section]))
     return parts
+
+
+def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
+    name = schema_of(document).removeprefix("backend-caps/").partition("@")[0]
+    return {"name": name.replace("-", " ").capitalize(), "parts": parts_of(sections)}
 
 
 def _of_report(report: ReportDocument) -> dict[str, object]:

@@ -4,6 +4,7 @@
 // as text, never as markup.
 
 (() => {
+  const start = performance.now();
   const panel = document.getElementById("panel");
   const panelTitle = document.getElementById("panel-title");
   const panelTold = document.getElementById("panel-told");
@@ -247,4 +248,5 @@
   document.querySelectorAll(".grid").forEach((root) => {
     if (root.querySelector("tbody tr")) new Grid(root);
   });
+  performance.measure("open", { start, end: performance.now() });
 })();
