@@ -19,7 +19,7 @@ from backend_caps.startup.agreement.errors import (
     RankNumbers,
     RanksDifferError,
 )
-from backend_caps.startup.agreement.statement import Treatment
+from backend_caps.startup.agreement.statement import VERSION, Treatment
 from backend_caps.startup.agreement.words import Contribution, StatedValue, Words
 
 _ABSENT = "not given"
@@ -87,7 +87,8 @@ def _differences(said: Sequence[Said], treatment: Treatment) -> Iterator[Differe
             for own in said
             for name, (treated, _) in own.words.fields.items()
             if treated is treatment
-        }
+        },
+        key=lambda name: (name != VERSION, name),  # another release explains the others
     )
     for name in names:
         ranks: dict[str, list[int]] = {}

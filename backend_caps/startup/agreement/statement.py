@@ -16,10 +16,13 @@ from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+from pydantic import BaseModel
+
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use
 
 VERSION = "backend-caps"
@@ -83,6 +86,7 @@ def statement_of(
     flags = plan.flags if given is None else given
     fields = {
         **_premises(plan),
+        **_rules(plan.rules),
         "per_rank": (Treatment.EQUAL, ", ".join(sorted(per_rank)) or "none"),
         **_facts(plan.facts, per_rank),
         **_given("flag ", _said(flags), per_rank),
@@ -114,12 +118,9 @@ def _faults(error: Exception) -> Iterator[str]:
 
 def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
     """List what every rank has to start from."""
-    rules = ", ".join(rule.name for rule in plan.rules.rules)
     overrides = ", ".join(f"{name}={text_of(value)}" for name, value in plan.overrides)
     equal = {
         VERSION: _version_of("backend-caps"),
-        "rules": plan.rules.name,
-        "rules of that set": rules,
         "policy": plan.policy.value,
         "unsafe_override": overrides or "none",
         "engine": _engine(plan),
@@ -129,6 +130,25 @@ def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
         **{name: (Treatment.EQUAL, value) for name, value in equal.items()},
         **{name: (Treatment.PER_RANK, value) for name, value in own.items()},
     }
+
+
+def _rules(rules: RuleSet) -> dict[str, tuple[Treatment, str]]:
+    """Say what an engine does, and what its flags force: two sets may have one name."""
+    equal = {
+        "rules": rules.name,
+        "rules of that set": ", ".join(sorted(rule.name for rule in rules.rules)),
+        "algorithms": ", ".join(sorted(rules.algorithms)),
+        "overlapped algorithms": ", ".join(sorted(rules.relays)),
+    }
+    written = {f"rule {rule.name}": f"of digest {_digest(rule)}" for rule in rules.rules}
+    return {
+        **{name: (Treatment.EQUAL, value) for name, value in equal.items()},
+        **{name: (Treatment.EQUAL_WHERE_STATED, value) for name, value in written.items()},
+    }
+
+
+def _digest(said: BaseModel) -> str:
+    return hashlib.sha256(said.model_dump_json().encode()).hexdigest()[:12]
 
 
 def _engine(plan: Plan) -> str:
@@ -177,9 +197,8 @@ def _backends(uses: Iterable[Use]) -> dict[str, tuple[Treatment, str]]:
 def _release(use: Use) -> str:
     if use.declaration is None:
         return "not read" if use.problem is None else f"not read ({use.problem.code})"
-    declared = hashlib.sha256(use.declaration.model_dump_json().encode()).hexdigest()[:12]
     shipped = " ".join(own for own in (use.source.distribution, use.source.version) if own)
-    return f"{shipped or 'by hand'}, declaration {declared}"
+    return f"{shipped or 'by hand'}, declaration {_digest(use.declaration)}"
 
 
 def _chosen(plan: Plan) -> dict[str, tuple[Treatment, str]]:

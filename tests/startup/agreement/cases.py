@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from backend_caps import Capabilities, Facts, Given, Registry, Rule
+from backend_caps import Capabilities, Facts, Given, Registry, Rule, RuleSet
 from backend_caps.relay import DraftShape
 from tests.startup.agreement.made import (
     FLAGS,
@@ -26,6 +26,8 @@ _RULE = Rule(
     forces=Capabilities(needs_cpu_seq_lens=True),
     reason="the house's own",
 )
+_SET = RuleSet.builtin("sglang-0.5.13")
+_REWORDED = tuple(rule.model_copy(update={"reason": "the house's own"}) for rule in _SET.rules)
 DIFFERENCES: Mapping[str, Change] = {
     "flag speculative_eagle_topk": lambda dice: flagged(speculative_eagle_topk=dice.randint(2, 8)),
     "flag enable_two_batch_overlap": lambda _: flagged(enable_two_batch_overlap=True),
@@ -34,6 +36,8 @@ DIFFERENCES: Mapping[str, Change] = {
     "flag context_length": lambda dice: flagged(context_length=dice.randint(100, 9_999)),
     "rules": lambda _: replace(SERVER, rules="sglang-0.5.23"),
     "rules of that set": lambda _: replace(SERVER, registry=registry(rules=[_RULE])),
+    "overlapped algorithms": lambda _: replace(SERVER, rules=replace(_SET, relays=frozenset())),
+    "rule two-batch-overlap": lambda _: replace(SERVER, rules=replace(_SET, rules=_REWORDED)),
     "fact dtype": lambda _: replace(SERVER, facts=Facts(dtype="float16")),
     "policy": lambda _: replace(SERVER, policy="warn"),
     "unsafe_override": lambda _: replace(

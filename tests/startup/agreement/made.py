@@ -18,6 +18,7 @@ from backend_caps import (
     Registry,
     Role,
     Rule,
+    RuleSet,
     ServerFlags,
     Source,
     configure,
@@ -73,7 +74,7 @@ class Server:
     pool_size: int = 8
     device: str = "cpu"
     draft: DraftShape | None = None
-    rules: str = "sglang-0.5.13"
+    rules: str | RuleSet = "sglang-0.5.13"
     policy: str = "quiet"
     unsafe_override: Capabilities | None = None
     lock: str | PathLike[str] | None = None
