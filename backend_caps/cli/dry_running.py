@@ -160,7 +160,11 @@ class _Deciding:
             self.plan,
             Ranks(group=job.agreeing, deadline_s=self.asked.deadline_s),
             given=given,
-            arguments={"device of the dry run": self.asked.device, "stand-ins": named},
+            arguments={
+                "device of the dry run": self.asked.device,
+                "stand-ins": named,
+                **self.sizes.said,
+            },
         )
 
     def word(self, seconds: float) -> RankWord:

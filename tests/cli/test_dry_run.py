@@ -16,8 +16,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from backend_caps import ServerFlags, discover, resolve
-from backend_caps.cli.dry_run import dry_run
-from backend_caps.cli.dry_run_asked import DryRunAsked
 from backend_caps.cli.dry_run_document import RankWord, agreement_document
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
@@ -239,16 +237,6 @@ def test_batches_that_the_servers_graphs_do_not_hold_run_eagerly(flags: str) -> 
     assert (decode.phase, decode.num_eager > 0) == ("decode", True)
 
 
-def test_deadline_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The setting says how long ranks wait for one another, and the option goes before it."""
-    monkeypatch.setenv("BACKEND_CAPS_AGREEMENT_DEADLINE", "7")
-
-    lines: list[list[str]] = [[], ["--deadline", "8"], ["--agreement-deadline", "9"]]
-    asked = [DryRunAsked.from_context(dry_run.make_context("dry-run", line)) for line in lines]
-
-    assert [own.deadline_s for own in asked] == [7, 8, 9]
-
-
 def test_model_of_a_folder_is_run(tmp_path: Path) -> None:
     """A named model is the one that runs, within the contexts that it knows."""
     random_llama(tmp_path, seed=3, max_position_embeddings=40)
@@ -389,18 +377,21 @@ def test_rank_that_cannot_start_says_so_under_its_number(
     assert told in result.stderr
 
 
-def test_ranks_with_other_environments_both_end_with_2(free_port: int) -> None:
-    """Where environments differ, each rank says so under its number, and none runs."""
-    words = f"backend_caps dry-run {ONE_PLUGIN} --deadline 30 -- {NATIVE}"
+def test_ranks_that_were_told_otherwise_both_end_with_2(free_port: int) -> None:
+    """Where environments and sizes differ, each rank says so under its number, and none runs."""
+    words = f"backend_caps dry-run {ONE_PLUGIN} --deadline 30 -- {NATIVE} --cuda-graph-max-bs"
     environments = [
         _environment(0, 2, free_port),
         _environment(1, 2, free_port, BACKEND_CAPS_FLAG_PAGE_SIZE="16"),
     ]
 
     with ThreadPoolExecutor() as pool:
-        came = [*pool.map(lambda own: _process(words, own), environments)]
+        lines = (f"{words} {size}" for size in (2, 4))
+        came = [*pool.map(_process, lines, environments)]
 
     assert [status for status, _, _ in came] == [2, 2]
     for rank, (_, told, said) in enumerate(came):
         assert told == ""
-        assert f"rank {rank}: error: the ranks of this job differ: flag page_size is" in said
+        assert f"rank {rank}: error: the ranks of this job differ: " in said
+        assert "flag page_size is" in said
+        assert "--cuda-graph-max-bs is 2 on rank 0" in said

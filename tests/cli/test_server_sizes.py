@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +13,9 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.conformance.dry_run import GraphSizes, ServerSizes
+from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.engine import Engine
 
 NEW = "--rules sglang-0.5.23"
 
@@ -59,6 +62,26 @@ def test_flags_of_another_version_are_no_sizes() -> None:
     sizes = _sizes("-- --cuda-graph-bs-decode 1 2")
 
     assert sizes.batches == GraphSizes(flag="--cuda-graph-bs", largest_flag="--cuda-graph-max-bs")
+
+
+def test_engine_without_flags_for_graphs_has_no_sizes_of_them() -> None:
+    """A version that spells them otherwise leaves the run's own sizes."""
+    ctx = _context("-- --cuda-graph-bs 1 2")
+    reading = EngineReading(
+        engine="sglang",
+        version="9.9",
+        source="installed",
+        backends=(),
+        rules=None,
+        command_line=Engine(name="sglang-9.9", options={}, attention_backends=frozenset()),
+        problems=(),
+        num_files=0,
+        num_parsed=0,
+    )
+
+    sizes = sizes_in(ctx, replace(request_of(ctx), reading=reading))
+
+    assert (sizes.batches, sizes.tokens) == (None, None)
 
 
 def test_tokens_of_graphs_are_named_by_their_flags() -> None:
@@ -130,3 +153,14 @@ def test_flags_that_are_read_matter(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == (
         "server flags that do not matter here: 1 (--mem-fraction-static)\n"
     )
+
+
+def test_sizes_that_were_said_are_listed_by_their_flags() -> None:
+    """What ranks compare is what was said, under the names that the operator gave."""
+    sizes = _sizes("-- --max-run 4 --cuda-graph-bs 1 2 --disable-cuda-graph-padding")
+
+    assert sizes.said == {
+        "--max-running-requests": 4,
+        "--disable-cuda-graph-padding": True,
+        "--cuda-graph-bs": "1 2",
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -50,6 +50,20 @@ class ServerSizes:
     """Whether a batch is padded to a captured size."""
     of_phases: tuple[str, ...] = ()
     """Flags that give each phase graphs of its own, which a run here has not."""
+
+    @property
+    def said(self) -> Mapping[str, object]:
+        """What was said, by flag; one server says the same on all ranks."""
+        named: dict[str, object] = {
+            "--max-running-requests": self.max_running_requests,
+            "--chunked-prefill-size": self.chunked_prefill_size,
+            "--disable-cuda-graph-padding": None if self.pads_graphs else True,
+        }
+        for own in (self.batches, self.tokens):
+            if own is not None:
+                sizes = None if own.sizes is None else " ".join(map(str, own.sizes))
+                named |= {own.flag: sizes, own.largest_flag: own.largest}
+        return {flag: value for flag, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
