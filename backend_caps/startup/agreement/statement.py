@@ -132,6 +132,7 @@ def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
     }
 
 
+@cache
 def _rules(rules: RuleSet) -> dict[str, tuple[Treatment, str]]:
     """Say what an engine does, and what its flags force: two sets may have one name."""
     equal = {
