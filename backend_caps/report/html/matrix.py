@@ -59,14 +59,21 @@ def _runs(backends: Sequence[BackendDocument]) -> Mapping[str, Detail]:
 
 
 def _row(backend: BackendDocument, columns: Sequence[str], run: Detail) -> Row:
-    shipped = " ".join(part for part in (backend.distribution, backend.version) if part)
     head = Cell(
         text=backend.name.rpartition(".")[2] if backend.class_ else backend.name,
         glyph=None if backend.status == "ok" else Glyph.of(backend.status),
-        note=shipped,
+        note=_note(backend),
         detail=(*_told_of(backend), *run, *map(_problem, backend.problems)),
     )
     return Row(head=head, cells=tuple(_cell(backend, column) for column in columns))
+
+
+def _note(backend: BackendDocument) -> str:
+    """Tell what ships a backend; of an engine's class, its names in flags and its file."""
+    if backend.class_ is None:
+        return " ".join(part for part in (backend.distribution, backend.version) if part)
+    names = ", ".join(backend.registered_as or ())
+    return "\n".join(part for part in (names, file_of(backend.declared_at or "")) if part)
 
 
 def _told_of(backend: BackendDocument) -> Iterator[tuple[str, str]]:

@@ -35,14 +35,14 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) -> str:
-    """Write a document as a page.
+    """Write a document as a page, in ASCII: no terminal's encoding changes what was digested.
 
     Args:
         document: what is shown.
         sections: the same as sections, which are all that a page of most documents has.
         opened: the values of a plan that stand open.
     """
-    environment = _environment()
+    templates = environment()
     match document:
         case ReportDocument():
             template, shown = "report.html", _of_report(document)
@@ -52,26 +52,29 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
             template, shown = "diff.html", _of_diff(document)
         case _:
             template, shown = "sections.html", _of_sections(document, sections)
-    return environment.get_template(template).render(
+    text = templates.get_template(template).render(
         {"schema": schema_of(document), **_inlined(), **shown}
     )
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Make what reads the templates: it escapes, and knows no name that it was not given."""
+    made = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
         finalize=_finalize,
     )
-    environment.filters["breakable"] = breakable
-    environment.filters["words"] = words_of
-    environment.filters["json"] = htmlsafe_json_dumps
-    environment.tests["lines"] = lambda section: isinstance(section, Lines)
-    environment.tests["long"] = _is_long
-    return environment
+    made.filters["breakable"] = breakable
+    made.filters["words"] = words_of
+    made.filters["json"] = htmlsafe_json_dumps
+    made.tests["lines"] = lambda section: isinstance(section, Lines)
+    made.tests["long"] = _is_long
+    return made
 
 
 def _finalize(value: object) -> object:

@@ -1,0 +1,170 @@
+"""A plan on a page: who holds what, what to try, and each value with its causes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
+from backend_caps.report.documents import PlanDocument, plan_document
+from backend_caps.report.html.graph import Graph, Held, graph, held
+from backend_caps.report.html.values import Try, told_values, tries
+from backend_caps.resolution.resolver import resolve
+from tests.unit.building import OPTS_OUT, READS, flags, use
+from tests.unit.report import scene
+from tests.unit.report.html.pages import SCRIPT
+
+_FREE_FLAGS = "--disable-piecewise-cuda-graph"
+
+
+def _plan(*names: str) -> PlanDocument:
+    """Plan for backends that read lengths, in decode and verify."""
+    phases = (Phase.DECODE, Phase.VERIFY)
+    uses = [use(name, READS, phase=phase) for name in names for phase in phases]
+    return plan_document(resolve(uses, flags(_FREE_FLAGS)), ())
+
+
+def _drawn(plan: PlanDocument) -> Graph:
+    drawing = graph(plan)
+    assert drawing is not None
+    return drawing
+
+
+def test_held_values_of_phases_are_joined() -> None:
+    """Phases in which all is the same share a box."""
+    found = [each for each in held(_plan("fa3")) if each.name == "graph_replay"]
+
+    assert found == [
+        Held(
+            name="graph_replay",
+            phases=("decode", "verify"),
+            words="none",
+            says=(("backend fa3", True),),
+        )
+    ]
+
+
+def test_held_values_are_not_the_best() -> None:
+    """What is the best there is, nobody holds."""
+    names = [each.name for each in held(_plan("fa3"))]
+
+    assert "max_context_len_known" not in names
+
+
+def test_who_would_allow_better_does_not_decide() -> None:
+    """Of two backends, the one whose value it is decides; the other would allow a better one."""
+    uses = [use("fa3", READS), use("lean", OPTS_OUT, role=Role.DRAFT)]
+    plan = plan_document(resolve(uses, flags(_FREE_FLAGS)), ())
+
+    (lengths,) = [each for each in held(plan) if each.name == "host_seq_lens"]
+
+    assert lengths.says == (("backend fa3", True), ("backend lean", False))
+
+
+def test_lines_that_decide_lie_above_the_others() -> None:
+    """Heavy lines are drawn last."""
+    lines = _drawn(scene.plan(scene.FORCED)[1]).lines
+
+    decides = [line.decides for line in lines]
+    assert decides == sorted(decides)
+
+
+def test_line_is_a_sentence_too() -> None:
+    """Each line is told to whom it is not shown."""
+    told = [line.text for line in _drawn(scene.plan(scene.FORCED)[1]).lines]
+
+    assert "backend triton would allow better than host_seq_lens = exact" in told
+    assert "backend fa3 decides graph_metadata = device in decode" in told
+
+
+def test_boxes_lie_apart() -> None:
+    """No box of a column covers another."""
+    drawing = _drawn(scene.plan(scene.FORCED)[1])
+
+    for x in {box.x for box in drawing.boxes}:
+        tops = sorted(box.y for box in drawing.boxes if box.x == x)
+        assert all(b - a > drawing.box[1] for a, b in pairwise(tops))
+
+
+def test_boxes_lie_in_the_drawing() -> None:
+    """However many are on either side, the drawing holds them."""
+    drawing = _drawn(_plan(*(f"b{number}" for number in range(20))))
+
+    ends = [(box.x + drawing.box[0], box.y + drawing.box[1]) for box in drawing.boxes]
+    assert min(box.y for box in drawing.boxes) >= 0
+    assert all(x <= drawing.width and y <= drawing.height for x, y in ends)
+
+
+def test_long_name_is_cut() -> None:
+    """A box holds as much of a name as there is room, and its control characters are shown."""
+    drawing = _drawn(_plan(f"\u202e{SCRIPT * 3}"))
+
+    assert drawing.boxes[0].title == "\\u202e<script>alert(1)</script>…"
+
+
+def test_best_plan_has_no_drawing() -> None:
+    """Where nobody holds anything there is nothing to draw."""
+    best = Capabilities.model_validate({name: kind.best for name, kind in CAPABILITIES.items()})
+    uses = [use("best", best, phase=phase) for phase in Phase]
+
+    assert graph(plan_document(resolve(uses, flags(_FREE_FLAGS)), ())) is None
+
+
+def test_tries_of_phases_are_joined() -> None:
+    """What helps several phases is told once."""
+    (found,) = [each for each in tries(_flipping()) if each.name == "graph_replay"]
+
+    assert found == Try(
+        name="graph_replay",
+        phases=("decode", "verify"),
+        was="none",
+        becomes="single_token_decode",
+        remedies=("Use another.",),
+    )
+
+
+def _flipping() -> PlanDocument:
+    plan = _plan("fa3")
+    flips = [
+        {
+            "capability": "graph_replay",
+            "phase": phase,
+            "value": [],
+            "becomes": [BatchKind.SINGLE_TOKEN_DECODE.value],
+            "remedies": ["Use another."],
+        }
+        for phase in ("decode", "verify")
+    ]
+    return PlanDocument.model_validate({**plan.model_dump(by_alias=True), "flips": flips})
+
+
+@pytest.mark.parametrize("opened", [(), ("host_seq_lens",), ("page_sizes", "graph_replay")])
+def test_values_that_were_asked_for_stand_open(opened: tuple[str, ...]) -> None:
+    """An explanation shows what was asked for, in each phase."""
+    places = told_values(_plan("fa3"), opened)
+
+    assert {value.name for place in places for value in place.values if value.is_open} == {*opened}
+
+
+def test_phase_that_nobody_runs_has_no_causes() -> None:
+    """Values of a phase without a backend say so."""
+    _, prefill, *_ = told_values(_plan("fa3"), ())
+
+    told = {(value.words, value.decided_by, value.causes) for value in prefill.values}
+    assert told == {("", "no backend is used there", None)}
+
+
+def test_value_has_all_its_causes() -> None:
+    """Behind a value stands the table that an explanation has."""
+    server, *_ = told_values(scene.plan(scene.FORCED)[1], ())
+
+    lengths = server.values[0].causes
+    assert lengths is not None
+    assert [row[0] for row in lengths.rows] == [
+        "backend fa3",
+        "rule piecewise-cuda-graph",
+        "rule two-batch-overlap",
+        "backend triton",
+    ]
