@@ -29,7 +29,7 @@ REFERENCE := $(wildcard docs/reference/*.md)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist newcomer clean
+.PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -87,6 +87,7 @@ bench: $(VENV)/developing $(WHEELS)
 	$(BIN)/python benchmarks/simulator.py
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/agreement.py
+	$(BIN)/python benchmarks/pages.py
 
 # Traces under every policy, and a search for a run that shows each mutant.
 races: $(VENV)/developing
@@ -95,6 +96,13 @@ races: $(VENV)/developing
 # Backends that lie, and honest ones, before all checks. `make liars LIARS="--seeds 50"` draws more.
 liars: $(VENV)/developing
 	$(BIN)/python -m tests.conformance.liars $(LIARS)
+
+# A browser for tests/browser, which are skipped without one. Where there is none, Debian's.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	  command -v apt-get > /dev/null && test "$$(id -u)" = 0 \
+	    || { echo "No Chromium was found, and only root may install one: apt-get install chromium"; exit 1; }; \
+	  apt-get --quiet update && apt-get --quiet --yes install --no-install-recommends chromium; }
 
 # What the kit finds of the shipped backends, kept beside them; what it finds again keeps its date.
 # Kernels that are interpreted are tried a little.
