@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format
 from backend_caps.cli.settings import PluginSearch, SettingOption, search_options
@@ -26,7 +27,12 @@ BESIDE = ""
 
 
 @search_options
-@click.command()
+@click.command(
+    epilog=examples(
+        "backend-caps check torch_padded --quick --only mirror-absent",
+        "backend-caps check --list --only numerics",
+    ),
+)
 @click.argument("name", required=False)
 @click.option(
     "--device",

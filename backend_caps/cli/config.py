@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from pydantic_core import to_jsonable_python
 
 from backend_caps.cli.engines import engine_options
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_options
 from backend_caps.cli.output import Format, printer
@@ -39,14 +40,24 @@ Said: TypeAlias = Mapping[str, tuple[PlacedValue, ...]]
 _DEFAULTS = {name: own.default for name, own in Settings.model_fields.items()}
 
 
-@click.group()
+_EXAMPLES = examples(
+    "backend-caps config show",
+    "backend-caps config show --policy strict -- --page-size 16",
+)
+
+
+@click.group(epilog=_EXAMPLES)
 def config() -> None:
     """Show what configures backend-caps itself."""
 
 
 @request_options
 @engine_options
-@config.command("show", cls=ServerCommand)
+@config.command(
+    "show",
+    cls=ServerCommand,
+    epilog=_EXAMPLES,
+)
 @click.option(
     "--agreement-deadline",
     "agreement_deadline_s",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from backend_caps.cli.engines import name_of, reading_of
+from backend_caps.cli.examples import examples
 from backend_caps.cli.output import Format, printer
 from backend_caps.cli.settings import config_option, format_option
 from backend_caps.errors import BackendCapsError
@@ -26,7 +27,12 @@ _INSTALLED = ("", "installed")
 
 @config_option
 @format_option
-@click.command()
+@click.command(
+    epilog=examples(
+        "backend-caps diff sglang@old.whl sglang@new.whl",
+        "backend-caps diff before.lock after.lock",
+    ),
+)
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @click.pass_context

@@ -10,6 +10,7 @@ import click
 
 from backend_caps.capability.kind import Role
 from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.examples import examples
 from backend_caps.cli.options import ServerCommand, request_options
 from backend_caps.cli.settings import SECONDS, SettingOption
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
@@ -50,7 +51,15 @@ stand_in_option = click.option(
 
 @request_options
 @routed_engine_options
-@click.command("dry-run", cls=ServerCommand)
+@click.command(
+    "dry-run",
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps dry-run -- --attention-backend torch_padded",
+        "backend-caps dry-run --engine sglang --source new.whl \\\n"
+        "  --stand-in torch_native -- --attention-backend fa3 --device cuda",
+    ),
+)
 @click.option(
     "--model",
     type=click.Path(path_type=Path),

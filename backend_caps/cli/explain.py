@@ -10,6 +10,7 @@ import click
 from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.report.views import explain_view
@@ -22,7 +23,13 @@ NOT_MEASURED = 2
 
 @request_options
 @routed_engine_options
-@click.command(cls=ServerCommand)
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps explain -- --attention-backend torch_native",
+        "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
+    ),
+)
 @click.argument(
     "capability",
     nargs=-1,

@@ -10,6 +10,7 @@ import click
 from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
 from backend_caps.cli import generate_words as words
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
 from backend_caps.cli.settings import SettingOption
@@ -51,7 +52,13 @@ _AT_LEAST_1 = click.IntRange(min=1)
 
 
 @request_options
-@click.command(cls=ServerCommand)
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps generate -- --attention-backend torch_native",
+        "backend-caps generate --device sim --prompts 2 -- \\\n  --attention-backend torch_padded",
+    ),
+)
 @click.option(
     "--model",
     type=click.Path(path_type=Path),

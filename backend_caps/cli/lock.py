@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from backend_caps.cli.engines import installed_engine, locked_engine_options
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import (
     Request,
@@ -33,7 +34,13 @@ def _always_json(command: click.Command) -> click.Command:
 @_always_json
 @request_options
 @locked_engine_options
-@click.command(cls=ServerCommand)
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps lock --output server.lock -- --attention-backend torch_native",
+        "backend-caps lock > installed.lock",
+    ),
+)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from backend_caps.cli.examples import examples
 from backend_caps.cli.explain import explain
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import OutputError
@@ -177,17 +178,18 @@ _LATER: Mapping[str, Callable[[], click.Command]] = {
     cls=Commands,
     name="backend-caps",
     commands=[report, resolve, explain, relay],
+    epilog=examples(
+        "backend-caps report",
+        "backend-caps resolve -- --attention-backend triton \\\n  --speculative-algorithm EAGLE",
+    ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="backend-caps", prog_name="backend-caps")
 def cli() -> None:
     """What the attention backends of an LLM server need and support, and who forces what.
 
-    Server flags go after `--`, exactly as on the server's own command line:
-
-    \b
-        backend-caps resolve -- --attention-backend triton --speculative-algorithm EAGLE
-    """  # noqa: D301 - click reads the character that \b is
+    Server flags go after `--`, exactly as on the server's own command line.
+    """
 
 
 def run(own: list[str], server_flags: list[str], loading: Loading | None, log: Log | None) -> None:

@@ -7,6 +7,7 @@ from shlex import quote
 
 import click
 
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import say
 from backend_caps.cli.plugin_names import check_plugin_name
@@ -23,7 +24,13 @@ It passes its own tests as it stands. What to do next:
 """
 
 
-@click.command("new-plugin")
+@click.command(
+    "new-plugin",
+    epilog=examples(
+        "backend-caps new-plugin my_flash",
+        "backend-caps new-plugin my_flash --into plugins/my_flash",
+    ),
+)
 @click.argument("name")
 @click.option(
     "--into",

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.cli.settings import SettingOption
@@ -15,7 +16,14 @@ from backend_caps.resolution.flips import flips
 
 
 @request_options
-@click.command(cls=ServerCommand)
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps relay -- --attention-backend torch_padded",
+        "backend-caps relay --steps 5 -- --attention-backend torch_native \\\n"
+        "  --speculative-algorithm EAGLE3",
+    ),
+)
 @click.option(
     "--device",
     cls=SettingOption,

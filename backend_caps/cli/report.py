@@ -10,6 +10,7 @@ import click
 from backend_caps.capability.backend import Status
 from backend_caps.capability.evidence import Standing
 from backend_caps.cli.engines import engine_options
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
 from backend_caps.discovery.evidence import read_standings
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
 
 @request_options
 @engine_options
-@click.command(cls=ServerCommand)
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps report",
+        "backend-caps report --engine sglang --source new.whl -- \\\n  --attention-backend fa3",
+    ),
+)
 @click.pass_context
 def report(ctx: click.Context, /, **_options: object) -> None:
     """Show every installed backend with what it declares and what is wrong with it.

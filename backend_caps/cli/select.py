@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from backend_caps.capability.spelling import AUTO
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
 from backend_caps.discovery.registry import Registry
@@ -22,7 +23,14 @@ NONE_FITS = 1
 
 
 @request_options
-@click.command("select", cls=ServerCommand)
+@click.command(
+    "select",
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps select -- --attention-backend auto",
+        "backend-caps select --fact device=cuda -- --attention-backend auto",
+    ),
+)
 @click.pass_context
 def select_command(ctx: click.Context, /, **_options: object) -> None:
     """Show which installed backends fit a server, which of them auto is, and why not the others.

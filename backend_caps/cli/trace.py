@@ -8,13 +8,21 @@ import click
 
 from backend_caps.cli.dry_run import stand_in_option
 from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.examples import examples
 from backend_caps.cli.options import ServerCommand, request_options
 from backend_caps.cli.settings import SettingOption
 
 
 @request_options
 @routed_engine_options
-@click.command(cls=ServerCommand)
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps trace -- --attention-backend torch_padded",
+        "backend-caps trace --output steps.json --svg steps.svg -- \\\n"
+        "  --attention-backend torch_padded",
+    ),
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),

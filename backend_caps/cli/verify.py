@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from backend_caps.cli.engines import reading_of
+from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.lock import lock_of
 from backend_caps.cli.options import Request
@@ -36,7 +37,12 @@ DIFFERS = 1
 
 @search_options
 @format_option
-@click.command()
+@click.command(
+    epilog=examples(
+        "backend-caps verify server.lock",
+        "backend-caps verify server.lock --format json",
+    ),
+)
 @click.argument("lockfile", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--source",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from rich import box
 from rich.console import Console
@@ -15,46 +17,139 @@ _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
 _WIDTH = 100
 """Where the output is no terminal: the same text everywhere."""
+_EDGES, _BETWEEN = 2, 3
+"""What a table takes beside its columns: at its sides, and between two of them."""
+_PLAIN_BOX = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""The line under a table's head, of hyphens."""
+_PLAIN = {"✓": "+", "✗": "x", "—": "-", "…": "...", "→": "->", "µ": "u", "·": "."}
+"""What stands for our own signs where the terminal's encoding lacks them."""
 
 
 def show(sections: Sections) -> None:
     """Print sections; in colour only on a terminal, and never under `NO_COLOR`.
 
-    A plugin's words are text: control characters are shown, not sent.
+    A plugin's words are text: control characters are shown, not sent. What the encoding of the
+    output lacks is shown by what it has, so that columns stay as wide as they are counted.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    for section in sections:
+    for section in map(partial(_written, encoding=console.encoding), sections):
         _print(console, section)
+
+
+def _written(section: Section, *, encoding: str) -> Section:
+    """Write a section in the characters that there are, and that can be seen."""
+    write = partial(_text, encoding=encoding)
+    match section:
+        case Heading(text):
+            return Heading(write(text))
+        case Lines(lines, holds):
+            return Lines(tuple(map(write, lines)), holds)
+        case Table(columns, rows, cells):
+            written = tuple(tuple(map(write, row)) for row in rows)
+            return Table(tuple(map(write, columns)), written, cells)
+
+
+def _text(text: str, *, encoding: str) -> str:
+    seen = visible(text)
+    try:
+        seen.encode(encoding)
+    except UnicodeEncodeError:
+        plain = "".join(_PLAIN.get(sign, sign) for sign in seen)
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    return seen
 
 
 def _print(console: Console, section: Section) -> None:
     match section:
         case Heading(text):
-            console.print(Text(f"\n{visible(text)}", style="bold"))
+            console.print(Text(f"\n{text}", style="bold"))
         case Lines(lines, holds):
             for line in lines:
-                console.print(Text(visible(line)), soft_wrap=holds != "sentences")
+                console.print(Text(line), soft_wrap=holds != "sentences")
         case _:
-            console.print(_table(section))
+            for part in _parts(section, console.width):
+                console.print(_table(console, part))
 
 
-def _table(table: Table) -> RichTable:
-    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for at, column in enumerate(table.columns):
-        lines = [line for row in table.rows for line in row[at].split("\n")]
-        widest = max(map(len, lines), default=0)
-        name = visible(column)
+def _table(console: Console, table: Table) -> RichTable:
+    has_lines = console.encoding.startswith("utf")
+    drawn = RichTable(box=box.SIMPLE_HEAD if has_lines else _PLAIN_BOX, pad_edge=False)
+    is_names = table.cells == "names"
+    for at, name in enumerate(table.columns):
         drawn.add_column(
-            Text(_broken(name, widest) if table.cells == "names" else name),
-            no_wrap=at == 0 and table.cells == "names",
+            Text(_broken(name, _widest(table, at)) if is_names else name),
+            no_wrap=at == 0 and is_names,
             overflow="fold",
-            min_width=min(widest, _UNBROKEN) if at == 0 else 0,
+            min_width=_unbroken(table, at) if at == 0 else 0,
         )
     for row in table.rows:
-        drawn.add_row(*(_cell(text) for text in row))
+        drawn.add_row(*(Text(text, style=_STYLES.get(text, "")) for text in row))
+    _keep_words_whole(drawn, table, console.width)
     return drawn
+
+
+def _parts(table: Table, width: int) -> Iterator[Table]:
+    """Divide a table whose words would be broken to fit; each part has the first column.
+
+    A part has as many columns as there is room for, and one at least.
+    """
+    held: list[int] = []
+    for at in range(1, len(table.columns)):
+        if held and not _has_room([_longest_word(table, own) for own in (0, *held, at)], width):
+            yield _columns(table, (0, *held))
+            held = []
+        held.append(at)
+    yield _columns(table, (0, *held))
+
+
+def _columns(table: Table, chosen: Sequence[int]) -> Table:
+    rows = tuple(tuple(row[at] for at in chosen) for row in table.rows)
+    return Table(tuple(table.columns[at] for at in chosen), rows, table.cells)
+
+
+def _has_room(widths: Sequence[int], width: int) -> bool:
+    return sum(widths) + _EDGES + _BETWEEN * (len(widths) - 1) <= width
+
+
+def _widest(table: Table, at: int) -> int:
+    """Measure the longest line in a column's cells."""
+    return max((len(line) for row in table.rows for line in row[at].split("\n")), default=0)
+
+
+def _unbroken(table: Table, at: int) -> int:
+    return min(_widest(table, at), _UNBROKEN)
+
+
+def _longest_word(table: Table, at: int) -> int:
+    """Measure what of a column is not broken: its longest word, or what a first column holds."""
+    cells = [min(len(word), _UNBROKEN) for row in table.rows for word in row[at].split()]
+    name = table.columns[at]
+    if table.cells == "names":
+        name = _broken(name, _widest(table, at))
+    return max(_unbroken(table, 0) if at == 0 else 0, *cells, *map(len, name.split()))
+
+
+def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:
+    """Where words would be broken, give them room, at the cost of the widest columns."""
+    names = [str(column.header).split("\n") for column in drawn.columns]
+    most = [max(_widest(table, at), *map(len, names[at])) for at in range(len(names))]
+    least = [_longest_word(table, at) for at in range(len(names))]
+    room = width - _EDGES - _BETWEEN * (len(names) - 1)
+    if _level(most, [0] * len(most), room) >= max(least) or sum(least) > room:
+        return
+    level = _level(most, least, room)
+    for column, own, whole in zip(drawn.columns, least, most, strict=True):
+        column.width = min(whole, max(own, level))
+
+
+def _level(most: Sequence[int], least: Sequence[int], room: int) -> int:
+    """Tell how wide the widest columns can be, so that all together have room."""
+    level = max(most)
+    while level and sum(map(min, most, (max(own, level) for own in least))) > room:
+        level -= 1
+    return level
 
 
 def _broken(name: str, width: int) -> str:
@@ -74,7 +169,3 @@ _STYLES = {
     "skipped": "yellow",
     "ok": "green",
 }
-
-
-def _cell(text: str) -> Text:
-    return Text(visible(text), style=_STYLES.get(text, ""))

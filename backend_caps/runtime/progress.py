@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +22,14 @@ from backend_caps.runtime.stats import StepStats
 _REFRESHES_A_SECOND = 5
 
 
+def terminal_of(stream: TextIO | None) -> Console:
+    """Make a console that draws where a stream is a terminal, and only there.
+
+    A wish for colours, such as `FORCE_COLOR` in CI, makes no terminal of a file.
+    """
+    return Console(file=stream, force_terminal=stream is not None and stream.isatty())
+
+
 def progress_line(
     *columns: ProgressColumn, console: Console | None = None, redirects: bool = True
 ) -> Progress:
@@ -32,7 +41,7 @@ def progress_line(
         redirects: whether what is printed meanwhile goes above it; not where it is kept from the
             terminal anyway.
     """
-    console = Console(stderr=True) if console is None else console
+    console = terminal_of(sys.stderr) if console is None else console
     return Progress(
         *columns,
         TimeElapsedColumn(),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from io import StringIO
 
 import pytest
@@ -91,13 +92,25 @@ def test_progress_is_on_standard_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Standard output is the document's."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
     with GenerateProgress(1):
         pass
 
     captured = capsys.readouterr()
     assert ("generate" in captured.err, captured.out) == (True, "")
+
+
+def test_wish_for_colours_makes_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`FORCE_COLOR`, which a CI sets, has no progress written into its log."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    with GenerateProgress(1):
+        pass
+
+    assert capsys.readouterr().err == ""
 
 
 def test_capture_progress_draws_what_was_captured() -> None:

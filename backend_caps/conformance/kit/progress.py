@@ -13,7 +13,7 @@ from rich.progress import MofNCompleteColumn, TextColumn
 from backend_caps.conformance.kit.check import Case, Check
 from backend_caps.conformance.kit.observing import NoCheckObserver
 from backend_caps.conformance.kit.results import CheckResult, Finding
-from backend_caps.runtime.progress import bar, progress_line
+from backend_caps.runtime.progress import bar, progress_line, terminal_of
 
 
 class CheckProgress(NoCheckObserver):
@@ -28,7 +28,7 @@ class CheckProgress(NoCheckObserver):
     """
 
     def __init__(self, num_checks: int, console: Console | None = None) -> None:
-        console = Console(file=sys.stderr) if console is None else console
+        console = terminal_of(sys.stderr) if console is None else console
         self._num_checks, self._num_ended, self._num_findings = num_checks, 0, 0
         self._progress = progress_line(
             TextColumn("check {task.fields[place]}"),
