@@ -11,6 +11,7 @@ from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.examples import examples
 from backend_caps.cli.options import ServerCommand, request_options
 from backend_caps.cli.settings import SettingOption
+from backend_caps.cli.working import TORCH, working
 
 
 @request_options
@@ -65,6 +66,7 @@ def trace(ctx: click.Context, /, **_options: object) -> None:
     the device that it ran on; the simulated one counts by chosen costs, and measures nothing.
     """
     # Loads torch, which a wrong command line is not worth.
-    from backend_caps.cli.tracing import show_trace  # noqa: PLC0415
+    with working(TORCH):
+        from backend_caps.cli.tracing import show_trace  # noqa: PLC0415
 
     show_trace(ctx)

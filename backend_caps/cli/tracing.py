@@ -18,12 +18,19 @@ from backend_caps.cli.engines import merged
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.job import importable
 from backend_caps.cli.measure import drafts_document
-from backend_caps.cli.options import Request, request_of
+from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import sizes_in
 from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.conformance.dry_run import RunPlan, run_plan
-from backend_caps.conformance.simulator import register
-from backend_caps.conformance.tracing import CLOCK_SAYS, Costs, Traced, traced_levels
+from backend_caps.conformance.simulator import DEVICE_NAME, register
+from backend_caps.conformance.tracing import (
+    CLOCK_SAYS,
+    PROFILER_SAYS,
+    Costs,
+    Traced,
+    check_recordable,
+    traced_levels,
+)
 from backend_caps.report.documents import plan_document
 from backend_caps.report.measure_documents import LeftOutDocument
 from backend_caps.report.trace_documents import (
@@ -75,14 +82,17 @@ def show_trace(ctx: click.Context) -> None:
     asked, request = TraceAsked.from_context(ctx), request_of(ctx)
     sizes = sizes_in(ctx, request)
     check_device(asked.device)
+    check_recordable(asked.device)
     plugins = request.search.registry(ctx.ensure_object(Invocation))
     found = plugins if request.reading is None else merged(request.reading, plugins)
     registry = request.believed(found)
     plan = request.resolved(registry)
     with importable(request.path):
         run = run_plan(plan, plugins, asked.device, asked.stand_ins)
-        traced = traced_levels(plan, run, sizes, num_steps=asked.num_steps, seed=asked.seed)
-    told = _details(request, plan, run, traced, asked)
+        traced = traced_levels(
+            plan, run, sizes, device=asked.device, num_steps=asked.num_steps, seed=asked.seed
+        )
+    told = _details(plan, run, traced, asked)
     timelines = [*traced.timelines.values()]
     document = TraceDocument(
         schema_="backend-caps/trace@1", otherData=told, traceEvents=events_of(timelines)
@@ -111,21 +121,21 @@ def _write(path: Path, text: str, option: str) -> None:
         raise TraceWriteError(path=str(path), cause=cause, option=option) from error
 
 
-def _details(
-    request: Request, plan: Plan, run: RunPlan, traced: Traced, asked: TraceAsked
-) -> TraceDetails:
+def _details(plan: Plan, run: RunPlan, traced: Traced, asked: TraceAsked) -> TraceDetails:
     written = plan_document(plan, ())
+    is_simulated = torch.device(asked.device).type == DEVICE_NAME
     return TraceDetails(
         plan=plan.fingerprint,
         level=plan.host_seq_lens.value,
         decided_by=decided_by(written.server["host_seq_lens"]),
-        clock="simulated",
-        clock_says=CLOCK_SAYS,
-        costs=CostsDocument.model_validate(asdict(Costs())),
+        clock="simulated" if is_simulated else "torch.profiler",
+        clock_says=CLOCK_SAYS if is_simulated else PROFILER_SAYS,
+        costs=CostsDocument.model_validate(asdict(Costs())) if is_simulated else None,
         device=asked.device,
         num_steps=asked.num_steps,
         batch_size=traced.batch_size,
         drafts=drafts_document(plan),
+        relays_lengths=plan.relays_speculation,
         stand_in=run.stands_in(),
         levels=[
             _level(pid, level, timeline, is_planned=level is plan.host_seq_lens)

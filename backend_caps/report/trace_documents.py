@@ -204,6 +204,8 @@ class TraceDetails(Document):
     """Requests of each."""
     drafts: DraftsDocument | None
     """How they speculate; null where they do not."""
+    relays_lengths: bool
+    """Whether lengths are relayed from step to step, so that the level matters."""
     stand_in: str | None
     """Whose code ran in the place of whose; null where each backend's own did."""
     levels: list[TracedLevelDocument]

@@ -20,6 +20,8 @@ from backend_caps.report.trace_timeline import HOST, Arrow, Gap, Span, SpanKind,
 
 _US = 1000
 """Nanoseconds of a microsecond."""
+_TIDS = 100
+"""Threads of a process: none has another one's number."""
 _INSIDE = 1
 """How far before a slice's end a flow is bound to it: at its end it would be the next one's."""
 
@@ -61,7 +63,7 @@ class _Process:
         self._pid = pid
         self._timeline = timeline
         self._zero_ns = zero_ns
-        self._tids = {lane: tid for tid, lane in enumerate(timeline.lanes, 1)}
+        self._tids = {lane: tid for tid, lane in enumerate(timeline.lanes, _TIDS * pid + 1)}
 
     def names(self) -> Iterator[EventDocument]:
         """Name the process and its threads, and put them in order."""
@@ -77,9 +79,7 @@ class _Process:
     def slices(self) -> list[SliceDocument]:
         """Write blocks, operators, waits and gaps; what holds others comes before them."""
         found = [self._span(span) for span in self._timeline.spans]
-        found += [
-            self._op(span, op) for span in self._timeline.spans for op in span.ops
-        ]
+        found += [self._op(span, op) for span in self._timeline.spans for op in span.ops]
         found += [self._gap(gap) for gap in self._timeline.gaps]
         return sorted(found, key=lambda own: (own.tid, own.ts, -own.dur))
 
@@ -94,9 +94,7 @@ class _Process:
                 yield self._flow(arrow, "f", number, arrow.end_lane, end_ns)
 
     def _has(self, lane: str, at_ns: int) -> bool:
-        return any(
-            span.begin_ns <= at_ns < span.end_ns for span in self._timeline.on(lane)
-        )
+        return any(span.begin_ns <= at_ns < span.end_ns for span in self._timeline.on(lane))
 
     def _flow(self, arrow: Arrow, ph: str, number: int, lane: str, at_ns: int) -> FlowDocument:
         return FlowDocument(
@@ -117,9 +115,7 @@ class _Process:
             waits_for=span.for_lane,
             busy_us=span.busy_ns / _US if span.ops else None,
         )
-        return self._slice(
-            span.name, category, span.lane, (span.begin_ns, span.end_ns), details
-        )
+        return self._slice(span.name, category, span.lane, (span.begin_ns, span.end_ns), details)
 
     def _op(self, span: Span, op: TimedOp) -> SliceDocument:
         details = SliceDetails(

@@ -158,7 +158,9 @@ class _Placing:
             return None
         over = [own for own in self._idle_stretches() if begin_ns <= own.begin_ns < end_ns]
         edges = [begin_ns, *(edge for own in over for edge in (own.begin_ns, own.end_ns)), end_ns]
-        parts = [self._cut(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True)]
+        parts = [
+            self._cut(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True)
+        ]
         return max((part for part in parts if part), key=lambda part: part[1], default=None)
 
     def _blocks(self) -> Iterator[Box]:
@@ -209,13 +211,14 @@ class _Placing:
                 yield Text(x=round(x, 1), y=y, kind="note", text=f"{_us(own.idle_ns)} µs")
 
     def _waits(self) -> Iterator[Text]:
-        """Write above the host's waits what they are for."""
+        """Write on the host's waits what they are for."""
         for span in filter(_is_wait, self._timeline.on(HOST)):
             cut = self._cut(span.begin_ns, span.end_ns)
-            if cut is not None and cut[1] >= _TELLING_PX:
-                x, y = cut[0] + cut[1], self._lanes[HOST].top - 5
-                text = f"{_WAITS.get(span.for_lane, 'hidden')} {_us(span.length_ns)} µs"
-                yield Text(x=round(x, 1), y=y, kind="waited", text=text)
+            words = (_WAITS.get(span.for_lane or "", "hidden"), f"{_us(span.length_ns)} µs")
+            if cut is not None and max(map(_width, words)) <= cut[1]:
+                x, y = cut[0] + cut[1] / 2, self._lanes[HOST].middle
+                for line, text in enumerate(words):
+                    yield Text(x=round(x, 1), y=y - 3 + 14 * line, kind="waited", text=text)
 
     def _marks(self) -> Iterator[Text]:
         """Mark where lengths are published."""
@@ -243,9 +246,7 @@ class _Placing:
     def _has_room(self, arrow: Arrow) -> bool:
         """Tell whether its words fit beside an arrow, within the lanes."""
         width = _width(_ARROW_WORDS.get(arrow.signal, ""))
-        x = self._x(arrow.end_ns)
-        is_left = arrow.signal is Signal.WAR_BARRIER
-        return x - width > _LEFT if is_left else x + width < self._x(self._timeline.end_ns)
+        return self._x(arrow.end_ns) + width < self._x(self._timeline.end_ns)
 
     def _is_inside(self, arrow: Arrow) -> bool:
         begin, end = self._timeline.begin_ns, self._timeline.end_ns
@@ -263,7 +264,6 @@ class _Placing:
             y2=y2,
             kind=_STRONG.get(arrow.signal, "order"),
             label=label,
-            is_left=arrow.signal is Signal.WAR_BARRIER,
             label_y=(y1 if is_down else y2) + _BETWEEN / 2 + 4,
             told=f"{arrow.signal.value}: {arrow.begin_lane} → {arrow.end_lane}",
         )
@@ -288,7 +288,7 @@ _ARROW_WORDS = {
     Signal.LENGTHS_TO_HOST: "publish → host lengths",
     Signal.WAR_BARRIER: "WAR barrier",
 }
-_WAITS = {"copy": "waits for lengths", "host_copy": "waits for tokens"}
+_WAITS = {"copy": "lengths", "host_copy": "tokens"}
 
 
 def _width(text: str) -> float:

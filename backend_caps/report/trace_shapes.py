@@ -49,8 +49,6 @@ class ArrowShape:
     kind: str
     label: str
     label_y: float
-    is_left: bool
-    """Whether its words stand left of it."""
     told: str
 
 
@@ -70,6 +68,15 @@ class Tick:
 
     x: float
     label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """An entry of the legend."""
+
+    x: float
+    kind: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

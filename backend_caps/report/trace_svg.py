@@ -11,11 +11,13 @@ from backend_caps.report.measure_views import drafts_words
 from backend_caps.report.sections import visible
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
 from backend_caps.report.trace_layout import WIDTH, panel_of, scale_of
-from backend_caps.report.trace_shapes import Panel
-from backend_caps.report.trace_timeline import Timeline
+from backend_caps.report.trace_shapes import Key, Panel
+from backend_caps.report.trace_timeline import Signal, Timeline
+from backend_caps.report.trace_views import steps_words
 
 _TEMPLATES = Path(__file__).parent / "trace_templates"
 _TOP, _BETWEEN, _LEGEND, _LINE, _END = 74.0, 22.0, 44.0, 19.0, 14.0
+_LETTER_PX = 6.2
 _LETTERS = 188
 """As many as a line of the caption has room for."""
 
@@ -29,7 +31,8 @@ def svg_of(told: TraceDetails, timelines: Sequence[Timeline]) -> str:
     """
     panels = _panels(timelines)
     legend_top = panels[-1].bottom + _BETWEEN
-    sentences = tuple(map(visible, sentences_of(told)))
+    has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
+    sentences = tuple(map(visible, sentences_of(told, has_barrier=has_barrier)))
     lines = [line for sentence in sentences for line in _folded(sentence)]
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -48,30 +51,55 @@ def svg_of(told: TraceDetails, timelines: Sequence[Timeline]) -> str:
         description=" ".join(sentences),
         panels=tuple(zip(panels, told.levels, map(_figures, told.levels), strict=True)),
         legend_top=legend_top,
+        legend=tuple(_legend()),
         lines=[(legend_top + _LEGEND + _LINE * place, line) for place, line in enumerate(lines)],
     )
 
 
-def sentences_of(told: TraceDetails) -> Iterator[str]:
-    """Say what the picture shows."""
+def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[str]:
+    """Say what the picture shows.
+
+    Args:
+        told: what was run, and what it came to.
+        has_barrier: whether a WAR barrier is drawn.
+    """
     for level in told.levels:
-        yield _LEVELS[level.level].format(
+        relays = level.level if told.relays_lengths else ""
+        yield _LEVELS[relays].format(
+            level=level.level,
             lengths=f"{level.lengths_us:.0f}",
             tokens=f"{level.tokens_us:.0f}",
             idle=f"{level.idle_us:.0f}",
             bytes=f"{level.bytes_of_lengths:.0f}",
         )
-    yield (
-        "In each step the WAR barrier holds the schedule stream until the forward has read the "
-        "last of what the scheduler writes; only then is the next batch gathered on the device."
-    )
+    if has_barrier:
+        yield (
+            "In each step the WAR barrier holds the schedule stream until the forward has read the "
+            "last of what the scheduler writes; only then is the next batch made on the device."
+        )
     for each in told.left_out:
         yield f"Not run with {each.level}: {each.reason}."
     if told.stand_in is not None:
         yield f"Code that ran: {told.stand_in}."
 
 
+_KEYS = (
+    ("build", "build batch"),
+    ("launch", "launch"),
+    ("results", "results"),
+    ("wait", "the host waits"),
+    ("draft", "draft"),
+    ("verify", "verify"),
+    ("extend", "draft_extend"),
+    ("other", "other work"),
+    ("idle", "idle, with its length"),
+    ("mark", "publish"),
+)
 _LEVELS = {
+    "": (
+        "{level}: no lengths are relayed from step to step, so the level does nothing here; the "
+        "host waits {tokens} µs of a step for tokens, and the forward stream is idle for {idle} µs."
+    ),
     "exact": (
         "exact: the host waits {lengths} µs of a step until verify has published and {bytes} bytes "
         "of lengths have crossed, and launches the next step only then; the forward stream is "
@@ -98,6 +126,13 @@ def _panels(timelines: Sequence[Timeline]) -> list[Panel]:
     return panels
 
 
+def _legend() -> Iterator[Key]:
+    x = 16.0
+    for kind, name in _KEYS:
+        yield Key(x=x, kind=kind, name=name)
+        x += 24 + len(name) * _LETTER_PX + 22
+
+
 def _title(told: TraceDetails) -> str:
     levels = [level.level for level in told.levels]
     if len(levels) == 1:
@@ -107,10 +142,7 @@ def _title(told: TraceDetails) -> str:
 
 def _subtitle(told: TraceDetails) -> str:
     drafts = "" if told.drafts is None else f", {drafts_words(told.drafts)}"
-    return (
-        f"{told.num_steps} decode steps of {told.batch_size} requests{drafts}; plan {told.plan}, "
-        f"whose own level is {told.level}"
-    )
+    return f"{steps_words(told)}{drafts}; plan {told.plan}, whose own level is {told.level}"
 
 
 def _figures(level: TracedLevelDocument) -> str:

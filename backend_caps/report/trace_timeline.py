@@ -50,10 +50,10 @@ class TimedOp:
     name: str
     begin_ns: int
     end_ns: int
-    launched_ns: int
-    """When the host had launched it."""
-    replayed: bool
-    """Whether a graph's replay launched it, with others."""
+    launched_ns: int | None
+    """When the host had launched it; None: not known."""
+    replayed: bool | None
+    """Whether a graph's replay launched it, with others; None: not known."""
     site: str | None
     """The line that launched it; of a replayed one, the line that was captured. None: not known."""
     num_bytes: int

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from backend_caps.report.measure_views import drafts_words
 from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.trace_documents import TraceDetails, TraceDocument, TracedLevelDocument
+from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument, TraceDocument
 
 
 def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Section]:
@@ -17,16 +17,23 @@ def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Sectio
         files: what was written, and where.
     """
     told = document.otherData
-    yield Heading(f"{told.num_steps} decode steps of {told.batch_size} requests on {told.device}")
+    yield Heading(f"{steps_words(told)} on {told.device}")
     yield Lines(tuple(_what_ran(told)))
     yield Table(
-        ("host_seq_lens", "step µs", "waits for lengths µs", "forward idle µs", "bytes to host"),
+        ("host_seq_lens", "step µs", "for lengths µs", "forward idle µs", "bytes to host"),
         tuple(_row(level) for level in told.levels),
         cells="names",
     )
     yield Lines(tuple(_left_out(told)))
     if files:
         yield Lines(tuple(files), "places")
+
+
+def steps_words(told: TraceDetails) -> str:
+    """Count what was recorded."""
+    steps = "step" if told.num_steps == 1 else "steps"
+    requests = "request" if told.batch_size == 1 else "requests"
+    return f"{told.num_steps} decode {steps} of {told.batch_size} {requests}"
 
 
 def _what_ran(told: TraceDetails) -> Iterator[str]:
@@ -49,6 +56,6 @@ def _row(level: TracedLevelDocument) -> tuple[str, ...]:
 
 
 def _left_out(told: TraceDetails) -> Iterator[str]:
-    yield "means of a step"
+    yield "means of a step; for lengths: how long the host stands still for them"
     for each in told.left_out:
         yield f"not run with {each.level}: {each.reason}"

@@ -1,7 +1,17 @@
 """A run of the runtime as a timeline: who did what when, and waited for whom. Imports torch."""
 
 from backend_caps.conformance.tracing.costs import CLOCK_SAYS, Costs
-from backend_caps.conformance.tracing.errors import TooManyStepsError
-from backend_caps.conformance.tracing.running import Traced, traced_levels
+from backend_caps.conformance.tracing.errors import NoTimelineError, TooManyStepsError
+from backend_caps.conformance.tracing.levels import Traced, check_recordable, traced_levels
+from backend_caps.conformance.tracing.profiled import PROFILER_SAYS
 
-__all__ = ["CLOCK_SAYS", "Costs", "TooManyStepsError", "Traced", "traced_levels"]
+__all__ = [
+    "CLOCK_SAYS",
+    "PROFILER_SAYS",
+    "Costs",
+    "NoTimelineError",
+    "TooManyStepsError",
+    "Traced",
+    "check_recordable",
+    "traced_levels",
+]

@@ -23,3 +23,20 @@ class TooManyStepsError(BackendCapsError):
             f"tokens has {self.most} for sure, where every draft is accepted. Expected no more "
             "than that. Ask for fewer by --steps, or give the server a longer context."
         )
+
+
+@dataclass(eq=False, kw_only=True)
+class NoTimelineError(BackendCapsError):
+    """Of a device there is nothing to draw."""
+
+    device: str
+    has_streams: bool
+
+    @property
+    def message(self) -> str:
+        """Why, and where there is."""
+        why = "its records are not read here" if self.has_streams else "it has no streams"
+        return (
+            f"there is no timeline of device {self.device!r}: {why}. Expected 'sim' or 'cuda'. "
+            "Take --device sim, which simulates streams on the CPU."
+        )

@@ -10,39 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 from backend_caps.conformance.simulator.counts import Waited, WaitKind
 from backend_caps.conformance.simulator.queues import Marker, Op
+from backend_caps.conformance.tracing.blocks import Ran
 from backend_caps.conformance.tracing.costs import Costs
-from backend_caps.report.trace_timeline import HOST, Arrow, Signal, Span, SpanKind, TimedOp
+from backend_caps.conformance.tracing.signals import WAITED_FOR, Point, Waiting, arrow
+from backend_caps.report.trace_timeline import HOST, Arrow, Span, SpanKind, TimedOp
 
-FORWARD, SCHEDULE, COPY, HOST_COPY = "forward", "schedule", "copy", "host_copy"
-"""The lanes of an engine's streams."""
-PUBLISH, BARRIER = "publish", "WAR barrier"
-"""Regions that say what an arrow means."""
-_FOR = {COPY: "lengths", HOST_COPY: "tokens"}
 _NO_REGION = "other"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """Where an event was recorded."""
-
-    lane: str
-    time_ns: int
-    region: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """An operator, and whose."""
-
-    lane: str
-    region: str
-    step: int
-    op: TimedOp
-    held_by: str
-    """The lane that let it begin: its own, where nothing else did."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,8 +30,8 @@ class _Stream:
     """When all that it has is done."""
     held_by: str = ""
     """The lane that `ready_ns` comes from."""
-    pending: list[tuple[Point, str, int]] = field(default_factory=list)
-    """Points that the next operator waits for, each with the region and step of the wait."""
+    pending: list[tuple[Point, Waiting]] = field(default_factory=list)
+    """Points that the next operator waits for, each with where the wait stands."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,13 +100,14 @@ class Recorder:
             end_ns=begin_ns + self.costs.of(op),
             launched_ns=self.now_ns,
             replayed=self._is_replaying,
-            site=str(op.site),
+            site=f"{_in_package(op.site.file)}:{op.site.line}",
             num_bytes=op.bytes_to_host + op.bytes_to_device,
         )
         held_by = HOST if is_late else own.held_by
         ran = Ran(lane=own.lane, region=self.region, step=self.step, op=timed, held_by=held_by)
         self.ran.append(ran)
-        self._draw_waits(own, begin_ns)
+        self.arrows += [arrow(point, waiting, begin_ns) for point, waiting in own.pending]
+        own.pending.clear()
         own.ready_ns, own.held_by = timed.end_ns, own.lane
 
     def replay_began(self, stream: int) -> None:  # noqa: ARG002 - its operators name it
@@ -153,7 +132,7 @@ class Recorder:
         own, point = self._stream(stream), self._points.get(marker)
         if point is None or point.lane == own.lane:
             return  # of before the recording, or in order anyway
-        own.pending.append((point, self.region, self.step))
+        own.pending.append((point, self._waiting(own.lane)))
         if point.time_ns > own.ready_ns:
             own.ready_ns, own.held_by = point.time_ns, point.lane
 
@@ -163,10 +142,13 @@ class Recorder:
         point = self._awaited(waited, marker)
         self.now_ns = max(begin_ns, point.time_ns)
         lane = None if waited.stream is None else point.lane
-        what = cause if waited.kind is WaitKind.HIDDEN else _FOR.get(point.lane, cause)
+        what = cause if waited.kind is WaitKind.HIDDEN else WAITED_FOR.get(point.lane, cause)
         for_ = "hidden wait" if waited.kind is WaitKind.HIDDEN else "wait for"
         self._add(f"{for_} {what}", SpanKind.WAIT, begin_ns, len(self._open), lane)
-        self._draw(point, self.region, self.step, HOST, self.now_ns)
+        self.arrows.append(arrow(point, self._waiting(HOST), self.now_ns))
+
+    def _waiting(self, lane: str) -> Waiting:
+        return Waiting(lane=lane, region=self.region, step=self.step)
 
     def _awaited(self, waited: Waited, marker: Marker | None) -> Point:
         if marker is not None and marker in self._points:
@@ -181,22 +163,6 @@ class Recorder:
     def _pay_for_event(self) -> None:
         if not self._is_replaying:
             self.now_ns += self.costs.event_ns
-
-    def _draw_waits(self, own: _Stream, begin_ns: int) -> None:
-        for point, region, step in own.pending:
-            self._draw(point, region, step, own.lane, begin_ns)
-        own.pending.clear()
-
-    def _draw(self, point: Point, region: str, step: int, lane: str, end_ns: int) -> None:
-        arrow = Arrow(
-            signal=_signal(point, region, lane),
-            begin_lane=point.lane,
-            begin_ns=point.time_ns,
-            end_lane=lane,
-            end_ns=end_ns,
-            step=step,
-        )
-        self.arrows.append(arrow)
 
     def _add(
         self, name: str, kind: SpanKind, begin_ns: int, depth: int, for_lane: str | None = None
@@ -221,21 +187,11 @@ class Recorder:
         return own
 
 
-def _signal(point: Point, region: str, lane: str) -> Signal:
-    """Say what a wait is about, by where its event was recorded and where it stands."""
-    if region == BARRIER:
-        return Signal.WAR_BARRIER
-    match point.lane, lane:
-        case (_, "copy") if point.region == PUBLISH:
-            return Signal.LENGTHS
-        case (_, "schedule") if point.region == PUBLISH:
-            return Signal.GATHER
-        case ("copy", "host"):
-            return Signal.LENGTHS_TO_HOST
-        case ("schedule", "forward"):
-            return Signal.BATCH
-        case ("forward", "host_copy"):
-            return Signal.TOKENS
-        case ("host_copy", "host"):
-            return Signal.TOKENS_TO_HOST
-    return Signal.OTHER
+@cache
+def _in_package(file: str) -> str:
+    """Write where a file is in its package: the same on every machine."""
+    path = Path(file)
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return path.relative_to(top).as_posix()

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Protocol
 
 import backend_caps
-from backend_caps.conformance.tracing.recorder import BARRIER, PUBLISH
+from backend_caps.conformance.tracing.signals import BARRIER, PUBLISH
 from backend_caps.relay import FutureMap
 from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative import verify

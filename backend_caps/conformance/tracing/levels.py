@@ -1,0 +1,99 @@
+"""Steps of a server's configuration, recorded at levels of the mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.conformance.dry_run import RunPlan, ServerSizes
+from backend_caps.conformance.measuring.levels import LeftOut, reason_against
+from backend_caps.conformance.simulator import DEVICE_NAME
+from backend_caps.conformance.tracing.asked import BATCH_SIZE, Asked
+from backend_caps.conformance.tracing.errors import NoTimelineError
+from backend_caps.conformance.tracing.profiled import profiled
+from backend_caps.conformance.tracing.simulated import simulated
+from backend_caps.relay.streams import declared_traits
+from backend_caps.report.trace_timeline import Timeline
+from backend_caps.resolution.plan import Plan, Resolved
+
+_RECORDERS = {DEVICE_NAME: simulated, "cuda": profiled}
+"""Who records, by the type of the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A run at each level that can be shown."""
+
+    timelines: Mapping[HostSeqLens, Timeline]
+    """From the most that the host is told to the least."""
+    left_out: tuple[LeftOut, ...]
+    """Levels that the backends cannot run with."""
+    batch_size: int
+
+
+def check_recordable(device: str) -> None:
+    """Require a device of which there is a timeline.
+
+    Raises:
+        NoTimelineError: nothing overlaps on it, or nobody reads its records.
+    """
+    kind = torch.device(device).type
+    if kind not in _RECORDERS:
+        has_streams = declared_traits(torch.device(device)).has_streams
+        raise NoTimelineError(device=device, has_streams=has_streams)
+
+
+def traced_levels(
+    decided: Plan,
+    run: RunPlan,
+    server: ServerSizes,
+    *,
+    device: str = DEVICE_NAME,
+    num_steps: int,
+    seed: int = 0,
+) -> Traced:
+    """Record a plan's steps with an exact mirror and with none, and as the plan itself has it.
+
+    Where no lengths are relayed the level does nothing, and the plan's own is the only one.
+
+    Args:
+        decided: the plan of the server's own backends: they say which levels they can run with.
+        run: the same, with code that is there.
+        server: the server's sizes.
+        device: where it runs.
+        num_steps: the decode steps to record.
+        seed: of the weights.
+
+    Raises:
+        NoTimelineError: there is none of that device.
+        DryStartError: the engine cannot be made.
+        TooManyStepsError: the server's requests are shorter than that.
+    """
+    check_recordable(device)
+    record = _RECORDERS[torch.device(device).type]
+    own = decided.host_seq_lens
+    wanted = {own, *((HostSeqLens.EXACT, HostSeqLens.NONE) if decided.relays_speculation else ())}
+    timelines, left_out = {}, []
+    for level in sorted(wanted, reverse=True):
+        reason = None if level is own else reason_against(decided, level)
+        if reason is None:
+            asked = Asked(
+                run=_at(run, level), server=server, device=device, num_steps=num_steps, seed=seed
+            )
+            timelines[level] = record(asked)
+        else:
+            left_out.append(LeftOut(level=level, reason=reason))
+    size = min(BATCH_SIZE, server.max_running_requests or BATCH_SIZE)
+    return Traced(timelines=timelines, left_out=tuple(left_out), batch_size=size)
+
+
+def _at(run: RunPlan, level: HostSeqLens) -> RunPlan:
+    """Put a level in the place of the plan's own; all else stays as it was decided."""
+
+    def put(_: object, own: Resolved) -> Resolved:
+        return replace(own, value=level) if own.capability == "host_seq_lens" else own
+
+    return replace(run, plan=run.plan.with_values(put))
