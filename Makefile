@@ -23,7 +23,11 @@ SGLANG := .cache/engines/sglang-0.5.23
 RELEASING := .cache/releasing
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
-REFERENCE := $(wildcard docs/reference/*.md)
+REFERENCE := $(wildcard docs/reference/*.md docs/reference/*/*.md)
+BENCHMARKS := startup discovery resolution relay waits runtime simulator engines agreement
+
+# The site in .cache/site, from the checkout alone. Its authors' notice on their next version is no news.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 # What one process compiles, the hundreds that the tests start read.
 unexport PYTHONDONTWRITEBYTECODE
@@ -71,23 +75,18 @@ docs: $(VENV)/developing $(WHEELS)
 	$(BIN)/mypy docs
 	$(BIN)/cog --check --check-fail-msg="renew it: make docs-write" --verbosity=0 -P -I . $(REFERENCE)
 	$(BIN)/python -m docs.tools.schemas
+	$(BIN)/python -m docs.tools.engines
+	$(SITE)
 
 docs-write: $(VENV)/developing $(WHEELS)
 	$(BIN)/cog -r --verbosity=1 -P -I . $(REFERENCE)
 	$(BIN)/python -m docs.tools.schemas --write
+	$(BIN)/python -m docs.tools.engines --write
 	$(BIN)/python -m docs.tools.examples --write $(PAGES)
 
 bench: $(VENV)/developing $(WHEELS)
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/discovery.py
-	$(BIN)/python benchmarks/resolution.py
-	$(BIN)/python benchmarks/relay.py
-	$(BIN)/python benchmarks/waits.py
-	$(BIN)/python benchmarks/runtime.py
-	$(BIN)/python benchmarks/simulator.py
-	$(BIN)/python benchmarks/engines.py
-	$(BIN)/python benchmarks/agreement.py
-	$(BIN)/python benchmarks/pages.py
+	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py --json benchmarks/results/cpu/$(name).json &&) true
+	$(BIN)/cog -r --verbosity=1 -P -I . docs/reference/benchmarks.md
 
 # Traces under every policy, and a search for a run that shows each mutant.
 races: $(VENV)/developing

@@ -49,6 +49,8 @@ class Anything(Enum):
 
 
 UNDECLARED = Undeclared.UNDECLARED
+"""What nobody stated. It resolves to the worst value."""
 ANY = Anything.ANY
+"""Every value is taken: stated, which is not the same as unstated."""
 STATES = frozenset({ANY, UNDECLARED, ANY.value, UNDECLARED.value})
 """What stands in the place of any value, in Python and in JSON."""

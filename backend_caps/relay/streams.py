@@ -133,6 +133,7 @@ DEVICE_TRAITS: Mapping[str, DeviceTraits] = MappingProxyType(
         "xpu": DeviceTraits(has_streams=True, has_pinned_memory=True),
     }
 )
+"""What each torch device type has that the relay can use."""
 
 # Above the size of any pool that torch keeps (32 streams for CUDA and XPU).
 _DRAWS = 64
