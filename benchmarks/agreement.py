@@ -8,12 +8,10 @@ not timed, for ranks that are threads of one process.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from backend_caps.startup.agreement import (
     agreed,
     statement_of,
 )
+from benchmarks.recorded import Count, Ratio, Record, keep, path_asked
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, registry
 from tests.startup.agreement.processes import run_ranks
 from tests.startup.agreement.together import hear_together
@@ -43,27 +42,40 @@ PER_RANK = frozenset({"attention_backend"})
 
 def main() -> None:
     """Print ratios and bytes; write them where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    path = path_asked(__doc__)
     ratios = {size: _ratios(size) for size in SIZES}
     print(f"{'ranks':>6} {'rounds':>8} {'agree':>8} {'two kinds':>10}   times a bare barrier")
     for size, own in ratios.items():
-        print(f"{size:>6} {own['rounds']:8.2f} {own['agree']:8.2f} {own['two kinds']:10.2f}")
+        rounds, agree, two_kinds = (own[name].ratio for name in ("rounds", "agree", "two kinds"))
+        print(f"{size:>6} {rounds:8.2f} {agree:8.2f} {two_kinds:10.2f}")
     num_bytes = {size: _bytes(size) for size in MANY}
     print(f"\n{'ranks':>6} {'all agree':>10} {'two kinds':>10}   bytes received by each rank")
     for size, (alike, apart) in num_bytes.items():
         print(f"{size:>6} {alike:10,} {apart:10,}")
-    if asked.json:
-        asked.json.write_text(json.dumps({"ratios": ratios, "bytes": num_bytes}, indent=2))
+    found = Record(
+        compares="a rank's time / that of a bare barrier; bytes that each rank receives",
+        ratios=tuple(ratio for own in ratios.values() for ratio in own.values()),
+        counts=tuple(count for size, both in num_bytes.items() for count in _counts(size, *both)),
+    )
+    keep(found, "agreement", path)
 
 
-def _ratios(size: int) -> dict[str, float]:
-    """Return the medians of rank 0, as multiples of a barrier's."""
+def _counts(size: int, alike: int, apart: int) -> Iterator[Count]:
+    yield Count(what=f"{size:,} ranks that agree: bytes", ours=alike)
+    yield Count(what=f"{size:,} ranks of two kinds: bytes", ours=apart)
+
+
+def _ratios(size: int) -> dict[str, Ratio]:
+    """Return what rank 0 takes, as multiples of a barrier."""
     times = run_ranks(size, _timed)[0].value
     assert isinstance(times, dict), "rank 0 has timed"
-    barrier = statistics.median(times.pop("barrier"))
-    return {name: statistics.median(own) / barrier for name, own in times.items()}
+    barrier = times.pop("barrier")
+    return {
+        name: Ratio.from_rounds(
+            f"{size} ranks, {name}", own, barrier, f"{1e3 * statistics.median(own):.2f} ms"
+        )
+        for name, own in times.items()
+    }
 
 
 def _timed(rank: int) -> dict[str, list[float]]:

@@ -11,11 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import backend_caps
+from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 NUM_DISTRIBUTIONS = (30, 300, 1_000)
 NUM_OURS = 20
@@ -81,18 +85,22 @@ def python(program: str, path: list[str]) -> str:
     return subprocess.check_output([sys.executable, "-I", "-S", "-c", program], text=True)
 
 
-def warm(path: list[str]) -> tuple[float, float]:
-    """Measure repeated looks in one process: medians of ours and theirs, in seconds."""
+Sides = tuple[list[float], list[float]]
+"""Seconds of ours and of theirs, round by round."""
+
+
+def warm(path: list[str]) -> Sides:
+    """Measure repeated looks in one process."""
     times = [float(line) for line in python(WARM, path).split()]
-    return median(times[0::2]), median(times[1::2])
+    return times[0::2], times[1::2]
 
 
-def cold(path: list[str]) -> tuple[float, float]:
-    """Measure the first look of a process, imports included: medians, in seconds."""
+def cold(path: list[str]) -> Sides:
+    """Measure the first look of a process, imports included."""
     programs = ("", f"{OURS}\nours()", f"{THEIRS}\ntheirs()")
     rounds = [[timed(program, path) for program in programs] for _ in range(NUM_COLD_ROUNDS)]
-    bare, ours, theirs = (median(times) for times in zip(*rounds, strict=True))
-    return ours - bare, theirs - bare
+    bare = median(times[0] for times in rounds)
+    return [times[1] - bare for times in rounds], [times[2] - bare for times in rounds]
 
 
 def timed(program: str, path: list[str]) -> float:
@@ -104,16 +112,24 @@ def timed(program: str, path: list[str]) -> float:
 
 def main() -> None:
     """Print each size's ratios: below 1, the scan is faster."""
-    print("discovery: time of the scan / time of importlib.metadata.entry_points(group=...)")
-    print(f"{'distributions':>13} {'warm':>6} {'cold':>6}   ms: ours, theirs; ours, theirs")
-    for num_distributions in NUM_DISTRIBUTIONS:
-        with tempfile.TemporaryDirectory() as root:
-            path = search_path(Path(root), num_distributions)
-            measured = (*warm(path), *cold(path))
-        ours, theirs, ours_cold, theirs_cold = measured
-        times = ", ".join(f"{1e3 * seconds:.1f}" for seconds in measured)
-        ratios = f"{ours / theirs:6.2f} {ours_cold / theirs_cold:6.2f}"
-        print(f"{num_distributions:>13} {ratios}   {times}")
+    to = path_asked(__doc__)
+    found = Record(
+        compares="the scan / importlib.metadata.entry_points(group=...)",
+        ratios=tuple(ratio for size in NUM_DISTRIBUTIONS for ratio in _ratios(size)),
+    )
+    print(f"discovery: time of {found.compares}")
+    for each in found.ratios:
+        print(f"{each.what:>24} {each.ratio:6.2f}   {each.told}")
+    keep(found, "discovery", to)
+
+
+def _ratios(num_distributions: int) -> Iterator[Ratio]:
+    with tempfile.TemporaryDirectory() as root:
+        path = search_path(Path(root), num_distributions)
+        measured = {"warm": warm(path), "cold": cold(path)}
+    for how, (ours, theirs) in measured.items():
+        told = f"{1e3 * median(ours):.1f} ms and {1e3 * median(theirs):.1f} ms"
+        yield Ratio.from_rounds(f"{num_distributions:,} distributions, {how}", ours, theirs, told)
 
 
 if __name__ == "__main__":

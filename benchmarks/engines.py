@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import ast
 import gc
+import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.sglang.read import is_wanted
+from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 VERSIONS = ("0.5.13", "0.5.23")
 NUM_ROUNDS = 7
@@ -55,8 +59,8 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measure(version: str, folder: Path) -> None:
-    """Print the ratios of one version."""
+def measured(version: str, folder: Path) -> Iterator[Ratio]:
+    """Measure one version."""
     wheel = next(WHEELS.glob(f"sglang-{version}-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         every = {name: archive.read(name) for name in archive.namelist() if _is_read(name)}
@@ -73,12 +77,12 @@ def measure(version: str, folder: Path) -> None:
     for _ in range(NUM_ROUNDS):
         for name, work in sides.items():
             seconds[name].append(timed(work))
-    print(f"sglang {version}: {len(needed)} of {len(every):,} files are parsed")
+    files = f"{len(needed)} of {len(every):,} files parsed"
     for ours in ("installed", "wheel"):
         for theirs in ("needed", "needed, collector on", "every file"):
-            pairs = zip(seconds[ours], seconds[theirs], strict=True)
-            ratio = median(one / other for one, other in pairs)
-            print(f"  reading it {ours:9} / ast.parse of {theirs:20}  {ratio:.2f}")
+            what = f"SGLang {version}, {ours} / ast.parse of {theirs}"
+            told = f"{1e3 * median(seconds[ours]):.0f} ms; {files}"
+            yield Ratio.from_rounds(what, seconds[ours], seconds[theirs], told)
 
 
 def _is_read(name: str) -> bool:
@@ -86,10 +90,20 @@ def _is_read(name: str) -> bool:
 
 
 def main() -> None:
-    """Measure each version."""
-    for version in VERSIONS:
-        with tempfile.TemporaryDirectory() as folder:
-            measure(version, Path(folder))
+    """Measure each version, and print the ratios."""
+    path = path_asked(__doc__)
+    found = Record(
+        compares="reading an engine / ast.parse alone",
+        ratios=tuple(ratio for version in VERSIONS for ratio in _of(version)),
+    )
+    for each in found.ratios:
+        print(f"{each.what:<62} {each.ratio:5.2f}   {each.told}")
+    keep(found, "engines", path)
+
+
+def _of(version: str) -> list[Ratio]:
+    with tempfile.TemporaryDirectory() as folder:
+        return list(measured(version, Path(folder)))
 
 
 if __name__ == "__main__":

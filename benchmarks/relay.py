@@ -15,8 +15,6 @@ that has room for the batch: the worst batch of all.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import timeit
@@ -38,6 +36,7 @@ from backend_caps.relay import (
     FutureMap,
     RelayPayload,
 )
+from benchmarks.recorded import Ratio, Record, keep, path_asked
 from tests.upstream.sglang_wheel import (
     Extras,
     Gather,
@@ -323,15 +322,23 @@ def print_table(lines: list[dict[str, str | float]]) -> None:
 
 def main() -> None:
     """Measure, print, and write what was measured where --json says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write every cell and the summary here")
-    path: Path | None = parser.parse_args().json
+    path = path_asked(__doc__)
     torch.set_num_threads(1)
     cells = run_grid()
     lines = summary(cells)
     print_table(lines)
-    if path is not None:
-        path.write_text(json.dumps({"summary": lines, "cells": [vars(c) for c in cells]}, indent=1))
+    compares = "a call of our FutureMap / the same of SGLang 0.5.13's"
+    keep(Record(compares=compares, ratios=tuple(_ratios(cells))), "relay", path)
+
+
+def _ratios(cells: list[Cell]) -> Iterator[Ratio]:
+    """Give each operation's variants, over all pools and batches."""
+    for names in dict.fromkeys((cell.operation, cell.variant) for cell in cells):
+        own = [cell for cell in cells if (cell.operation, cell.variant) == names]
+        ours, theirs = [cell.ours_us for cell in own], [cell.theirs_us for cell in own]
+        told = f"{statistics.median(ours):.1f} us and {statistics.median(theirs):.1f} us"
+        ratio = Ratio.from_rounds(", ".join(names), ours, theirs, told)
+        yield replace(ratio, measured=f"{len(own)} pools and batches")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import timeit
+from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from backend_caps import Capabilities, Declaration, Phase, Plan, Role, ServerFlags, Use, resolve
+from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 NUM_BACKENDS = (1, 10, 100, 1_000)
 NUM_ROUNDS = 7
@@ -26,8 +31,8 @@ def uses(num_backends: int) -> tuple[Use, ...]:
     )
 
 
-def time_per_backend(num_backends: int) -> float:
-    """Measure one resolve, in seconds for each backend: the median of some rounds."""
+def times_per_backend(num_backends: int) -> list[float]:
+    """Measure one resolve in some rounds, in seconds for each backend."""
     given = uses(num_backends)
     number = max(1, 200 // num_backends)
 
@@ -35,15 +40,26 @@ def time_per_backend(num_backends: int) -> float:
         return resolve(given, FLAGS)
 
     rounds = timeit.repeat(call, number=number, repeat=NUM_ROUNDS)
-    return median(rounds) / number / num_backends
+    return [each / number / num_backends for each in rounds]
 
 
 def main() -> None:
     """Print the time for each backend, and its ratio to that at 100 backends."""
-    call_us = {count: 1e6 * time_per_backend(count) for count in NUM_BACKENDS}
-    print("resolution: time of resolve() for each backend / the same at 100 backends")
-    for count, each in call_us.items():
-        print(f"{count:>6} backends {each / call_us[100]:6.2f}   {each:7.1f} us for each")
+    path = path_asked(__doc__)
+    times = {count: times_per_backend(count) for count in NUM_BACKENDS}
+    found = Record(
+        compares="resolve() for each backend / the same at 100 backends",
+        ratios=tuple(
+            Ratio.from_rounds(
+                f"{count} backends", own, times[100], f"{1e6 * median(own):.1f} us for each"
+            )
+            for count, own in times.items()
+        ),
+    )
+    print(f"resolution: time of {found.compares}")
+    for each in found.ratios:
+        print(f"{each.what:>15} {each.ratio:6.2f}   {each.told:>16}")
+    keep(found, "resolution", path)
 
 
 if __name__ == "__main__":

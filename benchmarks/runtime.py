@@ -11,18 +11,18 @@ gains. That only a device with streams can show.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.relay import FutureMap
@@ -32,6 +32,7 @@ from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.stats import StepStats
+from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 BATCHES = (1, 32, 256)
 STEPS = 200
@@ -64,17 +65,15 @@ class Row:
     batch_size: int
     plain_us: float
     overlapped_us: float
-    ratio: float
-    """Of the medians, overlapped to plain."""
+    found: Ratio
+    """Overlapped to plain."""
     relay_share: float
     """Of the overlapped step's host time."""
 
 
 def main() -> None:
     """Print the table, and write it where it is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path)
-    path: Path | None = parser.parse_args().json
+    path = path_asked(__doc__)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         random_llama(Path(folder), seed=0)
@@ -84,11 +83,10 @@ def main() -> None:
     for row in rows:
         print(
             f"{row.batch_size:>6} {row.plain_us:>6.0f} us {row.overlapped_us:>8.0f} us "
-            f"{row.ratio:>6.2f} {row.relay_share:>10.0%}"
+            f"{row.found.ratio:>6.2f} {row.relay_share:>10.0%}"
         )
-    if path is not None:
-        document = {"benchmark": "runtime", "torch": torch.__version__, "device": "cpu"}
-        path.write_text(json.dumps({**document, "rows": [asdict(row) for row in rows]}, indent=2))
+    compares = "the host's time for a decode step outside the model, overlapped / plain"
+    keep(Record(compares=compares, ratios=tuple(row.found for row in rows)), "runtime", path)
 
 
 def measure(folder: Path, batch_size: int) -> Row:
@@ -101,14 +99,17 @@ def measure(folder: Path, batch_size: int) -> Row:
     for number in range(WARM_UP + STEPS):
         for engine in engines if number % 2 else reversed(engines):
             engine.step()
-    plain_us = statistics.median(plain.host_us[WARM_UP:])
-    overlapped_us = statistics.median(overlapped.host_us[WARM_UP:])
+    num_steps = min(len(overlapped.host_us), len(plain.host_us))
+    ours, theirs = (side.host_us[WARM_UP:num_steps] for side in (overlapped, plain))
+    overlapped_us, plain_us = statistics.median(ours), statistics.median(theirs)
+    relay_share = statistics.median(overlapped.relay_us[WARM_UP:]) / overlapped_us
+    told = f"{overlapped_us:.0f} us and {plain_us:.0f} us; the FutureMap's share {relay_share:.0%}"
     return Row(
         batch_size=batch_size,
         plain_us=plain_us,
         overlapped_us=overlapped_us,
-        ratio=overlapped_us / plain_us,
-        relay_share=statistics.median(overlapped.relay_us[WARM_UP:]) / overlapped_us,
+        found=Ratio.from_rounds(f"batch of {batch_size}", ours, theirs, told),
+        relay_share=relay_share,
     )
 
 

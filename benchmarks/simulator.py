@@ -20,6 +20,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps.conformance.simulator import Simulation, register, simulate
+from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 NUM_OPS = 12
 STEPS = 20
@@ -77,7 +78,8 @@ def judging_us(simulation: Simulation) -> float:
 
 
 def main() -> None:
-    """Print a table."""
+    """Print a table, and keep the ratios to the CPU's where it is asked for."""
+    path = path_asked(__doc__)
     torch.set_num_threads(1)
     register()
     rounds: dict[str, list[float]] = {case: [] for case in ("cpu", *CASES)}
@@ -90,6 +92,16 @@ def main() -> None:
     for case, costs in rounds.items():
         goal = f"<= {GOAL_US}" if case == "eager" else ""
         print(f"{case:16}{statistics.median(costs):8.1f}{min(costs):9.1f}   {goal}".rstrip())
+    found = Record(
+        compares="processor time of an operator on the simulated device / on torch's CPU",
+        ratios=tuple(_ratio(case, rounds) for case in CASES),
+    )
+    keep(found, "simulator", path)
+
+
+def _ratio(case: str, rounds: dict[str, list[float]]) -> Ratio:
+    told = f"{statistics.median(rounds[case]):.0f} us an operator"
+    return Ratio.from_rounds(case, rounds[case], rounds["cpu"], told)
 
 
 if __name__ == "__main__":

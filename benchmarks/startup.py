@@ -20,6 +20,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.discovery import NUM_OURS, install
+from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 NUM_DISTRIBUTIONS = 300
 NUM_ROUNDS = 15
@@ -62,7 +63,8 @@ def check(environ: Mapping[str, str]) -> None:
 
 
 def main() -> None:
-    """Print each command's ratio to `import torch`."""
+    """Print each command's ratio to `import torch`, and keep them where it is asked for."""
+    path = path_asked(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         environ = environment(Path(folder))
         check(environ)
@@ -71,10 +73,19 @@ def main() -> None:
             {name: timed(command, environ) for name, command in commands.items()}
             for _ in range(NUM_ROUNDS)
         ]
-    print(f"start-up: time / time of import torch, {NUM_DISTRIBUTIONS} distributions")
-    for name in commands:
-        ratio = median(times[name] / times["import torch"] for times in rounds)
-        print(f"{name:>16} {ratio:6.3f}   {1e3 * median(times[name] for times in rounds):7.0f} ms")
+    found = Record(
+        compares=f"a process / one that imports torch, {NUM_DISTRIBUTIONS} distributions",
+        ratios=tuple(_ratio(name, rounds) for name in commands if name != "import torch"),
+    )
+    print(f"start-up: {found.compares}")
+    for each in found.ratios:
+        print(f"{each.what:>16} {each.ratio:6.3f}   {each.told:>10}")
+    keep(found, "startup", path)
+
+
+def _ratio(name: str, rounds: Sequence[Mapping[str, float]]) -> Ratio:
+    ours, torch = ([times[side] for times in rounds] for side in (name, "import torch"))
+    return Ratio.from_rounds(name, ours, torch, f"{1e3 * median(ours):.0f} ms")
 
 
 if __name__ == "__main__":

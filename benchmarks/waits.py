@@ -12,8 +12,6 @@ draft state is a Triton kernel, and counts as the one launch that it is.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from backend_caps import HostSeqLens
 from backend_caps.conformance.simulator import Counts, simulate
 from backend_caps.relay import DeviceStreams
+from benchmarks.recorded import Count, Record, keep, path_asked
 from benchmarks.speculation import (
     SGLANG,
     MakeRelay,
@@ -157,33 +156,25 @@ def _cell(row: Row, name: str) -> str:
     return f"{metric(row.ours)} | {metric(row.sglang)} {shown:>6}"
 
 
-def document(row: Row) -> dict[str, object]:
-    """Give a row as JSON has it."""
-    return {
-        "pool_size": row.pool_size,
-        "batch_size": row.batch_size,
-        "host_seq_lens": row.host_seq_lens.value,
-        "ours": _counted(row.ours),
-        "sglang": _counted(row.sglang),
-        "ratio": {name: row.ratio(name) for name in METRICS},
-    }
-
-
-def _counted(counts: Counts) -> dict[str, object]:
-    waits = {str(waited): count for waited, count in counts.waits.items()}
-    return {**{name: metric(counts) for name, metric in METRICS.items()}, "waits": waits}
-
-
 def main() -> None:
     """Count, print, and write what was counted where --json says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write every row here")
-    path: Path | None = parser.parse_args().json
+    path = path_asked(__doc__)
     rows = list(run_grid())
     print_table(rows)
-    if path is not None:
-        found = {"sglang": SGLANG, "rows": [document(row) for row in rows]}
-        path.write_text(json.dumps(found, indent=1) + "\n")
+    compares = f"a speculative step's relay, ours and SGLang {SGLANG}'s"
+    keep(Record(compares=compares, counts=tuple(_counts(rows))), "waits", path)
+
+
+def _counts(rows: list[Row]) -> Iterator[Count]:
+    """Give what was counted, in pools whose column crosses and whose rows do."""
+    for row in rows:
+        for name, metric in METRICS.items():
+            where = f"{row.batch_size} of {row.pool_size:,} rows"
+            yield Count(
+                what=f"{row.host_seq_lens.value}, {where}: {name.replace('_', ' ')}",
+                ours=metric(row.ours),
+                theirs=metric(row.sglang),
+            )
 
 
 if __name__ == "__main__":

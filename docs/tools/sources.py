@@ -17,12 +17,6 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "backend_caps"
 
-_CONSTANTS = {
-    "ANY": "Every value is taken: stated, which is not the same as unstated.",
-    "DEVICE_TRAITS": "What each torch device type has that the relay can use.",
-    "UNDECLARED": "What nobody stated. It resolves to the worst value.",
-}
-
 
 @cache
 def trees() -> Mapping[Path, ast.Module]:
@@ -57,10 +51,10 @@ def _below_attributes(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 yield name, " ".join(cleandoc(text).split())
 
 
-def first_line(thing: object, name: str = "") -> str:
-    """Return the first line of a docstring; a constant has its own."""
-    text = _CONSTANTS.get(name) or inspect.getdoc(thing)
-    assert text is not None, f"{name or thing} has no docstring"
+def first_line(thing: object) -> str:
+    """Return the first line of a docstring."""
+    text = inspect.getdoc(thing)
+    assert text is not None, f"{thing} has no docstring"
     return text.partition("\n\n")[0]
 
 

@@ -1,0 +1,159 @@
+"""The generated parts of `docs/reference/benchmarks.md`: what benchmarks have written as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+from benchmarks.recorded import RESULTS
+from docs.tools.markdown import bullets, table
+
+ORDER: dict[str, str] = {
+    "startup": "Start of a command",
+    "discovery": "Discovery",
+    "resolution": "Resolution",
+    "engines": "Reading an engine",
+    "relay": "The relay's calls",
+    "waits": "What a speculative step waits for",
+    "runtime": "The overlapped loop",
+    "simulator": "The simulated accelerator",
+    "agreement": "Agreement of ranks",
+}
+"""Benchmarks as the page has them, with their headings."""
+_GPU = ("gpu.json", "attention.json")
+_SHOWN_COUNTS = "32 of 4,096 rows"
+"""Of counts over a grid the page has one place; the JSON has all."""
+
+
+class Measured(TypedDict):
+    """A ratio, as the JSON has it."""
+
+    what: str
+    ratio: float
+    low: float
+    high: float
+    measured: str
+    told: str
+
+
+class Counted(TypedDict):
+    """A count, as the JSON has it."""
+
+    what: str
+    ours: int
+    theirs: int | None
+
+
+class Result(TypedDict):
+    """A benchmark's file."""
+
+    name: str
+    date: str
+    machine: dict[str, str | int]
+    repeat: str
+    compares: str
+    ratios: list[Measured]
+    counts: list[Counted]
+
+
+def results() -> Iterator[Result]:
+    """Read what was written, in the page's order."""
+    for name in ORDER:
+        path = RESULTS / f"{name}.json"
+        if path.exists():
+            result: Result = json.loads(path.read_text("utf-8"))
+            yield result
+
+
+def measured() -> str:
+    """Give each benchmark's ratios and counts."""
+    return "\n\n".join(_section(result) for result in results())
+
+
+def _section(result: Result) -> str:
+    head = f"### {ORDER[result['name']]}\n\nCompared is {result['compares']}."
+    again = f"```sh\n{result['repeat']}\n```"
+    return "\n\n".join((head, *_ratios(result), *_counts(result), again))
+
+
+def _ratios(result: Result) -> Iterator[str]:
+    rows = [
+        (
+            each["what"],
+            f"**{_number(each['ratio'])}**",
+            f"{_number(each['low'])} to {_number(each['high'])}",
+            each["measured"],
+            each["told"],
+        )
+        for each in result["ratios"]
+    ]
+    if rows:
+        yield table(("", "ratio", "half lies in", "of", "for a sense of size"), rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value < 1 / 10 else f"{value:.2f}"
+
+
+def _counts(result: Result) -> Iterator[str]:
+    counts = result["counts"]
+    shown = [each for each in counts if _SHOWN_COUNTS in each["what"]] or counts
+    rows = [
+        (each["what"], f"{each['ours']:,}", "" if each["theirs"] is None else f"{each['theirs']:,}")
+        for each in shown
+    ]
+    if rows:
+        yield table(("counted, the same on every machine", "ours", "theirs"), rows)
+
+
+def machines() -> str:
+    """Give the machine and the versions of each day's results."""
+    told = {
+        (result["date"], ", ".join(f"{key} {value}" for key, value in result["machine"].items()))
+        for result in results()
+    }
+    return bullets(f"{date}: {words}." for date, words in sorted(told))
+
+
+def not_measured() -> str:
+    """Say which benchmarks have no result, and that none is of a GPU where none is."""
+    folder = RESULTS.parent
+    kept = {result["name"] for result in results()}
+    lines = [f"{heading}: not measured yet." for name, heading in ORDER.items() if name not in kept]
+    missing = [name for name in _GPU if not _is_gpu(folder / name)]
+    if missing:
+        files = " and ".join(f"`{name}`" for name in missing)
+        lines.append(
+            f"**Any GPU.** `make gpu` would write {files}; none was at hand, so nothing here says "
+            "how long a step takes there, what overlap gains, or which way of the mirror is faster."
+        )
+    return bullets(lines)
+
+
+def _is_gpu(path: Path) -> bool:
+    """Tell whether a file holds a run on hardware, and no rehearsal."""
+    return path.exists() and '"hardware"' in path.read_text("utf-8")
+
+
+def on_gpus() -> str:
+    """Give what `make gpu` measured."""
+    paths = [RESULTS.parent / name for name in _GPU]
+    return "\n\n".join(_of_gpu(path) for path in paths if _is_gpu(path))
+
+
+def _of_gpu(path: Path) -> str:
+    document = json.loads(path.read_text("utf-8"))
+    rows: list[dict[str, str | int | float | None]] = document["rows"]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_cell(row.get(key)) for key in columns] for row in rows]
+    words = [column.replace("_", " ") for column in columns]
+    head = f"### {document['benchmark'].capitalize()} on {document['hardware']}"
+    return f"{head}\n\ntorch {document['torch']}.\n\n{table(words, cells)}"
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)

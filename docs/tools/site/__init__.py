@@ -1,0 +1,1 @@
+"""What MkDocs is given beside the pages: where links lead, and what is read off the source."""
