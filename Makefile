@@ -81,6 +81,7 @@ docs: $(VENV)/developing $(WHEELS)
 docs-write: $(VENV)/developing $(WHEELS)
 	$(BIN)/cog -r --verbosity=1 -P -I . $(REFERENCE)
 	$(BIN)/python -m docs.tools.schemas --write
+	$(BIN)/python -m docs.tools.pictures --write
 	$(BIN)/python -m docs.tools.engines --write
 	$(BIN)/python -m docs.tools.examples --write $(PAGES)
 

@@ -26,6 +26,7 @@ from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
 from backend_caps.report.measure_documents import MeasureDocument
 from backend_caps.report.selection_documents import SelectionDocument
+from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import KEYS, Settings
 from docs.tools.sources import attribute_docs
@@ -50,6 +51,7 @@ SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "selection": (SelectionDocument, "serialization"),
     "server-flags": (ServerFlags, "serialization"),
     "settings": (Settings, "validation"),
+    "trace": (TraceDocument, "serialization"),
 }
 """What is published, and which way it crosses."""
 _SAME_AS = ("ServerFlags", "Facts")

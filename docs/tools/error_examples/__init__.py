@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.tools.error_examples.commands import DRY_RUNS, GENERATE, MEASURED, OUTPUT
+from docs.tools.error_examples.commands import DRY_RUNS, GENERATE, MEASURED, OUTPUT, TRACES
 from docs.tools.error_examples.conformance import KIT, SIMULATOR
 from docs.tools.error_examples.engines import ENGINES, LIVE
 from docs.tools.error_examples.installed import DISCOVERY, LOCKS, NEW_PLUGINS
@@ -33,6 +33,7 @@ BY_OCCASION = (
     GENERATE,
     MEASURED,
     DRY_RUNS,
+    TRACES,
     SIMULATOR,
     KIT,
     OUTPUT,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from backend_caps.cli.generate import NoBackendNamedError
 from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
+from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
 from backend_caps.conformance.measuring.errors import NotMeasuredError
+from backend_caps.conformance.tracing.errors import NoTimelineError, TooManyStepsError
 from backend_caps.report.measure_results import GpuResultError
 from backend_caps.startup.ranks import JobError
 from docs.tools.error_examples.occasion import Occasion
@@ -55,6 +57,15 @@ DRY_RUNS = Occasion(
             what="a group of all ranks within 60 s",
             cause="Timed out after 61 seconds waiting for clients. 3/4 clients joined",
         ),
+    ),
+)
+TRACES = Occasion(
+    title="A trace",
+    told="Raised by `backend-caps trace`, besides those of a dry run.",
+    examples=(
+        NoTimelineError(device="cpu", has_streams=False),
+        TooManyStepsError(asked=32, most=8, context_length=152),
+        TraceWriteError(path="out/t.svg", cause="No such file or directory", option="--svg"),
     ),
 )
 OUTPUT = Occasion(
