@@ -66,7 +66,7 @@ unit: $(VENV)/developing $(WHEELS)
 
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them.
 upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS) $(SGLANG)/installed
-	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream
+	$(BIN)/python -m pytest --numprocesses 2 -m upstream tests/upstream tests/docs
 	$(SGLANG)/bin/python -m tests.upstream.sglang_findings $(FINDINGS)
 
 docs: $(VENV)/developing $(WHEELS)

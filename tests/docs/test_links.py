@@ -25,11 +25,22 @@ def _resolves(page: Path, link: str) -> bool:
     return target.exists() and (not anchor or anchor in anchors_of(target))
 
 
-def test_every_page_is_linked_from_the_index() -> None:
-    """`docs/README.md` names every page below it."""
-    index = ROOT / "docs" / "README.md"
+INDEXES = [page for page in PAGES if page.name == "README.md" and page.parent != ROOT]
+
+
+@pytest.mark.parametrize("index", INDEXES, ids=name_of)
+def test_index_names_every_page(index: Path) -> None:
+    """A folder's README names each page of the folder, and the README of each folder in it."""
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in links_of(index)}
 
-    missing = [name_of(page) for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    pages = {page for page in PAGES if page.parent == index.parent and page != index}
+    folders = {page for page in INDEXES if page.parent.parent == index.parent}
 
-    assert [name for name in missing if ROOT / name not in {index, *linked}] == []
+    assert {name_of(page) for page in (pages | folders) - linked} == set()
+
+
+def test_every_folder_has_an_index() -> None:
+    """A page is found from the README of its folder."""
+    folders = {page.parent for page in PAGES if page.is_relative_to(ROOT / "docs")}
+
+    assert folders == {index.parent for index in INDEXES}

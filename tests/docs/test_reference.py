@@ -13,7 +13,7 @@ import pytest
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.errors import BackendCapsError
-from docs.tools import schemas
+from docs.tools import engines, schemas
 from docs.tools.error_examples import BY_OCCASION
 from docs.tools.examples import RENEW
 from docs.tools.sources import problem_texts
@@ -57,6 +57,26 @@ def test_published_schemas_are_not_stale() -> None:
     stale = schemas.stale()
 
     assert stale == [], f"renew them by {RENEW}"
+
+
+def test_page_of_sglang_is_not_stale() -> None:
+    """The matrix of SGLang's backends is what its wheel says."""
+    page = engines.PAGES["sglang"]
+
+    shown = page.path.read_text("utf-8")
+
+    assert shown == engines.text_of(page), f"renew it by {RENEW}"
+
+
+@pytest.mark.upstream
+@pytest.mark.vllm_wheel
+def test_page_of_vllm_is_not_stale() -> None:
+    """The matrix of vLLM's backends is what its wheel says."""
+    page = engines.PAGES["vllm"]
+
+    shown = page.path.read_text("utf-8")
+
+    assert shown == engines.text_of(page), f"renew it by {RENEW}"
 
 
 @pytest.mark.parametrize("name", schemas.SCHEMAS)

@@ -17,9 +17,13 @@ Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens, for each request."""
 
 PREFILL: Requests = ((0, 5), (0, 1), (0, 9))
+"""Prompts of which nothing is cached."""
 PREFIXED: Requests = ((7, 4), (16, 1), (3, 6))
+"""Prompts whose beginning is cached."""
 DECODE: Requests = ((4, 1), (0, 1), (18, 1))
+"""One token each; one request has no context yet."""
 VERIFY: Requests = ((4, 3), (0, 3), (18, 3))
+"""As many tokens each, as drafts are verified."""
 
 
 def layer_of(

@@ -16,9 +16,13 @@ Tree = Sequence[int]
 """The parent of each node; the root, which comes first, is its own."""
 
 CHAIN: Tree = (0, 0, 1, 2)
+"""Each node continues the one before."""
 FORK: Tree = (0, 0, 0, 1)
+"""Two branches, of which one goes on."""
 STAR: Tree = (0, 0, 0, 0)
+"""All nodes continue the root."""
 COMB: Tree = (0, 0, 0, 2)
+"""Two branches, of which the other one goes on."""
 GROVE = ((4, FORK), (0, STAR), (18, CHAIN), (7, COMB))
 """Cached tokens and the tree over them, for each request."""
 

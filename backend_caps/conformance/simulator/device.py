@@ -18,6 +18,7 @@ from backend_caps.conformance.simulator.ops import OPERATORS, WHOLE, AnyOperator
 from backend_caps.conformance.simulator.tensor import SimTensor
 
 DEVICE_NAME = "sim"
+"""What torch calls the device."""
 
 
 class SimModule(ModuleType):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import griffe
 
-from backend_caps.errors import BackendCapsError
 from docs.tools.markdown import table
+from docs.tools.public import is_error, public_names
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,19 +17,6 @@ def names(module: str) -> str:
     """Give each public name of a module with its first docstring line, or its value."""
     rows = [(_linked(module, name), _told(module, name)) for name in public_names(module)]
     return table(("name", "what it does"), rows)
-
-
-def public_names(module: str) -> Sequence[str]:
-    """List the public names of a module."""
-    listed: Sequence[str] = import_module(module).__all__
-    left_out = ["configure"] if module == "backend_caps" else []  # for it loads torch
-    return [*listed, *left_out]
-
-
-def is_error(module: str, name: str) -> bool:
-    """Tell whether the page of errors has a name."""
-    own = getattr(import_module(module), name)
-    return isinstance(own, type) and issubclass(own, BackendCapsError) and own != BackendCapsError
 
 
 def _linked(module: str, name: str) -> str:

@@ -58,7 +58,7 @@ class Result(TypedDict):
     counts: list[Counted]
 
 
-def results() -> Iterator[Result]:
+def _results() -> Iterator[Result]:
     """Read what was written, in the page's order."""
     for name in ORDER:
         path = RESULTS / f"{name}.json"
@@ -69,7 +69,7 @@ def results() -> Iterator[Result]:
 
 def measured() -> str:
     """Give each benchmark's ratios and counts."""
-    return "\n\n".join(_section(result) for result in results())
+    return "\n\n".join(_section(result) for result in _results())
 
 
 def _section(result: Result) -> str:
@@ -112,7 +112,7 @@ def machines() -> str:
     """Give the machine and the versions of each day's results."""
     told = {
         (result["date"], ", ".join(f"{key} {value}" for key, value in result["machine"].items()))
-        for result in results()
+        for result in _results()
     }
     return bullets(f"{date}: {words}." for date, words in sorted(told))
 
@@ -120,7 +120,7 @@ def machines() -> str:
 def not_measured() -> str:
     """Say which benchmarks have no result, and that none is of a GPU where none is."""
     folder = RESULTS.parent
-    kept = {result["name"] for result in results()}
+    kept = {result["name"] for result in _results()}
     lines = [f"{heading}: not measured yet." for name, heading in ORDER.items() if name not in kept]
     missing = [name for name in _GPU if not _is_gpu(folder / name)]
     if missing:

@@ -22,6 +22,11 @@ from docs.tools.site.schema_pages import schema_markdown
 
 _RELEASES_BEGIN = "<!-- towncrier release notes start -->\n"
 _OUTPUT = re.compile("^```text output$", re.MULTILINE)
+_PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+_ELSEWHERE = {
+    "backend_caps.conformance.scenes.scene": "backend_caps.conformance.scenes.making.scene"
+}
+"""Functions that their module is named after, and hidden by."""
 _AS_OUTPUT = "``` { .text .output }"
 _SOURCE_HEAD = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n"
 _LANGUAGES = {".json": "json", ".py": "python", ".toml": "toml", ".yml": "yaml"}
@@ -45,7 +50,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     own = page.file.src_uri
     if own.startswith(("source/", "reference/schemas/")):
         return markdown
+    if own.startswith("reference/api/"):
+        module = markdown.partition("\n")[0].removeprefix("# ")
+        markdown = _PUBLIC_NAME.sub(lambda match: _linked(match[1], module), markdown)
     return _OUTPUT.sub(_AS_OUTPUT, rewritten(markdown, own))
+
+
+def _linked(name: str, module: str) -> str:
+    place = f"{module}.{name}"
+    return f"| [`{name}`][{_ELSEWHERE.get(place, place)}] |"
 
 
 def source_markdown(path: str) -> str:

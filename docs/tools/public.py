@@ -1,0 +1,32 @@
+"""What is public: the modules whose names stay, and those names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+from backend_caps.errors import BackendCapsError
+
+MODULES: Mapping[str, str] = {
+    "backend_caps": "backend_caps",
+    "backend_caps.protocols": "protocols",
+    "backend_caps.relay": "relay",
+    "backend_caps.runtime": "runtime",
+    "backend_caps.conformance.kit": "kit",
+    "backend_caps.conformance.scenes": "scenes",
+    "backend_caps.conformance.simulator": "simulator",
+}
+"""Public modules, each with its page below `docs/reference/api`."""
+
+
+def public_names(module: str) -> Sequence[str]:
+    """List the public names of a module."""
+    listed: Sequence[str] = import_module(module).__all__
+    left_out = ["configure"] if module == "backend_caps" else []  # for it loads torch
+    return [*listed, *left_out]
+
+
+def is_error(module: str, name: str) -> bool:
+    """Tell whether the page of errors has a name."""
+    own = getattr(import_module(module), name)
+    return isinstance(own, type) and issubclass(own, BackendCapsError) and own != BackendCapsError

@@ -1,0 +1,184 @@
+"""The site: built strict and from the checkout alone; every link of it leads somewhere."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from docs.tools.public import MODULES, is_error, public_names
+from tests.docs.pages import ROOT
+
+_OFFLINE = """
+import runpy, sys
+
+def refuse(event, args):
+    if event in {"socket.connect", "socket.getaddrinfo"}:
+        raise RuntimeError(f"the build asked the network: {args}")
+
+sys.addaudithook(refuse)
+runpy.run_module("mkdocs", run_name="__main__", alter_sys=True)
+"""
+_ATTRIBUTE = re.compile(r'\s(id|name|href|src)="([^"]*)"')
+_FETCHED = re.compile(
+    r'<(?:script|img|iframe|source)\s[^>]*src="([^"]*)"|<link\s[^>]*href="([^"]*)"'
+)
+HOSTS = {"github.com", "semver.org", "ui.perfetto.dev"}
+"""Whom pages name: evidence, and tools. Nobody has to be asked for a page to be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A page of the site."""
+
+    ids: frozenset[str]
+    targets: tuple[str, ...]
+    fetched: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site, where nobody can be reached."""
+    site = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-c", _OFFLINE, "build", "--quiet", "--strict", "--site-dir", str(site)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return site
+
+
+@pytest.fixture(scope="module")
+def pages(folder: Path) -> Mapping[Path, Built]:
+    """Read every page as a browser gets it."""
+    return {path: _read(path.read_text("utf-8")) for path in sorted(folder.rglob("*.html"))}
+
+
+def _read(text: str) -> Built:
+    found = [(name, html.unescape(value)) for name, value in _ATTRIBUTE.findall(text)]
+    return Built(
+        ids=frozenset(value for name, value in found if name in {"id", "name"}),
+        targets=tuple(value for name, value in found if name in {"href", "src"}),
+        fetched=tuple(one or other for one, other in _FETCHED.findall(text)),
+    )
+
+
+@pytest.mark.no_cover
+def test_site_has_no_dead_link(folder: Path, pages: Mapping[Path, Built]) -> None:
+    """Every link, image and script of every page leads to a file, and to a place that it has."""
+    dead = {
+        f"{path.name} -> {target}"
+        for path, page in pages.items()
+        for target in page.targets
+        if not _is_elsewhere(target) and not _leads(path, target, folder, pages)
+    }
+
+    assert dead == set()
+
+
+def _is_elsewhere(target: str) -> bool:
+    return bool(urlsplit(target).scheme)
+
+
+def _leads(page: Path, target: str, folder: Path, pages: Mapping[Path, Built]) -> bool:
+    path, _, place = target.partition("#")
+    base = (
+        folder if path.startswith("/") else page.parent
+    )  # a page of errors names all from the top
+    file = Path(os.path.normpath(base / unquote(path).lstrip("/"))) if path else page
+    file = file / "index.html" if file.is_dir() else file
+    if not place or file not in pages:
+        return file.is_file()
+    return unquote(place) in pages[file].ids
+
+
+@pytest.mark.no_cover
+def test_pages_fetch_nothing_from_elsewhere(pages: Mapping[Path, Built]) -> None:
+    """Scripts, styles, fonts and images are the site's own."""
+    foreign = {each for page in pages.values() for each in page.fetched if _is_elsewhere(each)}
+
+    assert foreign == set()
+
+
+@pytest.mark.no_cover
+def test_pages_name_few_hosts(pages: Mapping[Path, Built]) -> None:
+    """Links outside go to hosts that are listed."""
+    hosts = {urlsplit(target).netloc for page in pages.values() for target in page.targets}
+
+    assert hosts - {""} == HOSTS
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("module", MODULES)
+def test_public_name_has_its_place(module: str, folder: Path, pages: Mapping[Path, Built]) -> None:
+    """Every public name of a module but its errors has a heading on the module's page."""
+    page = pages[folder / "reference" / "api" / f"{MODULES[module]}.html"]
+
+    missing = {name for name in _documented(module) if not _has(page, name)}
+
+    assert missing == set()
+
+
+def _documented(module: str) -> Iterator[str]:
+    yield from (name for name in public_names(module) if not is_error(module, name))
+
+
+def _has(page: Built, name: str) -> bool:
+    return any(each.endswith(f".{name}") for each in page.ids)
+
+
+@pytest.mark.no_cover
+def test_linked_source_has_numbered_lines(folder: Path, pages: Mapping[Path, Built]) -> None:
+    """A source file that a page links to is a page, and each line of it has a place."""
+    path = "backend_caps/relay/future_map.py"
+    num_lines = (ROOT / path).read_text("utf-8").count("\n")
+
+    ids = pages[folder / "source" / f"{path}.html"].ids
+
+    assert {f"__codelineno-0-{line}" for line in range(1, num_lines + 1)} <= ids
+
+
+@pytest.mark.no_cover
+def test_tensor_tables_keep_their_columns(folder: Path) -> None:
+    """A table of tensors is shown as it stands in the docstring."""
+    text = (folder / "reference" / "api" / "relay.html").read_text("utf-8")
+
+    shown = html.unescape(re.sub(r"<[^>]+>", "", text))
+
+    assert "req_pool_indices  [B] int64 or int32, device  unique rows" in shown
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        pytest.param("other.html", True, id="a page"),
+        pytest.param("other.html#place", True, id="a place of a page"),
+        pytest.param("#here", True, id="a place of its own"),
+        pytest.param("/other.html", True, id="from the top"),
+        pytest.param("gone.html", False, id="no page"),
+        pytest.param("other.html#gone", False, id="no place of a page"),
+        pytest.param("#gone", False, id="no place of its own"),
+    ],
+)
+def test_dead_link_is_told_from_others(target: str, expected: bool, tmp_path: Path) -> None:
+    """A link is dead where its file, or the place in it, is not there."""
+    texts = {"page.html": '<p id="here">', "other.html": '<a name="first" id="place">'}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    pages = {tmp_path / name: _read(text) for name, text in texts.items()}
+
+    leads = _leads(tmp_path / "page.html", target, tmp_path, pages)
+
+    assert leads is expected
