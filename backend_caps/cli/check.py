@@ -12,6 +12,7 @@ from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format
 from backend_caps.cli.settings import PluginSearch, SettingOption, search_options
+from backend_caps.cli.working import TORCH, working
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 
@@ -115,8 +116,9 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         _check_adapted(ctx)
     gc.enable()  # the program switched it off, for commands that end before it would matter
     # Loads torch, which a wrong command line is not worth.
-    from backend_caps.cli.check_output import check_files, show_check, show_list  # noqa: PLC0415
-    from backend_caps.cli.checking import Asked, checked, listed  # noqa: PLC0415
+    with working(TORCH):
+        from backend_caps.cli.check_output import check_files, show_check, show_list  # noqa: PLC0415
+        from backend_caps.cli.checking import Asked, checked, listed  # noqa: PLC0415
 
     asked, format_, files = Asked.from_context(ctx), ctx.params["format_"], ctx.params["also"]
     check_files(files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import click
+from rich.console import Console
 
 from backend_caps.cli.checked import Ran, check_document, check_list_document
 from backend_caps.cli.job import importable
@@ -38,6 +40,7 @@ from backend_caps.conformance.kit import (
 from backend_caps.conformance.watching import Log
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
+from backend_caps.report.progress import terminal_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +113,10 @@ def checked(name: str, asked: Asked, registry: Registry, log: Log | None = None)
     """
     chosen = checks_named(asked.known, asked.only)
     require_device(asked.device)
+    terminal = terminal_of(sys.stderr)  # before what backends say there is kept
     with importable(asked.path), single_threaded(), muffled() as said:
         subject = _subject(name, asked, registry)
-        ran = _run(subject, chosen, asked, log)
+        ran = _run(subject, chosen, asked, log, terminal)
     document = check_document(replace(ran, said=said.lines, path=asked.path), asked.known)
     if asked.evidence is not None and not document.is_stopped:
         _keep(ran, asked.evidence, asked.path)
@@ -134,7 +138,9 @@ def _keep(ran: Ran, name: str, path: tuple[Path, ...]) -> None:
     click.echo(f"evidence {'written to' if is_new else 'is as it was in'} {file}", err=True)
 
 
-def _run(subject: Subject, chosen: Sequence[Check], asked: Asked, log: Log | None) -> Ran:
+def _run(
+    subject: Subject, chosen: Sequence[Check], asked: Asked, log: Log | None, terminal: Console
+) -> Ran:
     implementation = subject.declaration.implementation
     assert implementation is not None, "it was imported by this name"
     effort = asked.effort
@@ -144,7 +150,7 @@ def _run(subject: Subject, chosen: Sequence[Check], asked: Asked, log: Log | Non
         if lines is not None:
             stack.enter_context(lines)
         if asked.case is None:
-            results = _run_all(subject, chosen, asked, journal)
+            results = _run_all(subject, chosen, asked, journal, terminal)
         else:
             results, effort = _run_one(subject, chosen, asked.case, asked, journal)
     if journal is not None and journal.has_crashed:
@@ -153,9 +159,13 @@ def _run(subject: Subject, chosen: Sequence[Check], asked: Asked, log: Log | Non
 
 
 def _run_all(
-    subject: Subject, chosen: Sequence[Check], asked: Asked, journal: Journal | None
+    subject: Subject,
+    chosen: Sequence[Check],
+    asked: Asked,
+    journal: Journal | None,
+    terminal: Console,
 ) -> Results:
-    with CheckProgress(len(chosen)) as progress:
+    with CheckProgress(len(chosen), terminal) as progress:
         return run_checks(
             subject,
             chosen,

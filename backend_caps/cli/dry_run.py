@@ -13,6 +13,7 @@ from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.examples import examples
 from backend_caps.cli.options import ServerCommand, request_options
 from backend_caps.cli.settings import SECONDS, SettingOption
+from backend_caps.cli.working import TORCH, working
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 
 _ROLES = {role.value: role for role in Role}
@@ -126,6 +127,7 @@ def dry_run(ctx: click.Context, /, **_options: object) -> None:
             "small model."
         )
     # Loads torch, which a wrong command line is not worth.
-    from backend_caps.cli.dry_running import status_of  # noqa: PLC0415
+    with working(TORCH):
+        from backend_caps.cli.dry_running import status_of  # noqa: PLC0415
 
     ctx.exit(status_of(ctx, os.environ))

@@ -19,6 +19,7 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.job import importable
 from backend_caps.cli.options import Request, request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
+from backend_caps.cli.working import working
 from backend_caps.conformance.dry_run import RunPlan, ServerSizes, dry_run, dry_start, run_plan
 from backend_caps.conformance.measuring import SmallModels
 from backend_caps.conformance.simulator import DEVICE_NAME, register, simulate
@@ -184,17 +185,19 @@ class _Deciding:
             run = self._here(plan)
             is_simulated = torch.device(asked.device).type == DEVICE_NAME
             simulation = stack.enter_context(simulate("eager")) if is_simulated else None
-            started = stack.enter_context(
-                dry_start(
-                    run,
-                    self.sizes,
-                    asked.device,
-                    models=models,
-                    simulation=simulation,
-                    seed=asked.seed,
+            with working("starting small"):
+                started = stack.enter_context(
+                    dry_start(
+                        run,
+                        self.sizes,
+                        asked.device,
+                        models=models,
+                        simulation=simulation,
+                        seed=asked.seed,
+                    )
                 )
-            )
-            done = dry_run(started, num_steps=asked.num_steps, seed=asked.seed)
+            with working(f"running {asked.num_steps} steps"):
+                done = dry_run(started, num_steps=asked.num_steps, seed=asked.seed)
             return ran_of(started, done, rank)
 
     def _here(self, plan: Plan) -> RunPlan:

@@ -13,6 +13,7 @@ import click
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.status import Problem, Status
 from backend_caps.cli.settings import SettingOption
+from backend_caps.cli.working import working
 from backend_caps.discovery.registry import Registry
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
         return None
     from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
 
-    return read_engine(engine, source)
+    with working(f"reading {engine if source is None else source.name}"):
+        return read_engine(engine, source)
 
 
 def merged(reading: EngineReading, plugins: Registry) -> Registry:

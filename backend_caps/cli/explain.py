@@ -13,6 +13,7 @@ from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.cli.working import TORCH, working
 from backend_caps.report.views import explain_view
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
@@ -74,10 +75,12 @@ def explain(
         request.show(document, explained, names)
         return
     # Loads torch, which an explanation alone does not.
-    from backend_caps.cli.measure import measure_document  # noqa: PLC0415
-    from backend_caps.report.measure_views import measured_view  # noqa: PLC0415
+    with working(TORCH):
+        from backend_caps.cli.measure import measure_document  # noqa: PLC0415
+        from backend_caps.report.measure_views import measured_view  # noqa: PLC0415
 
-    found = measure_document(plan, document, request, results)
+    with working("counting steps on a simulated device"):
+        found = measure_document(plan, document, request, results)
     costs = () if found.measured is None else measured_view(found.measured, document)
     request.show(found, chain(explained, costs))
     if found.problem is not None:

@@ -14,6 +14,7 @@ from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
 from backend_caps.cli.settings import SettingOption
+from backend_caps.cli.working import TORCH, working
 from backend_caps.discovery.admission import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
@@ -188,9 +189,10 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     _check_drafting(ctx, request.flags.speculative_algorithm)
     _check(request, registry)
     # Loads torch, which a wrong command line is not worth.
-    from backend_caps.cli.asked import Asked  # noqa: PLC0415
-    from backend_caps.cli.generation import generate_document  # noqa: PLC0415
-    from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
+    with working(TORCH):
+        from backend_caps.cli.asked import Asked  # noqa: PLC0415
+        from backend_caps.cli.generation import generate_document  # noqa: PLC0415
+        from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
     document = generate_document(Asked.from_context(ctx), request, registry)
     request.show(document, generate_view(document))

@@ -10,6 +10,7 @@ from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.cli.settings import SettingOption
+from backend_caps.cli.working import TORCH, working
 from backend_caps.report.documents import RelayDocument, StepDocument, plan_document
 from backend_caps.report.views import relay_view
 from backend_caps.resolution.flips import flips
@@ -50,9 +51,10 @@ def relay(
     Plan and FutureMap are the real ones; tokens and accepted lengths are made up.
     """
     # Loads torch, which no other command does.
-    from backend_caps.relay import DraftShape, FutureMap  # noqa: PLC0415
-    from backend_caps.startup.configure import check_device, planned  # noqa: PLC0415
-    from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
+    with working(TORCH):
+        from backend_caps.relay import DraftShape, FutureMap  # noqa: PLC0415
+        from backend_caps.startup.configure import check_device, planned  # noqa: PLC0415
+        from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
     request = request_of(ctx)
     flags = request.flags

@@ -2,61 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import MofNCompleteColumn, TextColumn
 
+from backend_caps.report.progress import bar, progress_line
 from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.stats import StepStats
-
-_REFRESHES_A_SECOND = 5
-
-
-def terminal_of(stream: TextIO | None) -> Console:
-    """Make a console that draws where a stream is a terminal, and only there.
-
-    A wish for colours, such as `FORCE_COLOR` in CI, makes no terminal of a file.
-    """
-    return Console(file=stream, force_terminal=stream is not None and stream.isatty())
-
-
-def progress_line(
-    *columns: ProgressColumn, console: Console | None = None, redirects: bool = True
-) -> Progress:
-    """Make a line that is gone when it stops, and is not drawn where there is no terminal.
-
-    Args:
-        columns: what it has before the time that went by.
-        console: where to draw; by default standard error.
-        redirects: whether what is printed meanwhile goes above it; not where it is kept from the
-            terminal anyway.
-    """
-    console = terminal_of(sys.stderr) if console is None else console
-    return Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        refresh_per_second=_REFRESHES_A_SECOND,
-        transient=True,
-        redirect_stdout=redirects,
-        redirect_stderr=redirects,
-        disable=not console.is_terminal,
-    )
-
-
-def bar() -> ProgressColumn:
-    """Make a column that draws how much is done."""
-    return BarColumn(bar_width=24)
 
 
 class CaptureProgress:

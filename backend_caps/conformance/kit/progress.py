@@ -13,7 +13,7 @@ from rich.progress import MofNCompleteColumn, TextColumn
 from backend_caps.conformance.kit.check import Case, Check
 from backend_caps.conformance.kit.observing import NoCheckObserver
 from backend_caps.conformance.kit.results import CheckResult, Finding
-from backend_caps.runtime.progress import bar, progress_line, terminal_of
+from backend_caps.report.progress import bar, progress_line, terminal_of
 
 
 class CheckProgress(NoCheckObserver):

@@ -1,0 +1,105 @@
+"""Sections on terminals that are narrow, or lack characters."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.terminal import show
+
+_NARROW = 80
+_BOLD = re.compile(r"\x1b\[[0-9;]*m")
+_WORD = st.text("abcdef_", min_size=1, max_size=26)
+_CELLS = st.lists(_WORD, min_size=1, max_size=4).map(" ".join)
+_NAMES = st.lists(st.text("ghijkl_", min_size=1, max_size=20), min_size=1, max_size=2)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    """Draw tables with a name in the first column, and more of them than fit side by side."""
+    columns = tuple(draw(st.lists(_NAMES.map(" ".join), min_size=1, max_size=9)))
+    row = st.tuples(_WORD, *(_CELLS for _ in columns[1:]))
+    rows = tuple(draw(st.lists(row, min_size=1, max_size=4)))
+    return Table(columns, rows, draw(st.sampled_from(["sentences", "names"])))
+
+
+def _drawn(section: Section, *, encoding: str = "utf-8", width: int = _NARROW) -> str:
+    """Draw on a terminal of these columns and characters, which takes no others."""
+    with pytest.MonkeyPatch.context() as patch:
+        taken = io.BytesIO()
+        out = io.TextIOWrapper(taken, encoding=encoding, errors="strict")
+        patch.setattr("sys.stdout", out)
+        patch.setenv("FORCE_COLOR", "1")
+        patch.setenv("NO_COLOR", "1")
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", str(width))
+        show([section])
+        out.flush()
+        return _BOLD.sub("", taken.getvalue().decode(encoding))
+
+
+@settings(deadline=None, max_examples=60)
+@given(table=tables())
+def test_table_is_no_wider_than_the_terminal(table: Table) -> None:
+    """However many columns there are, no line has more than there is room for."""
+    lines = _drawn(table).splitlines()
+
+    assert max(map(len, lines)) <= _NARROW
+
+
+@settings(deadline=None, max_examples=60)
+@given(table=tables())
+def test_every_word_of_a_table_is_shown_whole(table: Table) -> None:
+    """Words that are shorter than half a line are neither broken nor cut off."""
+    words = _drawn(table).split()
+
+    missing = {word for row in table.rows for cell in row for word in cell.split()} - {*words}
+
+    assert missing == set()
+
+
+def test_table_without_room_goes_on_below() -> None:
+    """What does not fit beside the first column comes under it, with the first column again."""
+    table = Table(("backend", "one", "other"), (("fa3", "a" * 28, "b" * 28),))
+
+    lines = [line.split() for line in _drawn(table, width=50).splitlines() if line.strip()]
+
+    assert [line for line in lines if len(line) > 1] == [
+        ["backend", "one"],
+        ["fa3", "a" * 28],
+        ["backend", "other"],
+        ["fa3", "b" * 28],
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_terminal_without_box_characters_has_hyphens(encoding: str) -> None:
+    """A table's line is of what every encoding has, and its columns stay where they were."""
+    table = Table(("step", "took"), (("1", "ok"),))
+
+    plain, full = _drawn(table, encoding=encoding), _drawn(table)
+
+    assert plain == full.replace("─", "-")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        pytest.param("held ✓, failed ✗", "held +, failed x", id="marks"),
+        pytest.param("12 µs → 3 …", "12 us -> 3 ...", id="units and arrows"),
+        pytest.param("größe", "gr\\xf6\\xdfe", id="a plugin's own letters"),
+    ],
+)
+def test_sign_that_is_not_there_has_a_plain_one(text: str, written: str) -> None:
+    """In ASCII, our own signs are others; what a plugin says is escaped, never lost."""
+    assert _drawn(Lines((text,)), encoding="ascii") == f"{written}\n"
+
+
+def test_sign_that_is_there_stays() -> None:
+    """Only what an encoding lacks is written otherwise."""
+    assert _drawn(Heading("3 µs, größe"), encoding="latin-1") == "\n3 µs, größe\n"
