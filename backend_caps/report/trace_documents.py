@@ -86,8 +86,9 @@ class FlowDocument(Document):
     """The level's process."""
     tid: int
     """The lane's thread."""
-    bp: Literal["e"] = "e"
-    """It is bound to the slice that encloses it."""
+    bp: Annotated[Literal["e"] | None, LEFT_OUT] = None
+    """`e`: it is bound to the slice that encloses it; left out, to the next one: what the host
+    goes on with."""
 
 
 class NameDetails(Document):

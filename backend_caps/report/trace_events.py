@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import Literal
 
 from backend_caps.report.trace_documents import (
     EventDocument,
@@ -84,26 +85,45 @@ class _Process:
         return sorted(found, key=lambda own: (own.tid, own.ts, -own.dur))
 
     def flows(self, numbers: Iterator[int]) -> Iterator[FlowDocument]:
-        """Write both ends of each arrow whose ends lie in slices."""
+        """Write both ends of each arrow whose ends lie in slices.
+
+        An arrow to the host ends in what the host does next: its wait began before what it waited
+        for, and Perfetto turns an arrow round that leads to an earlier slice.
+        """
         for arrow in self._timeline.arrows:
-            begin_ns = arrow.begin_ns - _INSIDE
-            end_ns = arrow.end_ns - (_INSIDE if arrow.end_lane == HOST else 0)
-            if self._has(arrow.begin_lane, begin_ns) and self._has(arrow.end_lane, end_ns):
+            begin_ns, is_to_host = arrow.begin_ns - _INSIDE, arrow.end_lane == HOST
+            ends = self._begins if is_to_host else self._has
+            if self._has(arrow.begin_lane, begin_ns) and ends(arrow.end_lane, arrow.end_ns):
                 number = next(numbers)
-                yield self._flow(arrow, "s", number, arrow.begin_lane, begin_ns)
-                yield self._flow(arrow, "f", number, arrow.end_lane, end_ns)
+                begin = (arrow.begin_lane, begin_ns)
+                yield self._flow(arrow, number, begin, ph="s", bp="e")
+                bound: Literal["e"] | None = None if is_to_host else "e"
+                yield self._flow(arrow, number, (arrow.end_lane, arrow.end_ns), ph="f", bp=bound)
 
     def _has(self, lane: str, at_ns: int) -> bool:
         return any(span.begin_ns <= at_ns < span.end_ns for span in self._timeline.on(lane))
 
-    def _flow(self, arrow: Arrow, ph: str, number: int, lane: str, at_ns: int) -> FlowDocument:
+    def _begins(self, lane: str, at_ns: int) -> bool:
+        return any(span.begin_ns >= at_ns for span in self._timeline.on(lane))
+
+    def _flow(
+        self,
+        arrow: Arrow,
+        number: int,
+        place: tuple[str, int],
+        *,
+        ph: Literal["s", "f"],
+        bp: Literal["e"] | None,
+    ) -> FlowDocument:
+        lane, at_ns = place
         return FlowDocument(
-            ph="s" if ph == "s" else "f",
+            ph=ph,
             id=number,
             name=arrow.signal.value,
             ts=self._us(at_ns),
             pid=self._pid,
             tid=self._tids[lane],
+            bp=bp,
         )
 
     def _span(self, span: Span) -> SliceDocument:

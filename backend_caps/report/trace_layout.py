@@ -54,7 +54,7 @@ _STRONG = {
 _KINDS = {
     "draft": "draft",
     "verify": "verify",
-    "decode": "verify",
+    "decode": "decode",
     "draft_extend": "extend",
     "build batch": "build",
     "launch": "launch",
@@ -154,9 +154,9 @@ class _Placing:
 
     def _free(self, lane: str, begin_ns: int, end_ns: int) -> tuple[float, float] | None:
         """Find the widest part of a block that nothing is drawn over."""
-        if lane == HOST:
-            return None
-        over = [own for own in self._idle_stretches() if begin_ns <= own.begin_ns < end_ns]
+        idle = self._idle_stretches() if lane == "forward" else ()
+        waits = filter(_is_wait, self._timeline.on(lane))
+        over = [own for own in (*idle, *waits) if begin_ns <= own.begin_ns < end_ns]
         edges = [begin_ns, *(edge for own in over for edge in (own.begin_ns, own.end_ns)), end_ns]
         parts = [
             self._cut(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True)

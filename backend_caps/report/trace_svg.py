@@ -51,7 +51,7 @@ def svg_of(told: TraceDetails, timelines: Sequence[Timeline]) -> str:
         description=" ".join(sentences),
         panels=tuple(zip(panels, told.levels, map(_figures, told.levels), strict=True)),
         legend_top=legend_top,
-        legend=tuple(_legend()),
+        legend=tuple(_legend(panels)),
         lines=[(legend_top + _LEGEND + _LINE * place, line) for place, line in enumerate(lines)],
     )
 
@@ -78,7 +78,7 @@ def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[st
             "last of what the scheduler writes; only then is the next batch made on the device."
         )
     for each in told.left_out:
-        yield f"Not run with {each.level}: {each.reason}."
+        yield f"Not run with {each.level}: {each.reason.removesuffix('.')}."
     if told.stand_in is not None:
         yield f"Code that ran: {told.stand_in}."
 
@@ -90,6 +90,7 @@ _KEYS = (
     ("wait", "the host waits"),
     ("draft", "draft"),
     ("verify", "verify"),
+    ("decode", "decode"),
     ("extend", "draft_extend"),
     ("other", "other work"),
     ("idle", "idle, with its length"),
@@ -106,12 +107,13 @@ _LEVELS = {
         "idle for {idle} µs."
     ),
     "upper_bound": (
-        "upper_bound: the host counts a bound by itself and launches a step ahead; it waits for "
-        "no lengths, {tokens} µs for tokens, and the forward stream is idle for {idle} µs."
+        "upper_bound: the host counts a bound by itself and launches a step while the one "
+        "before runs; it waits for no lengths, {tokens} µs of a step for tokens, and the forward "
+        "stream is idle for {idle} µs."
     ),
     "none": (
-        "none: no length crosses, so the host launches a step ahead; it waits {tokens} µs of a "
-        "step for tokens, and the forward stream is idle for {idle} µs."
+        "none: no length crosses, so the host launches a step while the one before runs; it "
+        "waits {tokens} µs of a step for tokens, and the forward stream is idle for {idle} µs."
     ),
 }
 
@@ -126,11 +128,15 @@ def _panels(timelines: Sequence[Timeline]) -> list[Panel]:
     return panels
 
 
-def _legend() -> Iterator[Key]:
+def _legend(panels: Sequence[Panel]) -> Iterator[Key]:
+    """Explain what is there to be explained."""
+    drawn = {box.kind for panel in panels for box in panel.boxes}
+    drawn |= {text.kind for panel in panels for text in panel.texts}
     x = 16.0
     for kind, name in _KEYS:
-        yield Key(x=x, kind=kind, name=name)
-        x += 24 + len(name) * _LETTER_PX + 22
+        if kind in drawn:
+            yield Key(x=x, kind=kind, name=name)
+            x += 24 + len(name) * _LETTER_PX + 22
 
 
 def _title(told: TraceDetails) -> str:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from backend_caps.conformance.simulator import register, simulate
 from backend_caps.conformance.simulator import streams as sim
 from backend_caps.conformance.simulator.streams import Event, Stream
-from backend_caps.conformance.tracing.recorder import Ran, Recorder
+from backend_caps.conformance.tracing.blocks import Ran
+from backend_caps.conformance.tracing.recorder import Recorder
 
 STREAMS = (1, 2, 3)
 _stream = st.sampled_from(STREAMS)
