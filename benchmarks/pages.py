@@ -7,12 +7,10 @@ some rounds, each with a page of its own.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
@@ -22,6 +20,7 @@ from playwright.sync_api import Browser
 
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.html.page import page
+from benchmarks.recorded import Count, Ratio, Record, keep, path_asked
 from tests.browser.chromium import MISSING, executable, started
 from tests.unit.report.html.pages import large
 
@@ -43,14 +42,14 @@ SORTED = """() => {
 }"""
 STEPS: Mapping[str, str] = {"open": OPENED, "filter": FILTERED, "sort": SORTED}
 
-Times: TypeAlias = dict[str, float]
+GOAL_MS = 200
+
+Times: TypeAlias = dict[str, list[float]]
 
 
 def main() -> None:
     """Print bytes and milliseconds; write them where asked."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    path = path_asked(__doc__)
     found = executable()
     if found is None:
         print(f"pages: not measured, for {MISSING}")
@@ -59,25 +58,47 @@ def main() -> None:
         results = {number: _measured(browser, number) for number in NUM_BACKENDS}
     print(f"pages: script time in Chromium, ms; {len(CAPABILITIES)} capabilities")
     print(f"{'backends':>10} {'bytes':>10} {'open':>8} {'filter':>8} {'sort':>8}")
-    for number, own in results.items():
-        times = " ".join(f"{own[step]:8.1f}" for step in STEPS)
-        print(f"{number:>10} {own['bytes']:10,.0f} {times}")
-    if asked.json:
-        asked.json.write_text(json.dumps(results, indent=2))
+    for number, (num_bytes, times) in results.items():
+        medians = " ".join(f"{median(times[step]):8.1f}" for step in STEPS)
+        print(f"{number:>10} {num_bytes:10,} {medians}")
+    record = Record(
+        compares=f"script time in Chromium / the {GOAL_MS} ms that it may take",
+        ratios=tuple(
+            _ratio(f"{number} backends, {step}", times[step])
+            for number, (_, times) in results.items()
+            for step in STEPS
+        ),
+        counts=tuple(
+            Count(what=f"page of {number} backends: bytes", ours=num_bytes)
+            for number, (num_bytes, _) in results.items()
+        ),
+    )
+    keep(record, "pages", path)
 
 
-def _measured(browser: Browser, num_backends: int) -> Times:
-    """Open the page some times; take the medians."""
+def _ratio(what: str, times_ms: list[float]) -> Ratio:
+    low, middle, high = quantiles(times_ms, n=4, method="inclusive")
+    return Ratio(
+        what=what,
+        ratio=middle / GOAL_MS,
+        low=low / GOAL_MS,
+        high=high / GOAL_MS,
+        measured=f"{len(times_ms)} rounds",
+        told=f"{middle:.1f} ms",
+    )
+
+
+def _measured(browser: Browser, num_backends: int) -> tuple[int, Times]:
+    """Open the page some times; return its bytes, and milliseconds by what was done."""
     text = page(large(num_backends), ())
     with TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         file.write_text(text, "utf-8")
         rounds = list(_rounds(browser, file))
-    medians = {step: median(each[step] for each in rounds) for step in STEPS}
-    return {"bytes": len(text.encode()), **medians}
+    return len(text.encode()), {step: [each[step] for each in rounds] for step in STEPS}
 
 
-def _rounds(browser: Browser, file: Path) -> Iterator[Times]:
+def _rounds(browser: Browser, file: Path) -> Iterator[Mapping[str, float]]:
     for _ in range(NUM_ROUNDS):
         opened = browser.new_page()
         opened.goto(file.as_uri())

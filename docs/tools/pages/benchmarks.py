@@ -20,6 +20,7 @@ ORDER: dict[str, str] = {
     "runtime": "The overlapped loop",
     "simulator": "The simulated accelerator",
     "agreement": "Agreement of ranks",
+    "pages": "A report as a page",
 }
 """Benchmarks as the page has them, with their headings."""
 _GPU = ("gpu.json", "attention.json")
