@@ -54,7 +54,7 @@ def show(window: Window, tmp_path: Path) -> Iterator[Show]:
         file = tmp_path / "page.html"
         file.write_text(text, "utf-8")
         window.page.set_viewport_size({"width": 1280, "height": 900})
-        window.page.emulate_media(color_scheme="light")
+        window.page.emulate_media(media="null", color_scheme="light")
         window.page.goto(file.as_uri())
         window.said.remove(file.as_uri())
         return window.page

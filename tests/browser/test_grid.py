@@ -162,3 +162,12 @@ def test_hostile_words_are_no_markup(show: Show) -> None:
     links = page.eval_on_selector_all("a[href]", "all => all.map((a) => a.getAttribute('href'))")
     scripts = page.locator("script:not([type])").count()
     assert (links, scripts, "\u202e" in page.content()) == (["#main"], 1, False)
+
+
+def test_filter_of_differences_looks_through_rows(show: Show) -> None:
+    """A comparison is searched by any word of either side."""
+    page = show(PAGES["diff"]())
+
+    page.get_by_label("Filter").fill("base.py")
+
+    assert _shown(page) == ["class FlashAttentionBackend"]

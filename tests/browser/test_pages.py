@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from click.testing import CliRunner
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, ViewportSize
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
@@ -13,6 +13,8 @@ from tests.browser.conftest import Golden, Show
 from tests.unit.report.html.pages import PAGES
 
 _EACH = pytest.mark.parametrize("kind", PAGES)
+_SHEET: ViewportSize = {"width": 1055, "height": 726}
+"""A4 in landscape, without its margins of 9 mm."""
 _BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -86,6 +88,17 @@ def test_page_of_the_shipped_backends_prints_on_one_sheet(line: str, show: Show)
     printed = page.pdf(prefer_css_page_size=True)
 
     assert printed.count(b"/Type /Page\n") == 1
+
+
+@_EACH
+def test_page_is_no_wider_than_its_sheet(kind: str, show: Show) -> None:
+    """On paper nothing is cut off, and nothing is made smaller for it."""
+    page = show(PAGES[kind]())
+
+    page.set_viewport_size(_SHEET)
+    page.emulate_media(media="print")
+
+    assert page.evaluate("document.documentElement.scrollWidth") == _SHEET["width"]
 
 
 def test_page_lets_no_other_script_run(chromium: Browser) -> None:

@@ -34,7 +34,7 @@
 
   /** What a cell says, in its text and in its shapes. */
   function saidBy(cell) {
-    const shapes = [...cell.querySelectorAll("svg")].map((svg) => svg.getAttribute("aria-label"));
+    const shapes = [...cell.querySelectorAll("svg[aria-label]")].map((svg) => svg.ariaLabel);
     const text = [...cell.childNodes]
       .filter((node) => node.nodeName !== "svg" && node.nodeName !== "SMALL")
       .map((node) => node.textContent)
