@@ -15,6 +15,8 @@ from backend_caps.report.sections import Heading, Lines, Section, Sections, Tabl
 
 _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
+_WHOLE = 20
+"""How long a word in another column may be before it is broken."""
 _WIDTH = 100
 """Where the output is no terminal: the same text everywhere."""
 _EDGES, _BETWEEN = 2, 3
@@ -46,9 +48,9 @@ def _written(section: Section, *, encoding: str) -> Section:
             return Heading(write(text))
         case Lines(lines, holds):
             return Lines(tuple(map(write, lines)), holds)
-        case Table(columns, rows, cells):
-            written = tuple(tuple(map(write, row)) for row in rows)
-            return Table(tuple(map(write, columns)), written, cells)
+        case _:
+            rows = tuple(tuple(map(write, row)) for row in section.rows)
+            return Table(tuple(map(write, section.columns)), rows, section.cells)
 
 
 def _text(text: str, *, encoding: str) -> str:
@@ -124,11 +126,11 @@ def _unbroken(table: Table, at: int) -> int:
 
 def _longest_word(table: Table, at: int) -> int:
     """Measure what of a column is not broken: its longest word, or what a first column holds."""
-    cells = [min(len(word), _UNBROKEN) for row in table.rows for word in row[at].split()]
+    cells = [min(len(word), _WHOLE) for row in table.rows for word in row[at].split()]
     name = table.columns[at]
     if table.cells == "names":
         name = _broken(name, _widest(table, at))
-    return max(_unbroken(table, 0) if at == 0 else 0, *cells, *map(len, name.split()))
+    return max((_unbroken(table, 0) if at == 0 else 0, *cells, *map(len, name.split())))
 
 
 def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:

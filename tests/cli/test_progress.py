@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
 
 import pytest
+
+from backend_caps.cli.working import working
+from backend_caps.report.progress import PATIENCE_S
 
 CHECK = "check torch_padded --quick --only mirror-absent --no-lines"
 
@@ -22,6 +27,28 @@ def test_check_shows_how_far_it_is_on_a_terminal(tmp_path: Path) -> None:
 
     assert (status, "check" in told, "cases" in told) == (0, True, True)
     assert document.read_text("utf-8").startswith("\nBackend 'torch_padded' on sim: nothing found")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+@pytest.mark.parametrize(("stream", "is_drawn"), [(Terminal(), True), (io.StringIO(), False)])
+def test_what_takes_long_is_told_on_terminals(
+    stream: io.StringIO, is_drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard error says what goes on, where somebody looks at it."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+
+    with working("reading an engine"):
+        sleep(2 * PATIENCE_S)
+
+    assert ("reading an engine" in stream.getvalue()) is is_drawn
 
 
 def _on_a_terminal(line: str, document: Path) -> tuple[int, str]:
