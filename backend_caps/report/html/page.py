@@ -27,7 +27,6 @@ from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.values import told_values, tries
 from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
 from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
-from backend_caps.report.words import words_of
 
 _LONG = 16
 """Lines of a section that stand open."""
@@ -70,7 +69,6 @@ def environment() -> Environment:
         finalize=_finalize,
     )
     made.filters["breakable"] = breakable
-    made.filters["words"] = words_of
     made.filters["json"] = htmlsafe_json_dumps
     made.tests["lines"] = lambda section: isinstance(section, Lines)
     made.tests["long"] = _is_long
