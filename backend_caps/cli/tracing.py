@@ -19,7 +19,7 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.job import importable
 from backend_caps.cli.measure import drafts_document
 from backend_caps.cli.options import request_of
-from backend_caps.cli.server_sizes import sizes_in
+from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.conformance.dry_run import RunPlan, run_plan
 from backend_caps.conformance.simulator import DEVICE_NAME, register
@@ -32,6 +32,7 @@ from backend_caps.conformance.tracing import (
     traced_levels,
 )
 from backend_caps.report.documents import plan_document
+from backend_caps.report.dry_run_documents import WorsenedDocument
 from backend_caps.report.measure_documents import LeftOutDocument
 from backend_caps.report.trace_documents import (
     CostsDocument,
@@ -61,6 +62,12 @@ class TraceAsked:
     output: Path | None
     svg: Path | None
 
+    @property
+    def files(self) -> tuple[tuple[Path, str], ...]:
+        """The files that were asked for, each with its option."""
+        named = ((self.output, "--output"), (self.svg, "--svg"))
+        return tuple((path, option) for path, option in named if path is not None)
+
     @classmethod
     def from_context(cls, ctx: click.Context) -> TraceAsked:
         """Read what the command line says."""
@@ -79,7 +86,10 @@ def show_trace(ctx: click.Context) -> None:
     """Decide what a server would, record steps of it, and write and print what came of it."""
     gc.enable()  # the program switched it off, for commands that end before it would matter
     register()
-    asked, request = TraceAsked.from_context(ctx), request_of(ctx)
+    asked, request = TraceAsked.from_context(ctx), request_of(ctx, reads=is_size)
+    for path, option in asked.files:
+        if not path.parent.is_dir():  # said before the run, and not after it
+            raise TraceWriteError(path=str(path), cause="no such folder", option=option)
     sizes = sizes_in(ctx, request)
     check_device(asked.device)
     check_recordable(asked.device)
@@ -137,6 +147,16 @@ def _details(plan: Plan, run: RunPlan, traced: Traced, asked: TraceAsked) -> Tra
         drafts=drafts_document(plan),
         relays_lengths=plan.relays_speculation,
         stand_in=run.stands_in(),
+        changes=[
+            WorsenedDocument(
+                capability=own.capability,
+                phase=None if own.phase is None else own.phase.value,
+                decided=own.decided,
+                here=own.here,
+            )
+            for own in run.changes
+        ],
+        not_here=[*run.left_out],
         levels=[
             _level(pid, level, timeline, is_planned=level is plan.host_seq_lens)
             for pid, (level, timeline) in enumerate(traced.timelines.items(), 1)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
+from backend_caps.report.dry_run_documents import WorsenedDocument
 from backend_caps.report.measure_documents import DraftsDocument, LeftOutDocument, Level
 
 SpanCategory = Literal["host", "host wait", "device", "operator", "idle"]
@@ -209,6 +210,10 @@ class TraceDetails(Document):
     """Whether lengths are relayed from step to step, so that the level matters."""
     stand_in: str | None
     """Whose code ran in the place of whose; null where each backend's own did."""
+    changes: list[WorsenedDocument]
+    """Values that a stand-in made worse than they were decided."""
+    not_here: list[str]
+    """Flags of the server that do not hold here."""
     levels: list[TracedLevelDocument]
     """From the most that the host is told to the least."""
     left_out: list[LeftOutDocument]

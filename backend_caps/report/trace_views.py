@@ -42,6 +42,10 @@ def _what_ran(told: TraceDetails) -> Iterator[str]:
         yield f"drafts: {drafts_words(told.drafts)}"
     if told.stand_in is not None:
         yield f"code: {told.stand_in}"
+    for change in told.changes:
+        where = "" if change.phase is None else f" in {change.phase}"
+        yield f"with it {change.capability}{where} is {change.here}, decided was {change.decided}"
+    yield from (f"left out: {own}" for own in told.not_here)
     yield f"clock: {told.clock_says}"
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.conformance.dry_run import RunPlan, ServerSizes, Sizes, dry_start
-from backend_caps.conformance.dry_run.running import Started, fitting_models
+from backend_caps.conformance.dry_run.running import fitting_models
 from backend_caps.conformance.dry_run.spending import NAMES
 from backend_caps.conformance.simulator import Simulation
 from backend_caps.conformance.tracing.errors import TooManyStepsError
 from backend_caps.conformance.tracing.regions import RegionObserver
+from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.request import Sampling
@@ -67,26 +68,23 @@ def started(asked: Asked, simulation: Simulation | None = None) -> Iterator[Engi
         TooManyStepsError: its requests are shorter than the steps.
     """
     run = asked.run
+    sizes = Sizes.of(run.plan, asked.server)
+    endless = _endless(run.plan, sizes, asked.num_steps)
     with (
-        fitting_models(
-            run.plan, Sizes.of(run.plan, asked.server), seed=asked.seed, num_layers=_NUM_LAYERS
-        ) as models,
-        dry_start(
-            run, asked.server, asked.device, models=models, simulation=simulation
-        ) as engine_of,
+        fitting_models(run.plan, sizes, seed=asked.seed, num_layers=_NUM_LAYERS) as models,
+        dry_start(run, asked.server, asked.device, models=models, simulation=simulation) as own,
     ):
-        _submit(engine_of, asked.num_steps)
-        yield engine_of.engine
+        for number in range(min(BATCH_SIZE, sizes.max_running_requests)):
+            own.engine.submit([number + place for place in range(_PROMPT)], endless)
+        yield own.engine
 
 
-def _submit(own: Started, num_steps: int) -> None:
-    """Let requests wait that none of the steps ends."""
-    settings, sizes = SpecSettings.from_flags(own.run.plan.flags), own.sizes
+def _endless(plan: Plan, sizes: Sizes, num_steps: int) -> Sampling:
+    """Make requests so long that none of the steps ends one."""
+    settings = SpecSettings.from_flags(plan.flags)
     accepts = 1 if settings is None else settings.accept_tokens
     num_new = sizes.context_length - _PROMPT
     most = num_new // accepts - SETTLING - 2
     if num_steps > most:
         raise TooManyStepsError(asked=num_steps, most=most, context_length=sizes.context_length)
-    endless = Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())
-    for number in range(min(BATCH_SIZE, sizes.max_running_requests)):
-        own.engine.submit([number + place for place in range(_PROMPT)], endless)
+    return Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())

@@ -82,28 +82,25 @@ class _Charged(dict[CodeType, bool]):
         return is_own
 
 
-class Profile:
-    """Tell an observer of calls and returns, as `sys.setprofile` has them.
+Profile = Callable[[FrameType, str, object], None]
+"""What `sys.setprofile` takes."""
 
-    Args:
-        observer: whom to tell.
-    """
 
-    def __init__(self, observer: RegionObserver) -> None:
-        self._observer = observer
-        self._charged = _Charged()
+def profile(observer: RegionObserver) -> Profile:
+    """Make what tells an observer of calls and returns; it is asked at each of them, in C too."""
+    charged, regions = _Charged(), REGIONS
 
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        """Take in what a frame does."""
-        code = frame.f_code
+    def tell(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
-            if self._charged[code]:
-                self._observer.called()
-            name = REGIONS.get(code)
-            if name is not None:
-                self._observer.enter(name)
-        elif event == "return" and code in REGIONS:
-            self._observer.leave()
+            code = frame.f_code
+            if charged[code]:
+                observer.called()
+                if code in regions:
+                    observer.enter(regions[code])
+        elif event == "return" and frame.f_code in regions:
+            observer.leave()
+
+    return tell
 
 
 @contextmanager
@@ -113,7 +110,7 @@ def told_regions(observer: RegionObserver) -> Iterator[None]:
     Whoever profiles the thread already is heard again afterwards, and not before.
     """
     before = sys.getprofile()
-    sys.setprofile(Profile(observer))
+    sys.setprofile(profile(observer))
     try:
         yield
     finally:

@@ -8,7 +8,11 @@ from backend_caps.cli.output import OutputError
 from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
 from backend_caps.conformance.measuring.errors import NotMeasuredError
-from backend_caps.conformance.tracing.errors import NoTimelineError, TooManyStepsError
+from backend_caps.conformance.tracing.errors import (
+    NoTimelineError,
+    StepFailedError,
+    TooManyStepsError,
+)
 from backend_caps.report.measure_results import GpuResultError
 from backend_caps.startup.ranks import JobError
 from docs.tools.error_examples.occasion import Occasion
@@ -65,6 +69,7 @@ TRACES = Occasion(
     examples=(
         NoTimelineError(device="cpu", has_streams=False),
         TooManyStepsError(asked=32, most=8, context_length=152),
+        StepFailedError(problem="RuntimeError: no such kernel"),
         TraceWriteError(path="out/t.svg", cause="No such file or directory", option="--svg"),
     ),
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from backend_caps import HostSeqLens
-from backend_caps.conformance.tracing.regions import REGIONS, Profile, told_regions
+from backend_caps.conformance.tracing.regions import REGIONS, profile, told_regions
 from backend_caps.relay import FutureMap
 
 
@@ -75,7 +75,7 @@ def test_foreign_code_is_not_charged() -> None:
     frame = inspect.currentframe()
     assert frame is not None
 
-    Profile(told)(frame, "call", None)
+    profile(told)(frame, "call", None)
 
     assert (told.num_calls, told.events) == (0, [])
 
@@ -95,7 +95,7 @@ def test_profile_tells_calls_and_returns(future_map: FutureMap) -> None:
             return torch.Size([0])
 
     future_map.publish(torch.empty(0, dtype=torch.int64), cast("torch.Tensor", Peeking()))
-    Profile(told)(frames[0], "call", None)
-    Profile(told)(frames[0], "return", None)
+    profile(told)(frames[0], "call", None)
+    profile(told)(frames[0], "return", None)
 
     assert (told.num_calls, told.events) == (1, ["publish", "end"])

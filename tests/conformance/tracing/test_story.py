@@ -8,11 +8,28 @@ import pytest
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.tracing import TooManyStepsError, Traced
+from backend_caps.conformance.tracing import StepFailedError, TooManyStepsError, Traced, levels
+from backend_caps.conformance.tracing.asked import Asked
+from backend_caps.errors import BackendCapsError
 from backend_caps.relay import future_map
 from backend_caps.relay.host_copy import ColumnCopy
+from backend_caps.relay.host_lengths import NoLengths
 from backend_caps.report.trace_timeline import HOST, Signal, Timeline
 from tests.conformance.tracing.conftest import CHAIN, recorded
+
+
+class StartError(BackendCapsError):
+    """A fault with a sentence."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.said = message
+
+    @property
+    def message(self) -> str:
+        """The sentence."""
+        return self.said
+
 
 BOTH = pytest.mark.parametrize("level", [HostSeqLens.EXACT, HostSeqLens.NONE])
 
@@ -149,13 +166,6 @@ def test_missing_wait_is_a_missing_arrow(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [*timeline.arrows_of(Signal.LENGTHS)] == []
 
 
-def test_the_same_run_is_the_same_timeline(exact: Timeline) -> None:
-    """The clock counts, so two recordings are equal to the nanosecond."""
-    again = recorded(CHAIN)
-
-    assert again.timelines[HostSeqLens.EXACT] == exact
-
-
 def test_level_below_a_backends_need_is_left_out() -> None:
     """Where a backend reads lengths on the host no run without them is shown."""
     line = CHAIN.replace("torch_padded", "torch_native")
@@ -164,6 +174,42 @@ def test_level_below_a_backends_need_is_left_out() -> None:
 
     assert [*traced.timelines] == [HostSeqLens.EXACT]
     assert [own.level for own in traced.left_out] == [HostSeqLens.NONE]
+
+
+def _fails(*_arguments: object) -> None:
+    raise RuntimeError("no such kernel")
+
+
+def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only another level than the plan's fails, the plan's is shown."""
+    monkeypatch.setattr(NoLengths, "refresh", _fails)
+
+    traced = recorded(f"{CHAIN} --enable-two-batch-overlap", num_steps=1)
+
+    assert [*traced.timelines] == [HostSeqLens.EXACT]
+    assert "a step raised RuntimeError: no such kernel" in traced.left_out[0].reason
+
+
+def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the plan's own level fails there is nothing to show."""
+    monkeypatch.setattr(NoLengths, "refresh", _fails)
+
+    with pytest.raises(StepFailedError, match="a step raised RuntimeError: no such kernel"):
+        recorded(CHAIN, num_steps=1)
+
+
+def test_faults_of_a_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several faults of one step are one sentence."""
+
+    def fail(_: Asked) -> Timeline:
+        raise ExceptionGroup("faults", [StartError("no a"), StartError("no b")])
+
+    monkeypatch.setitem(levels.RECORDERS, "sim", fail)
+
+    with pytest.raises(StepFailedError) as caught:
+        recorded(CHAIN, num_steps=1)
+
+    assert caught.value.problem == "no a; no b"
 
 
 def test_plain_decode_is_shown_as_it_is() -> None:

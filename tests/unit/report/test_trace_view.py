@@ -24,6 +24,9 @@ def test_view_says_what_ran_and_by_which_clock() -> None:
         "plan 0123456789abcdef",
         "drafts",
         "code",
+        "with it graph_metadata in verify is b, decided was a",
+        "with it deterministic is b, decided was a",
+        "left out",
         "clock",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from backend_caps.report.dry_run_documents import WorsenedDocument
 from backend_caps.report.measure_documents import DraftsDocument, LeftOutDocument, Level
 from backend_caps.report.trace_documents import CostsDocument, TraceDetails, TracedLevelDocument
 from backend_caps.report.trace_timeline import (
@@ -177,6 +178,12 @@ def details(*levels: TracedLevelDocument, stand_in: str | None = None) -> TraceD
         drafts=DraftsDocument(algorithm="EAGLE", topk=1, num_steps=2, num_draft_tokens=3),
         relays_lengths=True,
         stand_in=stand_in,
+        changes=[
+            WorsenedDocument(capability=name, phase=phase, decided="a", here="b")
+            for name, phase in (("graph_metadata", "verify"), ("deterministic", None))
+            if stand_in
+        ],
+        not_here=["--tp-size 8"] if stand_in else [],
         levels=list(levels) or [level("exact", 1), level("none", 2, is_planned=True)],
         left_out=[LeftOutDocument(level="upper_bound", reason="backend 'acme' reads lengths")],
         versions={"torch": "2.13.0"},
