@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import Format
+from backend_caps.cli.working import working
 from backend_caps.discovery.admission import PLUGINS, AllowList
 from backend_caps.discovery.errors import LONGEST_DEADLINE_S
 from backend_caps.discovery.loading import DEADLINE_S
@@ -175,10 +176,11 @@ class PluginSearch:
     def registry(self, invocation: Invocation) -> Registry:
         """Find the plugins; those that are being loaded are taken, where it is these."""
         begun = PluginSearch(allow=AllowList.of(None, os.environ))
-        if invocation.loading is not None and self == begun:
-            return Registry.of_loading(invocation.loading)
-        path = self.path or None
-        return discover(path, allow=self.allow, deadline_s=self.deadline_s, environ={})
+        with working("reading declarations"):
+            if invocation.loading is not None and self == begun:
+                return Registry.of_loading(invocation.loading)
+            path = self.path or None
+            return discover(path, allow=self.allow, deadline_s=self.deadline_s, environ={})
 
 
 def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList | None:
