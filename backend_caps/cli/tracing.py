@@ -21,6 +21,7 @@ from backend_caps.cli.measure import drafts_document
 from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.trace_errors import TraceWriteError
+from backend_caps.cli.working import working
 from backend_caps.conformance.dry_run import RunPlan, run_plan
 from backend_caps.conformance.simulator import DEVICE_NAME, register
 from backend_caps.conformance.tracing import (
@@ -99,9 +100,10 @@ def show_trace(ctx: click.Context) -> None:
     plan = request.resolved(registry)
     with importable(request.path):
         run = run_plan(plan, plugins, asked.device, asked.stand_ins)
-        traced = traced_levels(
-            plan, run, sizes, device=asked.device, num_steps=asked.num_steps, seed=asked.seed
-        )
+        with working("recording steps"):
+            traced = traced_levels(
+                plan, run, sizes, device=asked.device, num_steps=asked.num_steps, seed=asked.seed
+            )
     told = _details(plan, run, traced, asked)
     timelines = [*traced.timelines.values()]
     document = TraceDocument(
