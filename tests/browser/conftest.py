@@ -38,7 +38,7 @@ class Window:
 def window(chromium: Browser) -> Window:
     """Open a window for all tests, for each costs half a second."""
     page, said = chromium.new_page(), list[str]()
-    page.set_default_timeout(5_000)
+    page.set_default_timeout(30_000)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: said.append(dialog.message))
