@@ -10,11 +10,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser
 
 from docs.tools.public import MODULES, is_error, public_names
+from tests.browser.chromium import MISSING, executable, started
 from tests.docs.pages import ROOT
 
 _OFFLINE = """
@@ -33,6 +37,14 @@ _FETCHED = re.compile(
 )
 HOSTS = {"github.com", "semver.org", "ui.perfetto.dev"}
 """Whom pages name: evidence, and tools. Nobody has to be asked for a page to be read."""
+
+READ = (
+    "index.html",
+    "how-to/find-who-forces-the-d2h.html",
+    "reference/schemas/plan.html",
+    "reference/sglang.html",
+)
+"""Pages of every kind but the longest, which axe-core takes ten seconds for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +85,16 @@ def _read(text: str) -> Built:
         targets=tuple(value for name, value in found if name in {"href", "src"}),
         fetched=tuple(one or other for one, other in _FETCHED.findall(text)),
     )
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Start the browser, where there is one."""
+    found = executable()
+    if found is None:
+        pytest.skip(MISSING)
+    with started(found) as browser:
+        yield browser
 
 
 @pytest.mark.no_cover
@@ -158,6 +180,50 @@ def test_tensor_tables_keep_their_columns(folder: Path) -> None:
     shown = html.unescape(re.sub(r"<[^>]+>", "", text))
 
     assert "req_pool_indices  [B] int64 or int32, device  unique rows" in shown
+
+
+@pytest.mark.no_cover
+def test_site_is_searched_from_disk(folder: Path, chromium: Browser) -> None:
+    """Opened without a server, the site finds a word, and asks nobody else for anything."""
+    page, asked = chromium.new_page(), list[str]()
+    page.on("request", lambda request: asked.append(urlsplit(request.url).scheme))
+    page.goto((folder / "index.html").as_uri())
+
+    page.get_by_placeholder("Search").press_sequentially("mirror")
+    page.locator(".md-search-result__item").first.wait_for()
+
+    assert set(asked) == {"file"}
+
+
+@pytest.mark.no_cover
+def test_copied_are_commands_alone(folder: Path, chromium: Browser) -> None:
+    """What a terminal has printed, and its prompt, are not copied."""
+    page = chromium.new_page()
+    page.goto((folder / "how-to" / "find-who-forces-the-d2h.html").as_uri())
+    block = page.locator(".language-console code").first
+
+    block.evaluate("code => code.setAttribute('data-md-copying', '')")
+
+    lines = block.inner_text().strip().splitlines()
+    assert lines[0].startswith("backend-caps explain")
+    assert not any(line.startswith("host_seq_lens") for line in lines)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", READ, ids=lambda path: path.rpartition("/")[2])
+def test_page_can_be_read_by_everybody(
+    page: str, scheme: Literal["light", "dark"], folder: Path, chromium: Browser
+) -> None:
+    """axe-core finds nothing serious on a page of each kind, in light and in dark."""
+    window = chromium.new_page(color_scheme=scheme)
+    window.goto((folder / page).as_uri())
+    window.locator("[data-md-component=search][aria-label]").wait_for(state="attached")
+
+    found = Axe().run(window).response["violations"]
+
+    serious = [each["id"] for each in found if each["impact"] in {"serious", "critical"}]
+    assert serious == []
 
 
 @pytest.mark.parametrize(
