@@ -126,10 +126,13 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     sync = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "ts": 2, "dur": 1}
     kernel = {"ph": "X", "cat": "kernel", "name": "orphan", "ts": 3, "dur": 1}
     wait = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 4, "dur": 1}
+    idle = {"correlation": 1, "stream": 7, "wait_on_stream": 8}
     events = [
         mark,
         {**call, "args": {"correlation": 1}},
         {**sync, "args": {"correlation": 1, "stream": 7, "wait_on_stream": -1}},
+        {**call, "name": "cudaEventRecord", "args": {"correlation": 3}},
+        {**sync, "args": {**idle, "wait_on_cuda_event_record_corr_id": 3}},
         {**kernel, "args": {"correlation": 99, "stream": 7}},
         {**wait, "args": {"correlation": 2}},
     ]

@@ -186,6 +186,19 @@ def test_stream_does_not_wait_for_itself() -> None:
         assert recorder.arrows == []
 
 
+def test_wait_is_one_arrow() -> None:
+    """Only the next operator goes on from a wait; what comes behind it does not wait again."""
+    with recording() as (recorder, numbers):
+        with sim.stream(FORWARD):
+            numbers.add_(1)
+        OTHER.wait_stream(FORWARD)
+        with sim.stream(OTHER):
+            numbers.add_(1)
+            numbers.add_(1)
+
+        assert len(recorder.arrows) == 1
+
+
 def test_wait_that_nobody_knows_is_another() -> None:
     """An arrow whose ends are in no region of the runtime says nothing but that it is there."""
     with recording() as (recorder, numbers):
