@@ -25,7 +25,7 @@ RENEW = "make docs-write"
 _CELLS = """\
 `undeclared` is what the source does not say; it counts as the worst value.
 `depends` hangs on a condition, which the report shows in the source's own words.
-`(inherited)` stands in a parent class, and counts as undeclared where only the root class says it.
+`(inherited)` stands in a parent class, and not again in the class; it counts as undeclared.
 """
 
 
