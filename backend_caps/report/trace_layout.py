@@ -281,7 +281,8 @@ class _Placing:
         for number in range(int(length_us // every) + 1):
             at_us = number * every
             x = self._x(self._timeline.begin_ns + at_us * _US)
-            yield Tick(x=x, label=f"{at_us / _US:g} ms" if number else "0")
+            label = f"{at_us / _US:g} ms" if number else "0"
+            yield Tick(x=x, label=label if x + _width(label) < WIDTH else "")
 
 
 _ARROW_WORDS = {

@@ -142,8 +142,8 @@ def _legend(panels: Sequence[Panel]) -> Iterator[Key]:
 def _title(told: TraceDetails) -> str:
     levels = [level.level for level in told.levels]
     if len(levels) == 1:
-        return f"How steps overlap, with host_seq_lens {levels[0]}"
-    return f"How steps overlap: host_seq_lens {', '.join(levels[:-1])} above {levels[-1]}"
+        return f"Who waits for whom, with host_seq_lens {levels[0]}"
+    return f"Who waits for whom: host_seq_lens {', '.join(levels[:-1])} above {levels[-1]}"
 
 
 def _subtitle(told: TraceDetails) -> str:

@@ -126,7 +126,7 @@ def test_picture_has_a_name_for_those_who_do_not_see_it(show: Show) -> None:
     """A screen reader says what the picture is, and what it shows."""
     picture = show(ON_A_PAGE).get_by_role("img")
 
-    name = "How steps overlap: host_seq_lens exact above none"
+    name = "Who waits for whom: host_seq_lens exact above none"
     assert picture.aria_snapshot().startswith(f"- 'img \"{name}")
 
 

@@ -86,7 +86,7 @@ def test_svg_is_one_picture(folder: Path) -> None:
     drawn = fromstring((folder / "t.svg").read_text())  # noqa: S314 - of our own making
 
     title = drawn.findtext("{http://www.w3.org/2000/svg}title")
-    assert title == "How steps overlap: host_seq_lens exact above none"
+    assert title == "Who waits for whom: host_seq_lens exact above none"
 
 
 def test_stand_in_is_named_and_its_needs_are_kept() -> None:

@@ -45,7 +45,7 @@ def profiled(asked: Asked) -> Timeline:
     """Record steps on a device that the profiler knows."""
     with started(asked) as engine, TemporaryDirectory(prefix="backend-caps-") as folder:
         file = Path(folder) / "export.json"
-        level = engine.relay.host_seq_lens.value
+        level = asked.run.plan.host_seq_lens.value
         export_steps(engine, asked.num_steps, file)
         return measured(read_export(file), level=level, num_steps=asked.num_steps)
 

@@ -22,17 +22,15 @@ def simulated(asked: Asked) -> Timeline:
             backends.observer = Forwards(recorder)
         simulation.watcher = recorder
         with told_regions(recorder):
-            return _recorded(engine, simulation, recorder, asked.num_steps)
+            return _recorded(engine, simulation, recorder, asked)
 
 
-def _recorded(
-    engine: Engine, simulation: Simulation, recorder: Recorder, num_steps: int
-) -> Timeline:
+def _recorded(engine: Engine, simulation: Simulation, recorder: Recorder, asked: Asked) -> Timeline:
     for step in range(1 - SETTLING, 1):
         recorder.step = step
         engine.step()
     before, begin_ns = simulation.counts, recorder.now_ns
-    for step in range(1, num_steps + 1):
+    for step in range(1, asked.num_steps + 1):
         recorder.step = step
         recorder.enter(f"step {step}")
         engine.step()
@@ -40,9 +38,9 @@ def _recorded(
     counts, end_ns = simulation.counts - before, recorder.now_ns
     recorder.step += 1
     engine.step()  # it lets the last gaps and arrows of the steps before end
-    copy, level = engine.relay.copy_stream, engine.relay.host_seq_lens
+    copy, level = engine.relay.copy_stream, asked.run.plan.host_seq_lens.value
     return timeline_of(
-        Stretch(level=level.value, begin_ns=begin_ns, end_ns=end_ns, num_steps=num_steps),
+        Stretch(level=level, begin_ns=begin_ns, end_ns=end_ns, num_steps=asked.num_steps),
         lanes=recorder.lanes,
         host=recorder.host_spans,
         ran=recorder.ran,

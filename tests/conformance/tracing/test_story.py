@@ -214,9 +214,11 @@ def test_faults_of_a_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_plain_decode_is_shown_as_it_is() -> None:
     """Where no lengths are relayed there is one level, and the host waits for tokens alone."""
-    (timeline,) = recorded("--attention-backend torch_padded", num_steps=1).timelines.values()
+    own = recorded("--attention-backend torch_padded", num_steps=1)
+    ((level, timeline),) = own.timelines.items()
 
     assert {s.for_lane for s in timeline.on(HOST) if s.for_lane} == {"host_copy"}
+    assert (level.value, timeline.level) == ("exact", "exact")
     assert "decode" in {span.name for span in timeline.on("forward")}
 
 

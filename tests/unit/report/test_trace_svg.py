@@ -37,7 +37,7 @@ def test_picture_names_and_describes_itself() -> None:
         "img",
         "trace-title trace-description",
     )
-    assert title == "How steps overlap: host_seq_lens exact above none"
+    assert title == "Who waits for whom: host_seq_lens exact above none"
     assert described is not None
     assert " ".join(sentences_of(details())) in described
 
@@ -110,6 +110,13 @@ def test_everything_lies_within_the_picture() -> None:
     assert max(ends) <= WIDTH - 20
 
 
+def test_time_at_the_edge_has_no_words() -> None:
+    """A time that would run out of the picture is a line alone."""
+    texts = _texts(_drawn())
+
+    assert ("0.9 ms" in texts, "1 ms" in texts) == (True, False)
+
+
 def test_long_sentence_is_folded() -> None:
     """A sentence that is wider than the picture goes on in the next line, word by word."""
     reason = " ".join(f"word{number}" for number in range(60))
@@ -151,7 +158,7 @@ def test_one_level_is_not_above_another() -> None:
 
     drawn = fromstring(svg_of(told, [NONE]))  # noqa: S314 - as above
 
-    assert drawn.findtext(f"{SVG}title") == "How steps overlap, with host_seq_lens none"
+    assert drawn.findtext(f"{SVG}title") == "Who waits for whom, with host_seq_lens none"
 
 
 @pytest.mark.parametrize(
