@@ -20,9 +20,10 @@ class Costs:
     """What each thing takes, in nanoseconds.
 
     The numbers are chosen, and measured nowhere: round ones, of the order that a server with one
-    GPU has. An operator's cost does not hang on its shapes, because the models that run are small
-    and the servers that are meant are not. So the picture says what waits for what, and which of
-    two runs waits longer; how long a server's step takes, it does not say.
+    GPU has, and such that the device is busier than the host, as with a large model. An operator's
+    cost does not hang on its shapes, because the models that run are small and the servers that
+    are meant are not. So the picture says what waits for what; how long a server's step takes, and
+    whether its host keeps ahead, it does not say.
     """
 
     python_call_ns: int = 1_000
