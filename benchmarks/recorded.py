@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Self
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cpu"
@@ -28,7 +28,7 @@ class Ratio:
 
     what: str
     ratio: float
-    """Of the two sides' medians."""
+    """The median of what was measured."""
     low: float
     high: float
     """Half of what was measured lies between them."""
@@ -43,10 +43,10 @@ class Ratio:
     ) -> Self:
         """Compare two sides that took turns, round by round."""
         pairs = [one / other for one, other in zip(ours, theirs, strict=True)]
-        low, _, high = quantiles(pairs, n=4, method="inclusive")
+        low, middle, high = quantiles(pairs, n=4, method="inclusive")
         return cls(
             what=what,
-            ratio=median(ours) / median(theirs),
+            ratio=middle,
             low=low,
             high=high,
             measured=f"{len(pairs)} rounds",

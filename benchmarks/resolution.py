@@ -51,7 +51,10 @@ def main() -> None:
         compares="resolve() for each backend / the same at 100 backends",
         ratios=tuple(
             Ratio.from_rounds(
-                f"{count} backends", own, times[100], f"{1e6 * median(own):.1f} us for each"
+                f"{count:,} backend{'s' * (count > 1)}",
+                own,
+                times[100],
+                f"{1e6 * median(own):.1f} us for each",
             )
             for count, own in times.items()
         ),

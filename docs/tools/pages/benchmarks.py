@@ -91,7 +91,7 @@ def _ratios(result: Result) -> Iterator[str]:
         for each in result["ratios"]
     ]
     if rows:
-        yield table(("", "ratio", "half lies in", "of", "for a sense of size"), rows)
+        yield table(("", "ratio", "half lies in", "measured", "for a sense of size"), rows)
 
 
 def _number(value: float) -> str:
