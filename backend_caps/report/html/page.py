@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 from pydantic import BaseModel
@@ -24,6 +24,7 @@ from backend_caps.report.evidence_views import evidence_view
 from backend_caps.report.html.differences import counts, side_by_side
 from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
+from backend_caps.report.html.rendering import environment
 from backend_caps.report.html.values import told_values, tries
 from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
 from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
@@ -41,7 +42,7 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
         sections: the same as sections, which are all that a page of most documents has.
         opened: the values of a plan that stand open.
     """
-    templates = environment()
+    templates = _environment()
     match document:
         case ReportDocument():
             template, shown = "report.html", _of_report(document)
@@ -57,27 +58,14 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
-def environment() -> Environment:
-    """Make what reads the templates: it escapes, and knows no name that it was not given."""
-    made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_finalize,
-    )
+def _environment() -> Environment:
+    """Make what reads the templates of pages, with the words that they use."""
+    made = environment(_TEMPLATES)
     made.filters["breakable"] = breakable
     made.filters["json"] = htmlsafe_json_dumps
     made.tests["lines"] = lambda section: isinstance(section, Lines)
     made.tests["long"] = _is_long
     return made
-
-
-def _finalize(value: object) -> object:
-    """Show control characters of whatever text a template puts in."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
 
 
 def breakable(text: str) -> Markup:

@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
@@ -13,7 +14,8 @@ from pydantic import BaseModel
 
 from backend_caps.report.documents import report_document
 from backend_caps.report.engine_report import engine_report_document
-from backend_caps.report.html.page import environment, page, parts_of
+from backend_caps.report.html.page import page, parts_of
+from backend_caps.report.html.rendering import environment
 from backend_caps.report.sections import Heading, Lines, Section, Sections, Table
 from backend_caps.report.views import relay_view
 from tests.unit.report import engine_scene, scene
@@ -124,7 +126,7 @@ def test_large_page_is_small() -> None:
 
 def test_name_that_a_template_lacks_is_an_error() -> None:
     """A template that names what it was not given fails, and shows no gap."""
-    template = environment().from_string("{{ nothing }}")
+    template = environment(Path()).from_string("{{ nothing }}")
 
     with pytest.raises(UndefinedError, match="'nothing' is undefined"):
         template.render()
