@@ -47,6 +47,17 @@ def test_filter_by_a_capability_keeps_what_says_so(
     assert _shown(report) == kept
 
 
+def test_filter_of_another_capability_begins_anew(report: Page) -> None:
+    """A value that was chosen of one capability is not looked for in the next."""
+    report.get_by_label("where").select_option("host_seq_lens")
+    report.get_by_label("is", exact=True).select_option("upper_bound")
+
+    report.get_by_label("where").select_option("graph_replay")
+
+    chosen = report.get_by_label("is", exact=True).locator("option:checked").inner_text()
+    assert (chosen, len(_shown(report))) == ("anything", 6)
+
+
 def test_filter_is_taken_back(report: Page) -> None:
     """One button shows all again."""
     report.get_by_label("where").select_option("host_seq_lens")

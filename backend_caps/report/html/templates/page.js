@@ -79,8 +79,11 @@
       this.columns.forEach((name, at) => {
         if (at > 0) column.append(new Option(name, String(at)));
       });
-      column.addEventListener("change", () => this.offerValues());
-      this.form.addEventListener("input", () => this.filter());
+      // Not on `change`, which a select sends after `input`: the old value would be looked for.
+      this.form.addEventListener("input", (event) => {
+        if (event.target === column) this.offerValues();
+        this.filter();
+      });
       this.form.addEventListener("submit", (event) => event.preventDefault());
       this.form.addEventListener("reset", () => {
         queueMicrotask(() => {
