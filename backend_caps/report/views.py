@@ -8,6 +8,7 @@ from backend_caps.report.documents import (
     BackendDocument,
     CapabilityDocument,
     CauseDocument,
+    ConditionDocument,
     FlipDocument,
     PlanDocument,
     RelayDocument,
@@ -89,14 +90,23 @@ def _cell(said: CapabilityDocument) -> str:
 
 def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
     lines = [
-        f"* {backend.name}: {name} is {words_of(condition.value)} where {condition.given}: "
-        f"{condition.reason}"
-        for backend in backends
-        for name, said in backend.capabilities.items()
-        for condition in said.when or ()
+        f"* {backend.name}: {name} is {words_of(when.value)} where {when.given}: {when.reason}"
+        for backend, name, _, when in conditions_of(backends)
     ]
     if lines:
         yield Lines(tuple(lines))
+
+
+def conditions_of(
+    backends: Sequence[BackendDocument],
+) -> Iterator[tuple[BackendDocument, str, CapabilityDocument, ConditionDocument]]:
+    """List the conditions, each with its backend, its capability, and what that says of it."""
+    return (
+        (backend, name, said, when)
+        for backend in backends
+        for name, said in backend.capabilities.items()
+        for when in said.when or ()
+    )
 
 
 def _composites(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
@@ -242,6 +252,10 @@ def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Sec
         groups.setdefault((who(c), f"{words_of(c.value)} ({c.origin})"), []).append(c)
     rows = [(cause, stated, _story(same)) for (cause, stated), same in groups.items()]
     yield Table(("cause", "value", "why"), tuple(rows))
+    is_missing = any(c.origin == "missing" for c in value.causes)
+    remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
+    if remedies:
+        yield Lines(tuple(dict.fromkeys(remedies)))
     own = [f for f in plan.flips if (f.capability, f.phase) == (name, phase)]
     yield from flips_view(own)
 

@@ -334,15 +334,19 @@ def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[st
         problem = _left_out(slot, kept_out[name])
         return replace(_use(slot, name, via, declaration=None), problem=problem)
     names = [*backends, *kept_out]
-    meant = None if name in _engines_own() else nearest(name, names)
+    owner = _engine_with(name)
+    meant = nearest(name, names) if owner is None else None
     if meant is not None:
         declared = tuple(sorted(backends))
         raise UnknownBackendError(name=name, flag=slot.flag, declared=declared, meant=meant)
+    others = ", ".join(sorted(backends)) or "there is none"
     problem = Problem(
         code="backend-missing",
         message=f"{_who(known)} backend {name!r} ({slot.flag}).",
-        remedy="Install the plugin that does, or name a backend that is declared: "
-        f"{', '.join(sorted(backends)) or 'there is none'}.",
+        remedy=f"Install the plugin that does, or name a backend that is declared: {others}."
+        if owner is None or _has_engine(known)
+        else f"Add --engine {owner}, which reads the engine's own; or install a plugin that "
+        f"declares it; or name a backend that is declared: {others}.",
     )
     return replace(_use(slot, name, via, declaration=None), problem=problem)
 
@@ -356,6 +360,7 @@ def _has_engine(known: Mapping[str, Backend]) -> bool:
     return any(backend.engine_class is not None for backend in known.values())
 
 
-def _engines_own() -> frozenset[str]:
-    """Names that an engine has itself: never a misspelling of a plugin's."""
-    return frozenset().union(*(engine(name).attention_backends for name in ENGINES))
+def _engine_with(name: str) -> str | None:
+    """Name the engine that has a backend itself: such a name never misspells a plugin's."""
+    versions = (each for each in ENGINES if name in engine(each).attention_backends)
+    return next((version.partition("-")[0] for version in versions), None)

@@ -130,6 +130,14 @@ def test_explain_names_every_cause(acme: CommandLine) -> None:
     assert "Set --attention-backend acme_lean." not in result.stdout
 
 
+def test_explain_tells_what_to_do_about_a_missing_backend(acme: CommandLine) -> None:
+    """A backend that only an engine has is no dead end: the engine can be read."""
+    result = acme.run(f"explain --path @ -- --attention-backend fa3 {SPECULATIVE}")
+
+    assert "backend fa3   exact (missing)" in result.stdout
+    assert "Add --engine sglang, which reads the engine's own; or install" in result.stdout
+
+
 def test_explain_takes_a_capability_and_a_phase(acme: CommandLine) -> None:
     """Only what was asked for is explained."""
     result = acme.run(

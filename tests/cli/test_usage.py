@@ -35,8 +35,9 @@ from tests.cli.conftest import CommandLine
         pytest.param(
             "resolve --path @ --policy strict -- --attention-backend fa3",
             1,
-            "error: no installed plugin declares backend 'fa3' (--attention-backend). Install "
-            "the plugin that does, or name a backend that is declared: acme_lean, acme_reads.",
+            "error: no installed plugin declares backend 'fa3' (--attention-backend). Add --engine "
+            "sglang, which reads the engine's own; or install a plugin that declares it; or name a "
+            "backend that is declared: acme_lean, acme_reads.",
             id="missing backend under strict",
         ),
         pytest.param(

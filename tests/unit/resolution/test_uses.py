@@ -192,6 +192,28 @@ def test_backend_that_is_not_installed_is_missing(
     assert [(use.declaration, use.problem) for use in uses] == [(None, problem)] * 2
 
 
+def test_missing_backend_of_an_engine_asks_to_read_the_engine() -> None:
+    """A missing backend that an engine has itself is read with it, so the remedy names that."""
+    uses = uses_of(flags("--attention-backend flashmla"), named(installed("mine")))
+
+    remedy = (
+        "Add --engine sglang, which reads the engine's own; or install a plugin that declares it; "
+        "or name a backend that is declared: mine."
+    )
+    assert {use.problem and use.problem.remedy for use in uses} == {remedy}
+
+
+def test_missing_backend_asks_for_no_engine_where_one_was_read() -> None:
+    """Where an engine was read and has not what it once had, to read it again is no remedy."""
+    of_engine = replace(installed("EngineClass"), engine_class=EngineClass(path="engine.Class"))
+
+    uses = uses_of(flags("--attention-backend flashmla"), named(installed("mine"), of_engine))
+
+    assert {use.problem and use.problem.remedy for use in uses} == {
+        "Install the plugin that does, or name a backend that is declared: mine."
+    }
+
+
 def test_auto_that_nobody_decided_is_missing() -> None:
     """Where nobody chose a backend for `auto`, the use has a problem that tells how to."""
     uses = uses_of(flags("--attention-backend auto"), _THREE)
