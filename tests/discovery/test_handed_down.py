@@ -66,7 +66,10 @@ def test_worker_keeps_what_its_parent_wrote(told: dict[str, str]) -> None:
 _OTHER_SHAPE = json.dumps({f"{os.getpid()}": {"tests": ["backend a"]}})
 
 
-@pytest.mark.parametrize("written", ["", "[]", "{", "null", _OTHER_SHAPE])
+@pytest.mark.parametrize(
+    "written",
+    ["", "[]", "{", "null", pytest.param(_OTHER_SHAPE, id="a-list-of-backends")],
+)
 def test_what_is_no_document_counts_as_nothing(told: dict[str, str], written: str) -> None:
     """Somebody else's variable of that name stops no server."""
     told[VARIABLE] = written
