@@ -9,6 +9,8 @@ from backend_caps.report.documents import BackendDocument, CapabilityDocument
 from backend_caps.report.evidence_documents import EvidenceDocument
 from backend_caps.report.sections import Heading, Lines, Section, Table
 
+EVIDENCE_COLUMNS = ("backend", "checked", "what speaks against it")
+"""What `evidence_rows` tells."""
 _MARKS: Mapping[str, str] = {"verified": " ✓", "stale": " ~", "failed": " ✗"}
 _LEGEND = {
     "verified": "✓ held when the conformance kit looked, and nothing has changed since.",
@@ -24,7 +26,7 @@ def mark_of(said: CapabilityDocument) -> str:
 
 def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     """Say what the marks mean, and of each backend with evidence where it comes from."""
-    told = [(b.name, _run(b.evidence), _against(b.evidence)) for b in backends if b.evidence]
+    told = tuple(evidence_rows(backends))
     if not told:
         return
     states = {said.evidence for backend in backends for said in backend.capabilities.values()}
@@ -32,7 +34,12 @@ def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     yield Heading("Evidence")
     if legend:
         yield Lines((*legend, "Without a mark, no check has looked."))
-    yield Table(("backend", "checked", "what speaks against it"), tuple(told))
+    yield Table(EVIDENCE_COLUMNS, told)
+
+
+def evidence_rows(backends: Sequence[BackendDocument]) -> Iterator[tuple[str, str, str]]:
+    """Tell of each backend with evidence where that comes from, and what speaks against it."""
+    return ((b.name, _run(b.evidence), _against(b.evidence)) for b in backends if b.evidence)
 
 
 def _run(evidence: EvidenceDocument) -> str:

@@ -247,17 +247,22 @@ def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Sec
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
     yield Heading(f"{_named(name, phase)}{engine} = {words_of(value.value)}{effect}")
-    groups: dict[tuple[str, ...], list[CauseDocument]] = {}
-    for c in value.causes:
-        groups.setdefault((who(c), f"{words_of(c.value)} ({c.origin})"), []).append(c)
-    rows = [(cause, stated, _story(same)) for (cause, stated), same in groups.items()]
-    yield Table(("cause", "value", "why"), tuple(rows))
+    yield causes_table(value)
     is_missing = any(c.origin == "missing" for c in value.causes)
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
     if remedies:
         yield Lines(tuple(dict.fromkeys(remedies)))
     own = [f for f in plan.flips if (f.capability, f.phase) == (name, phase)]
     yield from flips_view(own)
+
+
+def causes_table(value: ValueDocument) -> Table:
+    """Show every cause of a value; those that name the same and state the same share a row."""
+    groups: dict[tuple[str, ...], list[CauseDocument]] = {}
+    for c in value.causes:
+        groups.setdefault((who(c), f"{words_of(c.value)} ({c.origin})"), []).append(c)
+    rows = [(cause, stated, _story(same)) for (cause, stated), same in groups.items()]
+    return Table(("cause", "value", "why"), tuple(rows))
 
 
 def _story(causes: Sequence[CauseDocument]) -> str:

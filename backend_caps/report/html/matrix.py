@@ -11,10 +11,11 @@ from backend_caps.report.documents import (
     ProblemDocument,
     ReportDocument,
 )
-from backend_caps.report.evidence_views import evidence_view
+from backend_caps.report.evidence_views import EVIDENCE_COLUMNS, evidence_rows
 from backend_caps.report.html.glyphs import Glyph
 from backend_caps.report.html.grid import Cell, Detail, Grid, Row
 from backend_caps.report.sections import Heading, Section, Table
+from backend_caps.report.views import conditions_of
 from backend_caps.report.words import file_of, words_of
 
 _MARKS: Mapping[str | None, Glyph] = {
@@ -50,11 +51,9 @@ def _says(backend: BackendDocument, capability: str) -> bool:
 
 def _runs(backends: Sequence[BackendDocument]) -> Mapping[str, Detail]:
     """Tell of each backend with evidence where that comes from, and what speaks against it."""
-    tables = [each for each in evidence_view(backends) if isinstance(each, Table)]
     return {
-        name: tuple(zip(table.columns[1:], told, strict=True))
-        for table in tables
-        for name, *told in table.rows
+        name: tuple(zip(EVIDENCE_COLUMNS[1:], told, strict=True))
+        for name, *told in evidence_rows(backends)
     }
 
 
@@ -88,6 +87,8 @@ def _told_of(backend: BackendDocument) -> Iterator[tuple[str, str]]:
         "as a wrapper": backend.composite,
     }
     yield from ((term, text) for term, text in told.items() if text)
+    for engine, place in sorted((backend.adapters or {}).items()):
+        yield f"becomes a backend of {engine} by", place
     for name, reading in (backend.attributes or {}).items():
         yield f"attribute {name}", reading.words
 
@@ -136,10 +137,8 @@ def conditions_view(report: ReportDocument) -> Iterator[Section]:
     """List what holds under conditions, for whoever prints the page; nothing where nothing does."""
     rows = tuple(
         (backend.name, name, words_of(when.value), when.given, when.reason, file_of(place))
-        for backend in report.backends
-        for name, said in backend.capabilities.items()
+        for backend, name, said, when in conditions_of(report.backends)
         for place in (said.declared_at or backend.declared_at or "",)
-        for when in said.when or ()
     )
     if rows:
         yield Heading("Conditions")

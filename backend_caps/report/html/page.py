@@ -39,7 +39,8 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
 
     Args:
         document: what is shown.
-        sections: the same as sections, which are all that a page of most documents has.
+        sections: the same as sections. They are all that a page of most documents has; a report, a
+            plan and a comparison have pages of their own, for which they are not read.
         opened: the values of a plan that stand open.
     """
     templates = _environment()

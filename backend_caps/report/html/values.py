@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from backend_caps.report.documents import PlanDocument, ValueDocument
 from backend_caps.report.sections import Table
-from backend_caps.report.views import explain_view
+from backend_caps.report.views import causes_table
 from backend_caps.report.words import decided_by, words_of
 
 
@@ -65,31 +65,20 @@ def tries(plan: PlanDocument) -> tuple[Try, ...]:
 
 def told_values(plan: PlanDocument, opened: Sequence[str]) -> Iterator[Place]:
     """Tell the server's values, then those of each phase; those in `opened` stand open."""
-    yield Place(title="For the server", values=_told(plan, plan.server, None, opened))
+    yield Place(title="For the server", values=_told(plan.server, opened))
     for phase, values in plan.phases.items():
-        yield Place(title=f"In {phase}", values=_told(plan, values, phase, opened))
+        yield Place(title=f"In {phase}", values=_told(values, opened))
 
 
-def _told(
-    plan: PlanDocument,
-    values: Mapping[str, ValueDocument],
-    phase: str | None,
-    opened: Sequence[str],
-) -> tuple[Told, ...]:
+def _told(values: Mapping[str, ValueDocument], opened: Sequence[str]) -> tuple[Told, ...]:
     return tuple(
         Told(
             name=name,
             words=words_of(value.value) if value.causes else "",
             effect=value.effect,
             decided_by=decided_by(value) if value.causes else "no backend is used there",
-            causes=_causes(plan, name, phase) if value.causes else None,
+            causes=causes_table(value) if value.causes else None,
             is_open=name in opened,
         )
         for name, value in values.items()
     )
-
-
-def _causes(plan: PlanDocument, name: str, phase: str | None) -> Table:
-    """Take the table of causes that an explanation has first."""
-    explained = explain_view(plan, [name], phase)
-    return next(each for each in explained if isinstance(each, Table))

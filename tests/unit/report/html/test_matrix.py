@@ -100,6 +100,16 @@ def test_head_opens_what_speaks_against_a_backend() -> None:
     assert told["what speaks against it"].startswith("failed: check-races; torch was 2.13.0")
 
 
+def test_head_opens_what_makes_a_backend_an_engines_own() -> None:
+    """A backend's name opens its adapters, one an engine."""
+    row = next(row for row in matrix(scene.report(None)).rows if row.head.text == "triton")
+
+    assert row.head.detail[-2:] == (
+        ("becomes a backend of sglang by", "acme_sglang:make"),
+        ("becomes a backend of vllm by", "acme_vllm:Acme"),
+    )
+
+
 def test_head_opens_what_is_wrong() -> None:
     """A backend that was not read has its status's shape, and opens the problem."""
     row = next(row for row in matrix(scene.report(None)).rows if row.head.text == "torn")
