@@ -41,7 +41,7 @@ from backend_caps.cli.working import TORCH, working
     cls=SettingOption,
     default="sim",
     show_default=True,
-    help="The torch device to run on; 'sim' simulates one on the CPU, with a clock of its own.",
+    help="The torch device to run on; 'sim' simulates one on the CPU, and its times are counted.",
 )
 @click.option(
     "--steps",

@@ -43,7 +43,7 @@ from backend_caps.report.trace_documents import (
 )
 from backend_caps.report.trace_events import events_of
 from backend_caps.report.trace_svg import svg_of
-from backend_caps.report.trace_timeline import Timeline
+from backend_caps.report.trace_timeline import COPY, FORWARD, HOST_COPY, Timeline
 from backend_caps.report.trace_views import trace_view
 from backend_caps.report.words import decided_by
 from backend_caps.resolution.plan import Plan
@@ -184,9 +184,9 @@ def _level(
         is_planned=is_planned,
         pid=pid,
         step_us=timeline.step_ns / _US,
-        lengths_us=timeline.waited_ns("copy") / steps / _US,
-        tokens_us=timeline.waited_ns("host_copy") / steps / _US,
-        idle_us=timeline.idle_ns("forward") / steps / _US,
+        lengths_us=timeline.waited_ns(COPY) / steps / _US,
+        tokens_us=timeline.waited_ns(HOST_COPY) / steps / _US,
+        idle_us=timeline.idle_ns(FORWARD) / steps / _US,
         bytes_to_host=timeline.bytes_to_host / steps,
         bytes_of_lengths=timeline.bytes_of_lengths / steps,
     )

@@ -14,7 +14,12 @@ from backend_caps.report.trace_shapes import (
     Tick,
 )
 from backend_caps.report.trace_timeline import (
+    COPY,
+    FORWARD,
     HOST,
+    HOST_COPY,
+    SCHEDULE,
+    WAITED_FOR,
     Arrow,
     Gap,
     Signal,
@@ -31,11 +36,11 @@ _HEADING = 34.0
 """From a panel's top to its first lane."""
 _FOOT = 34.0
 """Below its last lane: steps and times."""
-_LANES = ("schedule", "forward", "copy", "host_copy", HOST)
+_LANES = (SCHEDULE, FORWARD, COPY, HOST_COPY, HOST)
 """From the top: a lane is beside those that it exchanges most with."""
-_TALL, _THIN, _BETWEEN = 34.0, 12.0, 28.0
-_TALL_LANES = frozenset({"forward", HOST})
-_LETTER_PX = 6.3
+_TALL, _THIN, _LANES_APART = 34.0, 12.0, 28.0
+_TALL_LANES = frozenset({FORWARD, HOST})
+LETTER_PX = 6.3
 """The width of a letter, on average, and a little more."""
 _APART_PX = 2.5
 """Idle stretches that are closer than this cannot be told apart, and are drawn as one."""
@@ -45,6 +50,10 @@ _LEAST_PX = 2.0
 """How wide a block is drawn, however short it is."""
 _TIMES_US = (50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 _MOST_TICKS = 12
+_MARK_PX = 12.0
+"""Marks that are closer than this are written as one."""
+MARKS = {Signal.GATHER: "P", Signal.WAR_BARRIER: "R"}
+"""What is written where an arrow of a signal begins."""
 _US = 1000
 _STRONG = {
     Signal.LENGTHS: "lengths",
@@ -110,18 +119,18 @@ class _Placing:
             lanes=tuple(self._lanes.values()),
             boxes=(*self._blocks(), *self._host(), *self._idle()),
             arrows=tuple(self._arrows()),
-            texts=(*self._notes(), *self._waits(), *self._marks(), *self._steps(), *self._sum()),
+            texts=(*self._notes(), *self._waits(), *self._marks(), *self._steps()),
             ticks=tuple(self._ticks()),
         )
 
     def _place_lanes(self, lanes: Sequence[str]) -> Iterator[tuple[str, LaneShape]]:
-        ordered = sorted(lanes, key=lambda own: _LANES.index(own) if own in _LANES else 0)
+        ordered = sorted(lanes, key=lambda own: _LANES.index(own) if own in _LANES else len(_LANES))
         y = self._top + _HEADING
         for lane in ordered:
             height = _TALL if lane in _TALL_LANES else _THIN
             is_there = lane in self._timeline.lanes
             yield lane, LaneShape(name=lane, top=y, height=height, is_there=is_there)
-            y += height + _BETWEEN
+            y += height + _LANES_APART
 
     def _x(self, at_ns: int) -> float:
         return round(_LEFT + (at_ns - self._timeline.begin_ns) * self._px_per_ns, 1)
@@ -154,7 +163,7 @@ class _Placing:
 
     def _free(self, lane: str, begin_ns: int, end_ns: int) -> tuple[float, float] | None:
         """Find the widest part of a block that nothing is drawn over."""
-        idle = self._idle_stretches() if lane == "forward" else ()
+        idle = self._idle_stretches() if lane == FORWARD else ()
         waits = filter(_is_wait, self._timeline.on(lane))
         over = [own for own in (*idle, *waits) if begin_ns <= own.begin_ns < end_ns]
         edges = [begin_ns, *(edge for own in over for edge in (own.begin_ns, own.end_ns)), end_ns]
@@ -187,11 +196,11 @@ class _Placing:
     def _idle(self) -> Iterator[Box]:
         for own in self._idle_stretches():
             told = f"the forward stream is idle for {_us(own.idle_ns)} µs"
-            yield from self._box("forward", own.begin_ns, own.end_ns, "idle", "", told)
+            yield from self._box(FORWARD, own.begin_ns, own.end_ns, "idle", "", told)
 
     def _idle_stretches(self) -> Iterator[_Idle]:
         """Put gaps of the forward stream together that cannot be told apart."""
-        gaps = [gap for gap in self._timeline.gaps if gap.lane == "forward"]
+        gaps = [gap for gap in self._timeline.gaps if gap.lane == FORWARD]
         group: list[Gap] = []
         for gap in gaps:
             if group and (gap.begin_ns - group[-1].end_ns) * self._px_per_ns > _APART_PX:
@@ -203,7 +212,7 @@ class _Placing:
 
     def _notes(self) -> Iterator[Text]:
         """Write the length of idle stretches under them."""
-        forward = self._lanes["forward"]
+        forward = self._lanes[FORWARD]
         for own in self._idle_stretches():
             cut = self._cut(own.begin_ns, own.end_ns)
             if cut is not None and cut[1] >= _TELLING_PX:
@@ -214,26 +223,23 @@ class _Placing:
         """Write on the host's waits what they are for."""
         for span in filter(_is_wait, self._timeline.on(HOST)):
             cut = self._cut(span.begin_ns, span.end_ns)
-            words = (_WAITS.get(span.for_lane or "", "hidden"), f"{_us(span.length_ns)} µs")
+            words = (WAITED_FOR.get(span.for_lane or "", "hidden"), f"{_us(span.length_ns)} µs")
             if cut is not None and max(map(_width, words)) <= cut[1]:
                 x, y = cut[0] + cut[1] / 2, self._lanes[HOST].middle
                 for line, text in enumerate(words):
                     yield Text(x=round(x, 1), y=y - 3 + 14 * line, kind="waited", text=text)
 
     def _marks(self) -> Iterator[Text]:
-        """Mark where lengths are published."""
-        for arrow in self._timeline.arrows_of(Signal.GATHER):
-            if self._is_inside(arrow):
-                x, y = self._x(arrow.begin_ns) - 3, self._lanes[arrow.begin_lane].top - 4
-                yield Text(x=round(x, 1), y=y, kind="mark", text="P")
-
-    def _sum(self) -> Iterator[Text]:
-        """Write at their end how long the steps took, where there is room."""
-        length_ns = self._timeline.end_ns - self._timeline.begin_ns
-        text = f"{length_ns / _US / _US:.2f} ms"
-        x = self._x(self._timeline.end_ns) + 5
-        if x + _width(text) < WIDTH:
-            yield Text(x=round(x, 1), y=self._lanes[HOST].middle + 4, kind="step", text=text)
+        """Mark where lengths are published, and where the last shared read ends."""
+        arrows = [own for own in self._timeline.arrows if own.signal in MARKS]
+        drawn: list[Text] = []
+        for arrow in sorted(filter(self._is_inside, arrows), key=lambda own: own.begin_ns):
+            x, y = self._x(arrow.begin_ns) - 3, self._lanes[arrow.begin_lane].top - 4
+            words = [MARKS[arrow.signal]]
+            if drawn and x - drawn[-1].x < _MARK_PX:
+                words = [*dict.fromkeys((*drawn.pop().text.split(), *words))]
+            drawn.append(Text(x=round(x, 1), y=y, kind="mark", text=" ".join(words)))
+        yield from drawn
 
     def _arrows(self) -> Iterator[ArrowShape]:
         named: set[Signal] = set()
@@ -264,7 +270,7 @@ class _Placing:
             y2=y2,
             kind=_STRONG.get(arrow.signal, "order"),
             label=label,
-            label_y=(y1 if is_down else y2) + _BETWEEN / 2 + 4,
+            label_y=(y1 if is_down else y2) + _LANES_APART / 2 + 4,
             told=f"{arrow.signal.value}: {arrow.begin_lane} → {arrow.end_lane}",
         )
 
@@ -289,11 +295,10 @@ _ARROW_WORDS = {
     Signal.LENGTHS_TO_HOST: "publish → host lengths",
     Signal.WAR_BARRIER: "WAR barrier",
 }
-_WAITS = {"copy": "lengths", "host_copy": "tokens"}
 
 
 def _width(text: str) -> float:
-    return len(text) * _LETTER_PX + 4
+    return len(text) * LETTER_PX + 4
 
 
 def _merged(gaps: Sequence[Gap]) -> _Idle:

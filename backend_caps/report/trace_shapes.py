@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,11 @@ class Key:
     """An entry of the legend."""
 
     x: float
+    y: float
+    sign: Literal["box", "arrow", "mark"]
+    """How its kind is drawn."""
     kind: str
+    """Of a mark, what is written."""
     name: str
 
 

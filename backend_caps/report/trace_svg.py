@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from backend_caps.report.html.rendering import environment
 from backend_caps.report.measure_views import drafts_words
 from backend_caps.report.sections import visible
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
-from backend_caps.report.trace_layout import WIDTH, panel_of, scale_of
+from backend_caps.report.trace_layout import LETTER_PX, MARKS, WIDTH, panel_of, scale_of
 from backend_caps.report.trace_shapes import Key, Panel
 from backend_caps.report.trace_timeline import Signal, Timeline
 from backend_caps.report.trace_views import steps_words
 
 _TEMPLATES = Path(__file__).parent / "trace_templates"
-_TOP, _BETWEEN, _LEGEND, _LINE, _END = 74.0, 22.0, 44.0, 19.0, 14.0
-_LETTER_PX = 6.2
+_TOP, _PANELS_APART, _LINE, _END = 74.0, 22.0, 19.0, 14.0
+_KEY_LINE, _LEGEND_APART = 21.0, 23.0
+"""From a line of the legend to the next, and from the last one to the caption."""
+_MARGIN, _SIGN_PX, _KEYS_APART = 16.0, 24.0, 22.0
+_MS = 1_000_000
 _LETTERS = 188
 """As many as a line of the caption has room for."""
 
@@ -30,29 +33,22 @@ def svg_of(told: TraceDetails, timelines: Sequence[Timeline]) -> str:
         timelines: a level each, as `told.levels` has them.
     """
     panels = _panels(timelines)
-    legend_top = panels[-1].bottom + _BETWEEN
+    keys = tuple(_legend(panels, panels[-1].bottom + _PANELS_APART))
+    caption_top = keys[-1].y + _KEY_LINE + _LEGEND_APART
     has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
     sentences = tuple(map(visible, sentences_of(told, has_barrier=has_barrier)))
     lines = [line for sentence in sentences for line in _folded(sentence)]
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("trace.svg").render(
+    template = environment(_TEMPLATES).get_template("trace.svg")
+    return template.render(
         width=WIDTH,
-        height=legend_top + _LEGEND + _LINE * len(lines) + _END,
+        height=caption_top + _LINE * len(lines) + _END,
         title=_title(told),
-        subtitle=visible(_subtitle(told)),
-        clock=visible(f"Clock: {told.clock_says}."),
+        subtitle=_subtitle(told),
+        clock=f"Clock: {told.clock_says}.",
         description=" ".join(sentences),
-        panels=tuple(zip(panels, told.levels, map(_figures, told.levels), strict=True)),
-        legend_top=legend_top,
-        legend=tuple(_legend(panels)),
-        lines=[(legend_top + _LEGEND + _LINE * place, line) for place, line in enumerate(lines)],
+        panels=tuple(zip(panels, told.levels, map(_figures, told.levels, timelines), strict=True)),
+        legend=keys,
+        lines=[(caption_top + _LINE * place, line) for place, line in enumerate(lines)],
     )
 
 
@@ -83,18 +79,22 @@ def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[st
         yield f"Code that ran: {told.stand_in}."
 
 
-_KEYS = (
-    ("build", "build batch"),
-    ("launch", "launch"),
-    ("results", "results"),
-    ("wait", "the host waits"),
-    ("draft", "draft"),
-    ("verify", "verify"),
-    ("decode", "decode"),
-    ("extend", "draft_extend"),
-    ("other", "other work"),
-    ("idle", "idle, with its length"),
-    ("mark", "publish"),
+_KEYS: tuple[tuple[Literal["box", "arrow", "mark"], str, str], ...] = (
+    ("box", "build", "build batch"),
+    ("box", "launch", "launch"),
+    ("box", "results", "results"),
+    ("box", "wait", "the host waits"),
+    ("box", "draft", "draft"),
+    ("box", "verify", "verify"),
+    ("box", "decode", "decode"),
+    ("box", "extend", "draft_extend"),
+    ("box", "other", "other work"),
+    ("box", "idle", "idle, with its length"),
+    ("mark", MARKS[Signal.GATHER], "publish"),
+    ("mark", MARKS[Signal.WAR_BARRIER], "the last shared read has ended"),
+    ("arrow", "lengths", "lengths on their way to the host"),
+    ("arrow", "barrier", "WAR barrier"),
+    ("arrow", "order", "waits for"),
 )
 _LEVELS = {
     "": (
@@ -123,20 +123,26 @@ def _panels(timelines: Sequence[Timeline]) -> list[Panel]:
     lanes = [*dict.fromkeys(lane for own in timelines for lane in own.lanes)]
     panels: list[Panel] = []
     for timeline in timelines:
-        top = panels[-1].bottom + _BETWEEN if panels else _TOP
+        top = panels[-1].bottom + _PANELS_APART if panels else _TOP
         panels.append(panel_of(timeline, top=top, px_per_ns=scale, lanes=lanes))
     return panels
 
 
-def _legend(panels: Sequence[Panel]) -> Iterator[Key]:
-    """Explain what is there to be explained."""
-    drawn = {box.kind for panel in panels for box in panel.boxes}
-    drawn |= {text.kind for panel in panels for text in panel.texts}
-    x = 16.0
-    for kind, name in _KEYS:
-        if kind in drawn:
-            yield Key(x=x, kind=kind, name=name)
-            x += 24 + len(name) * _LETTER_PX + 22
+def _legend(panels: Sequence[Panel], y: float) -> Iterator[Key]:
+    """Explain what is there to be explained, in lines of the picture's width."""
+    drawn = {("box", box.kind) for panel in panels for box in panel.boxes}
+    drawn |= {("arrow", arrow.kind) for panel in panels for arrow in panel.arrows}
+    marks = [text for panel in panels for text in panel.texts if text.kind == "mark"]
+    drawn |= {("mark", word) for mark in marks for word in mark.text.split()}
+    x = _MARGIN
+    for sign, kind, name in _KEYS:
+        width = _SIGN_PX + len(name) * LETTER_PX
+        if (sign, kind) not in drawn:
+            continue
+        if x + width > WIDTH - _MARGIN:
+            x, y = _MARGIN, y + _KEY_LINE
+        yield Key(x=round(x, 1), y=y, sign=sign, kind=kind, name=name)
+        x += width + _KEYS_APART
 
 
 def _title(told: TraceDetails) -> str:
@@ -151,9 +157,11 @@ def _subtitle(told: TraceDetails) -> str:
     return f"{steps_words(told)}{drafts}; plan {told.plan}, whose own level is {told.level}"
 
 
-def _figures(level: TracedLevelDocument) -> str:
+def _figures(level: TracedLevelDocument, timeline: Timeline) -> str:
+    whole = f"whole {(timeline.end_ns - timeline.begin_ns) / _MS:.2f} ms"
     lengths = f"waits for lengths {level.lengths_us:.0f} µs"
-    return f"step {level.step_us:.0f} µs · {lengths} · forward idle {level.idle_us:.0f} µs"
+    idle = f"forward idle {level.idle_us:.0f} µs"
+    return f"{whole} · of a step: {level.step_us:.0f} µs, {lengths}, {idle}"
 
 
 def _folded(sentence: str) -> Iterator[str]:

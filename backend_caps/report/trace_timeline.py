@@ -11,6 +11,10 @@ from enum import Enum
 
 HOST = "host"
 """The lane of what the host does; every other lane is a stream."""
+FORWARD, SCHEDULE, COPY, HOST_COPY = "forward", "schedule", "copy", "host_copy"
+"""The lanes of an engine's streams."""
+WAITED_FOR = {COPY: "lengths", HOST_COPY: "tokens"}
+"""What the host waits for, by the stream that brings it."""
 
 
 class SpanKind(Enum):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from backend_caps.conformance.simulator.queues import Op
 
-CLOCK_SAYS = "the simulated device's own, which counts chosen costs; nothing was measured"
+CLOCK_SAYS = "the recording's, which counts chosen costs; nothing was measured"
 """What times on this clock mean."""
 _PRODUCTS = frozenset(
     f"aten::{name}"

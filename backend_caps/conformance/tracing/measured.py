@@ -15,17 +15,20 @@ from backend_caps.conformance.tracing.kineto import (
     Range,
     Recorded,
 )
-from backend_caps.conformance.tracing.signals import (
+from backend_caps.conformance.tracing.signals import Point, Waiting, arrow
+from backend_caps.report.trace_timeline import (
     COPY,
     FORWARD,
+    HOST,
     HOST_COPY,
     SCHEDULE,
     WAITED_FOR,
-    Point,
-    Waiting,
-    arrow,
+    Arrow,
+    Span,
+    SpanKind,
+    TimedOp,
+    Timeline,
 )
-from backend_caps.report.trace_timeline import HOST, Arrow, Span, SpanKind, TimedOp, Timeline
 
 _RESOLVES = "resolve_seq_lens_cpu"
 

@@ -17,8 +17,8 @@ from backend_caps.conformance.simulator.counts import Waited, WaitKind
 from backend_caps.conformance.simulator.queues import Marker, Op
 from backend_caps.conformance.tracing.blocks import Ran
 from backend_caps.conformance.tracing.costs import Costs
-from backend_caps.conformance.tracing.signals import WAITED_FOR, Point, Waiting, arrow
-from backend_caps.report.trace_timeline import HOST, Arrow, Span, SpanKind, TimedOp
+from backend_caps.conformance.tracing.signals import Point, Waiting, arrow
+from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, SpanKind, TimedOp
 
 _NO_REGION = "other"
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend_caps.report.trace_timeline import HOST, Arrow, Signal
+from backend_caps.report.trace_timeline import (
+    COPY,
+    FORWARD,
+    HOST,
+    HOST_COPY,
+    SCHEDULE,
+    Arrow,
+    Signal,
+)
 
-FORWARD, SCHEDULE, COPY, HOST_COPY = "forward", "schedule", "copy", "host_copy"
-"""The lanes of an engine's streams."""
 PUBLISH, BARRIER = "publish", "WAR barrier"
 """Regions that say what an arrow means."""
-WAITED_FOR = {COPY: "lengths", HOST_COPY: "tokens"}
-"""What the host waits for, by the stream that brings it."""
 _OF_PUBLISH = {COPY: Signal.LENGTHS, SCHEDULE: Signal.GATHER}
 _BETWEEN = {
     (COPY, HOST): Signal.LENGTHS_TO_HOST,

@@ -8,9 +8,8 @@ from backend_caps.conformance.tracing.asked import SETTLING, Asked, Forwards, st
 from backend_caps.conformance.tracing.blocks import Stretch, timeline_of
 from backend_caps.conformance.tracing.recorder import Recorder
 from backend_caps.conformance.tracing.regions import told_regions
-from backend_caps.conformance.tracing.signals import COPY, FORWARD, HOST_COPY, SCHEDULE
 from backend_caps.relay.streams import StreamLike
-from backend_caps.report.trace_timeline import Timeline
+from backend_caps.report.trace_timeline import COPY, FORWARD, HOST_COPY, SCHEDULE, Timeline
 from backend_caps.runtime.engine import Engine
 
 

@@ -44,7 +44,7 @@ def test_picture_names_and_describes_itself() -> None:
 
 def test_picture_says_which_clock_it_has() -> None:
     """Nobody takes the simulated clock for a measurement."""
-    assert "Clock: the simulated device's own." in _texts(_drawn())
+    assert "Clock: the recording's." in _texts(_drawn())
 
 
 def test_own_level_is_marked() -> None:
@@ -128,9 +128,36 @@ def test_long_sentence_is_folded() -> None:
     assert max(map(len, lines)) <= 188
 
 
-def test_shorter_steps_are_drawn_shorter() -> None:
-    """Both levels have one scale, and the shorter says how long it was."""
-    assert "0.60 ms" in _texts(_drawn())
+def test_each_level_says_how_long_its_steps_took() -> None:
+    """The whole of a level's steps is among its figures, of the longest level too."""
+    figures = [text for text in _texts(_drawn()) if " · of a step: " in text]
+
+    assert [text.partition(" · ")[0] for text in figures] == ["whole 1.00 ms", "whole 0.60 ms"]
+
+
+def test_barrier_begins_at_a_mark() -> None:
+    """The end of the shared reads is marked; where the publish is as early, they are one mark."""
+    marks = [own for own in _drawn().iter(f"{SVG}text") if own.get("class") == "mark"]
+
+    assert [own.text for own in marks] == ["P R", "R", "P", "R"]
+
+
+def test_legend_has_a_key_for_each_kind_of_arrow() -> None:
+    """An arrow's colour and strokes are explained as a block's are, and no arrow that is none."""
+    keys = {"lengths on their way to the host", "WAR barrier", "waits for"}
+
+    both = {*_texts(_drawn())}
+    none = {*_texts(fromstring(svg_of(details(level("none", 1)), [NONE])))}  # noqa: S314 - as above
+
+    assert (keys & both, keys & none) == (keys, {"WAR barrier"})
+
+
+def test_legend_goes_on_in_the_next_line() -> None:
+    """No key begins so far to the right that its words run out of the picture."""
+    drawn = {own.text: own for own in _drawn().iter(f"{SVG}text")}
+
+    first, last = drawn["build batch"], drawn["waits for"]
+    assert float(last.get("y", "0")) > float(first.get("y", "0"))
 
 
 def test_hostile_words_are_text() -> None:
