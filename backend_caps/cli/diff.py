@@ -58,10 +58,23 @@ def _side(named: str) -> tuple[Snapshot, str]:
     """Read a side and name it; that it cannot be read is no difference, but wrong usage."""
     engine, _, place = named.partition("@")
     if engine not in _ENGINES or "@" not in named:
-        return Snapshot.of_lock(read_lock(Path(named))), named
+        return _of_lock(Path(named)), named
     try:
         reading = reading_of(engine, None if place in _INSTALLED else Path(place))
     except BackendCapsError as error:
         raise click.UsageError(str(error)) from error
     assert reading is not None, f"{engine} was asked for"
     return Snapshot.of_reading(reading), name_of(reading)
+
+
+def _of_lock(path: Path) -> Snapshot:
+    """Read a lock file; an engine's source without the engine's name is taken for one."""
+    is_wheel = path.suffix == ".whl"
+    if is_wheel or path.is_dir():
+        kind = "wheel" if is_wheel else "folder"
+        spelled = " or ".join(f"{engine}@{path}" for engine in _ENGINES)
+        raise click.UsageError(
+            f"{str(path)!r} is a {kind}; expected a lock file, or an engine with its source. "
+            f"Write {spelled}."
+        )
+    return Snapshot.of_lock(read_lock(path))

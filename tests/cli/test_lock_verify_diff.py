@@ -326,6 +326,8 @@ def test_diff_of_two_locks(acme: CommandLine) -> None:
         pytest.param(
             ["sglang@installed", "b"], "no distribution 'sglang' is installed", id="absent, named"
         ),
+        pytest.param(["a-1.whl", "b"], "'a-1.whl' is a wheel; expected a lock file", id="wheel"),
+        pytest.param([".", "b"], "is a folder; expected a lock file, or an engine", id="folder"),
     ],
 )
 @pytest.mark.usefixtures("engines")
