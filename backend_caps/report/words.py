@@ -57,7 +57,12 @@ def _with_places(
 
 def who(cause: CauseDocument) -> str:
     """Write who a cause names: of a composite's part, whose part it is too."""
-    return " of ".join([f"{cause.kind} {cause.name}", *reversed(cause.via or ())])
+    return f"{cause.kind} {name_of(cause)}"
+
+
+def name_of(cause: CauseDocument) -> str:
+    """Write the name of whom a cause names, without its kind."""
+    return " of ".join([cause.name, *reversed(cause.via or ())])
 
 
 def places_of(causes: Iterable[CauseDocument]) -> str:

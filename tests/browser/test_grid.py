@@ -58,8 +58,20 @@ def test_filter_of_another_capability_begins_anew(report: Page) -> None:
     assert (chosen, len(_shown(report))) == ("anything", 6)
 
 
+def test_filter_that_nothing_matches_says_so(report: Page) -> None:
+    """Where no row is left the table has one that says so, until there are others."""
+    nothing = report.get_by_role("gridcell", name="Nothing matches")
+
+    report.get_by_label("Filter").fill("no such backend")
+    is_said = nothing.is_visible()
+    report.get_by_role("button", name="Show all").click()
+
+    assert (is_said, nothing.is_visible()) == (True, False)
+
+
 def test_filter_is_taken_back(report: Page) -> None:
     """One button shows all again."""
+    report.get_by_label("Filter").fill("torn")
     report.get_by_label("where").select_option("host_seq_lens")
     report.get_by_label("is", exact=True).select_option("broken")
 
@@ -172,7 +184,7 @@ def test_hostile_words_are_no_markup(show: Show) -> None:
 
     links = page.eval_on_selector_all("a[href]", "all => all.map((a) => a.getAttribute('href'))")
     scripts = page.locator("script:not([type])").count()
-    assert (links, scripts, "\u202e" in page.content()) == (["#main"], 1, False)
+    assert (links, scripts, "\u202e" in page.content()) == (["#main", "#plan"], 1, False)
 
 
 def test_filter_of_differences_looks_through_rows(show: Show) -> None:

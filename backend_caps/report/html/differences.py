@@ -23,12 +23,8 @@ def side_by_side(diff: DiffDocument) -> Grid:
         corner="what",
         columns=("capability or field", "how", diff.before, diff.after),
         rows=tuple(map(_row, diff.differences)),
+        counts=tuple((Glyph.of(kind), number) for kind, number in diff.counts.items()),
     )
-
-
-def counts(diff: DiffDocument) -> tuple[tuple[Glyph, int], ...]:
-    """Count the differences of each kind, as many as there are kinds."""
-    return tuple((Glyph.of(kind), number) for kind, number in diff.counts.items())
 
 
 def _row(found: DifferenceDocument) -> Row:

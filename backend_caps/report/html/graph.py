@@ -1,4 +1,4 @@
-"""Who holds which values of a plan, as a drawing of two columns and the lines between them."""
+"""Who forces which values of a plan, as a drawing of two columns and the lines between them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,30 @@ from statistics import fmean
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.documents import PlanDocument, ValueDocument, json_of
 from backend_caps.report.sections import visible
-from backend_caps.report.words import who, words_of
+from backend_caps.report.words import name_of, words_of
 
 _PITCH = 56
 """From one box to the next below it."""
-_BOX = (304, 42)
+_BOX = (408, 42)
 """How wide and how high a box is."""
-_WIDTH = 960
+_WIDTH = 1120
 """Of the whole drawing."""
-_LONGEST = 32
-"""Letters that a box holds."""
+_LONGEST = 44
+"""Letters that a box shows; its whole text is told where a pointer rests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who has a say in values."""
+
+    kind: str
+    """The kind of its causes."""
+    title: str
+    """Its name; of a composite's part, whose part it is too."""
+
+    def __str__(self) -> str:
+        """Write both, as an explanation does."""
+        return f"{self.kind} {self.title}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +45,7 @@ class Held:
     """The phases that have it; none for the server's."""
     words: str
     """The value."""
-    says: tuple[tuple[str, bool], ...]
+    says: tuple[tuple[Owner, bool], ...]
     """Each that has a say, and whether the value is what it asks for."""
 
 
@@ -40,6 +54,9 @@ class Box:
     """What stands in a column."""
 
     title: str
+    """As much of its text as there is room for."""
+    whole: str
+    """All of it."""
     note: str
     x: float
     y: float
@@ -87,11 +104,11 @@ def _values(plan: PlanDocument) -> Iterator[tuple[str, str | None, ValueDocument
         yield from ((name, phase, value) for name, value in values.items())
 
 
-def _says(value: ValueDocument) -> tuple[tuple[str, bool], ...]:
-    decides: dict[str, bool] = {}
+def _says(value: ValueDocument) -> tuple[tuple[Owner, bool], ...]:
+    decides: dict[Owner, bool] = {}
     for cause in value.causes:
-        named = who(cause)
-        decides[named] = decides.get(named, False) or cause.value == value.value
+        owner = Owner(kind=cause.kind, title=name_of(cause))
+        decides[owner] = decides.get(owner, False) or cause.value == value.value
     return tuple(decides.items())
 
 
@@ -100,50 +117,55 @@ def graph(plan: PlanDocument) -> Graph | None:
     values = held(plan)
     if not values:
         return None
-    named = _in_order(values)
-    rows = max(len(named), len(values))
-    left = {who: _middle(at, len(named), rows) for at, who in enumerate(named)}
+    owners = _in_order(values)
+    rows = max(len(owners), len(values))
+    left = {owner: _middle(at, len(owners), rows) for at, owner in enumerate(owners)}
     right = [_middle(at, len(values), rows) for at in range(len(values))]
     boxes = (
-        *(_who_box(who, y) for who, y in left.items()),
+        *(_owner_box(owner, y) for owner, y in left.items()),
         *(_value_box(value, y) for value, y in zip(values, right, strict=True)),
     )
     lines = tuple(_lines(values, left, right))
     return Graph(width=_WIDTH, height=rows * _PITCH, box=_BOX, boxes=boxes, lines=lines)
 
 
-def _in_order(values: Sequence[Held]) -> list[str]:
+def _in_order(values: Sequence[Held]) -> list[Owner]:
     """Order those who have a say by the middle of what they have a say in: fewer lines cross."""
-    places: dict[str, list[int]] = {}
+    places: dict[Owner, list[int]] = {}
     for at, value in enumerate(values):
-        for named, _ in value.says:
-            places.setdefault(named, []).append(at)
-    return sorted(places, key=lambda named: fmean(places[named]))
+        for owner, _ in value.says:
+            places.setdefault(owner, []).append(at)
+    return sorted(places, key=lambda owner: fmean(places[owner]))
 
 
 def _middle(at: int, number: int, rows: int) -> float:
     return _PITCH * (rows - number) / 2 + _PITCH * (at + 0.5)
 
 
-def _who_box(named: str, y: float) -> Box:
-    kind, _, name = named.partition(" ")
-    return Box(title=_short(name), note=kind, x=0, y=y - _BOX[1] / 2, kind=kind)
+def _owner_box(owner: Owner, y: float) -> Box:
+    return _box(owner.title, owner.kind, x=0, middle=y, kind=owner.kind)
 
 
 def _value_box(value: Held, y: float) -> Box:
     place = f"in {', '.join(value.phases)}" if value.phases else "for the server"
-    title = _short(f"{value.name} = {value.words}")
-    return Box(title=title, note=place, x=_WIDTH - _BOX[0], y=y - _BOX[1] / 2, kind="value")
+    text = f"{value.name} = {value.words}"
+    return _box(text, place, x=_WIDTH - _BOX[0], middle=y, kind="value")
+
+
+def _box(text: str, note: str, *, x: float, middle: float, kind: str) -> Box:
+    whole = visible(" ".join(text.split()))
+    title = whole if len(whole) <= _LONGEST else f"{whole[: _LONGEST - 1]}…"
+    return Box(title=title, whole=whole, note=note, x=x, y=middle - _BOX[1] / 2, kind=kind)
 
 
 def _lines(
-    values: Iterable[Held], left: Mapping[str, float], right: Sequence[float]
+    values: Iterable[Held], left: Mapping[Owner, float], right: Sequence[float]
 ) -> Iterator[Line]:
     """Draw every line, those that decide last, so that they lie above the others."""
     drawn = [
-        (decides, left[named], right[at], f"{named} {_verb(decides)} {_named(value)}")
+        (decides, left[owner], right[at], f"{owner} {_verb(decides)} {_named(value)}")
         for at, value in enumerate(values)
-        for named, decides in value.says
+        for owner, decides in value.says
     ]
     for decides, start, end, text in sorted(drawn, key=lambda line: line[0]):
         yield Line(path=_path(start, end), decides=decides, text=text)
@@ -162,8 +184,3 @@ def _path(start: float, end: float) -> str:
     near, far = _BOX[0], _WIDTH - _BOX[0]
     middle = (near + far) / 2
     return f"M{near} {start:g}C{middle:g} {start:g} {middle:g} {end:g} {far} {end:g}"
-
-
-def _short(text: str) -> str:
-    shown = visible(" ".join(text.split()))
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"

@@ -52,12 +52,15 @@ class Grid:
     """The name of the first column."""
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    counts: tuple[tuple[Glyph, int], ...] = ()
+    """How many rows have a shape, where the legend tells it."""
 
     @property
-    def legend(self) -> tuple[Glyph, ...]:
-        """The shapes that it shows, each once, in their own order."""
+    def legend(self) -> tuple[tuple[Glyph, int | None], ...]:
+        """The shapes that it shows, each once, in their own order, with their counts."""
         shown = {glyph for cell in self._cells() for glyph in (cell.glyph, cell.mark)}
-        return tuple(glyph for glyph in Glyph if glyph in shown)
+        counts = dict(self.counts)
+        return tuple((glyph, counts.get(glyph)) for glyph in Glyph if glyph in shown)
 
     def _cells(self) -> Iterator[Cell]:
         for row in self.rows:

@@ -21,7 +21,7 @@ from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, ReportDocument
 from backend_caps.report.engine_views import names_view, rules_view
 from backend_caps.report.evidence_views import evidence_view
-from backend_caps.report.html.differences import counts, side_by_side
+from backend_caps.report.html.differences import side_by_side
 from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.rendering import environment
@@ -121,6 +121,7 @@ def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
 def _of_report(report: ReportDocument) -> dict[str, object]:
     engine = report.engine
     names = [backend for backend in report.backends if backend.classes is not None]
+    own = [backend for backend in report.backends if backend.class_ is not None]
     told = [
         *conditions_view(report),
         *evidence_view(report.backends),
@@ -132,6 +133,7 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
     plan = {} if report.plan is None else _of_plan(report.plan, ())
     return {
         "report": report,
+        "has_plugins": len(names) + len(own) < len(report.backends),
         "grid": grid,
         "silent": [name for name in CAPABILITIES if name not in grid.columns],
         "parts": parts_of(told),
@@ -155,4 +157,4 @@ def _of_plan(plan: PlanDocument, opened: Sequence[str]) -> dict[str, object]:
 
 
 def _of_diff(diff: DiffDocument) -> dict[str, object]:
-    return {"diff": diff, "counts": counts(diff), "grid": side_by_side(diff)}
+    return {"diff": diff, "grid": side_by_side(diff)}

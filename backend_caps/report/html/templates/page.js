@@ -60,6 +60,7 @@
       this.said = this.rows.map(() => []);
       this.numbers = new Map(this.rows.map((row, number) => [row, number]));
       this.form = root.querySelector("form");
+      this.nothing = this.addNothing();
       this.addFilter();
       this.addSorting();
       this.addKeys(root.querySelector(".wide"));
@@ -74,8 +75,18 @@
 
     // Filter
 
+    /** Add what says that no row is left, in a body of its own: it is none of the rows. */
+    addNothing() {
+      const body = this.table.createTBody();
+      body.className = "nothing";
+      const cell = body.insertRow().insertCell();
+      cell.colSpan = this.heads.length;
+      cell.textContent = "Nothing matches";
+      return body;
+    }
+
     addFilter() {
-      const { column } = this.form.elements;
+      const { text, column } = this.form.elements;
       this.columns.forEach((name, at) => {
         if (at > 0) column.append(new Option(name, String(at)));
       });
@@ -86,10 +97,10 @@
       });
       this.form.addEventListener("submit", (event) => event.preventDefault());
       this.form.addEventListener("reset", () => {
-        queueMicrotask(() => {
-          this.offerValues();
-          this.filter();
-        });
+        // The browser empties the fields only after this, so they are emptied here.
+        text.value = column.value = "";
+        this.offerValues();
+        this.filter();
       });
       this.form.hidden = false;
     }
@@ -127,6 +138,7 @@
         if (row.hidden === isShown) row.hidden = !isShown;
         shown += isShown ? 1 : 0;
       });
+      this.nothing.hidden = shown > 0;
       const { counted } = this.count.dataset;
       this.count.textContent = `${shown} of ${this.rows.length} ${counted}`;
     }
@@ -175,7 +187,7 @@
       this.table.addEventListener("keydown", (event) => this.press(event));
       this.table.addEventListener("click", (event) => {
         const cell = event.target.closest("tbody th, tbody td");
-        if (cell) {
+        if (this.body.contains(cell)) {
           this.move(cell);
           this.open(cell);
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backend_caps.report.diff_document import diff_document
 from backend_caps.report.difference import Difference, DifferenceKind
-from backend_caps.report.html.differences import counts, side_by_side
+from backend_caps.report.html.differences import side_by_side
 from backend_caps.report.html.glyphs import Glyph
 from backend_caps.report.html.page import page
 from tests.unit.report.html.pages import diff
@@ -40,9 +40,9 @@ def test_row_opens_both_sides_in_full() -> None:
     )
 
 
-def test_counts_have_the_shapes_of_their_kinds() -> None:
-    """As many as there are of each kind, those that matter most first."""
-    assert counts(diff())[0] == (Glyph.STRICTER, 4)
+def test_legend_counts_the_differences_of_each_kind() -> None:
+    """As many as there are of each kind stand in the legend, those that matter most first."""
+    assert side_by_side(diff()).legend[:2] == ((Glyph.STRICTER, 4), (Glyph.BECAME_CONDITIONAL, 1))
 
 
 def test_page_of_no_differences_says_so() -> None:

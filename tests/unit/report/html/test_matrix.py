@@ -207,7 +207,8 @@ def test_legend_has_each_shape_once_in_its_order() -> None:
     failed = Cell(text="no", glyph=Glyph.DECLARED, mark=Glyph.FAILED)
     row = Row(head=Cell(text="a", glyph=Glyph.BROKEN), cells=(failed, failed))
 
-    assert _grid(row).legend == (Glyph.DECLARED, Glyph.BROKEN, Glyph.FAILED)
+    shapes = (Glyph.DECLARED, Glyph.BROKEN, Glyph.FAILED)
+    assert _grid(row).legend == tuple((shape, None) for shape in shapes)
 
 
 def test_glyph_is_found_by_its_symbol() -> None:

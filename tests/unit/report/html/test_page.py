@@ -139,6 +139,24 @@ def test_report_of_nothing_says_so() -> None:
     assert "No installed distribution declares a backend." in text
 
 
+def test_report_on_an_engine_says_that_plugins_are_shown_too() -> None:
+    """What is installed beside an engine is not counted as the engine's in the title."""
+    reading = engine_scene.SGLANG
+    backends = [*reading.backends, *scene.BACKENDS]
+    text = page(engine_report_document(reading, backends, (), None), ())
+
+    assert _Read(text).inside["h1"] == ["Backends of sglang 0.5.23 and installed ones"]
+
+
+def test_report_with_a_plan_leads_to_it() -> None:
+    """What was asked for is the first thing on the page, and a link to the rest of it."""
+    text = page(scene.report(scene.FORCED), ())
+
+    read = _Read(text)
+    assert ("a", {"href": "#plan"}) in read.tags
+    assert read.inside["a"][1].startswith("host_seq_lens is exact")
+
+
 def test_report_on_an_engine_has_its_name_and_rules() -> None:
     """The page of an engine says which, and what its flags force."""
     reading = engine_scene.SGLANG

@@ -9,7 +9,7 @@ import pytest
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
 from backend_caps.report.documents import PlanDocument, plan_document
-from backend_caps.report.html.graph import Graph, Held, graph, held
+from backend_caps.report.html.graph import Graph, Held, Owner, graph, held
 from backend_caps.report.html.values import Try, told_values, tries
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import OPTS_OUT, READS, flags, use
@@ -41,7 +41,7 @@ def test_held_values_of_phases_are_joined() -> None:
             name="graph_replay",
             phases=("decode", "verify"),
             words="none",
-            says=(("backend fa3", True),),
+            says=((Owner(kind="backend", title="fa3"), True),),
         )
     ]
 
@@ -60,7 +60,8 @@ def test_who_would_allow_better_does_not_decide() -> None:
 
     (lengths,) = [each for each in held(plan) if each.name == "host_seq_lens"]
 
-    assert lengths.says == (("backend fa3", True), ("backend lean", False))
+    told = [(str(owner), decides) for owner, decides in lengths.says]
+    assert told == [("backend fa3", True), ("backend lean", False)]
 
 
 def test_lines_that_decide_lie_above_the_others() -> None:
@@ -97,11 +98,14 @@ def test_boxes_lie_in_the_drawing() -> None:
     assert all(x <= drawing.width and y <= drawing.height for x, y in ends)
 
 
-def test_long_name_is_cut() -> None:
-    """A box holds as much of a name as there is room, and its control characters are shown."""
-    drawing = _drawn(_plan(f"\u202e{SCRIPT * 3}"))
+def test_long_name_is_cut_and_kept_whole() -> None:
+    """A box shows as much of a name as there is room, and keeps all; control characters show."""
+    box = _drawn(_plan(f"\u202e{SCRIPT * 3}")).boxes[0]
 
-    assert drawing.boxes[0].title == "\\u202e<script>alert(1)</script>…"
+    assert (box.title, box.whole) == (
+        "\\u202e<script>alert(1)</script><script>aler…",
+        f"\\u202e{SCRIPT * 3}",
+    )
 
 
 def test_best_plan_has_no_drawing() -> None:
