@@ -35,6 +35,7 @@ from backend_caps.conformance.tracing import (
 from backend_caps.report.documents import plan_document
 from backend_caps.report.dry_run_documents import WorsenedDocument
 from backend_caps.report.measure_documents import LeftOutDocument
+from backend_caps.report.sections import Picture
 from backend_caps.report.trace_documents import (
     CostsDocument,
     TraceDetails,
@@ -42,7 +43,7 @@ from backend_caps.report.trace_documents import (
     TraceDocument,
 )
 from backend_caps.report.trace_events import events_of
-from backend_caps.report.trace_svg import svg_of
+from backend_caps.report.trace_svg import picture_of
 from backend_caps.report.trace_timeline import COPY, FORWARD, HOST_COPY, Timeline
 from backend_caps.report.trace_views import trace_view
 from backend_caps.report.words import decided_by
@@ -109,19 +110,18 @@ def show_trace(ctx: click.Context) -> None:
     document = TraceDocument(
         schema_="backend-caps/trace@1", otherData=told, traceEvents=events_of(timelines)
     )
-    files = tuple(_written(document, timelines, asked))
-    request.show(document, trace_view(document, files))
+    picture = picture_of(told, timelines)
+    files = tuple(_written(document, picture, asked))
+    request.show(document, [*trace_view(document, files), picture])
 
 
-def _written(
-    document: TraceDocument, timelines: list[Timeline], asked: TraceAsked
-) -> Iterator[str]:
+def _written(document: TraceDocument, picture: Picture, asked: TraceAsked) -> Iterator[str]:
     """Write the files that were asked for; say what each is."""
     if asked.output is not None:
         _write(asked.output, document.model_dump_json(indent=1) + "\n", "--output")
         yield f"{asked.output}: open it on ui.perfetto.dev, or at chrome://tracing"
     if asked.svg is not None:
-        _write(asked.svg, svg_of(document.otherData, timelines), "--svg")
+        _write(asked.svg, picture.svg, "--svg")
         yield f"{asked.svg}: open it in a browser"
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from backend_caps.report.sections import Heading, Lines, Section, Sections, visible
+from backend_caps.report.sections import Heading, Lines, Section, Sections, in_words, visible
 
 _SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#~&$"})
 
 
 def markdown(sections: Sections) -> str:
     """Write sections as markdown. A plugin's words are text, never markup."""
-    return "\n\n".join(map(_block, sections)) + "\n"
+    return "\n\n".join(map(_block, in_words(sections))) + "\n"
 
 
 def _block(section: Section) -> str:

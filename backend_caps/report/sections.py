@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,10 +34,25 @@ class Table:
     name at underscores."""
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing that fetches nothing; where there are words alone, it is left out."""
+
+    svg: str
+    """The whole of it, escaped."""
+    style: str
+    """What stands in its style element."""
+
+
 def visible(text: str) -> str:
     """Show control characters instead of sending them: a plugin's words are text."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 Section = Heading | Lines | Table
-Sections = Iterable[Section]
+Sections = Iterable[Section | Picture]
+
+
+def in_words(sections: Sections) -> Iterator[Section]:
+    """Leave out what only a page can show."""
+    return (section for section in sections if not isinstance(section, Picture))

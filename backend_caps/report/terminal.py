@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
+from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, in_words, visible
 
 _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
@@ -36,7 +36,7 @@ def show(sections: Sections) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _WIDTH
-    for section in map(partial(_written, encoding=console.encoding), sections):
+    for section in map(partial(_written, encoding=console.encoding), in_words(sections)):
         _print(console, section)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from markupsafe import Markup
+
 from backend_caps.report.html.rendering import environment
 from backend_caps.report.measure_views import drafts_words
-from backend_caps.report.sections import visible
+from backend_caps.report.sections import Picture, visible
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
 from backend_caps.report.trace_layout import LETTER_PX, MARKS, WIDTH, panel_of, scale_of
 from backend_caps.report.trace_shapes import Key, Panel
@@ -25,7 +27,7 @@ _LETTERS = 188
 """As many as a line of the caption has room for."""
 
 
-def svg_of(told: TraceDetails, timelines: Sequence[Timeline]) -> str:
+def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
     """Draw timelines one above the other, at one scale.
 
     Args:
@@ -38,18 +40,26 @@ def svg_of(told: TraceDetails, timelines: Sequence[Timeline]) -> str:
     has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
     sentences = tuple(map(visible, sentences_of(told, has_barrier=has_barrier)))
     lines = [line for sentence in sentences for line in _folded(sentence)]
-    template = environment(_TEMPLATES).get_template("trace.svg")
-    return template.render(
-        width=WIDTH,
-        height=caption_top + _LINE * len(lines) + _END,
-        title=_title(told),
-        subtitle=_subtitle(told),
-        clock=f"Clock: {told.clock_says}.",
-        description=" ".join(sentences),
-        panels=tuple(zip(panels, told.levels, map(_figures, told.levels, timelines), strict=True)),
-        legend=keys,
-        lines=[(caption_top + _LINE * place, line) for place, line in enumerate(lines)],
+    style = (_TEMPLATES / "trace.css").read_text("utf-8")
+    svg = (
+        environment(_TEMPLATES)
+        .get_template("trace.svg")
+        .render(
+            style=Markup(style),  # noqa: S704 - ours
+            width=WIDTH,
+            height=caption_top + _LINE * len(lines) + _END,
+            title=_title(told),
+            subtitle=_subtitle(told),
+            clock=f"Clock: {told.clock_says}.",
+            description=" ".join(sentences),
+            panels=tuple(
+                zip(panels, told.levels, map(_figures, told.levels, timelines), strict=True)
+            ),
+            legend=keys,
+            lines=[(caption_top + _LINE * place, line) for place, line in enumerate(lines)],
+        )
     )
+    return Picture(svg=svg, style=style)
 
 
 def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[str]:

@@ -10,13 +10,15 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page
 
+from backend_caps.report.html import page as pages
 from backend_caps.report.trace_documents import FlowDocument, SliceDocument, TraceDocument
 from backend_caps.report.trace_events import events_of
+from backend_caps.report.trace_svg import picture_of
 from tests.browser.conftest import Show
 from tests.browser.perfetto import served
 from tests.conformance.tracing.conftest import CHAIN, recorded
 from tests.docs.pages import ROOT
-from tests.unit.report.timelines import details
+from tests.unit.report.timelines import EXACT, NONE, details
 
 PICTURE = (ROOT / "docs" / "images" / "the-relay-timeline.svg").read_text("utf-8")
 ON_A_PAGE = (
@@ -153,6 +155,17 @@ def test_picture_is_dark_where_that_is_asked_for(show: Show) -> None:
         papers.append(page.evaluate("getComputedStyle(document.querySelector('.paper')).fill"))
 
     assert papers == ["rgb(255, 255, 255)", "rgb(13, 17, 23)", "rgb(255, 255, 255)"]
+
+
+def test_page_of_a_trace_draws_it(show: Show) -> None:
+    """The page's policy lets the picture have its colours."""
+    told = details()
+    document = TraceDocument(schema_="backend-caps/trace@1", otherData=told, traceEvents=[])
+
+    shown = show(pages.page(document, [picture_of(told, [EXACT, NONE])]))
+
+    colour = shown.evaluate("getComputedStyle(document.querySelector('.trace .verify')).fill")
+    assert colour == "rgb(169, 205, 240)"
 
 
 @pytest.mark.parametrize(

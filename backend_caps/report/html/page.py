@@ -26,7 +26,7 @@ from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.rendering import environment
 from backend_caps.report.html.values import told_values, tries
-from backend_caps.report.sections import Heading, Lines, Section, Sections, Table, visible
+from backend_caps.report.sections import Heading, Lines, Picture, Section, Sections, Table, visible
 from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
 
 _LONG = 16
@@ -43,7 +43,7 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
             plan and a comparison have pages of their own, for which they are not read.
         opened: the values of a plan that stand open.
     """
-    templates = _environment()
+    templates, styles = _environment(), list[str]()
     match document:
         case ReportDocument():
             template, shown = "report.html", _of_report(document)
@@ -52,9 +52,11 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
         case DiffDocument():
             template, shown = "diff.html", _of_diff(document)
         case _:
+            sections = tuple(sections)
             template, shown = "sections.html", _of_sections(document, sections)
+            styles = [own.style for own in sections if isinstance(own, Picture)]
     text = templates.get_template(template).render(
-        {"schema": schema_of(document), **_inlined(), **shown}
+        {"schema": schema_of(document), **_inlined(styles), **shown}
     )
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
@@ -65,6 +67,7 @@ def _environment() -> Environment:
     made.filters["breakable"] = breakable
     made.filters["json"] = htmlsafe_json_dumps
     made.tests["lines"] = lambda section: isinstance(section, Lines)
+    made.tests["picture"] = lambda section: isinstance(section, Picture)
     made.tests["long"] = _is_long
     return made
 
@@ -74,16 +77,19 @@ def breakable(text: str) -> Markup:
     return Markup("_<wbr>").join(escape(part) for part in visible(text).split("_"))
 
 
-def _is_long(section: Lines | Table) -> bool:
+def _is_long(section: Lines | Table | Picture) -> bool:
     """Tell whether a section is folded, as is what would stand between others for pages."""
+    if isinstance(section, Picture):
+        return False
     return len(section.lines if isinstance(section, Lines) else section.rows) > _LONG
 
 
-def _inlined() -> dict[str, object]:
-    """Read style and script, and the policy that lets nothing else run."""
+def _inlined(styles: Sequence[str]) -> dict[str, object]:
+    """Read style and script, and the policy that lets nothing run but them and these styles."""
     style, script = ((_TEMPLATES / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    known = " ".join(f"'{_digest(each)}'" for each in (style, *styles))
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"default-src 'none'; style-src {known}; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     return {"style": Markup(style), "script": Markup(script), "policy": policy}  # noqa: S704 - ours
@@ -99,9 +105,9 @@ def schema_of(document: BaseModel) -> str:
     return str(written["schema"])
 
 
-def parts_of(sections: Sections) -> list[tuple[str, list[Section]]]:
+def parts_of(sections: Sections) -> list[tuple[str, list[Section | Picture]]]:
     """Put sections under their headings; what stands before the first is under none."""
-    parts: list[tuple[str, list[Section]]] = []
+    parts: list[tuple[str, list[Section | Picture]]] = []
     for section in sections:
         match section:
             case Heading(text):

@@ -9,14 +9,14 @@ import pytest
 
 from backend_caps.report.trace_documents import TraceDetails
 from backend_caps.report.trace_layout import WIDTH
-from backend_caps.report.trace_svg import sentences_of, svg_of
+from backend_caps.report.trace_svg import picture_of, sentences_of
 from tests.unit.report.timelines import EXACT, NONE, details, level
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def _drawn(told: TraceDetails | None = None) -> Element:
-    return fromstring(svg_of(told or details(), [EXACT, NONE]))  # noqa: S314 - of our own making
+    return fromstring(picture_of(told or details(), [EXACT, NONE]).svg)  # noqa: S314 - of our own making
 
 
 def _texts(drawn: Element) -> list[str]:
@@ -73,7 +73,7 @@ def test_host_wait_is_drawn_with_what_it_is_for() -> None:
 
 def test_wait_for_the_whole_device_is_hidden() -> None:
     """A wait that is for no stream of the relay says so."""
-    told = fromstring(svg_of(details(level("exact", 1)), [EXACT]))  # noqa: S314 - as above
+    told = fromstring(picture_of(details(level("exact", 1)), [EXACT]).svg)  # noqa: S314 - as above
 
     assert {"wait for lengths, step 1: 30 µs"} <= {
         "".join(own.itertext()) for own in _boxes(told, "wait")
@@ -147,7 +147,7 @@ def test_legend_has_a_key_for_each_kind_of_arrow() -> None:
     keys = {"lengths on their way to the host", "WAR barrier", "waits for"}
 
     both = {*_texts(_drawn())}
-    none = {*_texts(fromstring(svg_of(details(level("none", 1)), [NONE])))}  # noqa: S314 - as above
+    none = {*_texts(fromstring(picture_of(details(level("none", 1)), [NONE]).svg))}  # noqa: S314 - as above
 
     assert (keys & both, keys & none) == (keys, {"WAR barrier"})
 
@@ -164,7 +164,7 @@ def test_hostile_words_are_text() -> None:
     """A backend's name is shown, and never becomes part of the picture."""
     name = "<script>alert(1)</script>\x1b\u202e & 'co'"
 
-    text = svg_of(details(stand_in=name), [EXACT, NONE])
+    text = picture_of(details(stand_in=name), [EXACT, NONE]).svg
 
     assert "<script" not in text
     assert "\x1b" not in text
@@ -173,7 +173,7 @@ def test_hostile_words_are_text() -> None:
 
 def test_picture_fetches_nothing() -> None:
     """The file needs no other: its only addresses are names of its own parts."""
-    text = svg_of(details(), [EXACT, NONE])
+    text = picture_of(details(), [EXACT, NONE]).svg
 
     assert re.findall(r"url\((?!#)", text) == []
     assert re.findall(r"https?://\S+", text) == ['http://www.w3.org/2000/svg"']
@@ -183,7 +183,7 @@ def test_one_level_is_not_above_another() -> None:
     """A picture of one level is named by it."""
     told = details(level("none", 1)).model_copy(update={"drafts": None})
 
-    drawn = fromstring(svg_of(told, [NONE]))  # noqa: S314 - as above
+    drawn = fromstring(picture_of(told, [NONE]).svg)  # noqa: S314 - as above
 
     assert drawn.findtext(f"{SVG}title") == "Who waits for whom, with host_seq_lens none"
 
