@@ -48,6 +48,17 @@ def test_page_fits_a_telephone(kind: str, show: Show) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 400
 
 
+def test_comparison_on_a_telephone_shows_more_than_its_subjects(show: Show) -> None:
+    """On 400 pixels the column that stays takes less than half, in the head and below it."""
+    page = show(PAGES["diff"]())
+
+    page.set_viewport_size({"width": 400, "height": 800})
+
+    first = page.locator(".grid tr > :first-child:visible")
+    widths = first.evaluate_all("all => all.map((cell) => cell.offsetWidth)")
+    assert max(widths) <= 160
+
+
 def test_page_is_read_without_its_script(chromium: Browser) -> None:
     """Where no script runs the matrix is there, and nothing that would not work is."""
     page = chromium.new_page(java_script_enabled=False)

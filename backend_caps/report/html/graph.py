@@ -13,11 +13,11 @@ from backend_caps.report.words import name_of, words_of
 
 _PITCH = 56
 """From one box to the next below it."""
-_BOX = (408, 42)
+_BOX = (432, 42)
 """How wide and how high a box is."""
-_WIDTH = 1120
+_WIDTH = 1144
 """Of the whole drawing."""
-_LONGEST = 44
+_LONGEST = 49
 """Letters that a box shows; its whole text is told where a pointer rests."""
 
 
