@@ -14,7 +14,7 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.dry_run_asked import DryRunAsked
 from backend_caps.cli.graphs import graphs_document, refused_words, shown_choices
-from backend_caps.conformance.dry_run import DryRun, PhaseRun, StepKind, findings_of
+from backend_caps.conformance.dry_run import DryRun, PhaseRun, RunPlan, StepKind, findings_of
 from backend_caps.conformance.dry_run.running import Started
 from backend_caps.conformance.dry_run.spending import AROUND, NAMES
 from backend_caps.report.documents import PlanDocument
@@ -107,18 +107,23 @@ def ran_of(started: Started, done: DryRun, rank: int) -> RanHere:
             )
             for own in plan.stand_ins
         ],
-        changes=[
-            WorsenedDocument(
-                capability=own.capability,
-                phase=None if own.phase is None else own.phase.value,
-                decided=own.decided,
-                here=own.here,
-            )
-            for own in plan.changes
-        ],
+        changes=worsened_documents(plan),
         idle_stand_ins=[*plan.idle],
         left_out=[*plan.left_out, *done.sizes.left_out],
     )
+
+
+def worsened_documents(plan: RunPlan) -> list[WorsenedDocument]:
+    """Write down what stand-ins make worse than it was decided."""
+    return [
+        WorsenedDocument(
+            capability=own.capability,
+            phase=None if own.phase is None else own.phase.value,
+            decided=own.decided,
+            here=own.here,
+        )
+        for own in plan.changes
+    ]
 
 
 def document_of(

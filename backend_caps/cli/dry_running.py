@@ -14,16 +14,14 @@ import torch
 
 from backend_caps.cli.dry_run_asked import DryRunAsked
 from backend_caps.cli.dry_run_document import RanHere, RankWord, document_of, ran_of
-from backend_caps.cli.engines import merged
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.job import importable
-from backend_caps.cli.options import Request, request_of
+from backend_caps.cli.options import Decided, Request, request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.working import working
 from backend_caps.conformance.dry_run import RunPlan, ServerSizes, dry_run, dry_start, run_plan
 from backend_caps.conformance.measuring import SmallModels
 from backend_caps.conformance.simulator import DEVICE_NAME, register, simulate
-from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.dry_run_views import dry_run_view
 from backend_caps.resolution.errors import leaves_of
@@ -35,7 +33,7 @@ from backend_caps.startup.locked import check_locked
 from backend_caps.startup.ranks import RankGroup, RankPlace, joined
 
 CANNOT_START = 2
-"""The exit status where it cannot start, or the ranks do not agree."""
+"""The exit status where a server cannot be started here, or its ranks do not agree."""
 _Refused = (BackendCapsError, ExceptionGroup, click.UsageError)
 """What is said in its own words."""
 
@@ -52,12 +50,12 @@ def status_of(ctx: click.Context, environ: Mapping[str, str]) -> int:
         with joined(place, deadline_s=DryRunAsked.from_context(ctx).deadline_s) as job:
             return _of_several(ctx, job)
     except _Refused as error:
-        _tell(error, place)
+        tell(error, place)
         return CANNOT_START
 
 
-def _tell(error: BaseException, place: RankPlace | None) -> None:
-    """Say an error in its own words, each fault on a line, under the rank's number."""
+def tell(error: BaseException, place: RankPlace | None = None) -> None:
+    """Say an error in its own words, each fault on a line, under the number of one of several."""
     rank = "" if place is None else f"rank {place.rank}: "
     assert isinstance(error, _Refused), "what else is raised is nobody's input"
     faults = [error.message] if isinstance(error, click.UsageError) else [*leaves_of(error)]
@@ -86,7 +84,7 @@ def _of_several(ctx: click.Context, job: RankGroup) -> int:
     try:
         ran = deciding.ran(plan, job.place.rank)
     except _Refused as error:
-        _tell(error, job.place)
+        tell(error, job.place)
     own = word if ran is None else word.model_copy(update={"run": ran.run})
     words = [RankWord.model_validate_json(each) for each in job.gathered(own.model_dump_json())]
     if ran is None or any(each.run is None for each in words):
@@ -99,10 +97,9 @@ def _shown(
 ) -> int:
     request = deciding.request
     assert request is not None, "it ran, so it was read"
-    assert deciding.registry is not None, "it ran, so it was decided"
-    document = document_of(
-        request.written(plan, deciding.registry), plan, ran, words, deciding.asked
-    )
+    assert deciding.decided is not None, "it ran, so it was decided"
+    written = request.written(plan, deciding.decided.registry)
+    document = document_of(written, plan, ran, words, deciding.asked)
     if is_shown:
         request.show(document, dry_run_view(document))
     return document.status
@@ -116,11 +113,7 @@ class _Deciding:
     asked: DryRunAsked
     request: Request | None = None
     sizes: ServerSizes = field(default_factory=ServerSizes)
-    plugins: Registry | None = None
-    """What is installed, whose code can run here."""
-    registry: Registry | None = None
-    """The same, with an engine's own backends."""
-    own: Plan | None = None
+    decided: Decided | None = None
     """What this rank decides by itself."""
     _fault: Exception | None = None
 
@@ -142,16 +135,13 @@ class _Deciding:
             raise self._fault
         assert self.request is not None, "no fault, so it was read"
         check_device(self.asked.device)
-        self.plugins = self.request.search.registry(self.ctx.ensure_object(Invocation))
-        reading = self.request.reading
-        found = self.plugins if reading is None else merged(reading, self.plugins)
-        self.registry = self.request.believed(found)
-        self.own = self.request.resolved(self.registry)
+        self.decided = self.request.decided(self.ctx.ensure_object(Invocation))
+        own = self.decided.plan
         if self.asked.lock is not None:
-            check_locked(self.asked.lock, self.own, self.registry)
+            check_locked(self.asked.lock, own, self.decided.registry)
         with importable(self.request.path):
-            self._here(self.own)
-        return self.own
+            self._here(own)
+        return own
 
     def agreed(self, job: RankGroup) -> Plan:
         """Come to one plan with all ranks."""
@@ -170,9 +160,9 @@ class _Deciding:
 
     def word(self, seconds: float) -> RankWord:
         """Write what the first rank tells of this one's part in the agreement."""
-        assert self.own is not None, "there is a plan, so it was decided"
+        assert self.decided is not None, "there is a plan, so it was decided"
         assert self.request is not None, "there is a plan, so it was read"
-        return RankWord.of(self.own, self.request.flags, seconds)
+        return RankWord.of(self.decided.plan, self.request.flags, seconds)
 
     def ran(self, plan: Plan, rank: int = 0) -> RanHere:
         """Start a plan, and run steps."""
@@ -201,5 +191,5 @@ class _Deciding:
             return ran_of(started, done, rank)
 
     def _here(self, plan: Plan) -> RunPlan:
-        assert self.plugins is not None, "there is a plan, so they were found"
-        return run_plan(plan, self.plugins, self.asked.device, self.asked.stand_ins)
+        assert self.decided is not None, "there is a plan, so it was decided"
+        return run_plan(plan, self.decided.plugins, self.asked.device, self.asked.stand_ins)

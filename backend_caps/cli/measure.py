@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.cli.job import importable
 from backend_caps.cli.options import Request
 from backend_caps.conformance.measuring import (
+    LeftOut,
     Levels,
     NotMeasuredError,
     SteadySteps,
@@ -66,6 +68,11 @@ def drafts_document(plan: Plan) -> DraftsDocument | None:
     )
 
 
+def left_out_documents(left_out: Iterable[LeftOut]) -> list[LeftOutDocument]:
+    """Write down which levels were not run."""
+    return [LeftOutDocument(level=own.level.value, reason=own.reason) for own in left_out]
+
+
 def _measured(
     levels: Levels, drafts: DraftsDocument | None, times: list[TimeDocument]
 ) -> MeasuredDocument:
@@ -83,9 +90,7 @@ def _measured(
             for level in HostSeqLens
             if level in levels.measured
         ],
-        left_out=[
-            LeftOutDocument(level=each.level.value, reason=each.reason) for each in levels.left_out
-        ],
+        left_out=left_out_documents(levels.left_out),
         times=times,
     )
 

@@ -96,6 +96,17 @@ def _reads_no_more(_: Engine, __: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What a server would decide, and of what."""
+
+    plan: Plan
+    plugins: Registry
+    """What is installed, whose code can run here."""
+    registry: Registry
+    """The same, with an engine's own backends, as far as they are believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What a command was asked, read from its options."""
 
@@ -119,7 +130,9 @@ class Request:
 
     def registry(self, invocation: Invocation) -> Registry:
         """Find what is installed, or in the folders that were named; with an engine's own."""
-        plugins = self.search.registry(invocation)
+        return self._with_engines_own(self.search.registry(invocation))
+
+    def _with_engines_own(self, plugins: Registry) -> Registry:
         return plugins if self.reading is None else merged(self.reading, plugins)
 
     def believed(self, registry: Registry) -> Registry:
@@ -128,6 +141,12 @@ class Request:
             return registry
         device = self.flags.with_facts(self.facts).device
         return require_evidence(registry, path=self.path, device=device)
+
+    def decided(self, invocation: Invocation) -> Decided:
+        """Find what is installed, and resolve the flags against it."""
+        plugins = self.search.registry(invocation)
+        registry = self.believed(self._with_engines_own(plugins))
+        return Decided(plan=self.resolved(registry), plugins=plugins, registry=registry)
 
     def plan(self, registry: Registry) -> PlanDocument:
         """Resolve the flags, and write the plan down."""

@@ -64,9 +64,11 @@ def trace(ctx: click.Context, /, **_options: object) -> None:
 
     An exact mirror is shown above none, where the backends can do without it. Times are those of
     the device that it ran on; the simulated one counts by chosen costs, and measures nothing.
+
+    Exit status 0 where steps were recorded, 2 where none can be here.
     """
     # Loads torch, which a wrong command line is not worth.
     with working(TORCH):
-        from backend_caps.cli.tracing import show_trace  # noqa: PLC0415
+        from backend_caps.cli.tracing import status_of  # noqa: PLC0415
 
-    show_trace(ctx)
+    ctx.exit(status_of(ctx))

@@ -14,10 +14,11 @@ import torch
 
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.cli.engines import merged
+from backend_caps.cli.dry_run_document import worsened_documents
+from backend_caps.cli.dry_running import CANNOT_START, tell
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.job import importable
-from backend_caps.cli.measure import drafts_document
+from backend_caps.cli.measure import drafts_document, left_out_documents
 from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.trace_errors import TraceWriteError
@@ -32,9 +33,8 @@ from backend_caps.conformance.tracing import (
     check_recordable,
     traced_levels,
 )
+from backend_caps.errors import BackendCapsError
 from backend_caps.report.documents import plan_document
-from backend_caps.report.dry_run_documents import WorsenedDocument
-from backend_caps.report.measure_documents import LeftOutDocument
 from backend_caps.report.sections import Picture
 from backend_caps.report.trace_documents import (
     CostsDocument,
@@ -84,10 +84,19 @@ class TraceAsked:
         )
 
 
-def show_trace(ctx: click.Context) -> None:
-    """Decide what a server would, record steps of it, and write and print what came of it."""
+def status_of(ctx: click.Context) -> int:
+    """Decide what a server would, record steps of it, show them, and return the exit status."""
     gc.enable()  # the program switched it off, for commands that end before it would matter
     register()
+    try:
+        _show(ctx)
+    except (BackendCapsError, ExceptionGroup) as error:
+        tell(error)
+        return CANNOT_START
+    return 0
+
+
+def _show(ctx: click.Context) -> None:
     asked, request = TraceAsked.from_context(ctx), request_of(ctx, reads=is_size)
     for path, option in asked.files:
         if not path.parent.is_dir():  # said before the run, and not after it
@@ -95,12 +104,10 @@ def show_trace(ctx: click.Context) -> None:
     sizes = sizes_in(ctx, request)
     check_device(asked.device)
     check_recordable(asked.device)
-    plugins = request.search.registry(ctx.ensure_object(Invocation))
-    found = plugins if request.reading is None else merged(request.reading, plugins)
-    registry = request.believed(found)
-    plan = request.resolved(registry)
+    decided = request.decided(ctx.ensure_object(Invocation))
+    plan = decided.plan
     with importable(request.path):
-        run = run_plan(plan, plugins, asked.device, asked.stand_ins)
+        run = run_plan(plan, decided.plugins, asked.device, asked.stand_ins)
         with working("recording steps"):
             traced = traced_levels(
                 plan, run, sizes, device=asked.device, num_steps=asked.num_steps, seed=asked.seed
@@ -149,23 +156,13 @@ def _details(plan: Plan, run: RunPlan, traced: Traced, asked: TraceAsked) -> Tra
         drafts=drafts_document(plan),
         relays_lengths=plan.relays_speculation,
         stand_in=run.stands_in(),
-        changes=[
-            WorsenedDocument(
-                capability=own.capability,
-                phase=None if own.phase is None else own.phase.value,
-                decided=own.decided,
-                here=own.here,
-            )
-            for own in run.changes
-        ],
+        changes=worsened_documents(run),
         not_here=[*run.left_out],
         levels=[
             _level(pid, level, timeline, is_planned=level is plan.host_seq_lens)
             for pid, (level, timeline) in enumerate(traced.timelines.items(), 1)
         ],
-        left_out=[
-            LeftOutDocument(level=own.level.value, reason=own.reason) for own in traced.left_out
-        ],
+        left_out=left_out_documents(traced.left_out),
         versions={
             "backend-caps": version("backend-caps"),
             "python": platform.python_version(),

@@ -102,9 +102,9 @@ def test_stand_in_is_named_and_its_needs_are_kept() -> None:
 @pytest.mark.parametrize(
     ("own", "server", "status", "words"),
     [
-        pytest.param("--device cpu", OWN, 1, "has no streams", id="device"),
-        pytest.param("", SERVER.format("fa3"), 1, "Add --stand-in", id="backend"),
-        pytest.param("--steps 32", DEEP, 1, "cannot be recorded", id="steps"),
+        pytest.param("--device cpu", OWN, 2, "has no streams", id="device"),
+        pytest.param("", SERVER.format("fa3"), 2, "Add --stand-in", id="backend"),
+        pytest.param("--steps 32", DEEP, 2, "cannot be recorded", id="steps"),
         pytest.param("--svg /no/such/t.svg", OWN, 2, "Name another file with --svg", id="svg"),
         pytest.param("--output /no/such/t.json", OWN, 2, "with --output", id="json"),
         pytest.param("--output /dev/full", OWN, 2, "No space left", id="disk"),
