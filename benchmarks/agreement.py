@@ -53,7 +53,7 @@ def main() -> None:
     for size, (alike, apart) in num_bytes.items():
         print(f"{size:>6} {alike:10,} {apart:10,}")
     found = Record(
-        compares="a rank's time / that of a bare barrier; bytes that each rank receives",
+        compares="a rank's time / a bare barrier's; counted are the bytes that each rank receives",
         ratios=tuple(ratio for own in ratios.values() for ratio in own.values()),
         counts=tuple(count for size, both in num_bytes.items() for count in _counts(size, *both)),
     )

@@ -114,7 +114,7 @@ def main() -> None:
     """Print each size's ratios: below 1, the scan is faster."""
     to = path_asked(__doc__)
     found = Record(
-        compares="the scan / importlib.metadata.entry_points(group=...)",
+        compares="the scan / `importlib.metadata.entry_points(group=...)`",
         ratios=tuple(ratio for size in NUM_DISTRIBUTIONS for ratio in _ratios(size)),
     )
     print(f"discovery: time of {found.compares}")

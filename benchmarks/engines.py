@@ -93,7 +93,7 @@ def main() -> None:
     """Measure each version, and print the ratios."""
     path = path_asked(__doc__)
     found = Record(
-        compares="reading an engine / ast.parse alone",
+        compares="reading an engine / `ast.parse` alone",
         ratios=tuple(ratio for version in VERSIONS for ratio in _of(version)),
     )
     for each in found.ratios:

@@ -327,7 +327,7 @@ def main() -> None:
     cells = run_grid()
     lines = summary(cells)
     print_table(lines)
-    compares = "a call of our FutureMap / the same of SGLang 0.5.13's"
+    compares = "a call of our `FutureMap` / the same of SGLang 0.5.13's"
     keep(Record(compares=compares, ratios=tuple(_ratios(cells))), "relay", path)
 
 

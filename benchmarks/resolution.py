@@ -48,7 +48,7 @@ def main() -> None:
     path = path_asked(__doc__)
     times = {count: times_per_backend(count) for count in NUM_BACKENDS}
     found = Record(
-        compares="resolve() for each backend / the same at 100 backends",
+        compares="`resolve()` for each backend / the same at 100 backends",
         ratios=tuple(
             Ratio.from_rounds(
                 f"{count:,} backend{'s' * (count > 1)}",

@@ -93,7 +93,7 @@ def main() -> None:
         goal = f"<= {GOAL_US}" if case == "eager" else ""
         print(f"{case:16}{statistics.median(costs):8.1f}{min(costs):9.1f}   {goal}".rstrip())
     found = Record(
-        compares="processor time of an operator on the simulated device / on torch's CPU",
+        compares="processor time of an operator on the simulated device / the same on torch's CPU",
         ratios=tuple(_ratio(case, rounds) for case in CASES),
     )
     keep(found, "simulator", path)

@@ -74,7 +74,8 @@ def main() -> None:
             for _ in range(NUM_ROUNDS)
         ]
     found = Record(
-        compares=f"a process / one that imports torch, {NUM_DISTRIBUTIONS} distributions",
+        compares=f"a command's process, beside {NUM_DISTRIBUTIONS} distributions / "
+        "one that imports torch",
         ratios=tuple(_ratio(name, rounds) for name in commands if name != "import torch"),
     )
     print(f"start-up: {found.compares}")

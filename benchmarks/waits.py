@@ -161,7 +161,7 @@ def main() -> None:
     path = path_asked(__doc__)
     rows = list(run_grid())
     print_table(rows)
-    compares = f"a speculative step's relay, ours and SGLang {SGLANG}'s"
+    compares = f"a speculative step's relay, ours / SGLang {SGLANG}'s"
     keep(Record(compares=compares, counts=tuple(_counts(rows))), "waits", path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
@@ -26,6 +27,8 @@ ORDER: dict[str, str] = {
 _GPU = ("gpu.json", "attention.json")
 _SHOWN_COUNTS = "32 of 4,096 rows"
 """Of counts over a grid the page has one place; the JSON has all."""
+_MICROSECONDS = re.compile(r"(?<=\d) us\b")
+"""As a terminal of ASCII alone shows it."""
 
 
 class Measured(TypedDict):
@@ -74,7 +77,9 @@ def measured() -> str:
 
 
 def _section(result: Result) -> str:
-    head = f"### {ORDER[result['name']]}\n\nCompared is {result['compares']}."
+    first, _, second = result["compares"].partition(" / ")
+    sides = f"First side: {first}. Second side: {second}."
+    head = f"### {ORDER[result['name']]}\n\n{sides}"
     again = f"```sh\n{result['repeat']}\n```"
     return "\n\n".join((head, *_ratios(result), *_counts(result), again))
 
@@ -86,7 +91,7 @@ def _ratios(result: Result) -> Iterator[str]:
             f"**{_number(each['ratio'])}**",
             f"{_number(each['low'])} to {_number(each['high'])}",
             each["measured"],
-            each["told"],
+            _MICROSECONDS.sub(" µs", each["told"]),
         )
         for each in result["ratios"]
     ]
