@@ -37,6 +37,8 @@ _FETCHED = re.compile(
 )
 HOSTS = {"github.com", "semver.org", "ui.perfetto.dev"}
 """Whom pages name: evidence, and tools. Nobody has to be asked for a page to be read."""
+_WIDTHS = "blocks => blocks.map(block => [block.scrollWidth, block.clientWidth])"
+_LINES = "keys => keys.map(key => key.getClientRects().length)"
 
 READ = (
     "index.html",
@@ -207,6 +209,29 @@ def test_copied_are_commands_alone(folder: Path, chromium: Browser) -> None:
     lines = block.inner_text().strip().splitlines()
     assert lines[0].startswith("backend-caps explain")
     assert not any(line.startswith("host_seq_lens") for line in lines)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("page", ["reference/errors", "how-to/use-it-inside-sglang"])
+def test_sentences_of_a_program_are_not_cut(page: str, folder: Path, chromium: Browser) -> None:
+    """What a program prints in one long line is folded, so that nobody has to scroll for it."""
+    window = chromium.new_page(viewport={"width": 1440, "height": 900})
+    window.goto((folder / f"{page}.html").as_uri())
+
+    widths = window.locator(".highlight pre > code").evaluate_all(_WIDTHS)
+
+    assert [(wanted, there) for wanted, there in widths if wanted > there] == []
+
+
+@pytest.mark.no_cover
+def test_keys_of_a_schema_are_read_whole(folder: Path, chromium: Browser) -> None:
+    """No key of a table is broken within its words."""
+    window = chromium.new_page(viewport={"width": 1440, "height": 900})
+    window.goto((folder / "reference" / "schemas" / "declaration.html").as_uri())
+
+    lines = window.locator("td:first-child code").evaluate_all(_LINES)
+
+    assert set(lines) == {1}
 
 
 @pytest.mark.no_cover

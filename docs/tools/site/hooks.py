@@ -21,8 +21,17 @@ from docs.tools.site.links import AT_ROOT, ROOT, page_of, rewritten, schema_page
 from docs.tools.site.schema_pages import schema_markdown
 
 _RELEASES_BEGIN = "<!-- towncrier release notes start -->\n"
-_WIDE = ("liars", "mutants", "sglang", "vllm-backends")
-"""Pages whose tables need the room of their tables of contents."""
+_WIDE = frozenset(
+    {
+        "explanation/the-relay-timeline.md",
+        "how-to/see-the-overlap.md",
+        "reference/liars.md",
+        "reference/mutants.md",
+        "reference/sglang.md",
+        "reference/vllm-backends.md",
+    }
+)
+"""Pages whose tables or pictures need the room of their tables of contents."""
 _OUTPUT = re.compile("^```text output$", re.MULTILINE)
 _PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 _ELSEWHERE = {
@@ -50,7 +59,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Let each link lead to the site's own page."""
     del config, files
     own = page.file.src_uri
-    if PurePosixPath(own).stem in _WIDE:
+    if own in _WIDE:
         page.meta["hide"] = ["toc"]
     if own.startswith(("source/", "reference/schemas/")):
         return markdown

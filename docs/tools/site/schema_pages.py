@@ -42,7 +42,7 @@ def _fields(part: Schema) -> Iterator[str]:
         for name, field in part.get("properties", {}).items()
     ]
     if rows:
-        yield table(("key", "value", "left out", "what it is"), rows)
+        yield table(("key", "value", "default", "what it is"), rows)
     elif "properties" not in part:
         yield f"It is {type_text(part)}."
 
