@@ -12,6 +12,8 @@ from backend_caps.errors import BackendCapsError
 from backend_caps.report.measure_documents import Level, TimeDocument
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
+_OF_LOOPS = "gpu"
+"""The benchmark that times steps; `make gpu` writes another beside it."""
 _LEVELS: tuple[Level, ...] = ("none", "upper_bound", "exact")
 
 
@@ -29,6 +31,12 @@ class GpuResultError(BackendCapsError):
             f"{self.path!r} holds no result of a GPU: {self.problem}; a file that make gpu wrote "
             f"was expected. Move it elsewhere, or name another folder with --results."
         )
+
+
+class _Kind(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    benchmark: str = _OF_LOOPS
 
 
 class _Row(BaseModel):
@@ -68,8 +76,8 @@ def stored_times(folder: Path | None) -> list[TimeDocument]:
 
 def _times(path: Path) -> Iterator[TimeDocument]:
     result = _read(path)
-    if result.hardware is None:
-        return  # a rehearsal on the simulated device, whose times mean nothing
+    if result is None or result.hardware is None:
+        return  # of no steps, or a rehearsal on the simulated device, whose times mean nothing
     for row in result.rows:
         for level in _LEVELS:
             if row.side == level and row.comparison.startswith("mirror"):
@@ -85,9 +93,13 @@ def _times(path: Path) -> Iterator[TimeDocument]:
                 )
 
 
-def _read(path: Path) -> _Result:
+def _read(path: Path) -> _Result | None:
+    """Read a result; None is another benchmark's."""
     try:
-        return _Result.model_validate_json(path.read_bytes())
+        text = path.read_bytes()
+        if _Kind.model_validate_json(text).benchmark != _OF_LOOPS:
+            return None
+        return _Result.model_validate_json(text)
     except (OSError, ValidationError) as error:
         told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise GpuResultError(path=str(path), problem=told) from error

@@ -239,7 +239,7 @@ def test_measure_tells_what_a_backend_raises(
     result = line.run(f"explain --measure --path @ -- {flags}")
 
     assert result.exit_code == 2
-    assert "a step raised ValueError: no such batch;" in result.stderr
+    assert "a step raised ValueError: no such batch. " in result.stderr
 
 
 def test_measured_levels_leave_out_what_a_backend_needs() -> None:
@@ -332,6 +332,18 @@ def test_measure_takes_no_times_of_a_rehearsal(line: CommandLine, tmp_path: Path
 
     assert document.measured is not None
     assert document.measured.times == []
+
+
+def test_measure_passes_over_results_of_other_benchmarks(line: CommandLine, tmp_path: Path) -> None:
+    """What else `make gpu` writes beside the loops' times has rows of its own kind."""
+    attention = {"benchmark": "attention", "hardware": "NVIDIA H200", "rows": [{"side": "sdpa"}]}
+    (tmp_path / "attention.json").write_text(json.dumps(attention))
+    (tmp_path / "gpu.json").write_text(json.dumps(RESULT))
+
+    document = _document(line, OPTED_OUT, f"--results {tmp_path}")
+
+    assert document.measured is not None
+    assert [own.file for own in document.measured.times] == ["gpu.json"]
 
 
 def test_installed_package_has_no_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
