@@ -6,23 +6,25 @@ backend's need: the row below it says what the rule costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.measuring.errors import NotMeasuredError
+from backend_caps.conformance.measuring.errors import NotMeasuredError, StepFailedError
 from backend_caps.conformance.measuring.models import ModelSizes, SmallModels, small_models
 from backend_caps.conformance.measuring.steady import SteadySteps, steady_steps
 from backend_caps.conformance.simulator import register
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy
-from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.errors import leaves_of
+from backend_caps.resolution.plan import Cause, CauseKind, Plan, Resolved
 from backend_caps.resolution.uses import ENGINE_DEFAULT
 from backend_caps.runtime.speculative.settings import SpecSettings
 
+_Run = TypeVar("_Run")
 _VOCAB = 128
 """Tokens of the small models: twice as many as the widest tree of any backend here."""
 _LONGEST = 1 << 20
@@ -36,7 +38,7 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A level that was not measured."""
+    """A level that was not run."""
 
     level: HostSeqLens
     reason: str
@@ -62,23 +64,77 @@ def measured_levels(plan: Plan) -> Levels:
         NotMeasuredError: the configuration itself cannot be run here.
     """
     register()
-    own = plan["host_seq_lens"].value
-    assert isinstance(own, HostSeqLens), "a plan's level is one of the scale"
-    levels = [level for level in HostSeqLens if plan.relays_speculation and level is not own]
+    own = plan.host_seq_lens
+    others = [level for level in HostSeqLens if plan.relays_speculation and level is not own]
     with ExitStack() as stack:
         models = _models(plan, stack)
-        measured = {own: _measured(plan, models)}
-        left_out = []
-        for level in levels:
-            reason = reason_against(plan, level)
-            try:
-                if reason is None:
-                    measured[level] = _measured(_at(plan, level), models)
-            except NotMeasuredError as error:
-                reason = error.problem
-            if reason is not None:
-                left_out.append(LeftOut(level=level, reason=reason))
-    return Levels(own=own, measured=measured, left_out=tuple(left_out))
+        try:
+            measured, left_out = at_levels(
+                plan, (own, *others), lambda level: steady_steps(at_level(plan, level), models)
+            )
+        except BackendCapsError as error:
+            raise NotMeasuredError(problem=str(error)) from error
+    return Levels(own=own, measured=measured, left_out=left_out)
+
+
+def at_levels(
+    plan: Plan, levels: Iterable[HostSeqLens], run: Callable[[HostSeqLens], _Run]
+) -> tuple[dict[HostSeqLens, _Run], tuple[LeftOut, ...]]:
+    """Run something at each of some levels; say of those where it cannot why.
+
+    Args:
+        plan: whose backends say which levels they can run with.
+        levels: in this order.
+        run: what is run.
+
+    Raises:
+        BackendCapsError: it cannot be run at the plan's own level.
+    """
+    ran, left_out = dict[HostSeqLens, _Run](), list[LeftOut]()
+    for level in levels:
+        is_own = level is plan.host_seq_lens
+        reason = None if is_own else reason_against(plan, level)
+        try:
+            if reason is None:
+                ran[level] = _ran(run, level)
+        except BackendCapsError as error:
+            if is_own:
+                raise
+            reason = str(error)
+        if reason is not None:
+            left_out.append(LeftOut(level=level, reason=reason))
+    return ran, tuple(left_out)
+
+
+def _ran(run: Callable[[HostSeqLens], _Run], level: HostSeqLens) -> _Run:
+    try:
+        return run(level)
+    except BackendCapsError:
+        raise
+    except Exception as error:  # a plugin raises what it likes
+        raise _fault_of(error) from error
+
+
+def _fault_of(error: Exception) -> BackendCapsError:
+    """Make one fault of several, or of what a plugin raised."""
+    faults: list[BackendCapsError] = []
+    if isinstance(error, ExceptionGroup):
+        with suppress(ExceptionGroup):  # a plugin's own is in it
+            faults = [*leaves_of(error)]
+    if len(faults) == 1:
+        return faults[0]
+    told = [str(fault).removesuffix(".") for fault in faults]
+    problem = "; ".join(told) or f"{type(error).__name__}: {error}".rstrip(".")
+    return StepFailedError(problem=problem)
+
+
+def at_level(plan: Plan, level: HostSeqLens) -> Plan:
+    """Put a level in the place of the plan's own; all else stays as it was decided."""
+
+    def put(_: object, own: Resolved) -> Resolved:
+        return replace(own, value=level) if own.capability == "host_seq_lens" else own
+
+    return plan.with_values(put)
 
 
 def _models(plan: Plan, stack: ExitStack) -> SmallModels:
@@ -100,29 +156,6 @@ def _models(plan: Plan, stack: ExitStack) -> SmallModels:
         return stack.enter_context(small_models(algorithm, sizes=sizes))
     except (BackendCapsError, ExceptionGroup) as error:
         raise NotMeasuredError(problem=str(error)) from error
-
-
-def _measured(plan: Plan, models: SmallModels) -> SteadySteps:
-    try:
-        return steady_steps(plan, models)
-    except (BackendCapsError, ExceptionGroup) as error:
-        raise NotMeasuredError(problem=str(error)) from error
-    except Exception as error:  # a plugin raises what it likes
-        told = f"{type(error).__name__}: {error}".rstrip(".")
-        problem = f"a step raised {told}; a backend that runs on torch's operators was expected."
-        raise NotMeasuredError(problem=f"{problem} Fix it, or name another.") from error
-
-
-def _at(plan: Plan, level: HostSeqLens) -> Plan:
-    """Resolve the plan once more, with another level in the place of its own."""
-    return resolve(
-        plan.uses,
-        plan.flags,
-        rules=plan.rules,
-        facts=plan.facts,
-        policy=Policy.QUIET,
-        unsafe_override=plan.unsafe_override.model_copy(update={"host_seq_lens": level}),
-    )
 
 
 def reason_against(plan: Plan, level: HostSeqLens) -> str | None:

@@ -1,11 +1,7 @@
 """A run of the runtime as a timeline: who did what when, and waited for whom. Imports torch."""
 
 from backend_caps.conformance.tracing.costs import CLOCK_SAYS, Costs
-from backend_caps.conformance.tracing.errors import (
-    NoTimelineError,
-    StepFailedError,
-    TooManyStepsError,
-)
+from backend_caps.conformance.tracing.errors import NoTimelineError, TooManyStepsError
 from backend_caps.conformance.tracing.levels import Traced, check_recordable, traced_levels
 from backend_caps.conformance.tracing.profiled import PROFILER_SAYS
 
@@ -14,7 +10,6 @@ __all__ = [
     "PROFILER_SAYS",
     "Costs",
     "NoTimelineError",
-    "StepFailedError",
     "TooManyStepsError",
     "Traced",
     "check_recordable",

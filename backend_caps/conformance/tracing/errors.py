@@ -40,18 +40,3 @@ class NoTimelineError(BackendCapsError):
             f"there is no timeline of device {self.device!r}: {why}. Expected 'sim' or 'cuda'. "
             "Take --device sim, which simulates streams on the CPU."
         )
-
-
-@dataclass(eq=False, kw_only=True)
-class StepFailedError(BackendCapsError):
-    """A step that was to be recorded failed."""
-
-    problem: str
-
-    @property
-    def message(self) -> str:
-        """What was raised, and what to do."""
-        return (
-            f"no steps could be recorded: a step raised {self.problem}. Expected backends that run "
-            "on this device. Correct the backend, or name another with --stand-in."
-        )

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.dry_run import RunPlan, ServerSizes
-from backend_caps.conformance.measuring.levels import LeftOut, reason_against
+from backend_caps.conformance.measuring.levels import LeftOut, at_level, at_levels
 from backend_caps.conformance.simulator import DEVICE_NAME
 from backend_caps.conformance.tracing.asked import BATCH_SIZE, Asked
-from backend_caps.conformance.tracing.errors import NoTimelineError, StepFailedError
+from backend_caps.conformance.tracing.errors import NoTimelineError
 from backend_caps.conformance.tracing.profiled import profiled
 from backend_caps.conformance.tracing.simulated import simulated
-from backend_caps.errors import BackendCapsError
 from backend_caps.relay.streams import declared_traits
 from backend_caps.report.trace_timeline import Timeline
-from backend_caps.resolution.errors import leaves_of
-from backend_caps.resolution.plan import Plan, Resolved
+from backend_caps.resolution.plan import Plan
 
 RECORDERS = {DEVICE_NAME: simulated, "cuda": profiled}
 """Who records, by the type of the device."""
@@ -80,43 +78,11 @@ def traced_levels(
     record = RECORDERS[torch.device(device).type]
     own = decided.host_seq_lens
     wanted = {own, *((HostSeqLens.EXACT, HostSeqLens.NONE) if decided.relays_speculation else ())}
-    timelines, left_out = {}, []
-    for level in sorted(wanted, reverse=True):
-        reason = None if level is own else reason_against(decided, level)
-        asked = Asked(
-            run=_at(run, level), server=server, device=device, num_steps=num_steps, seed=seed
-        )
-        try:
-            if reason is None:
-                timelines[level] = _recorded(record, asked)
-        except BackendCapsError as error:
-            if level is own:
-                raise
-            reason = str(error)
-        if reason is not None:
-            left_out.append(LeftOut(level=level, reason=reason))
+
+    def recorded(level: HostSeqLens) -> Timeline:
+        at = replace(run, plan=at_level(run.plan, level))
+        return record(Asked(run=at, server=server, device=device, num_steps=num_steps, seed=seed))
+
+    timelines, left_out = at_levels(decided, sorted(wanted, reverse=True), recorded)
     size = min(BATCH_SIZE, server.max_running_requests or BATCH_SIZE)
-    return Traced(timelines=timelines, left_out=tuple(left_out), batch_size=size)
-
-
-def _recorded(record: Callable[[Asked], Timeline], asked: Asked) -> Timeline:
-    try:
-        return record(asked)
-    except (BackendCapsError, ExceptionGroup) as error:
-        faults = [*leaves_of(error)]
-        if len(faults) == 1:
-            raise faults[0] from error
-        problem = "; ".join(str(fault).removesuffix(".") for fault in faults)
-        raise StepFailedError(problem=problem) from error
-    except Exception as error:  # a plugin raises what it likes
-        told = f"{type(error).__name__}: {error}".rstrip(".")
-        raise StepFailedError(problem=told) from error
-
-
-def _at(run: RunPlan, level: HostSeqLens) -> RunPlan:
-    """Put a level in the place of the plan's own; all else stays as it was decided."""
-
-    def put(_: object, own: Resolved) -> Resolved:
-        return replace(own, value=level) if own.capability == "host_seq_lens" else own
-
-    return replace(run, plan=run.plan.with_values(put))
+    return Traced(timelines=timelines, left_out=left_out, batch_size=size)

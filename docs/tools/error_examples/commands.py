@@ -7,10 +7,9 @@ from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
 from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
-from backend_caps.conformance.measuring.errors import NotMeasuredError
+from backend_caps.conformance.measuring.errors import NotMeasuredError, StepFailedError
 from backend_caps.conformance.tracing.errors import (
     NoTimelineError,
-    StepFailedError,
     TooManyStepsError,
 )
 from backend_caps.report.measure_results import GpuResultError

@@ -8,7 +8,8 @@ import pytest
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.tracing import StepFailedError, TooManyStepsError, Traced, levels
+from backend_caps.conformance.measuring import StepFailedError
+from backend_caps.conformance.tracing import TooManyStepsError, Traced, levels
 from backend_caps.conformance.tracing.asked import Asked
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import future_map
