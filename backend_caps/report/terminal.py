@@ -139,7 +139,7 @@ def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:
     most = [max(_widest(table, at), *map(len, names[at])) for at in range(len(names))]
     least = [_longest_word(table, at) for at in range(len(names))]
     room = width - _EDGES - _BETWEEN * (len(names) - 1)
-    if _level(most, [0] * len(most), room) >= max(least) or sum(least) > room:
+    if _level(most, [0] * len(most), room) > max(least) or sum(least) > room:
         return
     level = _level(most, least, room)
     for column, own, whole in zip(drawn.columns, least, most, strict=True):

@@ -6,7 +6,7 @@ import io
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backend_caps.report.sections import Heading, Lines, Section, Table
@@ -17,6 +17,14 @@ _BOLD = re.compile(r"\x1b\[[0-9;]*m")
 _WORD = st.text("abcdef_", min_size=1, max_size=20)
 _CELLS = st.lists(_WORD, max_size=4).map(" ".join)
 _NAMES = st.lists(st.text("ghijkl_", min_size=1, max_size=20), max_size=2)
+_FULL = Table(
+    ("", "_", "", "", "_" * 14, "", "_" * 16, "", ""),
+    (
+        ("_", "", "_" * 6, "_" * 10, "", "_" * 3, "___ _____ ________", "", "_ ________ ___________"),
+        ("_" * 11, "", "", "", "", "", "", f"_ {'_' * 20}", ""),
+    ),
+)
+"""The words have just as much room as they need."""
 
 
 @st.composite
@@ -54,6 +62,7 @@ def test_table_is_no_wider_than_the_terminal(table: Table) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(table=tables())
+@example(table=_FULL)
 def test_every_word_of_a_table_is_shown_whole(table: Table) -> None:
     """Words of twenty letters, such as capabilities have, are neither broken nor cut off."""
     words = _drawn(table).split()
