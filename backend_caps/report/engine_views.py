@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
+from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.documents import BackendDocument, CapabilityDocument, ReportDocument
 from backend_caps.report.engine_documents import EngineDocument, PartDocument
 from backend_caps.report.sections import Heading, Lines, Section, Table
@@ -29,8 +29,6 @@ _BATCHES: Mapping[frozenset[str], str] = {
     frozenset({"single_token_decode", "uniform_batch", "mixed_batch"}): "every batch",
 }
 """The sets of batches that engines know, which grow, in fewer words than all of their members."""
-_NAMES = {capability: name for name, capability in SPELLINGS.items()}
-"""The engines' own names of capabilities."""
 
 
 def engine_report_view(report: ReportDocument) -> Iterator[Section]:
@@ -94,7 +92,7 @@ def _tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
             for backend in classes
             if any(_says(backend, name) for name in shown)
         ]
-        yield Table((_FIRST_COLUMN, *map(_column, shown)), tuple(rows), "names")
+        yield Table((_FIRST_COLUMN, *shown), tuple(rows), "names")
 
 
 def _class_and_place(backend: BackendDocument) -> str:
@@ -104,7 +102,7 @@ def _class_and_place(backend: BackendDocument) -> str:
 
 def _counts(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Iterator[Section]:
     if shown:
-        yield Lines(tuple(f"{_column(name)}: {_count(classes, name)}" for name in shown))
+        yield Lines(tuple(f"{name}: {_count(classes, name)}" for name in shown))
 
 
 def _count(classes: Sequence[BackendDocument], capability: str) -> str:
@@ -122,12 +120,8 @@ def _main_table(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Tab
         )
         for backend in classes
     ]
-    columns = (_FIRST_COLUMN, "registered as", *map(_column, shown))
+    columns = (_FIRST_COLUMN, "registered as", *shown)
     return Table(columns, tuple(rows), "names")
-
-
-def _column(capability: str) -> str:
-    return _NAMES.get(capability, capability)
 
 
 def _says(backend: BackendDocument, capability: str) -> bool:
@@ -154,7 +148,7 @@ def _dependences(classes: Sequence[BackendDocument]) -> Iterator[tuple[str, str]
         for capability, said in backend.capabilities.items():
             if said.when or said.origin == "conditional":
                 place = f" ({file_of(said.declared_at)})" if said.declared_at else ""
-                yield f"{_column(capability)} {_dependence(capability, said)}{place}", backend.name
+                yield f"{capability} {_dependence(capability, said)}{place}", backend.name
 
 
 def _dependence(capability: str, said: CapabilityDocument) -> str:

@@ -210,7 +210,7 @@ def test_condition_without_a_place_has_none() -> None:
         "What depends on what",
     )
 
-    assert lines == ("A: needs_cpu_seq_lens depends: set by __init__",)
+    assert lines == ("A: host_seq_lens depends: set by __init__",)
 
 
 def test_engine_that_says_nothing_has_its_classes() -> None:
