@@ -17,11 +17,12 @@ _BOLD = re.compile(r"\x1b\[[0-9;]*m")
 _WORD = st.text("abcdef_", min_size=1, max_size=20)
 _CELLS = st.lists(_WORD, max_size=4).map(" ".join)
 _NAMES = st.lists(st.text("ghijkl_", min_size=1, max_size=20), max_size=2)
+_LAST = f"a {'a' * 8} {'a' * 11}"
 _FULL = Table(
-    ("", "_", "", "", "_" * 14, "", "_" * 16, "", ""),
+    ("", "g", "", "", "g" * 14, "", "g" * 16, "", ""),
     (
-        ("_", "", "_" * 6, "_" * 10, "", "_" * 3, "___ _____ ________", "", "_ ________ ___________"),
-        ("_" * 11, "", "", "", "", "", "", f"_ {'_' * 20}", ""),
+        ("a", "", "a" * 6, "a" * 10, "", "aaa", "aaa aaaaa aaaaaaaa", "", _LAST),
+        ("a" * 11, "", "", "", "", "", "", f"a {'b' * 20}", ""),
     ),
 )
 """The words have just as much room as they need."""
