@@ -140,7 +140,7 @@ EventDocument = SliceDocument | FlowDocument | NameDocument | OrderDocument
 
 
 class CostsDocument(Document):
-    """What each thing takes on the simulator's clock: numbers that were chosen."""
+    """What each thing takes on the recording's clock: numbers that were chosen."""
 
     python_call_ns: int
     """A call of a function of relay and runtime."""
@@ -197,7 +197,7 @@ class TraceDetails(Document):
     clock_says: str
     """What they mean, in a sentence."""
     costs: CostsDocument | None
-    """What the simulated clock counts; null where times were measured."""
+    """What the recording's clock counts; null where times were measured."""
     device: str
     """The torch device."""
     num_steps: int

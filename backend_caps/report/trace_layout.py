@@ -128,8 +128,8 @@ class _Placing:
         y = self._top + _HEADING
         for lane in ordered:
             height = _TALL if lane in _TALL_LANES else _THIN
-            is_there = lane in self._timeline.lanes
-            yield lane, LaneShape(name=lane, top=y, height=height, is_there=is_there)
+            absent = "" if lane in self._timeline.lanes else _ABSENT.get(lane, "no such stream")
+            yield lane, LaneShape(name=lane, top=y, height=height, absent=absent)
             y += height + _LANES_APART
 
     def _x(self, at_ns: int) -> float:
@@ -295,6 +295,7 @@ _ARROW_WORDS = {
     Signal.LENGTHS_TO_HOST: "publish → host lengths",
     Signal.WAR_BARRIER: "WAR barrier",
 }
+_ABSENT = {COPY: "no such stream: no length crosses"}
 
 
 def _width(text: str) -> float:

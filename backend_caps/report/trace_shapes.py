@@ -13,8 +13,8 @@ class LaneShape:
     name: str
     top: float
     height: float
-    is_there: bool
-    """Whether this level has it."""
+    absent: str
+    """Why this level has none such; empty where it has."""
 
     @property
     def middle(self) -> float:

@@ -89,6 +89,15 @@ def test_svg_is_one_picture(folder: Path) -> None:
     assert title == "Who waits for whom: host_seq_lens exact above none"
 
 
+def test_page_has_the_picture_in_it() -> None:
+    """What a browser opens shows the steps, and not their figures alone."""
+    result = _run("--format html")
+
+    assert result.exit_code == 0, result.stderr
+    assert "<h2>1 decode step of 4 requests on sim</h2>" in result.stdout
+    assert result.stdout.count('class="trace"') == 1
+
+
 def test_stand_in_is_named_and_its_needs_are_kept() -> None:
     """Another's code runs in the place of a backend that is not here, and that is said."""
     result = _run("--stand-in torch_native --format json", SERVER.format("fa3"))

@@ -43,7 +43,7 @@ def test_picture_names_and_describes_itself() -> None:
 
 
 def test_picture_says_which_clock_it_has() -> None:
-    """Nobody takes the simulated clock for a measurement."""
+    """Nobody takes the recording's clock for a measurement."""
     assert "Clock: the recording's." in _texts(_drawn())
 
 
