@@ -345,8 +345,8 @@ def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[st
         message=f"{_who(known)} backend {name!r} ({slot.flag}).",
         remedy=f"Install the plugin that does, or name a backend that is declared: {others}."
         if owner is None or _has_engine(known)
-        else f"Add --engine {owner}, which reads the engine's own; or install a plugin that "
-        f"declares it; or name a backend that is declared: {others}.",
+        else f"Add --engine {owner}, where a command takes it, to read the engine's own; or "
+        f"install a plugin that declares it; or name a backend that is declared: {others}.",
     )
     return replace(_use(slot, name, via, declaration=None), problem=problem)
 

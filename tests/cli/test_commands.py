@@ -135,7 +135,9 @@ def test_explain_tells_what_to_do_about_a_missing_backend(acme: CommandLine) -> 
     result = acme.run(f"explain --path @ -- --attention-backend fa3 {SPECULATIVE}")
 
     assert "backend fa3   exact (missing)" in result.stdout
-    assert "Add --engine sglang, which reads the engine's own; or install" in result.stdout
+    assert (
+        "Add --engine sglang, where a command takes it, to read the engine's own;" in result.stdout
+    )
 
 
 def test_explain_takes_a_capability_and_a_phase(acme: CommandLine) -> None:

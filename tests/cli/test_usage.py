@@ -36,8 +36,8 @@ from tests.cli.conftest import CommandLine
             "resolve --path @ --policy strict -- --attention-backend fa3",
             1,
             "error: no installed plugin declares backend 'fa3' (--attention-backend). Add --engine "
-            "sglang, which reads the engine's own; or install a plugin that declares it; or name a "
-            "backend that is declared: acme_lean, acme_reads.",
+            "sglang, where a command takes it, to read the engine's own; or install a plugin that "
+            "declares it; or name a backend that is declared: acme_lean, acme_reads.",
             id="missing backend under strict",
         ),
         pytest.param(

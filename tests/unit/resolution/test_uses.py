@@ -197,8 +197,8 @@ def test_missing_backend_of_an_engine_asks_to_read_the_engine() -> None:
     uses = uses_of(flags("--attention-backend flashmla"), named(installed("mine")))
 
     remedy = (
-        "Add --engine sglang, which reads the engine's own; or install a plugin that declares it; "
-        "or name a backend that is declared: mine."
+        "Add --engine sglang, where a command takes it, to read the engine's own; or install a "
+        "plugin that declares it; or name a backend that is declared: mine."
     )
     assert {use.problem and use.problem.remedy for use in uses} == {remedy}
 
