@@ -2,8 +2,8 @@
 
 `python benchmarks/agreement.py [--json PATH]` starts gloo processes on this machine, which take
 turns: a barrier, the rounds of ranks that agree, a whole `agree` with a plan's statement, and one
-of ranks of two kinds. A cell is the ratio of two medians of the same run. The bytes are counted,
-not timed, for ranks that are threads of one process.
+of ranks of two kinds. A cell is the median of the rounds' own ratios to the barrier beside them.
+The bytes are counted, not timed, for ranks that are threads of one process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `python benchmarks/relay.py [--json PATH]` prints ratios: ours / SGLang's, so below 1 is faster.
 Both sides take turns round by round, because a shared machine changes its mind from second to
-second, and take turns in being the first; a cell is the ratio of the two sides' median rounds. One
+second, and take turns in being the first; a cell is the median of the rounds' own ratios. One
 thread: a second one on a busy core makes any parallel call a hundred times slower.
 
 SGLang's gather of draft state is a Triton kernel, which a CPU cannot run. Two things stand in for

@@ -1,9 +1,10 @@
 """The host's time per decode step outside the model: overlapped beside plain, on a CPU.
 
 `python benchmarks/runtime.py [--json PATH]` prints, for each batch size, the median host time of a
-decode step outside the model in both loops, their ratio, and the share of it that the FutureMap's
-calls take. Both engines take turns step by step. The model is as small as a model can be: its time
-is taken off, and what is left is building the batch, launching it and processing its result.
+decode step outside the model in both loops, the median of the steps' own ratios, and the share of
+it that the FutureMap's calls take. Both engines take turns step by step. The model is as small as
+a model can be: its time is taken off, and what is left is building the batch, launching it and
+processing its result.
 
 On a CPU nothing overlaps: the ratio says what the overlapped loop costs the host, not what it
 gains. That only a device with streams can show.
