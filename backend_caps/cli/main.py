@@ -17,7 +17,6 @@ from backend_caps.cli.plugin_errors import PluginFolderError, PluginNameError
 from backend_caps.cli.relay import relay
 from backend_caps.cli.report import report
 from backend_caps.cli.resolve import resolve
-from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.discovery.loading import Loading
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
@@ -52,7 +51,6 @@ _USAGE_ERRORS = (
     OverrideError,
     PluginFolderError,
     PluginNameError,
-    TraceWriteError,
     UnknownBackendError,
     UnknownFlagError,
 )
