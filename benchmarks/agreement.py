@@ -32,7 +32,7 @@ from backend_caps.startup.agreement import (
 from benchmarks.recorded import Count, Ratio, Record, keep, path_asked
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, registry
 from tests.startup.agreement.processes import run_ranks
-from tests.startup.agreement.together import hear_together
+from tests.startup.agreement.together import agree_together, hear_together
 
 SIZES = (2, 4)
 MANY = (8, 64, 1024)
@@ -106,11 +106,11 @@ def _rank(name: str) -> tuple[Plan, Statement]:
 
 
 def _bytes(size: int) -> tuple[int, int]:
-    """Count what each rank receives: the two rounds, and what is heard between them."""
+    """Count what each rank receives; a joint plan is acknowledged by two integers more."""
     alike, apart = _rank("acme"), _rank("needy")
-    rounds = 32
-    wire, _ = hear_together([*[alike] * (size - 1), apart])
-    return rounds, rounds + wire.num_bytes
+    agreeing, _ = agree_together([alike] * size)
+    hearing, _ = hear_together([*[alike] * (size - 1), apart])
+    return agreeing.num_bytes, 2 * agreeing.num_bytes + hearing.num_bytes
 
 
 if __name__ == "__main__":

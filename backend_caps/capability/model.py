@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +18,11 @@ class FrozenModel(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hexadecimal digits of a SHA-256 of all that it says, as JSON."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Copy, validating what `update` brings; pydantic's own copy would not."""

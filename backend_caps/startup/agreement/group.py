@@ -24,7 +24,7 @@ _ENDING_S = 1.0
 """What is left at least once all ranks have come: who comes at the last moment splits no group."""
 _LEAST_S = 0.001
 """What gloo takes for a time-out."""
-RoundOptions = dist.AllreduceOptions | dist.BroadcastOptions
+RoundOptions = dist.AllreduceOptions | dist.BarrierOptions | dist.BroadcastOptions
 """What torch takes for a round."""
 
 
@@ -72,6 +72,11 @@ class GroupChannel:
     def largest(self, values: Sequence[int], round_name: str) -> list[int]:
         """Return the largest of all ranks' values, place by place."""
         return self._reduced(torch.tensor(values, dtype=torch.int64), round_name).tolist()
+
+    def met(self, round_name: str) -> None:
+        """Wait until every rank has come to this round."""
+        options = dist.BarrierOptions()
+        self._wait(options, round_name, lambda: self._group.barrier(options))
 
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's values, by rank."""

@@ -1,8 +1,9 @@
 """The rounds in which ranks come to one plan, whatever carries them.
 
-All agree: two rounds of a few integers. They do not: the marks of all are gathered, and of ranks
-that say the same the lowest speaks. So what crosses grows by 16 bytes a rank, and by one statement
-for each that is different.
+All agree: two integers are compared, and as every rank knows that then, it is acknowledged by
+coming to a barrier. They do not: the marks of all are gathered, and of ranks that say the same the
+lowest speaks. So what crosses grows by 16 bytes a rank, and by one statement for each that is
+different.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Channel(Protocol):
         """Return the largest of all ranks' int64 values, place by place."""
         ...
 
+    def met(self, round_name: str) -> None:
+        """Wait until every rank has come to this round; nothing is said in it."""
+        ...
+
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's int64 values, by rank."""
         ...
@@ -64,7 +69,7 @@ def agreed(
     """
     mark = own.mark
     if _all_say(mark, channel, _COMPARING):
-        _all_say(mark, channel, _ENDING)
+        channel.met(_ENDING)
         return plan
     said = heard(own, plan, channel)
     require_same(said)

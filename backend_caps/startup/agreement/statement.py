@@ -16,8 +16,6 @@ from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from pydantic import BaseModel
-
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.resolution.flags import ServerFlags
@@ -132,7 +130,6 @@ def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
     }
 
 
-@cache
 def _rules(rules: RuleSet) -> dict[str, tuple[Treatment, str]]:
     """Say what an engine does, and what its flags force: two sets may have one name."""
     equal = {
@@ -141,15 +138,11 @@ def _rules(rules: RuleSet) -> dict[str, tuple[Treatment, str]]:
         "algorithms": ", ".join(sorted(rules.algorithms)),
         "overlapped algorithms": ", ".join(sorted(rules.relays)),
     }
-    written = {f"rule {rule.name}": f"of digest {_digest(rule)}" for rule in rules.rules}
+    written = {f"rule {rule.name}": f"of digest {rule.digest}" for rule in rules.rules}
     return {
         **{name: (Treatment.EQUAL, value) for name, value in equal.items()},
         **{name: (Treatment.EQUAL_WHERE_STATED, value) for name, value in written.items()},
     }
-
-
-def _digest(said: BaseModel) -> str:
-    return hashlib.sha256(said.model_dump_json().encode()).hexdigest()[:12]
 
 
 def _engine(plan: Plan) -> str:
@@ -199,7 +192,7 @@ def _release(use: Use) -> str:
     if use.declaration is None:
         return "not read" if use.problem is None else f"not read ({use.problem.code})"
     shipped = " ".join(own for own in (use.source.distribution, use.source.version) if own)
-    return f"{shipped or 'by hand'}, declaration {_digest(use.declaration)}"
+    return f"{shipped or 'by hand'}, declaration {use.declaration.digest}"
 
 
 def _chosen(plan: Plan) -> dict[str, tuple[Treatment, str]]:

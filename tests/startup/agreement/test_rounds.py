@@ -25,11 +25,11 @@ def _rank(name: str = "acme", *, needs: bool = False) -> tuple[Plan, Statement]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 1024])
-def test_ranks_that_agree_exchange_four_integers(size: int) -> None:
-    """However many they are: 32 bytes a rank in two rounds, and nothing of the plan."""
+def test_ranks_that_agree_exchange_two_integers(size: int) -> None:
+    """However many they are: 16 bytes a rank, a barrier, and nothing of the plan."""
     wire, came = agree_together([_rank()] * size)
 
-    assert (wire.rounds, wire.num_bytes) == (_ALL_AGREE, 32)
+    assert (wire.rounds, wire.num_bytes) == (_ALL_AGREE, 16)
     assert all(own is _rank()[0] for own in came)
 
 

@@ -61,6 +61,10 @@ class OnWire:
         heard = self._rows(values, round_name, _BYTES_OF_AN_INTEGER * len(values))
         return [max(column) for column in zip(*heard, strict=True)]
 
+    def met(self, round_name: str) -> None:
+        """Wait until every rank has come."""
+        self._rows([], round_name, 0)
+
     def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
         """Return every rank's values."""
         num_bytes = _BYTES_OF_AN_INTEGER * len(values) * self.wire.size
