@@ -14,6 +14,7 @@ from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import ServerCommand, request_of, request_options
 from backend_caps.cli.working import TORCH, working
+from backend_caps.report.sections import Opened
 from backend_caps.report.views import explain_view
 
 _EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
@@ -71,8 +72,9 @@ def explain(
     document = request.written(plan, registry)
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
     explained = explain_view(document, names, phase)
+    opened = [Opened(name=name, phase=phase) for name in names]
     if not measure:
-        request.show(document, explained, names)
+        request.show(document, explained, opened)
         return
     # Loads torch, which an explanation alone does not.
     with working(TORCH):
@@ -82,7 +84,7 @@ def explain(
     with working("counting steps on a simulated device"):
         found = measure_document(plan, document, request, results)
     costs = () if found.measured is None else measured_view(found.measured, document)
-    request.show(found, chain(explained, costs))
+    request.show(found, chain(explained, costs), opened)
     if found.problem is not None:
         click.echo(f"error: {found.problem}", err=True)
         ctx.exit(NOT_MEASURED)

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Sections
+from backend_caps.report.sections import Opened, Sections
 
 
 class Format(Enum):
@@ -46,7 +46,7 @@ class Show(Protocol):
     """Prints a document, or the sections that are made of it."""
 
     def __call__(
-        self, document: BaseModel, sections: Sections, opened: Sequence[str] = (), /
+        self, document: BaseModel, sections: Sections, opened: Sequence[Opened] = (), /
     ) -> None:
         """Print; on a page, the values that are `opened` stand open."""
 
@@ -82,7 +82,7 @@ def _printer(format_: Format) -> Show:
 
 
 def _guarded(show: Show) -> Show:
-    def guarded(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) -> None:
+    def guarded(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> None:
         with _guard():
             show(document, sections, opened)
 
@@ -111,15 +111,15 @@ def _forget_output() -> None:
     os.close(nowhere)
 
 
-def _show_json(document: BaseModel, _: Sections, __: Sequence[str] = ()) -> None:
+def _show_json(document: BaseModel, _: Sections, __: Sequence[Opened] = ()) -> None:
     click.echo(document.model_dump_json(indent=2))
 
 
-def _show_markdown(_: BaseModel, sections: Sections, __: Sequence[str] = ()) -> None:
+def _show_markdown(_: BaseModel, sections: Sections, __: Sequence[Opened] = ()) -> None:
     click.echo(markdown(sections), nl=False)
 
 
-def _show_html(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) -> None:
+def _show_html(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> None:
     from backend_caps.report.html.page import page  # noqa: PLC0415 - templates, for pages alone
 
     click.echo(page(document, sections, opened), nl=False)

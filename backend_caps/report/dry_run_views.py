@@ -261,13 +261,21 @@ def _memory(memories: Sequence[RunMemoryDocument]) -> Iterator[Figures]:
         yield first.stand_in, (name, told)
 
 
+def verdict(document: DryRunDocument) -> str:
+    """Say in a sentence whether it ran as it was decided."""
+    found = {(own.code, own.phase, own.message) for r in document.ranks for own in r.findings}
+    if found:
+        return f"not as it was decided in {len(found)} {'way' if len(found) == 1 else 'ways'}"
+    stand_in = document.ranks[0].memory.stand_in
+    with_ = "" if stand_in is None else f", with {stand_in}"
+    strict = "; --strict refuses the plan's problems" if document.status else ""
+    return f"it ran as it was decided{with_}{strict}"
+
+
 def _found(document: DryRunDocument) -> Iterator[Section]:
     found = [(rank.rank, own) for rank in document.ranks for own in rank.findings]
     if not found:
-        stand_in = document.ranks[0].memory.stand_in
-        with_ = "" if stand_in is None else f", with {stand_in}"
-        strict = "; --strict refuses the plan's problems" if document.status else ""
-        yield Lines((f"it ran as it was decided{with_}{strict}",))
+        yield Lines((verdict(document),))
         return
     yield Heading("Not as decided")
     rows: dict[tuple[str, ...], list[int]] = {}

@@ -9,6 +9,7 @@ from backend_caps.report.measure_documents import (
     DraftsDocument,
     LevelDocument,
     MeasuredDocument,
+    MeasureDocument,
     TimeDocument,
 )
 from backend_caps.report.sections import Heading, Lines, Section, Table
@@ -18,9 +19,21 @@ _NOTHING = "—"
 """What is shown where nothing was measured."""
 
 
+_TITLE = "What a step costs, by what the host is told about lengths"
+
+
+def costs_view(document: MeasureDocument) -> Iterator[Section]:
+    """Show what a step costs, or why nothing was counted."""
+    if document.problem is not None:
+        yield Heading(_TITLE)
+        yield Lines((document.problem,))
+    if document.measured is not None:
+        yield from measured_view(document.measured, document.plan)
+
+
 def measured_view(measured: MeasuredDocument, plan: PlanDocument) -> Iterator[Section]:
     """Show what a step costs at each level, and what these numbers are of."""
-    yield Heading("What a step costs, by what the host is told about lengths")
+    yield Heading(_TITLE)
     yield Lines(tuple(_what_ran(measured)))
     yield Table(
         (

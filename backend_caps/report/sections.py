@@ -44,6 +44,16 @@ class Picture:
     """What stands in its style element."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A value of a plan that stands open on a page, because it was asked for."""
+
+    name: str
+    """The capability."""
+    phase: str | None = None
+    """The phase that alone was asked for; a server's value stands open whichever it is."""
+
+
 def visible(text: str) -> str:
     """Show control characters instead of sending them: a plugin's words are text."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

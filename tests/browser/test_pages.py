@@ -9,7 +9,11 @@ from playwright.sync_api import Browser, ViewportSize
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
+from backend_caps.report.documents import report_document
+from backend_caps.report.html.page import page as page_of
 from tests.browser.conftest import Golden, Show
+from tests.unit.building import installed
+from tests.unit.report import scene
 from tests.unit.report.html.pages import PAGES
 
 _EACH = pytest.mark.parametrize("kind", PAGES)
@@ -57,6 +61,20 @@ def test_comparison_on_a_telephone_shows_more_than_its_subjects(show: Show) -> N
     first = page.locator(".grid tr > :first-child:visible")
     widths = first.evaluate_all("all => all.map((cell) => cell.offsetWidth)")
     assert max(widths) <= 160
+
+
+def test_long_name_leaves_room_for_what_is_told_of_it(show: Show) -> None:
+    """A name without a place to break is broken all the same, in each table that has it."""
+    name, (fa3, *_) = "n" * 200, scene.BACKENDS
+    assert fa3.declaration is not None
+    conditions = fa3.declaration.conditions
+    backend = installed(name, fa3.declaration.capabilities, conditions=conditions)
+    page = show(page_of(report_document([backend], (), None), ()))
+
+    heads = page.locator("tbody th")
+
+    assert heads.count() == 2
+    assert all(width <= 352 for width in heads.evaluate_all("all => all.map((c) => c.offsetWidth)"))
 
 
 def test_page_is_read_without_its_script(chromium: Browser) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from backend_caps.report.documents import PlanDocument, ValueDocument
 from backend_caps.report.dry_run_documents import (
     AgreementDocument,
@@ -21,6 +23,7 @@ from backend_caps.report.dry_run_documents import (
 )
 from backend_caps.report.dry_run_views import dry_run_view
 from backend_caps.report.generate_documents import GraphsDocument
+from backend_caps.report.html.page import page
 from backend_caps.report.sections import Heading, Lines, Table
 
 PLAN = PlanDocument(
@@ -152,6 +155,24 @@ def test_view_of_one_rank_names_none() -> None:
     shown = _shown(_document([_rank(0, found="lean in place of fa3")]))
 
     assert shown.endswith("hidden-wait | decode | one (with lean in place of fa3)")
+
+
+@pytest.mark.parametrize(
+    ("found", "title"),
+    [
+        pytest.param((), "Dry run: it ran as it was decided", id="as decided"),
+        pytest.param(("fa3",), "Dry run: not as it was decided in 1 way", id="one way"),
+        pytest.param(("fa3", "fa3"), "Dry run: not as it was decided in 1 way", id="of two ranks"),
+    ],
+)
+def test_page_is_titled_by_whether_it_ran_as_decided(found: Sequence[str], title: str) -> None:
+    """What a dry run is asked stands first on its page; what ranks found alike counts once."""
+    ranks = [_rank(rank, found=stand_in) for rank, stand_in in enumerate(found)]
+    document = _document(ranks or [_rank()])
+
+    text = page(document, dry_run_view(document))
+
+    assert f"<h1>{title}</h1>" in text
 
 
 def test_view_says_why_forwards_were_eager() -> None:

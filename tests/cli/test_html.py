@@ -7,7 +7,14 @@ import sys
 
 import pytest
 
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.cli.checked import check_list_document
+from backend_caps.conformance.checks import CHECKS
+from backend_caps.report.check_views import check_list_view, check_view
+from backend_caps.report.html.page import page
+from backend_caps.report.sections import Lines
 from tests.cli.conftest import CommandLine
+from tests.unit.report.check_scene import checked
 
 _FLAGS = "--attention-backend acme_reads --speculative-algorithm EAGLE"
 
@@ -17,7 +24,7 @@ _FLAGS = "--attention-backend acme_reads --speculative-algorithm EAGLE"
     [
         pytest.param("report --path @", "Installed backends", id="report"),
         pytest.param(f"resolve --path @ -- {_FLAGS}", "Plan ", id="resolve"),
-        pytest.param("select --path @", "Selection", id="select"),
+        pytest.param("select --path @", "--attention-backend auto is", id="select"),
         pytest.param("config show", "Config", id="config"),
         pytest.param("check --list", "Check list", id="check"),
     ],
@@ -40,6 +47,17 @@ def test_explanation_stands_open_on_its_page(acme: CommandLine) -> None:
     assert opened.partition("</b>")[0].strip() == "<summary><b>page_<wbr>sizes"
 
 
+def test_explanation_of_a_phase_stands_open_there_alone(acme: CommandLine) -> None:
+    """Of a value of several phases, only that of the phase that was asked for is open."""
+    line = "explain graph_replay --phase verify --path @ --format html"
+
+    result = acme.run(f"{line} -- {_FLAGS}")
+
+    before, opened = result.stdout.split("<details open>")
+    assert "<h3>In verify</h3>" in before
+    assert opened.partition("</b>")[0].strip() == "<summary><b>graph_<wbr>replay"
+
+
 @pytest.mark.parametrize(("format_", "loads"), [("json", False), ("html", True)])
 def test_templates_are_loaded_for_pages_alone(format_: str, loads: bool) -> None:
     """A report that is no page does not pay for them, and no report pays for torch."""
@@ -53,3 +71,22 @@ def test_templates_are_loaded_for_pages_alone(format_: str, loads: bool) -> None
     )
 
     assert done.stderr.split() == [str(loads), "False"]
+
+
+def test_claims_and_checks_stand_open_on_their_page() -> None:
+    """What a check was run for is not folded, though it claims and checks all that there is."""
+    failed = checked()
+    (claim, *_), (check, *_) = failed.claims, failed.checks
+    claims = [claim.model_copy(update={"capability": name}) for name in CAPABILITIES]
+    checks = [check.model_copy(update={"check": own.code}) for own in CHECKS]
+    whole = failed.model_copy(update={"claims": claims, "checks": checks})
+    about = [each for each in check_view(whole) if not isinstance(each, Lines)]
+
+    assert "<details" not in page(whole, about)
+
+
+def test_check_list_is_no_check() -> None:
+    """The page of all checks is not called by the first of them."""
+    document = check_list_document(CHECKS)
+
+    assert "<h1>Check list</h1>" in page(document, check_list_view(document))

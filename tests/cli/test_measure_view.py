@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from backend_caps.report.documents import plan_document
+from backend_caps.report.html.page import page
 from backend_caps.report.markdown import markdown
 from backend_caps.report.measure_documents import (
     DraftsDocument,
     LeftOutDocument,
     LevelDocument,
     MeasuredDocument,
+    MeasureDocument,
     TimeDocument,
 )
 from backend_caps.report.measure_views import measured_view
-from backend_caps.report.sections import Lines
+from backend_caps.report.sections import Lines, Opened
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, flags, use
 
@@ -163,3 +165,25 @@ def test_times_are_a_table_at_the_end() -> None:
 
     assert "no times" not in text
     assert text.endswith("| NVIDIA H200 | mirror 4096 | none | 32 | 812 | — | — |\n")
+
+
+def test_page_of_costs_is_that_of_the_plan() -> None:
+    """What was counted stands on the page that the explanation has, with its drawing."""
+    document = MeasureDocument(schema_="backend-caps/measure@1", plan=PLAN, measured=MEASURED)
+
+    text = page(document, (), [Opened(name="host_seq_lens")])
+
+    parts = ["<h2>What a step costs, ", "<details open>", '<h2 id="graph">Who forces what']
+    assert [part for part in sorted(parts, key=text.index) if part in text] == parts
+
+
+def test_page_without_costs_says_why() -> None:
+    """Where nothing could be counted the page has the reason, and no table."""
+    document = MeasureDocument(
+        schema_="backend-caps/measure@1", plan=PLAN, measured=None, problem="no such backend."
+    )
+
+    text = page(document, ())
+
+    assert "<li>no such backend.</li>" in text
+    assert "bytes to host" not in text

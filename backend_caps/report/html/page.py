@@ -17,8 +17,11 @@ from markupsafe import Markup, escape
 from pydantic import BaseModel
 
 from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.check_documents import CheckListDocument
 from backend_caps.report.diff_document import DiffDocument
 from backend_caps.report.documents import PlanDocument, ReportDocument
+from backend_caps.report.dry_run_documents import DryRunDocument
+from backend_caps.report.dry_run_views import verdict
 from backend_caps.report.engine_views import names_view, rules_view
 from backend_caps.report.evidence_views import evidence_view
 from backend_caps.report.html.differences import side_by_side
@@ -26,21 +29,34 @@ from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.rendering import environment
 from backend_caps.report.html.values import told_values, tries
-from backend_caps.report.sections import Heading, Lines, Picture, Section, Sections, Table, visible
+from backend_caps.report.measure_documents import MeasureDocument
+from backend_caps.report.measure_views import costs_view
+from backend_caps.report.sections import (
+    Heading,
+    Lines,
+    Opened,
+    Picture,
+    Section,
+    Sections,
+    Table,
+    visible,
+)
 from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
 
-_LONG = 16
-"""Lines of a section that stand open."""
+_LONG = 24
+"""Rows of a section that stand open: a check's claims are one of each capability, and its checks
+are about as many."""
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) -> str:
+def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> str:
     """Write a document as a page, in ASCII: no terminal's encoding changes what was digested.
 
     Args:
         document: what is shown.
         sections: the same as sections. They are all that a page of most documents has; a report, a
-            plan and a comparison have pages of their own, for which they are not read.
+            plan, measured or not, and a comparison have pages of their own, for which they are not
+            read.
         opened: the values of a plan that stand open.
     """
     templates, styles = _environment(), list[str]()
@@ -49,6 +65,9 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[str] = ()) ->
             template, shown = "report.html", _of_report(document)
         case PlanDocument():
             template, shown = "plan.html", _of_plan(document, opened)
+        case MeasureDocument(plan=plan):
+            costs = parts_of(costs_view(document))
+            template, shown = "plan.html", {**_of_plan(plan, opened), "costs": costs}
         case DiffDocument():
             template, shown = "diff.html", _of_diff(document)
         case _:
@@ -120,8 +139,18 @@ def parts_of(sections: Sections) -> list[tuple[str, list[Section | Picture]]]:
 
 
 def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
+    """Title them by what they say; the first heading is no second one then."""
+    parts = parts_of(sections)
+    (first, told), *others = parts
     name = schema_of(document).removeprefix("backend-caps/").partition("@")[0]
-    return {"name": name.replace("-", " ").capitalize(), "parts": parts_of(sections)}
+    name = name.replace("-", " ").capitalize()
+    match document:
+        case DryRunDocument():
+            return {"name": f"{name}: {verdict(document)}", "parts": parts}
+        case CheckListDocument():
+            return {"name": name, "parts": parts}
+        case _:
+            return {"name": first or name, "parts": [("", told), *others]}
 
 
 def _of_report(report: ReportDocument) -> dict[str, object]:
@@ -148,7 +177,7 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
     }
 
 
-def _of_plan(plan: PlanDocument, opened: Sequence[str]) -> dict[str, object]:
+def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
     headline, *reasons = mirror_lines(plan)
     return {
         "plan": plan,
@@ -158,6 +187,7 @@ def _of_plan(plan: PlanDocument, opened: Sequence[str]) -> dict[str, object]:
         "tries": tries(plan),
         "opened": opened,
         "values": told_values(plan, opened),
+        "costs": (),
         "plan_problems": parts_of(plan_problems_view(plan)),
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from backend_caps.report.documents import PlanDocument, ValueDocument
-from backend_caps.report.sections import Table
+from backend_caps.report.sections import Opened, Table
 from backend_caps.report.views import causes_table
 from backend_caps.report.words import decided_by, words_of
 
@@ -63,11 +63,12 @@ def tries(plan: PlanDocument) -> tuple[Try, ...]:
     )
 
 
-def told_values(plan: PlanDocument, opened: Sequence[str]) -> Iterator[Place]:
+def told_values(plan: PlanDocument, opened: Sequence[Opened]) -> Iterator[Place]:
     """Tell the server's values, then those of each phase; those in `opened` stand open."""
-    yield Place(title="For the server", values=_told(plan.server, opened))
+    yield Place(title="For the server", values=_told(plan.server, [each.name for each in opened]))
     for phase, values in plan.phases.items():
-        yield Place(title=f"In {phase}", values=_told(values, opened))
+        names = [each.name for each in opened if each.phase in (None, phase)]
+        yield Place(title=f"In {phase}", values=_told(values, names))
 
 
 def _told(values: Mapping[str, ValueDocument], opened: Sequence[str]) -> tuple[Told, ...]:

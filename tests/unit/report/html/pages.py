@@ -11,6 +11,7 @@ from backend_caps.report.diff import differences
 from backend_caps.report.diff_document import DiffDocument, diff_document
 from backend_caps.report.documents import ReportDocument, report_document
 from backend_caps.report.html.page import page
+from backend_caps.report.sections import Opened
 from backend_caps.report.snapshot import Snapshot
 from tests.unit.building import broken, installed
 from tests.unit.report import scene, sides
@@ -28,7 +29,7 @@ def diff() -> DiffDocument:
 PAGES: Mapping[str, Callable[[], str]] = {
     "report": lambda: page(scene.report(scene.FORCED), ()),
     "evidence": lambda: page(scene.verified(), ()),
-    "explain": lambda: page(scene.plan(scene.FORCED)[1], (), ["host_seq_lens"]),
+    "explain": lambda: page(scene.plan(scene.FORCED)[1], (), [Opened(name="host_seq_lens")]),
     "diff": lambda: page(diff(), ()),
 }
 """A page of each kind."""

@@ -12,6 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 from pydantic import BaseModel
 
+from backend_caps.report.check_documents import CheckListDocument
 from backend_caps.report.documents import report_document
 from backend_caps.report.engine_report import engine_report_document
 from backend_caps.report.html.page import page, parts_of
@@ -22,6 +23,7 @@ from tests.unit.report import engine_scene, scene
 from tests.unit.report.html.pages import PAGES, SCRIPT, hostile, large
 
 _EACH = pytest.mark.parametrize("kind", PAGES)
+_STEPS = "3 steps of 2 requests on cpu"
 _COMMANDS: Sections = (Heading("Run it"), Lines(("pip install x",), "commands"))
 
 
@@ -170,19 +172,26 @@ def test_report_on_an_engine_has_its_name_and_rules() -> None:
 @pytest.mark.parametrize(
     ("document", "sections", "title"),
     [
-        pytest.param(scene.relayed(), relay_view(scene.relayed()), "Relay", id="relay"),
-        pytest.param(scene.relayed(), _COMMANDS, "Relay", id="commands"),
+        pytest.param(scene.relayed(), relay_view(scene.relayed()), _STEPS, id="relay"),
+        pytest.param(scene.relayed(), _COMMANDS, "Run it", id="commands"),
+        pytest.param(scene.relayed(), (Lines(("a",)), Heading("b")), "Relay", id="lines-first"),
+        pytest.param(
+            CheckListDocument(schema_="backend-caps/check-list@1", checks=[]),
+            (Heading("numerics"),),
+            "Check list",
+            id="list",
+        ),
     ],
 )
 def test_other_documents_are_pages_of_their_sections(
     document: BaseModel, sections: Sections, title: str
 ) -> None:
-    """What has no page of its own has one of its headings, lines and tables."""
+    """What has no page of its own is titled by its first heading, where that says what it is."""
     told = list(sections)
     read = _Read(page(document, told))
 
-    headings = [each.text for each in told if isinstance(each, Heading)]
-    assert (read.inside["h1"], read.inside["h2"][: len(headings)]) == ([title], headings)
+    headings = [each.text for each in told if isinstance(each, Heading) and each.text != title]
+    assert (read.inside["h1"], read.inside.get("h2", [])[: len(headings)]) == ([title], headings)
 
 
 def test_commands_are_shown_as_they_are_typed() -> None:
@@ -193,7 +202,7 @@ def test_commands_are_shown_as_they_are_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "folds"), [pytest.param(16, 0, id="some"), pytest.param(17, 1, id="many")]
+    ("number", "folds"), [pytest.param(24, 0, id="some"), pytest.param(25, 1, id="many")]
 )
 @pytest.mark.parametrize("write", ["lines", "rows"])
 def test_long_section_is_folded(number: int, folds: int, write: str) -> None:
@@ -204,6 +213,7 @@ def test_long_section_is_folded(number: int, folds: int, write: str) -> None:
     read = _Read(page(scene.relayed(), (Heading("a"), section)))
 
     assert [tag for tag, _ in read.tags].count("details") == folds
+    assert read.inside.get("summary", []) == [f"{number} {write}"] * folds
 
 
 def test_sections_before_a_heading_have_none() -> None:

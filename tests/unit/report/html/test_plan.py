@@ -11,6 +11,7 @@ from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabili
 from backend_caps.report.documents import PlanDocument, plan_document
 from backend_caps.report.html.graph import Graph, Held, Owner, graph, held
 from backend_caps.report.html.values import Try, told_values, tries
+from backend_caps.report.sections import Opened
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import OPTS_OUT, READS, flags, use
 from tests.unit.report import scene
@@ -144,12 +145,22 @@ def _flipping() -> PlanDocument:
     return PlanDocument.model_validate({**plan.model_dump(by_alias=True), "flips": flips})
 
 
-@pytest.mark.parametrize("opened", [(), ("host_seq_lens",), ("page_sizes", "graph_replay")])
-def test_values_that_were_asked_for_stand_open(opened: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("names", [(), ("host_seq_lens",), ("page_sizes", "graph_replay")])
+def test_values_that_were_asked_for_stand_open(names: tuple[str, ...]) -> None:
     """An explanation shows what was asked for, in each phase."""
-    places = told_values(_plan("fa3"), opened)
+    places = told_values(_plan("fa3"), [Opened(name=name) for name in names])
 
-    assert {value.name for place in places for value in place.values if value.is_open} == {*opened}
+    assert {value.name for place in places for value in place.values if value.is_open} == {*names}
+
+
+def test_values_of_a_phase_that_was_asked_for_stand_open() -> None:
+    """Where one phase was asked for, no other's value is open; the server's is."""
+    names = ("host_seq_lens", "graph_replay")
+
+    places = told_values(_plan("fa3"), [Opened(name=name, phase="verify") for name in names])
+
+    opened = [(place.title, each.name) for place in places for each in place.values if each.is_open]
+    assert opened == [("For the server", "host_seq_lens"), ("In verify", "graph_replay")]
 
 
 def test_phase_that_nobody_runs_has_no_causes() -> None:
