@@ -59,6 +59,7 @@ def _run(words: list[str], working_directory: str | None) -> None:
             log.end()
         if loading is not None:
             loading.close()
+        gc.freeze()  # Python's own end collects once more, what the system takes back anyway
 
 
 def _divided(words: list[str]) -> tuple[list[str], list[str]]:

@@ -40,11 +40,15 @@ DECLARATION = Declaration(capabilities=Capabilities(needs_cpu_seq_lens=True))
 
 
 def environment(site: Path) -> Mapping[str, str]:
-    """Fill a folder so that this environment has 300 distributions, and put it on the path."""
+    """Fill a folder so that this environment has 300 distributions, and put it on the path.
+
+    Bytecode is kept, as an installer keeps it: else ours alone would be compiled at each start.
+    """
     install(site, NUM_DISTRIBUTIONS - sum(1 for _ in distributions()))
     for number in range(NUM_OURS):
         (site / f"package_{number}.py").write_text(DECLARATION)
-    return {**os.environ, "PYTHONPATH": str(site)}
+    kept = {name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(site)}
 
 
 def timed(command: Sequence[str], environ: Mapping[str, str]) -> float:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, StrictInt
+from pydantic import ConfigDict, Field, StrictInt
 from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.scale import STATES, Anything, Undeclared
+from backend_caps.capability.sets import STORED_AS_TUPLE
 
 Version = tuple[Annotated[StrictInt, Field(ge=0)], Annotated[StrictInt, Field(ge=0)]]
 
@@ -34,7 +35,7 @@ class ComputeRange:
         return start if self.below is None else f"{start} and < {_dotted(self.below)}"
 
 
-ComputeCapabilities = Annotated[Sequence[ComputeRange], Field(min_length=1), AfterValidator(tuple)]
+ComputeCapabilities = Annotated[Sequence[ComputeRange], Field(min_length=1), STORED_AS_TUPLE]
 
 
 def written_windows(value: object) -> object:

@@ -24,7 +24,7 @@ from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason, unsupported_reasons
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import FrozenModel
-from backend_caps.capability.sets import STORED_AS_SET
+from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
 from backend_caps.capability.tolerances import Tolerances
 from backend_caps.capability.vocabulary import Capabilities
 
@@ -161,11 +161,9 @@ class Declaration(FrozenModel):
     """The version of this contract."""
     capabilities: Capabilities = Field(default_factory=Capabilities)
     """What holds unless a condition says otherwise."""
-    conditions: Annotated[
-        Sequence[When], BeforeValidator(_written_list), AfterValidator(tuple)
-    ] = ()
+    conditions: Annotated[Sequence[When], BeforeValidator(_written_list), STORED_AS_TUPLE] = ()
     """What holds under conditions; of several that hold, the join."""
-    parts: Annotated[Sequence[Part], BeforeValidator(_written_parts), AfterValidator(tuple)] = ()
+    parts: Annotated[Sequence[Part], BeforeValidator(_written_parts), STORED_AS_TUPLE] = ()
     """The backends that a composite hands its uses to."""
     implementation: Annotated[
         Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None,

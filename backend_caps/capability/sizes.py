@@ -12,10 +12,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, StrictInt
+from pydantic import ConfigDict, Field, StrictInt
 from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.scale import ANY, STATES, Anything, Undeclared
+from backend_caps.capability.sets import STORED_AS_SET
 
 Size = Annotated[StrictInt, Field(ge=1)]
 
@@ -61,8 +62,7 @@ class OneOf:
     one_of: Annotated[
         AbstractSet[Size],
         Field(min_length=1),
-        AfterValidator(frozenset),
-        PlainSerializer(sorted),
+        *STORED_AS_SET,
     ]
     """The sizes."""
 

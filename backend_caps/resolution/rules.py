@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, PlainSerializer, model_validator
+from pydantic import model_validator
 
 from backend_caps.capability.declaration import Sentence
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Scope
 from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
 from backend_caps.capability.status import Problem
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
@@ -30,15 +31,13 @@ class Rule(FrozenModel):
     """What a cause calls it."""
     given: Given
     """The condition."""
-    unless: Annotated[Sequence[Given], AfterValidator(tuple)] = ()
+    unless: Annotated[Sequence[Given], STORED_AS_TUPLE] = ()
     """Where any of these is known to hold, the rule does not."""
     forces: Capabilities
     """The values that it joins in."""
     reason: Sentence
     """Why, in words that a report repeats."""
-    engines: Annotated[AbstractSet[str], AfterValidator(frozenset), PlainSerializer(sorted)] = (
-        frozenset()
-    )
+    engines: Annotated[AbstractSet[str], *STORED_AS_SET] = frozenset()
     """The rule sets that it belongs to."""
 
     def truth(self, situation: Situation) -> Truth:

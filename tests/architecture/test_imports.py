@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _loaded_by(code: str) -> set[str]:
-    """Run code in a fresh process, and list the top-level modules that it has loaded."""
-    script = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    """Run code in a fresh process, and list the modules that it has loaded."""
+    script = f"import sys\n{code}\nprint(*sys.modules)"
     finished = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
     )
@@ -32,19 +32,42 @@ def test_layers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert holds
 
 
-@pytest.mark.parametrize("command", ["report", "resolve", "explain", "select"])
-def test_command_loads_no_torch(command: str) -> None:
-    """A report, a plan, an explanation and a choice start no torch."""
-    code = (
-        "from backend_caps.__main__ import main\n"
-        f"try: main(['{command}', '--format', 'json', '--', '--attention-backend', 'torch_native'])"
+def _main(*words: str) -> str:
+    """Write the code that runs a command line of ours, and goes on."""
+    return (
+        f"from backend_caps.__main__ import main\ntry: main({list(words)})"
         "\nexcept SystemExit as exit: assert exit.code == 0, exit.code\nprint()"
     )
 
-    loaded = _loaded_by(code)
+
+@pytest.mark.parametrize("command", ["report", "resolve", "explain", "select"])
+def test_command_loads_no_torch(command: str) -> None:
+    """A report, a plan, an explanation and a choice start no torch."""
+    words = (command, "--format", "json", "--", "--attention-backend", "torch_native")
+
+    loaded = _loaded_by(_main(*words))
 
     assert "click" in loaded
     assert "torch" not in loaded
+
+
+def test_report_loads_no_other_command() -> None:
+    """A report as JSON loads nothing that draws tables and pages, nor another command."""
+    commands = {f"backend_caps.cli.{module}" for module in ("explain", "relay", "resolve")}
+
+    loaded = _loaded_by(_main("report", "--format", "json"))
+
+    assert "backend_caps.cli.report" in loaded
+    assert loaded.isdisjoint({*commands, "backend_caps.report.html", "jinja2", "rich", "yaml"})
+
+
+def test_command_leaves_nothing_to_collect_at_its_end() -> None:
+    """What a command has made is not looked through once more when Python ends."""
+    ending = "import atexit, gc\natexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+
+    printed = _loaded_by(ending + _main("report", "--format", "json"))
+
+    assert printed == {"True"}
 
 
 def test_package_alone_loads_nothing() -> None:
