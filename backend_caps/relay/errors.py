@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from backend_caps.errors import BackendCapsError
 
 
+def _rows(rows: Sequence[int]) -> str:
+    """Name a few rows, or the one that it is."""
+    return f"{'row' if len(rows) == 1 else 'rows'} {_listed(rows)}"
+
+
 def _listed(rows: Sequence[int]) -> str:
     """Name a few rows: a batch may have thousands."""
     shown = ", ".join(str(row) for row in rows[:8])
@@ -127,7 +132,7 @@ class RowsOutOfRangeError(BackendCapsError):
     def message(self) -> str:
         """The rows, and the pool's range."""
         return (
-            f"{self.operation} was given rows {_listed(self.rows)}; 0 <= row < {self.pool_size} "
+            f"{self.operation} was given {_rows(self.rows)}; 0 <= row < {self.pool_size} "
             f"was expected. Pass req_pool_indices of this request pool."
         )
 
@@ -143,7 +148,7 @@ class RepeatedRowsError(BackendCapsError):
     def message(self) -> str:
         """The rows that come more than once."""
         return (
-            f"{self.operation} was given rows {_listed(self.rows)} more than once; only the "
+            f"{self.operation} was given {_rows(self.rows)} more than once; only the "
             f"padding row 0 may repeat. Give each request a row of its own."
         )
 
@@ -178,9 +183,8 @@ class StaleRowsError(BackendCapsError):
     def message(self) -> str:
         """The rows, and the call that has to come before."""
         return (
-            f"rows {_listed(self.rows)} of {self.field} are read with nothing written since they "
-            f"were last read; a value of the step before was expected. "
-            f"Call {self.writer} for these rows first."
+            f"{self.field} of {_rows(self.rows)} is read with nothing written since it was last "
+            f"read; a value of the step before was expected. Call {self.writer} there first."
         )
 
 
@@ -243,7 +247,7 @@ class BoundBelowTruthError(BackendCapsError):
     def message(self) -> str:
         """The rows with both values, and the protocol that was not kept."""
         return (
-            f"rows {_listed(self.rows)} have lengths [{_listed(self.seq_lens)}] above their upper "
+            f"the lengths [{_listed(self.seq_lens)}] of {_rows(self.rows)} are above their upper "
             f"bounds [{_listed(self.bounds)}]; a bound was expected never to be below. Open a "
             f"row's generation by commit_lengths before its first resolve_seq_lens_cpu."
         )

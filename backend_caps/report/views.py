@@ -18,6 +18,7 @@ from backend_caps.report.documents import (
 )
 from backend_caps.report.evidence_views import evidence_view, mark_of
 from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.tries import tries
 from backend_caps.report.words import decided_by, file_of, places_of, who, words_of
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
@@ -191,14 +192,14 @@ def flips_view(flips: Sequence[FlipDocument]) -> Iterator[Section]:
     if flips:
         yield Heading("What would change it")
         rows = [
-            (_named(flip.capability, flip.phase), words_of(flip.becomes), " ".join(flip.remedies))
-            for flip in flips
+            (_named(one.name, ", ".join(one.phases)), one.becomes, " ".join(one.remedies))
+            for one in tries(flips)
         ]
         yield Table(("capability", "becomes", "all of"), tuple(rows))
 
 
-def _named(capability: str, phase: str | None) -> str:
-    return capability if phase is None else f"{capability} in {phase}"
+def _named(capability: str, phases: str) -> str:
+    return f"{capability} in {phases}" if phases else capability
 
 
 def relay_view(relayed: RelayDocument) -> Iterator[Section]:
@@ -233,17 +234,21 @@ def explain_view(
     """Show every cause of some values, and what would change them."""
     for name in capabilities:
         if name in plan.server:
-            yield from _explained(plan, name, None)
-            continue
+            yield from _explained(plan, name, plan.server[name], "")
         for each, values in plan.phases.items():
-            if phase in (None, each) and values[name].causes:
-                yield from _explained(plan, name, each)
-            elif phase == each:
+            if name in values and phase in (None, each) and values[name].causes:
+                yield from _explained(plan, name, values[name], each)
+            elif name in values and phase == each:
                 yield Lines((f"{name} in {each}: no backend is used there.",))
+        asked = (None, *plan.phases) if phase is None else (None, phase)
+        yield from flips_view(
+            [flip for flip in plan.flips if flip.capability == name and flip.phase in asked]
+        )
 
 
-def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Section]:
-    value = plan.server[name] if phase is None else plan.phases[phase][name]
+def _explained(
+    plan: PlanDocument, name: str, value: ValueDocument, phase: str
+) -> Iterator[Section]:
     effect = f" ({value.effect})" if value.effect else ""
     engine = "" if plan.engine is None else f" with {plan.engine}"
     yield Heading(f"{_named(name, phase)}{engine} = {words_of(value.value)}{effect}")
@@ -252,8 +257,6 @@ def _explained(plan: PlanDocument, name: str, phase: str | None) -> Iterator[Sec
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
     if remedies:
         yield Lines(tuple(dict.fromkeys(remedies)))
-    own = [f for f in plan.flips if (f.capability, f.phase) == (name, phase)]
-    yield from flips_view(own)
 
 
 def causes_table(value: ValueDocument) -> Table:

@@ -31,7 +31,7 @@ BAD_ROWS = [
     pytest.param(
         [3, 5, 3],
         RepeatedRowsError,
-        "was given rows 3 more than once; only the padding row 0 may repeat. "
+        "was given row 3 more than once; only the padding row 0 may repeat. "
         "Give each request a row of its own.",
         id="repeated",
     ),
@@ -133,7 +133,7 @@ def test_lengths_read_twice_are_stale() -> None:
     fm.resolve_seq_lens_cpu(batch)
     fm.publish(numbers([3]), numbers([31]))
 
-    with pytest.raises(StaleRowsError, match=r"rows 5 of seq_lens .* Call publish"):
+    with pytest.raises(StaleRowsError, match=r"seq_lens of row 5 .* Call publish"):
         fm.resolve_seq_lens_cpu(batch)
 
 
@@ -141,7 +141,7 @@ def test_lengths_never_written_are_stale() -> None:
     """A row that nobody published has no length."""
     fm = make_map(debug=True)
 
-    with pytest.raises(StaleRowsError, match="rows 3 of seq_lens"):
+    with pytest.raises(StaleRowsError, match="seq_lens of row 3 is read"):
         fm.resolve_seq_lens_cpu(spec_batch([3]))
 
 
@@ -203,7 +203,7 @@ def test_bound_below_the_truth_is_an_error() -> None:
     batch = spec_batch([3])
     fm.publish(batch.req_pool_indices, numbers([30]))
 
-    with pytest.raises(BoundBelowTruthError, match=r"rows 3 have lengths \[30\] above .* \[0\]"):
+    with pytest.raises(BoundBelowTruthError, match=r"lengths \[30\] of row 3 are above .* \[0\]"):
         fm.resolve_seq_lens_cpu(batch)
 
 
@@ -248,7 +248,7 @@ def test_tokens_read_twice_are_stale(make_batch: Callable[[list[int]], Batch]) -
     fm.stash(numbers([3, 5]), payload([33, 55]))
     fm.resolve_future(make_batch([3]))
 
-    with pytest.raises(StaleRowsError, match=r"rows 3 of bonus_tokens .* Call stash"):
+    with pytest.raises(StaleRowsError, match=r"bonus_tokens of row 3 .* Call stash"):
         fm.resolve_future(make_batch([3, 5]))
 
 
@@ -259,7 +259,7 @@ def test_draft_state_of_an_earlier_request_is_stale() -> None:
     fm.resolve_future(spec_batch([3]))
     fm.stash(numbers([3]), RelayPayload(numbers([34])))
 
-    with pytest.raises(StaleRowsError, match=r"rows 3 of topk_index .* Call stash"):
+    with pytest.raises(StaleRowsError, match=r"topk_index of row 3 .* Call stash"):
         fm.resolve_future(spec_batch([3]))
 
 
@@ -291,7 +291,7 @@ def test_resolve_future_refuses_rows(
     fm = make_map(debug=True)
     fm.stash(numbers([3]), payload([33]))
 
-    with pytest.raises(error, match="resolve_future was given rows"):
+    with pytest.raises(error, match="resolve_future was given row"):
         fm.resolve_future(make_batch(rows))
 
 
@@ -301,7 +301,7 @@ def test_staged_speculative_batch_is_checked_as_both() -> None:
     batch = spec_batch([3])
     batch.prefill_input_ids_cpu = numbers([7])
 
-    with pytest.raises(StaleRowsError, match="rows 3 of bonus_tokens"):
+    with pytest.raises(StaleRowsError, match="bonus_tokens of row 3 is read"):
         fm.resolve_future(batch)
 
 
@@ -351,7 +351,7 @@ def test_error_names_a_few_of_many_rows() -> None:
     """A sentence about a thousand rows names eight of them."""
     error = StaleRowsError(field="seq_lens", rows=tuple(range(1, 1001)), writer="publish")
 
-    assert "rows 1, 2, 3, 4, 5, 6, 7, 8 and 992 more of seq_lens" in str(error)
+    assert "seq_lens of rows 1, 2, 3, 4, 5, 6, 7, 8 and 992 more is read" in str(error)
 
 
 def test_checks_are_off_by_default(device: torch.device) -> None:

@@ -112,5 +112,5 @@ def test_debug_reaches_the_map() -> None:
     plan = planned(HostSeqLens.NONE, SPECULATIVE)
     fm = FutureMap.from_plan(plan, pool_size=4, device="cpu", debug=True)
 
-    with pytest.raises(Exception, match="rows 9"):
+    with pytest.raises(Exception, match="row 9"):
         fm.publish(numbers([9]), torch.tensor([1]))

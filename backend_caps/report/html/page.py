@@ -28,7 +28,7 @@ from backend_caps.report.html.differences import side_by_side
 from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.rendering import environment
-from backend_caps.report.html.values import told_values, tries
+from backend_caps.report.html.values import told_values
 from backend_caps.report.measure_documents import MeasureDocument
 from backend_caps.report.measure_views import costs_view
 from backend_caps.report.sections import (
@@ -41,6 +41,7 @@ from backend_caps.report.sections import (
     Table,
     visible,
 )
+from backend_caps.report.tries import tries
 from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
 
 _LONG = 24
@@ -184,7 +185,7 @@ def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
         "headline": headline,
         "reasons": reasons,
         "graph": graph(plan),
-        "tries": tries(plan),
+        "tries": tries(plan.flips),
         "opened": opened,
         "values": told_values(plan, opened),
         "costs": (),

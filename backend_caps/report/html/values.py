@@ -36,33 +36,6 @@ class Place:
     values: tuple[Told, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """What leads to a better value, in all the phases where it is the same."""
-
-    name: str
-    """The capability."""
-    phases: tuple[str, ...]
-    """None for the server's."""
-    was: str
-    becomes: str
-    remedies: tuple[str, ...]
-    """All of them together."""
-
-
-def tries(plan: PlanDocument) -> tuple[Try, ...]:
-    """List what could be tried, once where phases share it."""
-    phases: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
-    for flip in plan.flips:
-        change = (words_of(flip.value), words_of(flip.becomes))
-        same = phases.setdefault((flip.capability, *change, tuple(flip.remedies)), [])
-        same += [] if flip.phase is None else [flip.phase]
-    return tuple(
-        Try(name=name, phases=tuple(own), was=was, becomes=becomes, remedies=remedies)
-        for (name, was, becomes, remedies), own in phases.items()
-    )
-
-
 def told_values(plan: PlanDocument, opened: Sequence[Opened]) -> Iterator[Place]:
     """Tell the server's values, then those of each phase; those in `opened` stand open."""
     yield Place(title="For the server", values=_told(plan.server, [each.name for each in opened]))

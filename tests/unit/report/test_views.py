@@ -6,7 +6,7 @@ import pytest
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.report.documents import plan_document, report_document
+from backend_caps.report.documents import FlipDocument, plan_document, report_document
 from backend_caps.report.markdown import markdown
 from backend_caps.report.sections import Heading, Lines, Section, Table, visible
 from backend_caps.report.views import explain_view, plan_view, relay_view, report_view
@@ -162,6 +162,30 @@ def test_explanation_of_an_unused_phase_is_left_out() -> None:
 
     headings = [each.text for each in sections if isinstance(each, Heading)]
     assert headings == ["sync_free_prepare in decode = no"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [
+        pytest.param(None, ["graph_replay in decode, verify"], id="all"),
+        pytest.param("verify", ["graph_replay in verify"], id="one"),
+    ],
+)
+def test_explanation_tells_what_helps_several_phases_once(
+    phase: str | None, told: list[str]
+) -> None:
+    """What leads to the same value in the phases that were asked for stands in one row."""
+    document = scene.plan(scene.FORCED)[1]
+    flip = FlipDocument(
+        capability="graph_replay", phase="decode", value=[], becomes=["a"], remedies=["Do it."]
+    )
+    flips = [flip, flip.model_copy(update={"phase": "verify"})]
+    document = document.model_copy(update={"flips": flips})
+
+    *_, last = explain_view(document, ["graph_replay"], phase)
+
+    assert isinstance(last, Table)
+    assert last.rows == tuple((name, "a", "Do it.") for name in told)
 
 
 def test_explanation_of_a_phase_that_nobody_runs_says_so() -> None:

@@ -10,8 +10,9 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
 from backend_caps.report.documents import PlanDocument, plan_document
 from backend_caps.report.html.graph import Graph, Held, Owner, graph, held
-from backend_caps.report.html.values import Try, told_values, tries
+from backend_caps.report.html.values import told_values
 from backend_caps.report.sections import Opened
+from backend_caps.report.tries import Try, tries
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import OPTS_OUT, READS, flags, use
 from tests.unit.report import scene
@@ -119,7 +120,7 @@ def test_best_plan_has_no_drawing() -> None:
 
 def test_tries_of_phases_are_joined() -> None:
     """What helps several phases is told once."""
-    (found,) = [each for each in tries(_flipping()) if each.name == "graph_replay"]
+    (found,) = [each for each in tries(_flipping().flips) if each.name == "graph_replay"]
 
     assert found == Try(
         name="graph_replay",
