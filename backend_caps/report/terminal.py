@@ -15,8 +15,8 @@ from backend_caps.report.sections import Heading, Lines, Section, Sections, Tabl
 
 _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
-_WHOLE = 20
-"""How long a word in another column may be before it is broken."""
+_WHOLE = 32
+"""How long a word in another column may be before it is broken; no flag is longer."""
 _WIDTH = 100
 """Where the output is no terminal: the same text everywhere."""
 _EDGES, _BETWEEN = 2, 3

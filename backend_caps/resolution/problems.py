@@ -273,7 +273,7 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
         yield Problem(
             code="speculative-topk-not-checked",
             message="--speculative-eagle-topk is not given, and the engine may pick more than "
-            f"the {text_of(limit.value)} that {_names(limit)} takes.",
+            f"the {text_of(limit.value)} that {_who_take(limit)}.",
             remedy="Give it.",
             needed=f"at most {text_of(limit.value)}",
         )
@@ -282,7 +282,7 @@ def _of_topk(plan: Plan) -> Iterator[Problem]:
             yield Problem(
                 code="speculative-topk-not-declared",
                 message=f"--speculative-eagle-topk is {topk}, and nobody says whether "
-                f"{_names(limit)} takes more than {limit.value}.",
+                f"{_who_take(limit)} more than {limit.value}.",
                 remedy="Ask the backend's author, or see the engine's own checks.",
                 actual=str(topk),
             )
@@ -302,6 +302,13 @@ def _restricting(resolved: Resolved) -> Iterator[Cause]:
     return (cause for cause in resolved.causes if cause.value != best)
 
 
+def _who_take(resolved: Resolved) -> str:
+    return f"{_names(resolved)} {'takes' if len(_at_fault(resolved)) == 1 else 'take'}"
+
+
 def _names(resolved: Resolved) -> str:
-    at_fault = {cause.name for cause in resolved.causes if cause.value == resolved.value}
-    return ", ".join(sorted(map(repr, at_fault)))
+    return ", ".join(sorted(map(repr, _at_fault(resolved))))
+
+
+def _at_fault(resolved: Resolved) -> set[str]:
+    return {cause.name for cause in resolved.causes if cause.value == resolved.value}

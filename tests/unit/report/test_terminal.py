@@ -15,6 +15,7 @@ from backend_caps.report.terminal import show
 _NARROW = 80
 _BOLD = re.compile(r"\x1b\[[0-9;]*m")
 _WORD = st.text("abcdef_", min_size=1, max_size=20)
+_FLAG = "--disable-piecewise-cuda-graph."
 _CELLS = st.lists(_WORD, max_size=4).map(" ".join)
 _NAMES = st.lists(st.text("ghijkl_", min_size=1, max_size=20), max_size=2)
 _LAST = f"a {'a' * 8} {'a' * 11}"
@@ -65,12 +66,22 @@ def test_table_is_no_wider_than_the_terminal(table: Table) -> None:
 @given(table=tables())
 @example(table=_FULL)
 def test_every_word_of_a_table_is_shown_whole(table: Table) -> None:
-    """Words of twenty letters, such as capabilities have, are neither broken nor cut off."""
+    """Words as long as capabilities have are neither broken nor cut off."""
     words = _drawn(table).split()
 
     missing = {word for row in table.rows for cell in row for word in cell.split()} - {*words}
 
     assert missing == set()
+
+
+def test_flag_is_whole_beside_other_columns() -> None:
+    """What is typed as it stands is not broken where another column has room to give."""
+    table = Table(
+        ("capability", "becomes", "all of"),
+        (("host_seq_lens", "upper_bound", f"Add {_FLAG} Set --attention-backend triton."),),
+    )
+
+    assert _FLAG in _drawn(table, width=60).split()
 
 
 def test_table_without_room_goes_on_below() -> None:

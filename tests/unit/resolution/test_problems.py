@@ -229,6 +229,15 @@ def test_page_size_conflict_is_a_problem_naming_its_owners() -> None:
     ]
 
 
+def test_draft_tree_that_several_limit_names_all() -> None:
+    """Backends that share the limit are told of in one sentence."""
+    uses = [use(name, _NARROW, phase=Phase.VERIFY) for name in ("mla", "lean")]
+
+    (problem,) = _problems(uses, SPECULATING)
+
+    assert problem.message.endswith("more than the 4 that 'lean', 'mla' take.")
+
+
 @pytest.mark.parametrize(
     ("line", "problems"),
     [
