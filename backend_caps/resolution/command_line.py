@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 from os import PathLike, fspath
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import Engine, option_of
@@ -17,6 +18,7 @@ from backend_caps.resolution.errors import (
     FlagsFileError,
     FlagValueError,
     MissingFlagValueError,
+    OtherEngineError,
     UnknownFlagError,
     nearest,
 )
@@ -25,6 +27,11 @@ ENVIRONMENT_PREFIX = "BACKEND_CAPS_FLAG_"
 _NEAR = 0.85
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off"})
+_OTHERS: Mapping[tuple[str, str], str] = {
+    ("vllm", "serve"): "vllm",
+    ("-m", "vllm.entrypoints.openai.api_server"): "vllm",
+}
+"""Two words that start an engine that there are no plans for, and that engine."""
 
 
 @dataclass(slots=True)
@@ -57,8 +64,11 @@ class Reader:
     lists: frozenset[str] = frozenset()
 
     def argv(self, argv: Sequence[str]) -> CommandLine:
-        """Read a command line; words before the first flag are passed over."""
-        line = CommandLine()
+        """Read a command line; words before the first flag are passed over.
+
+        They must not start an engine that there are no plans for: its flags are others.
+        """
+        line = CommandLine(faults=tuple(self._others(argv)))
         words = iter(_Words(argv))
         for option, value, rest in words:
             if option == "--config":
@@ -68,6 +78,13 @@ class Reader:
             else:
                 self._option(option, value, rest, line)
         return line
+
+    def _others(self, argv: Sequence[str]) -> Iterator[OtherEngineError]:
+        for first, second in pairwise(takewhile(lambda word: not word.startswith("--"), argv)):
+            owner = _OTHERS.get((PurePath(first).name, second))
+            if owner is not None:
+                program = f"{first} {second}"
+                yield OtherEngineError(program=program, owner=owner, known=self.engine.name)
 
     def _config(self, path: str | None) -> CommandLine:
         if path is None:

@@ -69,6 +69,25 @@ class UnknownFlagError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class OtherEngineError(BackendCapsError):
+    """A command line starts an engine that there are no plans for."""
+
+    program: str
+    owner: str
+    known: str
+
+    @property
+    def message(self) -> str:
+        """What it starts, whose flags were expected, and where the backends are shown."""
+        return (
+            f"{self.program!r} starts {self.owner}, whose flags and routing are not read; expected "
+            f"the flags of {self.known}. Write them in place of {self.program!r} and what follows "
+            f"it; backend-caps report --engine {self.owner}, without server flags, shows what "
+            f"{self.owner}'s backends say."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class AmbiguousFlagError(BackendCapsError):
     """An abbreviation fits several flags, of which one matters here."""
 

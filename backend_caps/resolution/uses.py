@@ -66,6 +66,8 @@ class Use:
     without it."""
     by_auto: bool = field(default=False, compare=False)
     """Whether the flag says `auto`, and the backend was chosen for it."""
+    unread_engine: str | None = field(default=None, compare=False)
+    """Of a backend that is missing, the engine that has it itself, where none was read."""
 
     def failing(self, situation: Situation) -> int | None:
         """Return the place in `given` of the first condition known to fail; None: none is."""
@@ -334,8 +336,8 @@ def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[st
         problem = _left_out(slot, kept_out[name])
         return replace(_use(slot, name, via, declaration=None), problem=problem)
     names = [*backends, *kept_out]
-    owner = _engine_with(name)
-    meant = nearest(name, names) if owner is None else None
+    owner = None if _has_engine(known) else _engine_with(name)
+    meant = nearest(name, names) if _engine_with(name) is None else None
     if meant is not None:
         declared = tuple(sorted(backends))
         raise UnknownBackendError(name=name, flag=slot.flag, declared=declared, meant=meant)
@@ -344,11 +346,12 @@ def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[st
         code="backend-missing",
         message=f"{_who(known)} backend {name!r} ({slot.flag}).",
         remedy=f"Install the plugin that does, or name a backend that is declared: {others}."
-        if owner is None or _has_engine(known)
+        if owner is None
         else f"Add --engine {owner}, where a command takes it, to read the engine's own; or "
         f"install a plugin that declares it; or name a backend that is declared: {others}.",
     )
-    return replace(_use(slot, name, via, declaration=None), problem=problem)
+    missing = _use(slot, name, via, declaration=None)
+    return replace(missing, problem=problem, unread_engine=owner)
 
 
 def _who(known: Mapping[str, Backend]) -> str:

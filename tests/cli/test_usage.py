@@ -26,6 +26,15 @@ from tests.cli.conftest import CommandLine
             id="misspelled server flag",
         ),
         pytest.param(
+            "trace --path @ -- vllm serve my/model --block-size 16",
+            2,
+            "error: 'vllm serve' starts vllm, whose flags and routing are not read; expected the "
+            "flags of sglang-0.5.13. Write them in place of 'vllm serve' and what follows it; "
+            "backend-caps report --engine vllm, without server flags, shows what vllm's backends "
+            "say.",
+            id="another engine's command line",
+        ),
+        pytest.param(
             "resolve --path @ -- --attention-backend acme_lea",
             2,
             "error: no backend 'acme_lea' is declared (--attention-backend); declared: "

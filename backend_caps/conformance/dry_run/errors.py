@@ -16,6 +16,8 @@ class CannotRunError(BackendCapsError):
     device: str
     would_run: tuple[str, ...]
     """The backends that could run in their places, as it was decided."""
+    unread_engine: str | None = None
+    """The engine that has one of them itself, where none was read."""
 
     @property
     def message(self) -> str:
@@ -23,6 +25,11 @@ class CannotRunError(BackendCapsError):
         told = "; ".join(f"backend {name!r}: {why}" for name, why in self.reasons)
         would = ", ".join(self.would_run) or "no installed backend"
         remedy = f"Add --stand-in {self.would_run[0]}" if self.would_run else "Install one"
+        if self.unread_engine is not None:
+            remedy += (
+                f", and --engine {self.unread_engine} to plan by what its own backends say: the "
+                "worst is assumed of them here"
+            )
         return (
             f"this server cannot be started here on {self.device}: {told}. Expected backends whose "
             f"code runs here; in their places would run: {would}. {remedy}, or start where they "

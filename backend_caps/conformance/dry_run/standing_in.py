@@ -124,6 +124,7 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Asked) -> RunPla
             reasons=tuple(reasons.items()),
             device=device,
             would_run=tuple(_would_run(own, plugins, device, blocked)),
+            unread_engine=next((use.unread_engine for use in nobody if use.unread_engine), None),
         )
     try:
         return replace(
@@ -164,7 +165,10 @@ def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
     if use.adds_only:
         return None
     if use.backend == ENGINE_DEFAULT:
-        return "no flag names it, and what an engine picks by itself is not known here"
+        return (
+            "no flag names it, and what an engine picks by itself is not known here; name it with "
+            "--attention-backend"
+        )
     if use.declaration is None:
         return "not read" if use.problem is None else use.problem.message.removesuffix(".")
     if use.readings:

@@ -73,7 +73,7 @@ REGISTRY = Registry.of(
 )
 
 
-def _plan(backend: str = "words", **changes: object) -> Plan:
+def _plan(backend: str | None = "words", **changes: object) -> Plan:
     flags = ServerFlags.model_validate({"attention_backend": backend, **DRAFTS, **changes})
     return resolve(REGISTRY.uses(flags), flags)
 
@@ -113,6 +113,24 @@ def test_backend_that_cannot_run_is_told_with_who_could(
 
     assert raised.value.reasons == ((backend, told),)
     assert raised.value.would_run == ("late", "lean", "narrow")
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        pytest.param("flashmla", " and --engine sglang to plan by what", id="an engine's own"),
+        pytest.param("no_such", "Add --stand-in eager, or start where they", id="nobody's"),
+        pytest.param(None, "name it with --attention-backend.", id="not named"),
+    ],
+)
+def test_backend_that_is_not_declared_is_told_with_the_next_step(
+    backend: str | None, told: str
+) -> None:
+    """A backend that nothing declares is refused with the option that would tell more."""
+    with pytest.raises(CannotRunError) as raised:
+        run_plan(_plan(backend), REGISTRY, "sim", {})
+
+    assert told in str(raised.value)
 
 
 def test_stand_in_keeps_what_was_decided() -> None:

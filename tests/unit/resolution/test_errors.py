@@ -16,6 +16,7 @@ from backend_caps.resolution.errors import (
     NoFittingBackendError,
     NoFlagsError,
     NoUseError,
+    OtherEngineError,
     OverrideError,
     PlanRefusedError,
     PlansDifferError,
@@ -53,6 +54,13 @@ _ERRORS = [
         "--page-sizes is no flag of this engine, and looks like --page-size. "
         "Write --page-size, or leave it out.",
         id="UnknownFlagError",
+    ),
+    pytest.param(
+        OtherEngineError(program="vllm serve", owner="vllm", known="sglang-0.5.23"),
+        "'vllm serve' starts vllm, whose flags and routing are not read; expected the flags of "
+        "sglang-0.5.23. Write them in place of 'vllm serve' and what follows it; backend-caps "
+        "report --engine vllm, without server flags, shows what vllm's backends say.",
+        id="OtherEngineError",
     ),
     pytest.param(
         AmbiguousFlagError(flag="--d", candidates=("--device", "--dp-size")),

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.errors import UnknownFlagError
+from backend_caps.resolution.errors import OtherEngineError, UnknownFlagError
 from backend_caps.resolution.flags import ServerFlags
 from tests.unit.building import error_of, errors_of, flags
 
 _NO_VALUE = "expected a value. Add it after the flag."
 _POSITIVE = "expected greater than or equal to 1. Correct the value."
 
+_API_SERVER = "vllm.entrypoints.openai.api_server"
 _PASTED = """\
 python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --host 0.0.0.0
 --port 30000 --tp 8 --dp-size=2 --attention-backend fa3 --speculative-algorithm EAGLE3
@@ -20,6 +21,28 @@ python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --h
 --trust-remote-code --ep-size 4 --mm-attention-backend fa3 --kv-cache-dtype fp8_e4m3
 --enable-mixed-chunk --context-length 32k
 """
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        pytest.param("vllm serve my/model --tp 2", "vllm serve", id="program"),
+        pytest.param("/opt/bin/vllm serve my/model", "/opt/bin/vllm serve", id="path"),
+        pytest.param(f"python -m {_API_SERVER} --model m", f"-m {_API_SERVER}", id="module"),
+    ],
+)
+def test_command_line_of_another_engine_is_refused(line: str, program: str) -> None:
+    """The words of an engine that there are no plans for are not read as another's."""
+    with pytest.raises(OtherEngineError) as raised:
+        flags(line)
+
+    assert (raised.value.program, raised.value.owner) == (program, "vllm")
+
+
+@pytest.mark.parametrize("line", ["docker exec vllm sglang serve --tp 2", "--tp 2 vllm serve"])
+def test_word_that_starts_no_other_engine_is_passed_over(line: str) -> None:
+    """What has another engine's name, and does not start it, says nothing."""
+    assert flags(line).given() == {"tp_size": 2}
 
 
 def test_pasted_command_line_gives_every_flag_that_concerns_us() -> None:

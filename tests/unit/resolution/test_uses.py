@@ -201,6 +201,7 @@ def test_missing_backend_of_an_engine_asks_to_read_the_engine() -> None:
         "plugin that declares it; or name a backend that is declared: mine."
     )
     assert {use.problem and use.problem.remedy for use in uses} == {remedy}
+    assert {use.unread_engine for use in uses} == {"sglang"}
 
 
 def test_missing_backend_asks_for_no_engine_where_one_was_read() -> None:
@@ -212,6 +213,7 @@ def test_missing_backend_asks_for_no_engine_where_one_was_read() -> None:
     assert {use.problem and use.problem.remedy for use in uses} == {
         "Install the plugin that does, or name a backend that is declared: mine."
     }
+    assert {use.unread_engine for use in uses} == {None}
 
 
 def test_auto_that_nobody_decided_is_missing() -> None:
