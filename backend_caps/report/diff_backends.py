@@ -91,6 +91,8 @@ def _of_backend(
     ):
         if was != is_:
             yield changed(subject, field, was, is_, where)
+    yield from _of_each(subject, "adapter for", one.adapters, other.adapters, where)
+    yield from _of_each(subject, "tolerance in", one.tolerances, other.tolerances, where)
     yield from _of_names(subject, "registered as", one.registered_as, other.registered_as, where)
     yield from _of_names(subject, "further claim", one.others, other.others, where)
     yield from _of_parts(subject, one.parts, other.parts, where)
@@ -123,6 +125,14 @@ def _of_parts(
     if gone or new:
         told = ("; ".join(sorted(gone)) or None, "; ".join(sorted(new)) or None)
         yield changed(subject, "parts", *told, where)
+
+
+def _of_each(
+    subject: str, field: str, before: Mapping[str, str], after: Mapping[str, str], where: Where
+) -> Iterator[Difference]:
+    """Compare what is said of each of several names."""
+    for name, one, other in paired(before, after):
+        yield from of_texts(subject, f"{field} {name}", one, other, where)
 
 
 def _of_names(

@@ -75,6 +75,10 @@ class BackendState:
     parts: tuple[str, ...]
     """The backends that a composite hands its uses to, and when, sorted."""
     implementation: str | None
+    adapters: Mapping[str, str]
+    """By engine, what makes it one of that engine's own."""
+    tolerances: Mapping[str, str]
+    """By dtype, how far an output may be from float64's."""
     registered_as: tuple[str, ...]
     attributes: Mapping[str, AttributeState]
     composite: str | None
@@ -171,6 +175,8 @@ def _backend(claims: list[Backend]) -> BackendState:
         parts=() if said is None else _parts(said.parts),
         # That of an engine's class names the file, which may move.
         implementation=None if said is None or is_class else said.implementation,
+        adapters={} if said is None else said.adapters,
+        tolerances={} if said is None else _tolerances(said.tolerances),
         registered_as=tuple(sorted(read.registered_as)),
         attributes={name: _attribute(each) for name, each in sorted(read.attributes.items())},
         composite=read.composite,
@@ -200,6 +206,10 @@ def _parts(parts: Iterable[Part]) -> tuple[str, ...]:
 def _uses(part: Part) -> str:
     roles = "every role" if len(part.roles) == len(Role) else text_of(part.roles)
     return roles if len(part.phases) == len(Phase) else f"{roles} in {text_of(part.phases)}"
+
+
+def _tolerances(bounds: Mapping[str, float]) -> Mapping[str, str]:
+    return {dtype: str(bound) for dtype, bound in bounds.items()}
 
 
 def _capabilities(

@@ -309,6 +309,30 @@ def test_difference_says_where_both_sides_say_so() -> None:
     assert found[0].where == ("sglang/fa3.py:11", "sglang/base.py:9")
 
 
+def _declaring(**said: object) -> Backend:
+    source = Source(distribution="acme", version="1.0")
+    declaration = Declaration.model_validate(said)
+    return Backend(name="fa3", status=Status.OK, source=source, declaration=declaration)
+
+
+def test_every_field_of_a_declaration_is_compared() -> None:
+    """Whatever a declaration says otherwise than before is told."""
+    said = {
+        "capabilities": NONE,
+        "conditions": [RAGGED],
+        "parts": [Part("a")],
+        "implementation": "acme:FA3",
+        "adapters": {"vllm": "acme_vllm:FA3"},
+        "tolerances": {"float16": 0.01},
+    }
+    assert said.keys() == Declaration.model_fields.keys() - {"api"}
+
+    before = installed_side(_declaring())
+    after = {name: installed_side(_declaring(**{name: value})) for name, value in said.items()}
+
+    assert [name for name, side in after.items() if not differences(before, side)] == []
+
+
 def _shipped(source: Source, implementation: str) -> Backend:
     declaration = Declaration(implementation=implementation)
     return Backend(name="fa3", status=Status.OK, source=source, declaration=declaration)
@@ -364,6 +388,16 @@ _BACKENDS = [
             (K.CHANGED, "backend fa3", "implementation", "acme.old:FA3", "acme.new:FA3"),
         ],
         id="another distribution",
+    ),
+    pytest.param(
+        [_declaring(adapters={"sglang": "acme:old"}, tolerances={"float16": 0.01})],
+        [_declaring(adapters={"sglang": "acme:new", "vllm": "acme:FA3"})],
+        [
+            (K.VANISHED, "backend fa3", "tolerance in float16", "0.01", None),
+            (K.APPEARED, "backend fa3", "adapter for vllm", None, "acme:FA3"),
+            (K.CHANGED, "backend fa3", "adapter for sglang", "acme:old", "acme:new"),
+        ],
+        id="another adapter, and no tolerance",
     ),
     pytest.param(
         [broken("fa3", Status.BROKEN)],
