@@ -21,7 +21,8 @@ from backend_caps.cli.working import TORCH, working
     epilog=examples(
         "backend-caps trace -- --attention-backend torch_padded",
         "backend-caps trace --output steps.json --svg steps.svg -- \\\n"
-        "  --attention-backend torch_padded",
+        "  --attention-backend torch_padded --speculative-algorithm EAGLE3 \\\n"
+        "  --disable-piecewise-cuda-graph",
     ),
 )
 @click.option(

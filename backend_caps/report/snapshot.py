@@ -175,7 +175,7 @@ def _backend(claims: list[Backend]) -> BackendState:
         parts=() if said is None else _parts(said.parts),
         # That of an engine's class names the file, which may move.
         implementation=None if said is None or is_class else said.implementation,
-        adapters={} if said is None else said.adapters,
+        adapters={} if said is None else dict[str, str](said.adapters.items()),
         tolerances={} if said is None else _tolerances(said.tolerances),
         registered_as=tuple(sorted(read.registered_as)),
         attributes={name: _attribute(each) for name, each in sorted(read.attributes.items())},

@@ -15,8 +15,9 @@ from backend_caps.report.sections import Heading, Lines, Section, Sections, Tabl
 
 _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
-_WHOLE = 32
-"""How long a word in another column may be before it is broken; no flag is longer."""
+_WHOLE, _ROOMY = 20, 32
+"""How long a word in another column may be before it is broken: where columns would go on below
+for it, and where they have the room. No flag is longer, and none is broken."""
 _WIDTH = 100
 """Where the output is no terminal: the same text everywhere."""
 _EDGES, _BETWEEN = 2, 3
@@ -124,9 +125,13 @@ def _unbroken(table: Table, at: int) -> int:
     return min(_widest(table, at), _UNBROKEN)
 
 
-def _longest_word(table: Table, at: int) -> int:
+def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
     """Measure what of a column is not broken: its longest word, or what a first column holds."""
-    cells = [min(len(word), _WHOLE) for row in table.rows for word in row[at].split()]
+    cells = [
+        min(len(word), _ROOMY if word.startswith("--") else whole)
+        for row in table.rows
+        for word in row[at].split()
+    ]
     name = table.columns[at]
     if table.cells == "names":
         name = _broken(name, _widest(table, at))
@@ -137,8 +142,10 @@ def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:
     """Where words would be broken, give them room, at the cost of the widest columns."""
     names = [str(column.header).split("\n") for column in drawn.columns]
     most = [max(_widest(table, at), *map(len, names[at])) for at in range(len(names))]
-    least = [_longest_word(table, at) for at in range(len(names))]
     room = width - _EDGES - _BETWEEN * (len(names) - 1)
+    least = [_longest_word(table, at, _ROOMY) for at in range(len(names))]
+    if sum(least) > room:
+        least = [_longest_word(table, at) for at in range(len(names))]
     if _level(most, [0] * len(most), room) > max(least) or sum(least) > room:
         return
     level = _level(most, least, room)

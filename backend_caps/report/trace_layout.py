@@ -109,7 +109,6 @@ class _Placing:
         last = [*self._lanes.values()][-1]
         end = self._x(self._timeline.end_ns)
         return Panel(
-            level=self._timeline.level,
             top=self._top,
             left=_LEFT,
             right=end,

@@ -88,7 +88,6 @@ class Key:
 class Panel:
     """One level's lanes."""
 
-    level: str
     top: float
     left: float
     right: float

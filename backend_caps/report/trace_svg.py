@@ -40,6 +40,7 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
     has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
     sentences = tuple(map(visible, sentences_of(told, has_barrier=has_barrier)))
     lines = [line for sentence in sentences for line in _folded(sentence)]
+    titles = [(_level_title(level), _SHORT[_relayed(told, level)]) for level in told.levels]
     style = (_TEMPLATES / "trace.css").read_text("utf-8")
     svg = (
         environment(_TEMPLATES)
@@ -52,9 +53,7 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
             subtitle=_subtitle(told),
             clock=f"Clock: {told.clock_says}.",
             description=" ".join(sentences),
-            panels=tuple(
-                zip(panels, told.levels, map(_figures, told.levels, timelines), strict=True)
-            ),
+            panels=tuple(zip(panels, titles, map(_figures, told.levels, timelines), strict=True)),
             legend=keys,
             lines=[(caption_top + _LINE * place, line) for place, line in enumerate(lines)],
         )
@@ -63,15 +62,19 @@ def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
 
 
 def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[str]:
-    """Say what the picture shows.
+    """Say how the picture is read, and what it shows.
 
     Args:
         told: what was run, and what it came to.
         has_barrier: whether a WAR barrier is drawn.
     """
+    yield (
+        "host_seq_lens is what the host is told of the lengths of requests. The lane host is the "
+        "thread that launches work; every other lane is a stream of the device, which runs its "
+        "work in order."
+    )
     for level in told.levels:
-        relays = level.level if told.relays_lengths else ""
-        yield _LEVELS[relays].format(
+        yield _LEVELS[_relayed(told, level)].format(
             level=level.level,
             lengths=f"{level.lengths_us:.0f}",
             tokens=f"{level.tokens_us:.0f}",
@@ -106,6 +109,12 @@ _KEYS: tuple[tuple[Literal["box", "arrow", "mark"], str, str], ...] = (
     ("arrow", "barrier", "WAR barrier"),
     ("arrow", "order", "waits for"),
 )
+_SHORT = {
+    "": "no lengths are relayed",
+    "exact": "lengths cross in each step, and the host waits for them",
+    "upper_bound": "the host counts a bound, and launches at once",
+    "none": "no length crosses, and the host launches at once",
+}
 _LEVELS = {
     "": (
         "{level}: no lengths are relayed from step to step, so the level does nothing here; the "
@@ -126,6 +135,10 @@ _LEVELS = {
         "waits {tokens} µs of a step for tokens, and the forward stream is idle for {idle} µs."
     ),
 }
+
+
+def _relayed(told: TraceDetails, level: TracedLevelDocument) -> str:
+    return level.level if told.relays_lengths else ""
 
 
 def _panels(timelines: Sequence[Timeline]) -> list[Panel]:
@@ -160,6 +173,10 @@ def _title(told: TraceDetails) -> str:
     if len(levels) == 1:
         return f"Who waits for whom, with host_seq_lens {levels[0]}"
     return f"Who waits for whom: host_seq_lens {', '.join(levels[:-1])} above {levels[-1]}"
+
+
+def _level_title(level: TracedLevelDocument) -> str:
+    return f"host_seq_lens {level.level}{' (this plan)' if level.is_planned else ''}"
 
 
 def _subtitle(told: TraceDetails) -> str:

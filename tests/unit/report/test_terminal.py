@@ -84,6 +84,23 @@ def test_flag_is_whole_beside_other_columns() -> None:
     assert _FLAG in _drawn(table, width=60).split()
 
 
+def test_long_name_is_whole_where_there_is_room() -> None:
+    """The name of a class is not broken beside columns that have room to give."""
+    name = "TritonMultiStepDraftBackend"
+    table = Table(("server", "effect", "decided by"), (("a", "no effect " * 9, f"backend {name}"),))
+
+    assert name in _drawn(table, width=60).split()
+
+
+def test_no_column_goes_below_for_a_long_name() -> None:
+    """Where it has no room beside the others, a name of more than twenty letters is broken."""
+    table = Table(("a", "b", "c", "d"), (("a", "b" * 30, "c" * 14, "d" * 14),))
+
+    lines = _drawn(table, width=62).splitlines()
+
+    assert sum("a" in line.split() for line in lines) == 2
+
+
 def test_table_without_room_goes_on_below() -> None:
     """What does not fit beside the first column comes under it, with the first column again."""
     table = Table(("backend", "one", "other"), (("fa3", "a" * 20, "b" * 20),))

@@ -51,8 +51,9 @@ def test_own_level_is_marked() -> None:
     """The plan's level is said to be the plan's."""
     texts = _texts(_drawn())
 
-    assert "host_seq_lens none (this plan)" in texts
-    assert "host_seq_lens exact" in texts
+    none = "host_seq_lens none (this plan): no length crosses, and the host launches at once"
+    exact = "host_seq_lens exact: lengths cross in each step, and the host waits for them"
+    assert {none, exact} <= {*texts}
 
 
 def test_stream_that_is_not_there_is_said_to_be_missing() -> None:
@@ -139,7 +140,7 @@ def test_barrier_begins_at_a_mark() -> None:
     """The end of the shared reads is marked; where the publish is as early, they are one mark."""
     marks = [own for own in _drawn().iter(f"{SVG}text") if own.get("class") == "mark"]
 
-    assert [own.text for own in marks] == ["P R", "R", "P", "R"]
+    assert [own.text for own in marks] == ["P R", "R"]
 
 
 def test_legend_has_a_key_for_each_kind_of_arrow() -> None:
@@ -200,13 +201,23 @@ def test_caption_says_what_a_level_comes_to(own: str, words: str) -> None:
     """Each level has a sentence of its own."""
     told = details(level(own, 1))  # type: ignore[arg-type] # a word of the scale
 
-    assert next(sentences_of(told)).startswith(words)
+    _, of_level, *_ = sentences_of(told)
+
+    assert of_level.startswith(words)
+
+
+def test_caption_says_first_how_the_picture_is_read() -> None:
+    """Whoever sees nothing but the picture is told what the lanes and the levels are."""
+    first = next(sentences_of(details()))
+
+    assert first.startswith("host_seq_lens is what the host is told of the lengths of requests.")
+    assert "every other lane is a stream of the device" in first
 
 
 def test_caption_claims_nothing_of_lengths_that_are_not_relayed() -> None:
     """Where no lengths are relayed a level is said to do nothing, and no barrier is told of."""
     told = details(level("exact", 1)).model_copy(update={"relays_lengths": False, "left_out": []})
 
-    (sentence,) = sentences_of(told, has_barrier=False)
+    _, sentence = sentences_of(told, has_barrier=False)
 
     assert sentence.startswith("exact: no lengths are relayed from step to step")
