@@ -2,7 +2,7 @@
 
 Each leaves word of what it registered and decided, and reads the others'. No collective is called:
 a scheduler without this plugin takes part in none, and the next one of SGLang's own would be taken
-for it.
+for it. What they came to stays there, for a scheduler that joins the running server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from torch.distributed.distributed_c10d import Store
 from backend_caps.capability.model import FrozenModel
 from backend_caps.startup.agreement.errors import Difference, listed
 from backend_caps.startup.agreement.statement import host_name
-from backend_caps_sglang.errors import SchedulersDifferError, UnheardSchedulersError
+from backend_caps_sglang.errors import (
+    LateSchedulerError,
+    SchedulersDifferError,
+    UnheardSchedulersError,
+)
 
 _LOG = logging.getLogger("backend_caps_sglang")
 _KEYS = "backend_caps/sglang/1"
@@ -36,6 +40,14 @@ class Word(FrozenModel):
     needs_cpu_seq_lens: bool
     registered: str
     """A digest of what it registered, which is read at length where digests differ."""
+
+
+class Outcome(FrozenModel):
+    """What schedulers came to, for those that come after it."""
+
+    needs_cpu_seq_lens: bool
+    entries: Mapping[str, str]
+    """What each of them registered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,15 @@ class Schedulers:
             return None
         return cls(group.get_group_store(), group.rank(), group.size())
 
+    def outcome(self) -> Outcome | None:
+        """Read what was agreed before this one came; None where it takes part."""
+        key = f"{_KEYS}/outcome"  # of worlds of any size: one that grows is still one server
+        return Outcome.model_validate_json(self.store.get(key)) if self.store.check([key]) else None
+
+    def leave(self, outcome: Outcome) -> None:
+        """Leave what was agreed for who comes later; the first that does is believed."""
+        self.store.compare_set(f"{_KEYS}/outcome", "", outcome.model_dump_json())
+
     def come(self, word: Word, entries: Mapping[str, str]) -> None:
         """Leave word; nothing is waited for."""
         self.store.set(self._key(f"entries/{self.rank}"), json.dumps(dict(entries)))
@@ -63,13 +84,16 @@ class Schedulers:
     def absent(self, deadline_s: float) -> tuple[int, ...]:
         """Wait for the words of all: the numbers of those who did not come.
 
-        The first that has all, or that waits no more, decides it for every one.
+        The first that has all, or that waits no more, decides it for every one; who comes when
+        that is decided waits no more either.
         """
         keys = [self._key(f"word/{rank}") for rank in range(self.size)]
-        with suppress(dist.DistStoreError):  # the deadline
-            self.store.wait(keys, timedelta(seconds=deadline_s))
+        decided = self._key("absent")
+        if not self.store.check([decided]):
+            with suppress(dist.DistStoreError):  # the deadline
+                self.store.wait(keys, timedelta(seconds=deadline_s))
         found = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
-        told = self.store.compare_set(self._key("absent"), "", json.dumps(found))
+        told = self.store.compare_set(decided, "", json.dumps(found))
         return tuple(json.loads(told))
 
     def words(self) -> list[Word]:
@@ -99,7 +123,7 @@ def joined(
     """Join this scheduler's decision with those of the others: True where any says so.
 
     Where one does not come, which is what one without this plugin does, that is one error in the
-    log of every other, and the answer is True.
+    log of every other, and the answer is True. One that comes when all is decided waits for nobody.
 
     Args:
         needs_cpu_seq_lens: what this one decided.
@@ -109,11 +133,14 @@ def joined(
 
     Raises:
         SchedulersDifferError: one registered something else. Raised in every one.
+        LateSchedulerError: the others have agreed before, and this one is not as they are.
 
     Stream: none. Sync: waits for every scheduler, on the host. Not for use under capture.
     """
     if schedulers is None:
         return needs_cpu_seq_lens
+    if (earlier := schedulers.outcome()) is not None:
+        return _joined_late(needs_cpu_seq_lens, entries, earlier, schedulers.rank)
     digest = hashlib.sha256(json.dumps(dict(entries), sort_keys=True).encode()).hexdigest()
     own = Word(host=host_name(), needs_cpu_seq_lens=needs_cpu_seq_lens, registered=digest)
     schedulers.come(own, entries)
@@ -124,7 +151,32 @@ def joined(
     words = schedulers.words()
     if len({word.registered for word in words}) > 1:
         raise SchedulersDifferError(differences=tuple(_differences(schedulers.entries(), words)))
-    return _any(words)
+    answer = _any(words)
+    schedulers.leave(Outcome(needs_cpu_seq_lens=answer, entries=entries))
+    return answer
+
+
+def _joined_late(
+    needs_cpu_seq_lens: bool, entries: Mapping[str, str], earlier: Outcome, rank: int
+) -> bool:
+    """Take what the others agreed on, where this one can: they do not decide again."""
+    if differences := tuple(_against(needs_cpu_seq_lens, entries, earlier)):
+        raise LateSchedulerError(rank=rank, host=host_name(), differences=differences)
+    if earlier.needs_cpu_seq_lens and not needs_cpu_seq_lens:
+        _LOG.warning("needs_cpu_seq_lens=True was agreed on before this scheduler came")
+    return earlier.needs_cpu_seq_lens
+
+
+def _against(
+    needs_cpu_seq_lens: bool, entries: Mapping[str, str], earlier: Outcome
+) -> Iterator[str]:
+    """Say of what keeps a late scheduler out what it is there, and what here."""
+    for name in sorted({*entries, *earlier.entries}):
+        there, here = (each.get(name, _NOTHING) for each in (earlier.entries, entries))
+        if there != here:
+            yield f"{name} is {there} there, and {here} here"
+    if needs_cpu_seq_lens and not earlier.needs_cpu_seq_lens:
+        yield "needs_cpu_seq_lens is False there, and True here"
 
 
 def _any(words: Sequence[Word]) -> bool:

@@ -98,6 +98,25 @@ class SchedulersDifferError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class LateSchedulerError(BackendCapsError):
+    """A scheduler joins a running server, and is not as its schedulers are. Raised in it alone."""
+
+    rank: int
+    host: str
+    differences: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """Who, what is not the same, and what to do."""
+        return (
+            f"the scheduler of rank {self.rank} ({self.host}) joins a server whose schedulers "
+            f"have agreed, and is not as they are: {'. '.join(self.differences)}. It was expected "
+            f"to be the same: give it their flags, distributions and variables, or start all "
+            f"again, so that they decide together."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class UnheardSchedulersError(BackendCapsError):
     """Schedulers of this server did not say what they decided: they may lack this plugin."""
 

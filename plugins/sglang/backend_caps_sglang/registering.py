@@ -46,6 +46,7 @@ class Decision:
 
         Raises:
             SchedulersDifferError: one of them registered something else.
+            LateSchedulerError: the others have agreed before, and this one is not as they are.
         """
         # Loads torch, which a process that only registers does without.
         from backend_caps_sglang.agreeing import Schedulers, joined  # noqa: PLC0415

@@ -7,10 +7,15 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from backend_caps_sglang.agreeing import Schedulers, joined
-from backend_caps_sglang.errors import SchedulersDifferError, UnheardSchedulersError
+from backend_caps_sglang.errors import (
+    LateSchedulerError,
+    SchedulersDifferError,
+    UnheardSchedulersError,
+)
 from torch.distributed import HashStore  # type: ignore[attr-defined] # torch has it there
 
 ENTRIES = {"backend 'fast'": "acme:make (acme 1.0)"}
@@ -19,10 +24,12 @@ LONG_S, SHORT_S = 30.0, 0.2
 
 
 def all_join(
-    decided: Sequence[bool], entries: Sequence[Mapping[str, str]] | None = None
+    decided: Sequence[bool],
+    entries: Sequence[Mapping[str, str]] | None = None,
+    store: HashStore | None = None,
 ) -> list[bool | BaseException | None]:
     """Let each scheduler decide, all at once: its answer, or what it raised."""
-    store, size = HashStore(), len(decided)
+    store, size = store or HashStore(), len(decided)
     registered = entries or [ENTRIES] * size
     with ThreadPoolExecutor(size) as pool:
         joining = [
@@ -94,6 +101,90 @@ def test_scheduler_that_comes_too_late_gives_the_others_answer(
 
     assert (answer, time.monotonic() - began < LONG_S) == (True, True)
     assert ["rank 1 did not say" in line for line in caplog.messages] == [True, True]
+
+
+class Decided(HashStore):
+    """A store in which nobody waits any more, once all is decided."""
+
+    is_decided = False
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=LONG_S)) -> None:
+        """Wait as a store does, while there is something to wait for."""
+        assert not self.is_decided, "all was decided before"
+        super().wait(keys, timeout)
+
+
+def agreed(*, needs: bool) -> Decided:
+    """Let the first two schedulers of a server agree."""
+    store = Decided()
+    all_join([needs, needs], store=store)
+    store.is_decided = True
+    return store
+
+
+@pytest.mark.parametrize(
+    ("rank", "size"), [pytest.param(1, 2, id="another in its place"), pytest.param(2, 3, id="more")]
+)
+def test_scheduler_that_joins_a_running_server_takes_its_answer(rank: int, size: int) -> None:
+    """It waits for nobody: those that decided before do not decide again."""
+    store = agreed(needs=False)
+
+    answer = joins(store, rank, size, LONG_S)
+
+    assert answer is False
+
+
+def test_scheduler_that_joins_where_lengths_are_needed_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The others' need is its own, whatever it decides by itself."""
+    store = agreed(needs=True)
+
+    answer = joins(store, 2, 3, LONG_S)
+
+    told = "needs_cpu_seq_lens=True was agreed on before this scheduler came"
+    assert (answer, caplog.messages) == (True, [told])
+
+
+@pytest.mark.parametrize(
+    ("needs", "entries", "told"),
+    [
+        pytest.param(
+            True, ENTRIES, "needs_cpu_seq_lens is False there, and True here", id="needs them"
+        ),
+        pytest.param(
+            False,
+            {},
+            "backend 'fast' is acme:make (acme 1.0) there, and nothing here",
+            id="registered something else",
+        ),
+    ],
+)
+def test_scheduler_that_joins_and_is_not_as_the_others_is_refused(
+    needs: bool, entries: Mapping[str, str], told: str
+) -> None:
+    """What it needs the others do not give, so it does not start, and says why."""
+    late = Schedulers(agreed(needs=False), 2, 3)
+
+    with pytest.raises(LateSchedulerError) as raised:
+        joined(needs, entries, late, deadline_s=LONG_S)
+
+    assert str(raised.value) == (
+        f"the scheduler of rank 2 ({HOST}) joins a server whose schedulers have agreed, and is not "
+        f"as they are: {told}. It was expected to be the same: give it their flags, distributions "
+        "and variables, or start all again, so that they decide together."
+    )
+
+
+def test_late_scheduler_does_not_wait_for_others_that_are_absent() -> None:
+    """Of two that did not come in time, the first that comes knows at once."""
+    store = Decided()
+    joins(store, 0, 3, SHORT_S)
+    store.is_decided = True
+
+    answer = joins(store, 1, 3, LONG_S)
+
+    assert answer is True
 
 
 def test_scheduler_alone_decides_alone(caplog: pytest.LogCaptureFixture) -> None:
