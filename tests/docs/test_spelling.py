@@ -12,7 +12,7 @@ from tests.docs.pages import PAGES, ROOT, name_of
 
 NAMES = {page.path for page in engines.PAGES.values()}
 """Pages of an engine's own names."""
-TEXTS = sorted({*PAGES, *ROOT.glob("changelog/*.md"), *ROOT.glob("plugins/*/README.md")} - NAMES)
+TEXTS = sorted({*PAGES, *ROOT.glob("changelog/**/*.md"), *ROOT.glob("plugins/*/README.md")} - NAMES)
 MODULES = sorted(
     path
     for folder in ("backend_caps", "plugins", "benchmarks", "docs")

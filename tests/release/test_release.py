@@ -214,8 +214,8 @@ def test_citation_says_what_the_package_says() -> None:
 
 
 def test_changelog_can_be_made() -> None:
-    """Every fragment becomes an entry of the next version, under the heading of its kind."""
-    fragments = sorted((ROOT / "changelog").glob("*.md"))
+    """Every fragment becomes an entry of the next version, under its part's and kind's heading."""
+    fragments = sorted((ROOT / "changelog").rglob("*.md"))
 
     command = [sys.executable, "-m", "towncrier", "build", "--draft"]
     draft = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
@@ -223,5 +223,7 @@ def test_changelog_can_be_made() -> None:
     entries = {
         " ".join(entry.split()) for entry in re.split(r"^- |^#.*", draft, flags=re.MULTILINE)
     }
+    parts = {own.parent.name for own in fragments} - {"changelog"}
     assert draft.startswith(f"## {VERSION} (")
+    assert len(re.findall("^### ", draft, flags=re.MULTILINE)) == len(parts) + 1
     assert entries - {""} == {" ".join(own.read_text("utf-8").split()) for own in fragments}
