@@ -37,6 +37,12 @@ _FETCHED = re.compile(
 )
 HOSTS = {"github.com", "semver.org", "ui.perfetto.dev"}
 """Whom pages name: evidence, and tools. Nobody has to be asked for a page to be read."""
+_UNDERLINED = """links => links.map(link => {
+    const pen = document.createElement('canvas').getContext('2d');
+    pen.font = getComputedStyle(link.querySelector('code')).font;
+    return [parseFloat(getComputedStyle(link).textUnderlineOffset),
+            pen.measureText('_').actualBoundingBoxDescent];
+})"""
 _WIDTHS = "blocks => blocks.map(block => [block.scrollWidth, block.clientWidth])"
 _LINES = "keys => keys.map(key => key.getClientRects().length)"
 
@@ -221,6 +227,18 @@ def test_sentences_of_a_program_are_not_cut(page: str, folder: Path, chromium: B
     widths = window.locator(".highlight pre > code").evaluate_all(_WIDTHS)
 
     assert [(wanted, there) for wanted, there in widths if wanted > there] == []
+
+
+@pytest.mark.no_cover
+def test_underlined_names_keep_their_underscores(folder: Path, chromium: Browser) -> None:
+    """The line under a link of code lies below what it would hide."""
+    window = chromium.new_page(viewport={"width": 1440, "height": 900})
+    window.goto((folder / "reference" / "api" / "index.html").as_uri())
+
+    lines = window.locator("td > a:has(> code)").evaluate_all(_UNDERLINED)
+
+    assert len(lines) > 4
+    assert [(line, sign) for line, sign in lines if line <= sign] == []
 
 
 @pytest.mark.no_cover
