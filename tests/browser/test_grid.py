@@ -9,6 +9,20 @@ from backend_caps.report.html.page import page as page_of
 from tests.browser.conftest import Show
 from tests.unit.report.html.pages import PAGES, SCRIPT, hostile
 
+_LINES = """told => {
+    const lines = new Map();
+    const range = document.createRange();
+    for (const node of told.childNodes)
+        [...(node.data ?? '')].forEach((letter, at) => {
+            range.setStart(node, at);
+            range.setEnd(node, at + 1);
+            const top = Math.round(range.getBoundingClientRect().top);
+            lines.set(top, (lines.get(top) ?? '') + letter);
+        });
+    return [...lines.values()];
+}"""
+"""What stands in each line, as a browser breaks them."""
+
 
 @pytest.fixture
 def report(show: Show) -> Page:
@@ -165,6 +179,30 @@ def test_hidden_rows_are_passed_by(report: Page) -> None:
         report.keyboard.press(key)
 
     expect(report.get_by_role("rowheader", name="triton triton-caps")).to_be_focused()
+
+
+def test_matrix_is_reached_where_the_filter_hid_its_stop(report: Page) -> None:
+    """Where the row is gone that the keys were in, Tab leads to the head of the matrix."""
+    report.locator(".grid tbody th").nth(2).click()
+    report.keyboard.press("Escape")
+    report.get_by_label("Filter").fill("triton-caps")
+
+    report.get_by_role("button", name="Show all").focus()
+    report.keyboard.press("Tab")
+
+    assert report.evaluate("document.activeElement.textContent") == "backend"
+
+
+def test_place_in_a_panel_is_broken_between_its_parts(show: Show) -> None:
+    """A path that is longer than a line goes on behind one of its signs, and keeps its number."""
+    place = f"{'folder/' * 7}attention_backend.py:221"
+    page = show(PAGES["report"]().replace("fa3_caps.py:3", place))
+    page.locator(".grid tbody th").first.click()
+
+    lines = page.locator("#panel dd", has_text=place).last.evaluate(_LINES)
+
+    assert "".join(lines) == place
+    assert [line[-1] for line in lines] == [*(["/"] * (len(lines) - 2)), "_", "1"]
 
 
 def test_hostile_words_are_text(show: Show) -> None:

@@ -5,6 +5,7 @@
 
 (() => {
   const start = performance.now();
+  const LONG = 30;
   const panel = document.getElementById("panel");
   const panelTitle = document.getElementById("panel-title");
   const panelTold = document.getElementById("panel-told");
@@ -17,8 +18,18 @@
 
   function listOf(details) {
     const list = document.createElement("dl");
-    for (const [term, text] of details) list.append(element("dt", term), element("dd", text));
+    for (const [term, text] of details) list.append(element("dt", term), told(text));
     return list;
+  }
+
+  /** Let paths and dotted names be broken between their parts, and no line's number be. */
+  function told(text) {
+    const made = element("dd", "");
+    for (const word of text.split(/(\s+)/)) {
+      const parts = word.length > LONG ? word.split(/(?<=[/._])/) : [word];
+      parts.forEach((part, at) => made.append(...(at ? [document.createElement("wbr")] : []), part));
+    }
+    return made;
   }
 
   function openPanel(title, ...told) {
@@ -139,6 +150,7 @@
         shown += isShown ? 1 : 0;
       });
       this.nothing.hidden = shown > 0;
+      if (this.current.parentElement.hidden) this.stop(this.heads[0]);
       const { counted } = this.count.dataset;
       this.count.textContent = `${shown} of ${this.rows.length} ${counted}`;
     }
@@ -198,12 +210,16 @@
       return cell.querySelector("button") ?? cell;
     }
 
-    move(cell) {
+    /** Make a cell the one that the Tab key reaches. */
+    stop(cell) {
       this.target(this.current).tabIndex = -1;
       this.current = cell;
-      const target = this.target(cell);
-      target.tabIndex = 0;
-      target.focus();
+      this.target(cell).tabIndex = 0;
+    }
+
+    move(cell) {
+      this.stop(cell);
+      this.target(cell).focus();
     }
 
     press(event) {
