@@ -83,7 +83,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
         debug: check every row that is written and read; slow.
 
     Returns:
-        The plan, and the FutureMap that it configures.
+        The plan, and the FutureMap that it configures. With a group the plan has this rank's own
+        flags and uses, and the values that all ranks came to.
 
     Raises:
         UnavailableDeviceError: torch has no such device here.
@@ -94,6 +95,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
         RankFailedError: another rank could not decide.
         RegistrationsDifferError: this process finds something else than the one that started it.
         MissingRanksError: not every rank answered in time.
+        ControlGroupError: the group has no gloo, or this rank is no member.
+        AgreementDeadlineError: the deadline of `Ranks` is none.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
     """

@@ -25,15 +25,17 @@ class CannotRunError(BackendCapsError):
         told = "; ".join(f"backend {name!r}: {why}" for name, why in self.reasons)
         would = ", ".join(self.would_run) or "no installed backend"
         remedy = f"Add --stand-in {self.would_run[0]}" if self.would_run else "Install one"
-        if self.unread_engine is not None:
-            remedy += (
-                f", and --engine {self.unread_engine} to plan by what its own backends say: the "
-                "worst is assumed of them here"
-            )
         return (
             f"this server cannot be started here on {self.device}: {told}. Expected backends whose "
             f"code runs here; in their places would run: {would}. {remedy}, or start where they "
-            "are installed."
+            f"are installed.{self._of_engine()}"
+        )
+
+    def _of_engine(self) -> str:
+        if self.unread_engine is None:
+            return ""
+        return (
+            f" Add --engine {self.unread_engine} too: unread, its own backends count as the worst."
         )
 
 

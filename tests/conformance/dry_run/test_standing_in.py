@@ -118,8 +118,12 @@ def test_backend_that_cannot_run_is_told_with_who_could(
 @pytest.mark.parametrize(
     ("backend", "told"),
     [
-        pytest.param("flashmla", " and --engine sglang to plan by what", id="an engine's own"),
-        pytest.param("no_such", "Add --stand-in eager, or start where they", id="nobody's"),
+        pytest.param(
+            "flashmla", " installed. Add --engine sglang too: unread, its own", id="an engine's own"
+        ),
+        pytest.param(
+            "no_such", "Add --stand-in eager, or start where they are installed.", id="nobody's"
+        ),
         pytest.param(None, "name it with --attention-backend.", id="not named"),
     ],
 )
@@ -131,6 +135,7 @@ def test_backend_that_is_not_declared_is_told_with_the_next_step(
         run_plan(_plan(backend), REGISTRY, "sim", {})
 
     assert told in str(raised.value)
+    assert ("--engine" in str(raised.value)) is (backend == "flashmla")
 
 
 def test_stand_in_keeps_what_was_decided() -> None:
