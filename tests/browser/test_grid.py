@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
+from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.report.documents import report_document
 from backend_caps.report.html.page import page as page_of
 from tests.browser.conftest import Show
+from tests.unit.building import installed
 from tests.unit.report.html.pages import PAGES, SCRIPT, hostile
 
 _LINES = """told => {
@@ -97,8 +100,8 @@ def test_filter_is_taken_back(report: Page) -> None:
 @pytest.mark.parametrize(
     ("times", "order", "said"),
     [
-        pytest.param(1, ["torn", "fa3", "old"], "ascending", id="once"),
-        pytest.param(2, ["triton", "hybrid", "unsaid"], "descending", id="twice"),
+        pytest.param(1, ["fa3", "triton", "torn"], "ascending", id="once"),
+        pytest.param(2, ["hybrid", "unsaid", "old"], "descending", id="twice"),
         pytest.param(3, ["fa3", "hybrid", "torn"], None, id="thrice"),
     ],
 )
@@ -109,6 +112,17 @@ def test_column_is_sorted(times: int, order: list[str], said: str | None, report
         head.get_by_role("button").click()
 
     assert (_shown(report)[:3], head.get_attribute("aria-sort")) == (order, said)
+
+
+def test_column_of_a_scale_is_sorted_by_it(show: Show) -> None:
+    """It goes from the least to the most that a backend asks for; who states nothing is last."""
+    said = {level.value: Capabilities(host_seq_lens=level) for level in HostSeqLens}
+    backends = [installed("says-nothing"), *(installed(name, own) for name, own in said.items())]
+    page = show(page_of(report_document(sorted(backends, key=lambda own: own.name), (), None), ()))
+
+    page.get_by_role("columnheader", name="host_seq_lens").get_by_role("button").click()
+
+    assert _shown(page) == ["none", "upper_bound", "exact", "says-nothing"]
 
 
 def test_click_opens_what_stands_behind_a_value(report: Page) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from backend_caps.report.html.glyphs import Glyph
@@ -54,6 +54,8 @@ class Grid:
     rows: tuple[Row, ...]
     counts: tuple[tuple[Glyph, int], ...] = ()
     """How many rows have a shape, where the legend tells it."""
+    orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The values of a column from the least to the most, where they have an order of their own."""
 
     @property
     def legend(self) -> tuple[tuple[Glyph, int | None], ...]:
@@ -67,11 +69,15 @@ class Grid:
             yield from (row.head, *row.cells)
 
     def data(self) -> Mapping[str, Sequence[object]]:
-        """Write what the cells open: each detail once, and for each row its cells' numbers."""
+        """Write what the cells open: each detail once, and for each row its cells' numbers.
+
+        With them goes the order of each column's values; none where letters order them.
+        """
         numbers: dict[Detail, int] = {}
         rows = [
             [numbers.setdefault(cell.detail, len(numbers)) for cell in (row.head, *row.cells)]
             for row in self.rows
         ]
         details = [[[visible(term), visible(text)] for term, text in told] for told in numbers]
-        return {"details": details, "rows": rows}
+        orders = [[*self.orders.get(name, ())] for name in (self.corner, *self.columns)]
+        return {"details": details, "rows": rows, "orders": orders}

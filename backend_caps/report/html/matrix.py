@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from backend_caps.capability.scale import Scale
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.documents import (
     BackendDocument,
@@ -41,6 +42,11 @@ def matrix(report: ReportDocument) -> Grid:
         corner="backend",
         columns=columns,
         rows=tuple(_row(backend, columns, runs.get(backend.name, ())) for backend in shown),
+        orders={
+            name: tuple(words_of(member.value) for member in type(worst))
+            for name in columns
+            if isinstance(worst := CAPABILITIES[name].worst, Scale)
+        },
     )
 
 

@@ -183,7 +183,15 @@
         const way = was === "ascending" ? -1 : 1;
         const { compare } = new Intl.Collator("en", { numeric: true });
         const words = numbers.map((number) => this.saidAt(number, at).sorted);
-        numbers.sort((one, other) => way * compare(words[one], words[other]) || one - other);
+        // What is in no order of its own, such as `undeclared`, comes behind what is.
+        const order = this.data.orders[at];
+        const places = words.map((word) =>
+          order.includes(word) ? order.indexOf(word) : order.length,
+        );
+        numbers.sort(
+          (one, other) =>
+            way * (places[one] - places[other] || compare(words[one], words[other])) || one - other,
+        );
         head.setAttribute("aria-sort", was === "ascending" ? "descending" : "ascending");
       }
       this.body.append(...numbers.map((number) => this.rows[number]));

@@ -199,6 +199,7 @@ def test_same_details_are_written_once() -> None:
     assert data == {
         "details": [[["status", "ok"]], [["origin", "declared"]]],
         "rows": [[0, 1, 1], [0, 1, 1]],
+        "orders": [[], [], []],
     }
 
 
