@@ -63,6 +63,19 @@ def test_comparison_on_a_telephone_shows_more_than_its_subjects(show: Show) -> N
     assert max(widths) <= 160
 
 
+@pytest.mark.parametrize(("width", "is_told"), [(400, True), (800, True), (1280, False)])
+def test_drawing_that_is_cut_is_told(width: int, is_told: bool, show: Show) -> None:
+    """Wherever a part of the drawing is beyond the screen, its lines stand below it in words."""
+    page = show(PAGES["explain"]())
+
+    page.set_viewport_size({"width": width, "height": 800})
+
+    region = page.get_by_role("region", name="Who forces what, drawn")
+    is_cut = region.evaluate("region => region.scrollWidth > region.clientWidth")
+    height = page.locator(".heard").evaluate("list => list.offsetHeight")
+    assert (is_cut, height > 1) == (is_told, is_told)
+
+
 def test_long_name_leaves_room_for_what_is_told_of_it(show: Show) -> None:
     """A name without a place to break is broken all the same, in each table that has it."""
     name, (fa3, *_) = "n" * 200, scene.BACKENDS

@@ -28,7 +28,7 @@ from backend_caps.report.html.differences import side_by_side
 from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.rendering import environment
-from backend_caps.report.html.values import told_values
+from backend_caps.report.html.values import answer, told_values
 from backend_caps.report.measure_documents import MeasureDocument
 from backend_caps.report.measure_views import costs_view
 from backend_caps.report.sections import (
@@ -180,6 +180,8 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
 
 def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
     headline, *reasons = mirror_lines(plan)
+    if opened and opened[0].name != "host_seq_lens":
+        headline, reasons = answer(plan, opened[0]), [headline]
     return {
         "plan": plan,
         "headline": headline,

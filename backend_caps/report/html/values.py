@@ -36,6 +36,23 @@ class Place:
     values: tuple[Told, ...]
 
 
+def answer(plan: PlanDocument, asked: Opened) -> str:
+    """Say what a value is that was asked for, in each phase where it was."""
+    engine = "" if plan.engine is None else f"with {plan.engine}, "
+    if asked.name in plan.server:
+        return f"{engine}{asked.name} is {_in_words(plan.server[asked.name])}"
+    phases: dict[str, list[str]] = {}
+    for phase, values in plan.phases.items():
+        if asked.phase in (None, phase):
+            phases.setdefault(_in_words(values[asked.name]), []).append(phase)
+    told = "; ".join(f"{words} in {', '.join(own)}" for words, own in phases.items())
+    return f"{engine}{asked.name} is {told}"
+
+
+def _in_words(value: ValueDocument) -> str:
+    return words_of(value.value) if value.causes else "not used"
+
+
 def told_values(plan: PlanDocument, opened: Sequence[Opened]) -> Iterator[Place]:
     """Tell the server's values, then those of each phase; those in `opened` stand open."""
     yield Place(title="For the server", values=_told(plan.server, [each.name for each in opened]))

@@ -10,7 +10,8 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
 from backend_caps.report.documents import PlanDocument, plan_document
 from backend_caps.report.html.graph import Graph, Held, Owner, graph, held
-from backend_caps.report.html.values import told_values
+from backend_caps.report.html.page import page
+from backend_caps.report.html.values import answer, told_values
 from backend_caps.report.sections import Opened
 from backend_caps.report.tries import Try, tries
 from backend_caps.resolution.resolver import resolve
@@ -162,6 +163,38 @@ def test_values_of_a_phase_that_was_asked_for_stand_open() -> None:
 
     opened = [(place.title, each.name) for place in places for each in place.values if each.is_open]
     assert opened == [("For the server", "host_seq_lens"), ("In verify", "graph_replay")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        pytest.param(
+            Opened(name="graph_replay"),
+            "graph_replay is not used in prefill; none in decode, verify",
+            id="of phases",
+        ),
+        pytest.param(
+            Opened(name="graph_replay", phase="verify"),
+            "graph_replay is none in verify",
+            id="of one",
+        ),
+        pytest.param(
+            Opened(name="two_batch_overlap"), "two_batch_overlap is no", id="of the server"
+        ),
+    ],
+)
+def test_page_is_titled_by_what_was_asked_for(asked: Opened, told: str) -> None:
+    """The answer stands first, and what the host is told of lengths behind it."""
+    text = page(_plan("fa3"), (), [asked])
+
+    assert f"<h1>{told}</h1>\n<p>host_seq_lens is exact" in text
+
+
+def test_title_names_the_engine_that_was_read() -> None:
+    """As an explanation does."""
+    plan = _plan("fa3").model_copy(update={"engine": "sglang 0.5.23"})
+
+    assert answer(plan, Opened(name="page_sizes")).startswith("with sglang 0.5.23, page_sizes is ")
 
 
 def test_phase_that_nobody_runs_has_no_causes() -> None:
