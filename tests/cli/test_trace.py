@@ -94,7 +94,7 @@ def test_page_has_the_picture_in_it() -> None:
     result = _run("--format html")
 
     assert result.exit_code == 0, result.stderr
-    assert "<h2>1 decode step of 4 requests on sim</h2>" in result.stdout
+    assert "<h1>1 decode step of 4 requests on sim</h1>" in result.stdout
     assert result.stdout.count('class="trace"') == 1
 
 
@@ -112,7 +112,7 @@ def test_stand_in_is_named_and_its_needs_are_kept() -> None:
     ("own", "server", "status", "words"),
     [
         pytest.param("--device cpu", OWN, 2, "has no streams", id="device"),
-        pytest.param("", SERVER.format("fa3"), 2, "Add --stand-in", id="backend"),
+        pytest.param("", SERVER.format("fa3"), 2, "Add --engine sglang too", id="backend"),
         pytest.param("--steps 32", DEEP, 2, "cannot be recorded", id="steps"),
         pytest.param("--svg /no/such/t.svg", OWN, 2, "Name another file with --svg", id="svg"),
         pytest.param("--output /no/such/t.json", OWN, 2, "with --output", id="json"),
