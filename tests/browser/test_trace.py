@@ -15,6 +15,7 @@ from backend_caps.report.html import page as pages
 from backend_caps.report.trace_documents import FlowDocument, SliceDocument, TraceDocument
 from backend_caps.report.trace_events import events_of
 from backend_caps.report.trace_svg import picture_of
+from backend_caps.report.trace_views import trace_view
 from tests.browser.conftest import Show
 from tests.browser.perfetto import served
 from tests.conformance.tracing.conftest import CHAIN, recorded
@@ -170,6 +171,18 @@ def test_page_of_a_trace_draws_it(show: Show) -> None:
 
     colour = shown.evaluate("getComputedStyle(document.querySelector('.trace .verify')).fill")
     assert colour == "rgb(169, 205, 240)"
+
+
+def test_page_of_a_trace_prints_on_one_sheet(show: Show) -> None:
+    """What was run, the figures and the picture of two levels take one landscape page."""
+    told = details()
+    document = TraceDocument(schema_="backend-caps/trace@1", otherData=told, traceEvents=[])
+    files = ("steps.json: open it on ui.perfetto.dev", "steps.svg: open it in a browser")
+    picture = picture_of(told, [EXACT, replace(EXACT, level="none")])
+
+    page = show(pages.page(document, [*trace_view(document, files), picture]))
+
+    assert page.pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
 
 
 @pytest.mark.parametrize(
