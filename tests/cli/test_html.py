@@ -85,6 +85,15 @@ def test_claims_and_checks_stand_open_on_their_page() -> None:
     assert "<details" not in page(whole, about)
 
 
+def test_failed_claim_is_seen_among_others() -> None:
+    """What failed has a shape before its word, as in a report, and so has what held."""
+    text = page(checked(), check_view(checked()))
+
+    shapes = ('<use href="#failed"/></svg> failed<', '<use href="#verified"/></svg> held<')
+    assert [text.count(shape) for shape in shapes] == [3, 1]
+    assert "<td>not checked</td>" in text
+
+
 def test_check_list_is_no_check() -> None:
     """The page of all checks is not called by the first of them."""
     document = check_list_document(CHECKS)

@@ -25,6 +25,7 @@ from backend_caps.report.dry_run_views import verdict
 from backend_caps.report.engine_views import names_view, rules_view
 from backend_caps.report.evidence_views import evidence_view
 from backend_caps.report.html.differences import side_by_side
+from backend_caps.report.html.glyphs import Glyph
 from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.rendering import environment
@@ -47,6 +48,8 @@ from backend_caps.report.views import mirror_lines, plan_problems_view, problems
 _LONG = 24
 """Rows of a section that stand open: a check's claims are one of each capability, and its checks
 are about as many."""
+_SHAPES = {"held": Glyph.VERIFIED, "failed": Glyph.FAILED}
+"""What stands before a word in a table, so that it is seen among others."""
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -86,6 +89,7 @@ def _environment() -> Environment:
     made = environment(_TEMPLATES)
     made.filters["breakable"] = breakable
     made.filters["json"] = htmlsafe_json_dumps
+    made.filters["shape"] = _SHAPES.get
     made.tests["lines"] = lambda section: isinstance(section, Lines)
     made.tests["picture"] = lambda section: isinstance(section, Picture)
     made.tests["long"] = _is_long
