@@ -24,7 +24,18 @@ _HEAVY = tuple(
     for name in ("conformance", "races", "relay", "runtime", "simulator", "upstream")
 )
 """Where tests compute: what they are to cover is measured in parts of a hundred."""
-_OTHERS = tuple(Path(__file__).parent / name for name in ("plugins", "tests/property"))
+_OTHERS = tuple(
+    Path(__file__).parent / name
+    for name in (
+        "plugins",
+        "tests/architecture/test_imports.py",
+        "tests/architecture/test_sizes.py",
+        "tests/docs",
+        "tests/plugins",
+        "tests/property",
+        "tests/release",
+    )
+)
 """Where what runs of `backend_caps` is run, line by line, by tests of its own too."""
 _LONG = frozenset(
     {
@@ -57,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Trace as many tests as tell which lines are run, and no more; put long ones first."""
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if any(map(item.path.is_relative_to, _OTHERS)):
+        if _is_run_elsewhere(item):
             item.add_marker("no_cover")
         elif any(map(item.path.is_relative_to, _HEAVY)):
             cases[item.nodeid.partition("[")[0]].append(item)
@@ -70,14 +81,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Trace no fixture either where no test is traced: it is shared with none that is."""
+    if _is_run_elsewhere(item):
+        return (yield from _untraced())
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Trace nothing where `no_cover` says so, nor in the processes that such a test starts.
+    """Trace nothing where `no_cover` says so, nor in the processes that such a test starts."""
+    if item.get_closest_marker("no_cover") is not None:
+        return (yield from _untraced())
+    return (yield)
+
+
+def _is_run_elsewhere(item: pytest.Item) -> bool:
+    return any(map(item.path.is_relative_to, _OTHERS))
+
+
+def _untraced() -> Generator[None]:
+    """Take the trace away whole, for as long as the hook that this is the body of waits.
 
     In processes of pytest-xdist two coverages run, one on top of the other, and pytest-cov 7.1
-    stops the upper one alone. Inside of what it does, the trace is taken away whole.
+    stops the upper one alone. This is inside of what it does.
     """
-    if item.get_closest_marker("no_cover") is None:
-        return (yield)
     trace = sys.gettrace()
     sys.settrace(None)
     try:
