@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -219,8 +220,12 @@ def test_evidence_file_lies_in_the_package() -> None:
 
 
 @pytest.mark.parametrize("implementation", [None, "__main__:Backend"])
-def test_backend_in_no_file_has_nowhere_to_keep_evidence(implementation: str | None) -> None:
+def test_backend_in_no_file_has_nowhere_to_keep_evidence(
+    implementation: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without files there is nothing that could be seen to change."""
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # as typed at a prompt
+
     with pytest.raises(EvidenceError, match="in no file that can be found"):
         evidence_file(_pointing_at(implementation))
 
