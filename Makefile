@@ -33,7 +33,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit bench races liars evidence soak gpu upstream dist newcomer browser clean
+.PHONY: run test lint types docs docs-write unit vllm bench races liars evidence soak gpu upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -63,6 +63,10 @@ unit: $(VENV)/developing $(WHEELS)
 	@rm -f .coverage.*  # of processes that were killed on purpose
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(WITH_TORCH)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(WITH_TORCH)'
+
+# What vLLM's wheel says, of 336 MB, and the page that is made of it.
+vllm: $(VENV)/developing $(LARGE_WHEELS)
+	$(BIN)/python -m pytest --numprocesses 2 -m vllm_wheel tests/upstream tests/docs
 
 # Behind the wheels that are read, SGLang's own backends: what the kit finds in them.
 upstream: $(VENV)/developing $(WHEELS) $(LARGE_WHEELS) $(SGLANG)/installed

@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write the pages, or tell which are stale; the status of the process."""
     for page in PAGES.values():
         if page.wheel is None:
-            sys.stdout.write(f"{page.page}: its wheel was not fetched (make upstream)\n")
+            sys.stdout.write(f"{page.page}: its wheel was not fetched (make vllm)\n")
         elif "--write" in arguments:
             page.path.write_text(text_of(page), "utf-8")
     if "--write" in arguments:

@@ -49,7 +49,7 @@ class DeviceCapability(NamedTuple):
 def reading() -> EngineReading:
     """Read the wheel."""
     wheels = sorted(WHEELS.glob("vllm-0.33.0-*.whl"))
-    assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make upstream"
+    assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make vllm"
     return read_vllm(open_tree("vllm", wheels[0], within=WITHIN))
 
 

@@ -53,7 +53,7 @@ def vllm_packages(*, installed: str | None = None) -> Iterator[None]:
         installed: a folder with metadata of another version, which comes before the wheel's.
     """
     wheels = sorted(WHEELS.glob("vllm-0.33.0-*.whl"))
-    assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make upstream"
+    assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make vllm"
     path = [*([installed] if installed else []), str(wheels[0]), *sys.path]
     with patch.object(sys, "path", path):
         for suffix in _PACKAGES:
