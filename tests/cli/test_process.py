@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.report.documents import ReportDocument
 from tests.cli.conftest import CommandLine
 
 PROGRAM = str(Path(sys.executable).with_name("backend-caps"))
@@ -40,10 +40,13 @@ def test_module_in_the_working_directory_is_not_imported(tmp_path: Path, planted
 
 def test_metadata_in_the_working_directory_is_skipped_and_said(acme: CommandLine) -> None:
     """With `-m`, plugins planted in the working directory are no backends, and are named."""
-    finished = _run(sys.executable, "-m", "backend_caps", "report", cwd=acme.root)
+    words = (sys.executable, "-m", "backend_caps", "report", "--format", "json")
 
-    assert re.search(r" acme_lean +skipped ", finished.stdout)
-    assert "--path ." in finished.stdout
+    report = ReportDocument.model_validate_json(_run(*words, cwd=acme.root).stdout)
+
+    (found,) = (backend for backend in report.backends if backend.name == "acme_lean")
+    assert found.status == "skipped"
+    assert "--path ." in found.problems[0].remedy
 
 
 INTERRUPTED = """
