@@ -17,7 +17,10 @@ _UNBROKEN = 30
 """How long a name in the first column may be before it is broken."""
 _WHOLE, _ROOMY = 20, 32
 """How long a word in another column may be before it is broken: where columns would go on below
-for it, and where they have the room. No flag is longer, and none is broken."""
+for it, and where they have the room."""
+_FLAG = 40
+"""How long a flag may be, with the signs around it, before it is broken: none that a plan reads is
+longer."""
 _WIDTH = 100
 """Where the output is no terminal: the same text everywhere."""
 _EDGES, _BETWEEN = 2, 3
@@ -128,7 +131,7 @@ def _unbroken(table: Table, at: int) -> int:
 def _longest_word(table: Table, at: int, whole: int = _WHOLE) -> int:
     """Measure what of a column is not broken: its longest word, or what a first column holds."""
     cells = [
-        min(len(word), _ROOMY if word.startswith("--") else whole)
+        min(len(word), _FLAG if word.lstrip("('").startswith("--") else whole)
         for row in table.rows
         for word in row[at].split()
     ]

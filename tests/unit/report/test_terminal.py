@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.terminal import show
+from backend_caps.resolution.engine import option_of
+from backend_caps.resolution.flags import ServerFlags
 
 _NARROW = 80
 _BOLD = re.compile(r"\x1b\[[0-9;]*m")
 _WORD = st.text("abcdef_", min_size=1, max_size=20)
-_FLAG = "--disable-piecewise-cuda-graph."
+_FLAGS = [option_of(name) for name in ServerFlags.model_fields]
 _CELLS = st.lists(_WORD, max_size=4).map(" ".join)
 _NAMES = st.lists(st.text("ghijkl_", min_size=1, max_size=20), max_size=2)
 _LAST = f"a {'a' * 8} {'a' * 11}"
@@ -74,14 +76,17 @@ def test_every_word_of_a_table_is_shown_whole(table: Table) -> None:
     assert missing == set()
 
 
-def test_flag_is_whole_beside_other_columns() -> None:
+@pytest.mark.parametrize("said", ["{}.", "({})"])
+@pytest.mark.parametrize("flag", _FLAGS)
+def test_flag_is_whole_beside_other_columns(flag: str, said: str) -> None:
     """What is typed as it stands is not broken where another column has room to give."""
+    word = said.format(flag)
     table = Table(
         ("capability", "becomes", "all of"),
-        (("host_seq_lens", "upper_bound", f"Add {_FLAG} Set --attention-backend triton."),),
+        (("host_seq_lens", "upper_bound", f"Add {word} Set --attention-backend triton."),),
     )
 
-    assert _FLAG in _drawn(table, width=60).split()
+    assert word in _drawn(table, width=60).split()
 
 
 def test_long_name_is_whole_where_there_is_room() -> None:
