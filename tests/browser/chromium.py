@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import which
 
+import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 MISSING = "there is no Chromium on the path; `make browser` installs it"
@@ -33,3 +34,16 @@ def started(found: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=_ARGUMENTS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Start it for the tests of a module, where there is one.
+
+    It ends with them: playwright's event loop runs for as long, and a process has room for one.
+    """
+    found = executable()
+    if found is None:
+        pytest.skip(MISSING)
+    with started(found) as browser:
+        yield browser

@@ -1,4 +1,4 @@
-"""One Chromium for the folder, and pages that are opened from disk."""
+"""One Chromium for a module, and pages that are opened from disk."""
 
 from __future__ import annotations
 
@@ -10,20 +10,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.chromium import MISSING, executable, started
+from tests.browser.chromium import chromium
+
+__all__ = ["chromium"]
 
 Golden = Callable[[str, str], None]
 Show = Callable[[str], Page]
-
-
-@pytest.fixture(scope="package")
-def chromium() -> Iterator[Browser]:
-    """Start the browser, where there is one."""
-    found = executable()
-    if found is None:
-        pytest.skip(MISSING)
-    with started(found) as browser:
-        yield browser
 
 
 @dataclass(frozen=True)
@@ -34,9 +26,9 @@ class Window:
     said: list[str]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def window(chromium: Browser) -> Window:
-    """Open a window for all tests, for each costs half a second."""
+    """Open a window for a module's tests, for each costs half a second."""
     page, said = chromium.new_page(), list[str]()
     page.set_default_timeout(30_000)
     page.on("console", lambda message: said.append(message.text))

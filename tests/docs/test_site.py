@@ -18,7 +18,6 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser
 
 from docs.tools.public import MODULES, is_error, public_names
-from tests.browser.chromium import MISSING, executable, started
 from tests.docs.pages import ROOT
 
 _OFFLINE = """
@@ -93,16 +92,6 @@ def _read(text: str) -> Built:
         targets=tuple(value for name, value in found if name in {"href", "src"}),
         fetched=tuple(one or other for one, other in _FETCHED.findall(text)),
     )
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """Start the browser, where there is one."""
-    found = executable()
-    if found is None:
-        pytest.skip(MISSING)
-    with started(found) as browser:
-        yield browser
 
 
 @pytest.mark.no_cover

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -16,6 +17,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch has
 
 from backend_caps.discovery.handed_down import VARIABLE
 from tests.upstream.sglang_packages import sglang_packages
+
+_PATIENCE = timedelta(seconds=120)
+"""How long one scheduler waits for the other, which may have died."""
 
 
 @contextmanager
@@ -28,18 +32,21 @@ def scheduler_without_plugin(says: str) -> Iterator[None]:
     store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
     child = get_context("spawn").Process(target=_plain_scheduler, args=(store.port, says))
     child.start()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=2)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=_PATIENCE)
     try:
         yield
+        dist.barrier()
     finally:
         dist.destroy_process_group()
         child.join()
+    assert child.exitcode == 0
 
 
 def _plain_scheduler(port: int, says: str) -> None:
     store = TCPStore("127.0.0.1", port, 2)
-    dist.init_process_group("gloo", store=store, rank=1, world_size=2)
+    dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=_PATIENCE)
     dist.broadcast_object_list([says], src=1)
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -30,19 +30,19 @@ def recorded(line: str, num_steps: int = 2) -> Traced:
     return traced_levels(plan, RunPlan(plan=plan), ServerSizes(), num_steps=num_steps)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def traced() -> Traced:
     """Steps of chains, with an exact mirror and with none."""
     return recorded(CHAIN)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def exact(traced: Traced) -> Timeline:
     """Those with an exact mirror."""
     return traced.timelines[HostSeqLens.EXACT]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def none(traced: Traced) -> Timeline:
     """Those with none."""
     return traced.timelines[HostSeqLens.NONE]
