@@ -7,6 +7,7 @@ same tests were seen to take five times as long on two cores. So each process co
 
 import gc
 import os
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import Generator
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
+# What is started in the background ignores Ctrl-C, its children too; some tests send it to theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MOST_TRACED = 4
 """Cases of one test that are traced: the others run the same lines, and tracing doubles them."""

@@ -106,6 +106,9 @@ class RankGroup:
 def joined(place: RankPlace, *, deadline_s: float) -> Iterator[RankGroup]:
     """Come together with the other ranks for as long as a `with` block runs, over gloo.
 
+    A process whose job failed ends: torch names groups by a count that goes on after a failure,
+    and a second try would wait for ranks that look elsewhere.
+
     Raises:
         JobError: not all of them came in time.
     """
