@@ -39,6 +39,17 @@ _OTHERS = tuple(
     )
 )
 """Where what runs of `backend_caps` is run, line by line, by tests of its own too."""
+_WITH_CHILDREN = tuple(
+    Path(__file__).parent / "tests" / name
+    for name in (
+        "cli/test_dry_run.py",
+        "cli/test_output.py",
+        "cli/test_process.py",
+        "conformance/test_watching.py",
+        "discovery",
+    )
+)
+"""Whose processes are traced too, for lines that no test runs in its own."""
 _LONG = frozenset(
     {
         "test_decision.py",
@@ -85,34 +96,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     """Trace no fixture either where no test is traced: it is shared with none that is."""
-    if _is_run_elsewhere(item):
-        return (yield from _untraced())
-    return (yield)
+    return (yield from _traced_as_little(item, no_more=_is_run_elsewhere(item)))
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Trace nothing where `no_cover` says so, nor in the processes that such a test starts."""
-    if item.get_closest_marker("no_cover") is not None:
-        return (yield from _untraced())
-    return (yield)
+    """Trace nothing where `no_cover` says so."""
+    no_more = item.get_closest_marker("no_cover") is not None
+    return (yield from _traced_as_little(item, no_more=no_more))
 
 
 def _is_run_elsewhere(item: pytest.Item) -> bool:
     return any(map(item.path.is_relative_to, _OTHERS))
 
 
-def _untraced() -> Generator[None]:
-    """Take the trace away whole, for as long as the hook that this is the body of waits.
+def _traced_as_little(item: pytest.Item, *, no_more: bool) -> Generator[None]:
+    """Be the body of a hook that traces no processes but those above; with `no_more`, nothing.
 
     In processes of pytest-xdist two coverages run, one on top of the other, and pytest-cov 7.1
-    stops the upper one alone. This is inside of what it does.
+    stops the upper one alone. So the trace is taken away whole, inside of what it does.
     """
-    trace = sys.gettrace()
-    sys.settrace(None)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        if no_more or not any(map(item.path.is_relative_to, _WITH_CHILDREN)):
             patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+        if not no_more:
             return (yield)
-    finally:
-        sys.settrace(trace)
+        trace = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(trace)
