@@ -6,8 +6,8 @@ without streams is served by `torch.cpu`, torch's own module of streams that do 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, Self, TypedDict, cast
@@ -192,11 +192,28 @@ class DeviceStreams:
         """Count the device memory that a pool of graphs has."""
         return sum(segment["total_size"] for segment in self._module.memory_snapshot(pool))
 
+    @contextmanager
     def capturing(
         self, graph: GraphLike, pool: tuple[int, int], stream: StreamLike
-    ) -> AbstractContextManager[object]:
-        """Capture into `graph` what is sent to `stream` within a `with` block."""
-        return self._module.graph(graph, pool=pool, stream=stream)
+    ) -> Iterator[None]:
+        """Capture into `graph` what is sent to `stream` within a `with` block.
+
+        A block that asks for what no graph can hold makes the end of the capture fail as well, and
+        torch would raise that, with `stream` still the current one. Here the block's own error
+        goes up, and the stream is what it was. Torch's allocator goes on as if the capture did.
+
+        Stream: `stream`. Sync: the device of `stream`, before the capture.
+        """
+        capture = self._module.graph(graph, pool=pool, stream=stream)
+        with self.using(stream):
+            capture.__enter__()
+            try:
+                yield
+            except BaseException as error:
+                with suppress(RuntimeError):
+                    capture.__exit__(type(error), error, error.__traceback__)
+                raise
+            capture.__exit__(None, None, None)
 
     def current_stream(self) -> StreamLike:
         """Return the stream that work goes to now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -112,8 +112,7 @@ class Engine:
         self.scheduler = self._make_scheduler(parts.stepping, observer or NoObserver())
         self._num_requests = 0
         self._failure: str | None = None
-        # Nothing of an engine may be freed under a step that runs.
-        self._closing = finalize(self, self.streams.synchronize)
+        self._closing = finalize(self, self.streams.synchronize)  # a step under way reads it
         self._closing.atexit = False
         self.streams.synchronize()
 
@@ -128,9 +127,10 @@ class Engine:
     def close(self) -> None:
         """Wait for the step under way; the engine runs no other. Deleting it does the same.
 
-        Sync: the device.
+        Sync: the device, unless it went with a step that failed.
         """
-        self._closing()
+        with nullcontext() if self._failure is None else suppress(RuntimeError):
+            self._closing()
 
     def generate(
         self,

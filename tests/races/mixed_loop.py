@@ -126,6 +126,8 @@ class MixedLoop:
         self.relay.set_input_ids_sentinel(batch)
         on = self.lines.on
         reads_done = self.lines.streams.event()
+        rows = batch.req_pool_indices
+        rows = rows.clone() if self._receives else rows  # which no step keeps
         on.forward.wait_stream(on.schedule)
         with self.lines.streams.using(on.forward):
             self.relay.resolve_future(batch)
@@ -138,7 +140,7 @@ class MixedLoop:
             if not self._receives:
                 self.relay.stash(batch.req_pool_indices, RelayPayload(tokens))
         if self._receives:
-            self._receive(batch.req_pool_indices, tokens)
+            self._receive(rows, tokens)
         tokens_cpu, copied = self.lines.to_host(tokens)
         on.schedule.wait_event(reads_done)
         return Step(batch, expected, tokens, tokens_cpu, copied)

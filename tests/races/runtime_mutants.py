@@ -203,6 +203,14 @@ _PIPELINE = (
         protects="tokens of the receiving stream, which the forward stream reads",
     ),
     Mutant(
+        name="rows of received tokens are kept",
+        kind=Kind.KEEP_ALIVE,
+        file="backend_caps/runtime/pipeline/received.py",
+        function="stash_received",
+        source="relay.streams.keep_alive(req_pool_indices)",
+        protects="rows of the schedule stream, which the forward stream reads behind a receive",
+    ),
+    Mutant(
         name="profile begins on an idle device",
         kind=Kind.SYNCHRONIZE,
         file="backend_caps/runtime/pipeline/profile.py",

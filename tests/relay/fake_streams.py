@@ -80,9 +80,11 @@ class FakeModule:
         assert isinstance(stream, FakeStream)
         before, self.current = self.current, stream
         self.log.append(f"on {stream.name}")
-        yield
-        self.current = before
-        self.log.append(f"back on {before.name}")
+        try:
+            yield
+        finally:
+            self.current = before
+            self.log.append(f"back on {before.name}")
 
     def synchronize(self, device: torch.device, /) -> None:
         self.log.append(f"host waits for device {device}")

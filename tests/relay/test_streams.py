@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import cast
 from unittest.mock import patch
 
 import pytest
@@ -13,6 +14,7 @@ from backend_caps.relay import (
     UndeclaredDeviceError,
 )
 from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
+from backend_caps.relay.streams import GraphLike
 from tests.relay.batches import Batch, decode_batch, make_map, numbers, payload, spec_batch
 from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams, StreamOperators
 
@@ -327,3 +329,59 @@ def test_pinned_memory_is_pinned(device: torch.device) -> None:
     else:
         with pytest.raises(RuntimeError, match=r"(?i)pin"):
             streams.empty_pinned(4)
+
+
+class _EndsFirst:
+    """A capture as torch's: where it cannot end, the stream is not given back."""
+
+    def __init__(self, module: FakeModule, stream: FakeStream, fails: Exception | None) -> None:
+        self._module, self._stream, self._fails = module, stream, fails
+
+    def __enter__(self) -> None:
+        self._before, self._module.current = self._module.current, self._stream
+
+    def __exit__(self, *raised: object) -> None:
+        if self._fails is not None:
+            raise self._fails
+        self._module.current = self._before
+
+
+def _capture(module: FakeModule, fails: Exception | None, block: Callable[[], object]) -> None:
+    vars(module)["graph"] = lambda _graph, *, pool, stream: _EndsFirst(module, stream, fails)  # noqa: ARG005
+    streams = FakeStreams(module)
+    with streams.capturing(cast("GraphLike", object()), (0, 0), streams.private_stream()):
+        assert module.current.name == "copy"
+        block()
+
+
+def _asks() -> None:
+    raise RuntimeError("the host asked for a value")
+
+
+@pytest.mark.parametrize(
+    ("fails", "block", "told"),
+    [
+        pytest.param(None, _asks, "the host asked", id="block"),
+        pytest.param(RuntimeError("capture failed"), _asks, "the host asked", id="both"),
+        pytest.param(RuntimeError("capture failed"), int, "capture failed", id="capture"),
+    ],
+)
+def test_capture_that_fails_says_why_and_gives_the_stream_back(
+    fails: Exception | None, block: Callable[[], object], told: str
+) -> None:
+    """What the captured code raised goes up, and not that the capture then could not end."""
+    module = FakeModule()
+
+    with pytest.raises(RuntimeError, match=told):
+        _capture(module, fails, block)
+
+    assert module.current.name == "schedule"
+
+
+def test_capture_gives_the_stream_back() -> None:
+    """Behind a capture work goes where it went."""
+    module = FakeModule()
+
+    _capture(module, None, int)
+
+    assert module.current.name == "schedule"

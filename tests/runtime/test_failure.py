@@ -107,6 +107,31 @@ def test_closed_engine_runs_no_step(folder: Path) -> None:
         engine.step()
 
 
+def _lost(_device: object) -> None:
+    raise RuntimeError("the device is lost")
+
+
+def test_device_that_failed_is_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a step's error that of a device which went with it is no news."""
+    plan = plan_of("--attention-backend", "torch_native")
+    engine = Engine(folder, plan, "cpu", options=SMALL, observer=Trips(1, RuntimeError("illegal")))
+    monkeypatch.setattr(torch.cpu, "synchronize", _lost)
+
+    with pytest.raises(RuntimeError, match="illegal"), engine:
+        engine.generate(PROMPTS, sampling=ENDLESS)
+
+
+def test_device_that_fails_at_the_end_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no step has failed, what `close` meets is news."""
+    engine = make_engine(folder)
+    monkeypatch.setattr(torch.cpu, "synchronize", _lost)
+
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        engine.close()
+
+
 @pytest.mark.parametrize("schedule", ["lazy", "starve:1", "starve:2"])
 def test_engine_that_is_deleted_waits_for_its_step(folder: Path, schedule: str) -> None:
     """What a step under way reads is not given to others while it runs."""

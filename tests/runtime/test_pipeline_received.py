@@ -70,17 +70,17 @@ def test_stash_of_received_tokens_is_the_forward_streams() -> None:
 
 
 def test_received_tokens_are_kept_until_they_are_stashed() -> None:
-    """Nobody gets the tokens' memory before the forward stream has read them."""
+    """Nobody gets the memory of tokens or rows before the forward stream has read them."""
     streams = FakeStreams(FakeModule(("schedule-1", "forward", "host-copy")))
     rank = make_rank(streams=streams)
     arrival = _arrival([8, 9])
     forward = rank.step_streams.forward
 
-    stash_received(
-        rank.relay, torch.tensor([3, 1]), arrival.tokens, arrival, forward_stream=forward
-    )
+    rows = torch.tensor([3, 1])
 
-    assert [own is arrival.tokens for own in streams.kept] == [True]
+    stash_received(rank.relay, rows, arrival.tokens, arrival, forward_stream=forward)
+
+    assert [id(own) for own in streams.kept] == [id(arrival.tokens), id(rows)]
 
 
 def test_received_tokens_need_a_row_each() -> None:

@@ -31,8 +31,9 @@ def host_waits(simulation: Simulation | None) -> Iterator[list[HostWait]]:
     """Collect the waits of a `with` block, in the list that it gives, once the block has ended.
 
     Args:
-        simulation: the one that runs; None is CUDA, whose own watch sees what blocks within an
-            operator, and neither `synchronize` nor what other libraries do.
+        simulation: the one that runs; None is CUDA, where torch's own watch sees what blocks
+            within an operator and who waits for a stream, and neither waits for events or the whole
+            device nor what other libraries do.
     """
     found: list[HostWait] = []
     if simulation is None:
@@ -56,7 +57,7 @@ def _cuda_waits(found: list[HostWait]) -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode(_CUDA_IS_SILENT)
     found += [
-        HostWait(cause="an operator", site=Site(own.filename, own.lineno))
+        HostWait(cause="an operator or a stream", site=Site(own.filename, own.lineno))
         for own in told
         if _CUDA_WORDS in str(own.message)
     ]

@@ -71,7 +71,8 @@ class Incoming:
 
         Stream: the current one must be the schedule stream; the copy is on one of its own, which
         waits for schedule and forward stream, and for which the forward stream waits.
-        Sync: none. Allocates: the states, on the device, and on the host where they are not pinned.
+        Sync: none. Allocates: the states, on the device, and on the host where they are not pinned:
+        memory that torch has to pin for it takes this thread the time to lock its pages.
 
         Raises:
             OutOfPagesError: the KV cache is too full; nothing has changed.

@@ -40,7 +40,8 @@ def stash_received(
 
     Stream: `forward_stream`, on which the receive comes first, then the stash.
     Sync: none where the receive is the device's; the host waits for one that is the host's (gloo).
-    Allocates: a copy of host tokens. Keeps: `tokens` until `forward_stream` is done with them.
+    Allocates: a copy of host tokens. Keeps: `tokens` and `req_pool_indices` until `forward_stream`
+    is done with them; pinned tokens are not to be filled anew before that.
     Capture: no; it waits for another rank. Exact: other rows keep the last step's token.
 
     Raises:
@@ -50,4 +51,5 @@ def stash_received(
         receipt.wait()
         arrived = tokens.to(relay.device, non_blocking=True)
         relay.streams.keep_alive(arrived)
+        relay.streams.keep_alive(req_pool_indices)
         relay.stash(req_pool_indices, RelayPayload(arrived))

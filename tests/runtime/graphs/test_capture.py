@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch_native_caps import TORCH_PADDED
@@ -64,12 +65,14 @@ class PooledStreams(DeviceStreams):
         super().__init__("sim", SIMULATED)
         self.pools: list[object] = []
 
+    @contextmanager
     def capturing(
         self, graph: GraphLike, pool: tuple[int, int], stream: StreamLike
-    ) -> AbstractContextManager[object]:
+    ) -> Iterator[None]:
         """Note the pool."""
         self.pools.append(pool)
-        return super().capturing(graph, pool, stream)
+        with super().capturing(graph, pool, stream):
+            yield
 
 
 def capture(
