@@ -106,6 +106,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     return (yield from _traced_as_little(item, no_more=no_more))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test ask for a GPU that `make gpu` would not select: by `-k cuda`."""
+    report = yield
+    names = f"{item.path.name} {item.name}".lower()
+    if report.skipped and "no CUDA device" in str(report.longrepr) and "cuda" not in names:
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} needs CUDA, and has no 'cuda' in its name"
+    return report
+
+
 def _is_run_elsewhere(item: pytest.Item) -> bool:
     return any(map(item.path.is_relative_to, _OTHERS))
 

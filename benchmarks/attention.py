@@ -5,7 +5,10 @@ every installed backend that is declared for the device, over a paged cache whos
 random, beside torch's own attention over a cache in plain order. Sides take turns.
 
 A decode step has to read every key and value of its contexts once, so **of limit** is what that
-takes at the bandwidth of a large copy on the same device in the same run, over what it took. A side
+takes at the bandwidth of a large copy on the same device in the same run, over what it took. Steps
+are launched one by one, and not replayed: where that limit is below what the host needs for a
+launch, some 100 us, the host is what is timed; and contexts that fit into the device's cache need
+not be read from memory at all. So the largest sizes tell about kernels, the smallest do not. A side
 that cannot run is listed with its reason. `--device cpu` rehearses all of it, small: ratios of the
 CPU are not kept.
 """

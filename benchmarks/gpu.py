@@ -75,11 +75,21 @@ class Scale:
     num_layers: int = 8
     num_heads: int = 16
     vocab_size: int = 32000
+    dtype: torch.dtype = torch.bfloat16
+    """Of the loops' model."""
     work: int = 2048
     """Rows of the matrices that stand for a speculative forward."""
 
 
-REHEARSAL = Scale(batches=(1, 3), hidden_size=32, num_layers=1, num_heads=4, vocab_size=64, work=4)
+REHEARSAL = Scale(
+    batches=(1, 3),
+    hidden_size=32,
+    num_layers=1,
+    num_heads=4,
+    vocab_size=64,
+    dtype=torch.float32,
+    work=4,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +181,7 @@ def loops(device: torch.device, steps: int, scale: Scale) -> list[Timing]:
             num_heads=scale.num_heads,
             num_kv_heads=scale.num_heads // 4,
             vocab_size=scale.vocab_size,
+            dtype=scale.dtype,
         )
         for batch_size in scale.batches:
             backend = ["--attention-backend", BACKENDS.get(device.type, "torch_padded")]

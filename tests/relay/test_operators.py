@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap, RelayPayload
 from tests.relay.batches import Batch, decode_batch, make_map, numbers, spec_batch
+from tests.relay.forbidding import syncs_forbidden
 
 Call = Callable[[FutureMap, Batch], None]
 ROWS, LENS = numbers([3, 5]), numbers([30, 50])
@@ -33,14 +34,8 @@ OPERATORS = [
 @contextmanager
 def no_host_wait(device: torch.device) -> Iterator[None]:
     """Make a host wait for the device an error, where torch can see one."""
-    if device.type != "cuda":
+    with syncs_forbidden() if device.type == "cuda" else nullcontext():
         yield
-        return
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]

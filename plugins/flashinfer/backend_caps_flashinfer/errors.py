@@ -18,8 +18,8 @@ class MissingFlashInferError(BackendCapsError):
         """What the import said, what was expected, and what to install."""
         return (
             f"backend 'flashinfer' cannot import flashinfer: {self.problem}; flashinfer-python "
-            f"0.7.2 or newer was expected, on a machine with a CUDA device. Install it: "
-            f"pip install 'backend-caps-flashinfer[cuda]'."
+            f"0.7.2 or newer was expected, on a machine with a CUDA device and with nvcc, CUDA's "
+            f"compiler. Install it: pip install 'backend-caps-flashinfer[cuda]'."
         )
 
 

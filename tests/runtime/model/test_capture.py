@@ -14,6 +14,7 @@ from backend_caps.runtime.model import (
     random_llama,
     sample_tokens,
 )
+from tests.relay.forbidding import syncs_forbidden
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no CUDA device: nothing else captures"
@@ -49,7 +50,7 @@ def _step(model: LlamaModel, ids: Tensor) -> Tensor:
 
 
 @needs_cuda
-def test_replay_computes_new_tokens(tmp_path: Path) -> None:
+def test_replay_on_cuda_computes_new_tokens(tmp_path: Path) -> None:
     """A captured step, sampling included, is replayed for what its tensors hold by then."""
     random_llama(tmp_path)
     model = load_llama(tmp_path, "cuda")
@@ -66,16 +67,13 @@ def test_replay_computes_new_tokens(tmp_path: Path) -> None:
 
 
 @needs_cuda
-def test_step_does_not_wait_for_the_device(tmp_path: Path) -> None:
+def test_step_does_not_wait_for_cuda(tmp_path: Path) -> None:
     """Neither a forward nor sampling makes the host wait."""
     random_llama(tmp_path)
     model = load_llama(tmp_path, "cuda")
     ids = torch.arange(8, device="cuda")
 
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with syncs_forbidden():
         tokens = _step(model, ids)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
     assert tokens.shape == (8,)

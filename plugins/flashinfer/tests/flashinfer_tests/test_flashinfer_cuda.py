@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 
 import pytest
 import torch
@@ -30,6 +33,7 @@ from .replaying import replayed, roomy
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """Absolute and relative, for outputs of about 1: a few of the dtype's last places."""
 every_dtype = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+pytestmark = pytest.mark.timeout(1800)  # the first of each kind compiles
 HEADS = [
     pytest.param(1, 1, id="one head"),
     pytest.param(8, 8, id="MHA"),
@@ -55,6 +59,9 @@ def _flashinfer_runs() -> None:
         pytest.skip("no CUDA device: FlashInfer's kernels run on no other")
     if find_spec("flashinfer") is None:
         pytest.skip("no flashinfer: pip install 'backend-caps-flashinfer[cuda]'")
+    nvcc = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")
+    if not (which("nvcc") or nvcc.exists() or find_spec("flashinfer_jit_cache")):
+        pytest.skip("no nvcc: FlashInfer compiles its CUDA kernels when they are first run")
 
 
 @every_dtype

@@ -130,7 +130,8 @@ def test_backend_without_flashinfer_says_what_to_install(monkeypatch: pytest.Mon
     assert str(caught.value) == (
         "backend 'flashinfer' cannot import flashinfer: ModuleNotFoundError: import of flashinfer "
         "halted; None in sys.modules; flashinfer-python 0.7.2 or newer was expected, on a machine "
-        "with a CUDA device. Install it: pip install 'backend-caps-flashinfer[cuda]'."
+        "with a CUDA device and with nvcc, CUDA's compiler. Install it: pip install "
+        "'backend-caps-flashinfer[cuda]'."
     )
 
 

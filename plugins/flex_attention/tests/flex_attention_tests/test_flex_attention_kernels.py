@@ -181,7 +181,7 @@ def test_a_request_of_no_numbers_spoils_no_other(requests: Requests, *, uniform:
     not torch.cuda.is_available(), reason="no CUDA device: Triton's kernels are compiled for one"
 )
 @pytest.mark.parametrize("batch", ON_A_GPU)
-def test_kernels_of_a_gpu_equal_the_definition(batch: Scene) -> None:
+def test_kernels_on_cuda_equal_the_definition(batch: Scene) -> None:
     """Triton's kernels give on a GPU what C++ gives on a CPU."""
     there = bounded(batch).on("cuda")
 

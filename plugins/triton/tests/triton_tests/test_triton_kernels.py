@@ -47,6 +47,7 @@ def _fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("compute_capability", "heads", "head_size", "dtype", "tile", "has_mask"),
     [
         pytest.param(90, (32, 8), 128, torch.bfloat16, 1, False, id="decode"),
+        pytest.param(90, (32, 8), 256, torch.bfloat16, 64, True, id="trees of prompts"),
         pytest.param(86, (8, 8), 128, torch.bfloat16, 64, False, id="prefill"),
         pytest.param(86, (8, 8), 256, torch.float16, 64, False, id="prefill with wide heads"),
         pytest.param(80, (32, 8), 80, torch.float32, 4, True, id="trees with odd heads"),
