@@ -129,8 +129,8 @@ def main() -> int:
         for row in compared(device, scale, bandwidth, batch_size, length)
     ]
     if arguments.json is not None:
-        found = {"benchmark": "attention", **machine(device), "bandwidth_bytes_s": bandwidth}
-        document = {**found, "rows": [asdict(row) for row in rows]}
+        said = {**machine(device), "dtype": str(scale.dtype), "bandwidth_bytes_s": bandwidth}
+        document = {"benchmark": "attention", **said, "rows": [asdict(row) for row in rows]}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     return 0
 

@@ -52,6 +52,8 @@ from tests.upstream.sglang_wheel import Gather, load_gather
 
 STEPS = 100
 WARM_UP = 20
+BURST = 10
+"""Steps that a side takes before the next one has its turn."""
 PROMPT = 16
 POOLS = (4096, 65536)
 """Of the smaller one our exact mirror is the whole column, and of the larger one the batch."""
@@ -129,6 +131,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--steps", type=int, default=STEPS)
     arguments = parser.parse_args()
+    if arguments.steps < BURST:
+        parser.error(f"--steps is {arguments.steps}; {BURST} or more were expected, a side's turn")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: nothing was measured", file=sys.stderr)
         return 2
@@ -143,7 +147,8 @@ def main() -> int:
             f"{own.step_us:>8.0f} us  x {own.ratio:.2f}{extras(own)}"
         )
     if arguments.json is not None:
-        document = {"benchmark": "gpu", **machine(device), "rows": [asdict(own) for own in found]}
+        said = {**machine(device), "dtype": str(scale.dtype)}
+        document = {"benchmark": "gpu", **said, "rows": [asdict(own) for own in found]}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     return 0
 
@@ -276,16 +281,15 @@ def compared(
 ) -> list[Timing]:
     """Run the sides in turns, several steps each, and take medians."""
     module = torch.get_device_module(device)
-    rounds, burst = steps // 10, 10
-    for number in range(WARM_UP // burst + rounds):
+    skipped = WARM_UP // BURST
+    for number in range(skipped + steps // BURST):
         for side in sides if number % 2 else reversed(sides):
             module.synchronize()
             began_s = perf_counter()
-            for _ in range(burst):
+            for _ in range(BURST):
                 side.step()
             module.synchronize()
-            side.step_us.append((perf_counter() - began_s) / burst * 1e6)
-    skipped = WARM_UP // burst
+            side.step_us.append((perf_counter() - began_s) / BURST * 1e6)
     medians = [statistics.median(side.step_us[skipped:]) for side in sides]
     return [
         Timing(

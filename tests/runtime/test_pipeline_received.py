@@ -74,9 +74,7 @@ def test_received_tokens_are_kept_until_they_are_stashed() -> None:
     streams = FakeStreams(FakeModule(("schedule-1", "forward", "host-copy")))
     rank = make_rank(streams=streams)
     arrival = _arrival([8, 9])
-    forward = rank.step_streams.forward
-
-    rows = torch.tensor([3, 1])
+    forward, rows = rank.step_streams.forward, torch.tensor([3, 1])
 
     stash_received(rank.relay, rows, arrival.tokens, arrival, forward_stream=forward)
 
