@@ -3,6 +3,7 @@
 Tests run one per core, in processes of their own. Were each of them to take a thread per core for
 its matrices too, as torch does unasked, the threads would wait for one another, spinning: the
 same tests were seen to take five times as long on two cores. So each process computes on one.
+What whoever starts the tests has set for terminals, or for this package, is not taken along.
 """
 
 import gc
@@ -14,8 +15,18 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+_OF_TERMINALS = ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+for _name in (name for name in tuple(os.environ) if name.startswith("BACKEND_CAPS_")):
+    del os.environ[_name]
+for _name in _OF_TERMINALS:
+    os.environ.pop(_name, None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Beside what is made by `make`, so that `make clean` takes what a killed compiler left half done.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(__file__).parent / ".cache" / "inductor")
+settings.register_profile("unhurried", settings(), deadline=None)
+settings.load_profile("unhurried")  # one case of many may meet a machine that is busy
 # What is started in the background ignores Ctrl-C, its children too; some tests send it to theirs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

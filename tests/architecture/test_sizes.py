@@ -14,7 +14,7 @@ SOURCES = sorted(
     path
     for folder in ("backend_caps", "plugins", "benchmarks", "docs")
     for path in (ROOT / folder).rglob("*.py")
-    if "tests" not in path.parts
+    if "tests" not in path.relative_to(ROOT).parts
 )
 
 

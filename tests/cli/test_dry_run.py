@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from backend_caps.cli.main import cli
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.runtime.model import random_llama
 from tests.cli.conftest import CommandLine
+from tests.machine import free_port
 
 ONE_PLUGIN = "--plugins backend-caps-torch-native"
 DRAFTS = (
@@ -94,14 +93,6 @@ def own() -> DryRunDocument:
     """A run of a backend whose code is here, whose plan has graphs and no mirror."""
     few = "--max-running-requests 2"
     return _document(f"--steps 8 -- --attention-backend torch_padded {DRAFTS} {few}")
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with closing(socket.socket()) as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 @pytest.fixture
@@ -321,7 +312,7 @@ def _environment(rank: int, size: int, port: int, **said: str) -> dict[str, str]
 def _process(words: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
     line = [sys.executable, "-m", *words.split()]
     done = subprocess.run(
-        line, env=environment, capture_output=True, text=True, timeout=60, check=False
+        line, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -343,7 +334,10 @@ def test_values_that_ranks_had_decided_apart_are_told() -> None:
 
 def test_ranks_of_torchrun_agree_and_run() -> None:
     """Ranks that torchrun starts agree; the first prints how, and what each did."""
-    launcher = "torch.distributed.run --standalone --nproc-per-node 2 -m backend_caps"
+    launcher = (
+        "torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2 "
+        "-m backend_caps"
+    )
 
     status, told, said = _process(
         f"{launcher} dry-run {ONE_PLUGIN} --format json --steps 2 -- {NATIVE} --tp 2"
@@ -364,10 +358,10 @@ def test_ranks_of_torchrun_agree_and_run() -> None:
     ],
 )
 def test_rank_that_cannot_start_says_so_under_its_number(
-    free_port: int, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+    monkeypatch: pytest.MonkeyPatch, line: str, told: str
 ) -> None:
     """What a rank of a job cannot start with is told as its own."""
-    for name, value in _place(0, 1, free_port).items():
+    for name, value in _place(0, 1, free_port()).items():
         monkeypatch.setenv(name, value)
 
     result = _run(f"--device cpu {line}")
@@ -377,12 +371,13 @@ def test_rank_that_cannot_start_says_so_under_its_number(
     assert told in result.stderr
 
 
-def test_ranks_that_were_told_otherwise_both_end_with_2(free_port: int) -> None:
+def test_ranks_that_were_told_otherwise_both_end_with_2() -> None:
     """Where environments and sizes differ, each rank says so under its number, and none runs."""
-    words = f"backend_caps dry-run {ONE_PLUGIN} --deadline 30 -- {NATIVE} --cuda-graph-max-bs"
+    words = f"backend_caps dry-run {ONE_PLUGIN} --deadline 120 -- {NATIVE} --cuda-graph-max-bs"
+    port = free_port()
     environments = [
-        _environment(0, 2, free_port),
-        _environment(1, 2, free_port, BACKEND_CAPS_FLAG_PAGE_SIZE="16"),
+        _environment(0, 2, port),
+        _environment(1, 2, port, BACKEND_CAPS_FLAG_PAGE_SIZE="16"),
     ]
 
     with ThreadPoolExecutor() as pool:

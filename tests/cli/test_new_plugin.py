@@ -19,8 +19,8 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.cli.plugin_names import LONGEST
 from backend_caps.cli.plugin_project import project_files
+from tests.machine import ROOT, git
 
-ROOT = Path(__file__).resolve().parents[2]
 NAME = "acme_attention"
 WRITTEN = f"""\
 Wrote a plugin for the backend '{NAME}' into PLACE:
@@ -236,15 +236,9 @@ def test_template_holds_nothing_but_the_project() -> None:
     """What linters and compilers leave beside the template is not part of a plugin."""
     written = {f"backend_caps/template/{path}" for path in project_files("my_attention")}
 
-    listed = subprocess.run(
-        ["/usr/bin/env", "git", "ls-files", "backend_caps/template"],
-        capture_output=True,
-        check=True,
-        cwd=ROOT,
-        text=True,
-    )
+    listed = git("ls-files", "backend_caps/template")
 
-    assert written == {*listed.stdout.splitlines()}
+    assert written == {*listed.splitlines()}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 
 import pytest
 
@@ -46,7 +46,9 @@ def test_what_takes_long_is_told_on_terminals(
     monkeypatch.setenv("TERM", "xterm")
 
     with working("reading an engine"):
-        sleep(2 * PATIENCE_S)
+        until = monotonic() + (60 if is_drawn else 2 * PATIENCE_S)
+        while "reading an engine" not in stream.getvalue() and monotonic() < until:
+            sleep(PATIENCE_S / 10)
 
     assert ("reading an engine" in stream.getvalue()) is is_drawn
 

@@ -64,6 +64,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file, text in {
         info / "METADATA": "Metadata-Version: 2.1\nName: liar\nVersion: 1.0\n",
         info / "entry_points.txt": ENTRIES,
+        folder / "pytest.ini": "[pytest]\n",  # else pytest looks for settings in the folders above
         folder / "liar_caps.py": CAPS,
         folder / "liar_backend.py": BACKEND,
         folder / "tests" / "test_own.py": "def test_own():\n    pass\n",

@@ -126,8 +126,9 @@ def test_discovery_that_is_dropped_ends_with_its_parent(site: Site, tmp_path: Pa
     fails = (
         "import pathlib, sys, time\nfrom backend_caps.discovery.loading import begin\n"
         "loading = begin([sys.argv[1]], environ={})\n"
-        f"while not pathlib.Path({str(told)!r}).exists(): time.sleep(0.01)\n"
-        "time.sleep(0.1)\nraise SystemExit(7)\n"
+        f"told = pathlib.Path({str(told)!r})\n"
+        "while not (told.exists() and told.read_text()): time.sleep(0.01)\n"
+        "raise SystemExit(7)\n"
     )
 
     status = subprocess.call([sys.executable, "-c", fails, str(site.root)])

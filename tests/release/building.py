@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from hatchling.build import build_sdist, build_wheel
 
-from tests.plugins.environments import ROOT
+from tests.machine import ROOT, git
 
 _EPOCH = "SOURCE_DATE_EPOCH"
 """What builders take for the time of everything that they write."""
@@ -30,7 +29,7 @@ _EPOCH = "SOURCE_DATE_EPOCH"
 
 def tracked_files() -> list[str]:
     """List the checkout's files that git knows and that are there."""
-    listed = _git("ls-files", "-z").split("\0")
+    listed = git("ls-files", "-z").split("\0")
     return sorted(name for name in listed if name and (ROOT / name).is_file())
 
 
@@ -44,14 +43,14 @@ def copy_checkout(folder: Path) -> None:
 def copy_commit(folder: Path) -> None:
     """Copy the last commit."""
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
-        _git("archive", "--output", file.name, "HEAD")
+        git("archive", "--output", file.name, "HEAD")
         with tarfile.open(file.name) as archive:
             archive.extractall(folder, filter="data")
 
 
 def epoch_of_commit() -> str:
     """Return the time of the last commit, in seconds as `SOURCE_DATE_EPOCH` has it."""
-    return _git("log", "-1", "--format=%ct").strip()
+    return git("log", "-1", "--format=%ct").strip()
 
 
 def projects_of(folder: Path) -> list[Path]:
@@ -80,12 +79,6 @@ def digests(folder: Path) -> dict[str, str]:
 def built(folder: Path) -> Iterator[Path]:
     """List the wheels and sdists in a folder."""
     yield from sorted(each for each in folder.iterdir() if each.suffix in {".whl", ".gz"})
-
-
-def _git(*words: str) -> str:
-    """Ask git of the checkout."""
-    command = ["/usr/bin/env", "git", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
 
 
 def main(arguments: Sequence[str]) -> int:

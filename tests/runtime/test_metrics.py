@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from http.client import HTTPResponse
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -190,7 +191,7 @@ def test_served_metrics_are_what_is_rendered() -> None:
     """Over HTTP comes the same text."""
     metrics = _after(step())
 
-    with metrics.serve(0) as port, urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    with metrics.serve(0) as port, _asked(port) as answer:
         text = answer.read().decode()
 
     assert text == metrics.render()
@@ -202,7 +203,14 @@ def test_served_metrics_end_with_the_block() -> None:
         pass
 
     with pytest.raises(URLError):
-        urlopen(f"http://127.0.0.1:{port}/metrics")
+        _asked(port)
+
+
+def _asked(port: int) -> HTTPResponse:
+    """Ask for the metrics past any proxy that is set for this machine."""
+    direct = build_opener(ProxyHandler({}))
+    answer: HTTPResponse = direct.open(f"http://127.0.0.1:{port}/metrics", timeout=60)
+    return answer
 
 
 def test_taken_port_is_refused_by_name() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
 from multiprocessing import get_context
 
 import pytest
 
 from backend_caps.startup.ranks import JobError, RankPlace, joined
+from tests.machine import free_port
 
 
 @pytest.mark.parametrize(
@@ -51,11 +50,7 @@ def _alone(port: int) -> str:
 
 def test_rank_alone_of_two_is_told_in_time() -> None:
     """Where the other rank never comes, this one says so when the deadline has passed."""
-    with closing(socket.socket()) as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as processes:
-        told = processes.submit(_alone, port).result()
+        told = processes.submit(_alone, free_port()).result()
 
     assert "a group of all ranks within 1 s" in told

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -13,6 +11,8 @@ from multiprocessing.process import BaseProcess
 
 import torch
 from torch import distributed as dist
+
+from tests.machine import free_port
 
 _PATIENCE_S = 60.0
 """How long a test waits for a rank: what takes longer hangs."""
@@ -51,7 +51,7 @@ def run_ranks(size: int, work: Work, *, silent: frozenset[int] = frozenset()) ->
     Raises:
         AssertionError: a rank hangs.
     """
-    port = _free_port()
+    port = free_port()
     told: dict[Connection, int] = {}
     processes: list[BaseProcess] = []
     for rank in range(size):
@@ -101,9 +101,3 @@ def _run(rank: int, size: int, port: int, work: Work, told: Connection) -> None:
         came = Came(error=error, seconds=time.monotonic() - started)
     told.send(came)
     time.sleep(_PATIENCE_S)  # the store goes with rank 0
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])

@@ -149,7 +149,7 @@ def test_rank_that_is_twenty_seconds_late_is_waited_for() -> None:
 
 def test_rank_that_is_too_late_is_named() -> None:
     """The others say who did not come, and who comes too late that they had given up."""
-    came = run_ranks(3, partial(_with_one_late, late_s=4.0, deadline_s=DEADLINE_S))
+    came = run_ranks(3, partial(_with_one_late, late_s=8.0, deadline_s=DEADLINE_S))
 
     assert {type(own.error) for own in came.values()} == {MissingRanksError}
     assert "rank 2 did not come" in came[0].text
