@@ -6,9 +6,10 @@ without streams is served by `torch.cpu`, torch's own module of streams that do 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol, Self, TypedDict, cast
 
@@ -238,6 +239,13 @@ class DeviceStreams:
                 self._taken = (*self._taken, stream)
                 return stream
         raise StreamPoolError(device=str(self.device), drawn=_DRAWS)
+
+    def device_wait(self) -> Callable[[], None]:
+        """Return what makes the host wait for the whole device, for whoever outlives these streams.
+
+        A simulated device is the one of the simulation that runs now, though another may by then.
+        """
+        return partial(self._module.synchronize, self.device)
 
     def synchronize(self) -> None:
         """Make the host wait for the whole device."""

@@ -112,7 +112,7 @@ class Engine:
         self.scheduler = self._make_scheduler(parts.stepping, observer or NoObserver())
         self._num_requests = 0
         self._failure: str | None = None
-        self._closing = finalize(self, self.streams.synchronize)  # nothing is freed under a step
+        self._closing = finalize(self, self.streams.device_wait())  # nothing is freed under a step
         self._closing.atexit = False
         self.streams.synchronize()
 

@@ -144,7 +144,7 @@ _ENGINE = (
         kind=Kind.SYNCHRONIZE,
         file="backend_caps/runtime/engine.py",
         function="Engine.__init__",
-        source="finalize(self, self.streams.synchronize)",
+        source="finalize(self, self.streams.device_wait())",
         replacement="finalize(self, list)",
         protects="a step that runs, from weights and pools going with the engine",
     ),

@@ -107,26 +107,40 @@ def test_closed_engine_runs_no_step(folder: Path) -> None:
         engine.step()
 
 
-def _lost(_device: object) -> None:
-    raise RuntimeError("the device is lost")
+class Device:
+    """Whom the host asks to wait; a lost one refuses."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+
+    def synchronize(self, _device: object) -> None:
+        """Wait for nothing: this device is the host."""
+        if self.is_lost:
+            raise RuntimeError("the device is lost")
 
 
-def test_device_that_failed_is_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """What the engines wait for that are made from now on."""
+    own = Device()
+    monkeypatch.setattr(torch.cpu, "synchronize", own.synchronize)
+    return own
+
+
+def test_device_that_failed_is_told_once(folder: Path, host: Device) -> None:
     """Behind a step's error that of a device which went with it is no news."""
     plan = plan_of("--attention-backend", "torch_native")
     engine = Engine(folder, plan, "cpu", options=SMALL, observer=Trips(1, RuntimeError("illegal")))
-    monkeypatch.setattr(torch.cpu, "synchronize", _lost)
+    host.is_lost = True
 
     with pytest.raises(RuntimeError, match="illegal"), engine:
         engine.generate(PROMPTS, sampling=ENDLESS)
 
 
-def test_device_that_fails_at_the_end_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_that_fails_at_the_end_is_told(folder: Path, host: Device) -> None:
     """Where no step has failed, what `close` meets is news."""
     engine = make_engine(folder)
-    monkeypatch.setattr(torch.cpu, "synchronize", _lost)
+    host.is_lost = True
 
     with pytest.raises(RuntimeError, match="the device is lost"):
         engine.close()
@@ -146,6 +160,21 @@ def test_engine_that_is_deleted_waits_for_its_step(folder: Path, schedule: str) 
         untouched = bool((table == 1).all().cpu())
 
     assert (untouched, simulation.races) == (True, ())
+
+
+def test_engine_that_outlives_its_simulation_waits_in_no_other(folder: Path) -> None:
+    """An engine may die when garbage is looked for: what runs then is neither drained nor told."""
+    with simulate("lazy"):
+        engine = make_engine(folder, device="sim", options=SMALL)
+        engine.submit(PROMPTS[0], ENDLESS)
+        engine.step()
+
+    with simulate("lazy") as simulation:
+        torch.ones(4, device="sim")
+        before = simulation.counts
+        del engine
+
+        assert simulation.counts == before
 
 
 @pytest.mark.parametrize("schedule", ["lazy", "starve:1", "random:3"])

@@ -6,7 +6,7 @@ torch's way to a Python device is experimental: only this file uses it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from backend_caps.conformance.simulator import copies, factories, graphs, streams
 from backend_caps.conformance.simulator.dispatching import dispatch
 from backend_caps.conformance.simulator.ops import OPERATORS, WHOLE, AnyOperator
+from backend_caps.conformance.simulator.simulation import current
 from backend_caps.conformance.simulator.tensor import SimTensor
 
 DEVICE_NAME = "sim"
@@ -30,12 +31,19 @@ class SimModule(ModuleType):
     current_stream = staticmethod(streams.current_stream)
     default_stream = staticmethod(streams.default_stream)
     set_stream = staticmethod(streams.set_stream)
-    synchronize = staticmethod(streams.synchronize)
     CUDAGraph = graphs.CUDAGraph
     graph = staticmethod(graphs.graph)
     graph_pool_handle = staticmethod(graphs.graph_pool_handle)
     memory_snapshot = staticmethod(graphs.memory_snapshot)
     is_current_stream_capturing = staticmethod(graphs.is_current_stream_capturing)
+
+    @property
+    def synchronize(self) -> Callable[..., None]:
+        """What makes the host wait for everything of the simulation that runs when it is asked for.
+
+        An engine that dies in a circle waits when garbage is looked for, and another may run then.
+        """
+        return partial(streams.synchronize, of=current())
 
     @staticmethod
     def is_available() -> bool:

@@ -214,7 +214,9 @@ class Simulation:
         self._adversary.wait_for(self.engine, marker)
 
     def synchronize_device(self, cause: str) -> None:
-        """Make the host wait for everything."""
+        """Make the host wait for everything; once the run is over there is nothing."""
+        if self._allocator.is_closed:
+            return
         self._note_sync(cause, Waited(WaitKind.DEVICE, None), None)
         self.drain()
 

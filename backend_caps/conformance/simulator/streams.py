@@ -12,7 +12,7 @@ from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.errors import CaptureError
 from backend_caps.conformance.simulator.queues import Marker
 from backend_caps.conformance.simulator.recording import Capture
-from backend_caps.conformance.simulator.simulation import current
+from backend_caps.conformance.simulator.simulation import Simulation, current
 from backend_caps.conformance.simulator.sites import call_site
 
 _serials = itertools.count(1)
@@ -210,6 +210,6 @@ def stream(stream: Stream | None) -> Iterator[None]:
         simulation.current_stream = before
 
 
-def synchronize(device: DeviceLike = None) -> None:  # noqa: ARG001
-    """Make the host wait for everything."""
-    current().synchronize_device("synchronize")
+def synchronize(device: DeviceLike = None, *, of: Simulation | None = None) -> None:  # noqa: ARG001
+    """Make the host wait for everything of a simulation, by default of the one that runs."""
+    (of or current()).synchronize_device("synchronize")
