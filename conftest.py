@@ -88,6 +88,18 @@ def pytest_collection() -> Generator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Leave out of collections what a file's tests leave: sources of engines, compilers' tables.
+
+    What dies in a circle ends here, beside the tests that made it, and not within another file's.
+    """
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Trace as many tests as tell which lines are run, and no more; put long ones first."""
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
