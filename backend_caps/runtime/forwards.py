@@ -1,30 +1,28 @@
-"""Who wants to know when a step's forwards begin and end: each role has its own."""
+"""Observers of forwards: called on the host when a forward of a role starts and ends."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from backend_caps.capability.kind import Phase, Role
-
-if TYPE_CHECKING:  # whose package builds on what is told here
-    from backend_caps.runtime.graphs.modes import GraphMode
+from backend_caps.startup.graph_modes import GraphMode
 
 
 class ForwardObserver(Protocol):
-    """Who is told of every forward, on the host: what it has enqueued may still run."""
+    """Called on the host around each forward; the work it enqueued may still run."""
 
     def began(self, role: Role, phase: Phase) -> None:
-        """Take in that a forward of a role begins; one that runs within another there is not."""
+        """Called when a forward starts; nested forwards are not reported."""
 
     def ended(self, graph_mode: GraphMode) -> None:
-        """Take in that it was enqueued, and how it ran."""
+        """Called when the forward has been enqueued, with how it ran."""
 
 
 class NoForwardObserver:
-    """Nobody wants to know."""
+    """No-op observer."""
 
     def began(self, role: Role, phase: Phase) -> None:
-        """Let it pass."""
+        """Do nothing."""
 
     def ended(self, graph_mode: GraphMode) -> None:
-        """Let it pass."""
+        """Do nothing."""

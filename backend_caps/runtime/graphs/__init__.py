@@ -1,21 +1,26 @@
 """Captured forwards: which are captured, for what sizes of batch, and how a batch replays one."""
 
-from backend_caps.runtime.graphs.buckets import Bucket, mixed_buckets, uniform_buckets
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.capture import capture_graphs
 from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
-from backend_caps.runtime.graphs.choice import (
+from backend_caps.runtime.graphs.errors import GraphTokenCountError
+from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
+from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
+from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Replayed
+from backend_caps.startup.graph_buckets import (
+    Bucket,
+    GraphBucketError,
+    mixed_buckets,
+    uniform_buckets,
+)
+from backend_caps.startup.graph_choice import (
     KIND_OF_PHASE,
     GraphChoice,
     Obstacle,
     after_swap,
     choose_graphs,
 )
-from backend_caps.runtime.graphs.errors import GraphBucketError, GraphTokenCountError
-from backend_caps.runtime.graphs.modes import COMBINATIONS, GraphMode, GraphRequest, Requested
-from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
-from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
-from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Replayed
+from backend_caps.startup.graph_modes import COMBINATIONS, GraphMode, GraphRequest, Requested
 
 __all__ = [
     "COMBINATIONS",

@@ -12,13 +12,13 @@ from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.graphs.buckets import Bucket
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
-from backend_caps.runtime.graphs.choice import GraphChoice
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Model
+from backend_caps.startup.graph_buckets import Bucket
+from backend_caps.startup.graph_choice import GraphChoice
 
 _Size = TypeVar("_Size", Bucket, int)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.modes import GraphMode
 from backend_caps.runtime.graphs.runner import Replayed
+from backend_caps.startup.graph_modes import GraphMode
 
 
 class PhaseGraphs(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from backend_caps.runtime.graphs.modes import GraphMode
+from backend_caps.startup.graph_modes import GraphMode
 
 
 class CaptureObserver(Protocol):

@@ -16,11 +16,11 @@ from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits, EventLike, GraphLike, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.buckets import Bucket, smallest_first
 from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
-from backend_caps.runtime.graphs.modes import GraphMode
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.startup.graph_buckets import Bucket, smallest_first
+from backend_caps.startup.graph_modes import GraphMode
 
 
 class Model(Protocol):

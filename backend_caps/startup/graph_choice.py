@@ -11,8 +11,8 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.relay.streams import DeviceTraits
 from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.graphs.buckets import Bucket
-from backend_caps.runtime.graphs.modes import COMBINATIONS, GraphMode, Requested, requested
+from backend_caps.startup.graph_buckets import Bucket
+from backend_caps.startup.graph_modes import COMBINATIONS, GraphMode, Requested, requested
 
 KIND_OF_PHASE: Mapping[Phase, BatchKind] = MappingProxyType(
     {

@@ -7,10 +7,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
 
 from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.errors import GraphBucketError
+from backend_caps.errors import BackendCapsError
+
+
+@dataclass(eq=False, kw_only=True)
+class GraphBucketError(BackendCapsError):
+    """A graph is asked for a batch that its kind does not have."""
+
+    kind: str
+    batch_size: int
+    num_tokens: int
+    expected: str
+
+    @property
+    def message(self) -> str:
+        """The sizes, and what the kind asks of them."""
+        return (
+            f"a graph for {self.kind!r} has batch_size={self.batch_size} and "
+            f"num_tokens={self.num_tokens}; {self.expected} was expected. Name other sizes."
+        )
+
+
+class SizedBatch(Protocol):
+    """The sizes that decide which graph a batch fits, by `ForwardBatch`'s names."""
+
+    @property
+    def batch_size(self) -> int:
+        """Requests."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all requests."""
+
+    @property
+    def extend_seq_lens(self) -> Tensor | None:
+        """[B] int64, device; None where every request brings the same number of tokens."""
+
+    @property
+    def extend_seq_lens_cpu(self) -> tuple[int, ...] | None:
+        """The same on the host; None where the host does not know them."""
+
+    @property
+    def last_token_indices(self) -> Tensor | None:
+        """[B] int64, device; None where every token is scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +89,7 @@ class Bucket:
             return None
         return self.num_tokens // self.batch_size
 
-    def holds(self, batch: ForwardBatch) -> bool:
+    def holds(self, batch: SizedBatch) -> bool:
         """Tell whether a batch can be padded to this size. Sync: none; no length is read."""
         if not 0 < batch.batch_size <= self.batch_size or batch.num_tokens > self.num_tokens:
             return False
@@ -95,7 +139,7 @@ def smallest_first(buckets: Iterable[Bucket]) -> Sequence[Bucket]:
     return sorted(buckets, key=lambda own: (own.num_tokens, own.batch_size))
 
 
-def tokens_each(batch: ForwardBatch) -> int | None:
+def tokens_each(batch: SizedBatch) -> int | None:
     """Tell how many tokens every request brings, where the host knows that all bring the same."""
     if batch.extend_seq_lens is None:
         return batch.num_tokens // batch.batch_size
