@@ -32,10 +32,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import BackendCapsError, Facts, Phase, Role, Use, discover
 from backend_caps.conformance.scenes import Pools, layer_of
-from backend_caps.runtime.attention import AttentionBackend, load_implementation
+from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.startup.implementation import load_implementation
 from benchmarks.gpu import machine
 
 ROUNDS = 20

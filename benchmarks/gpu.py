@@ -316,7 +316,7 @@ def started(
         graph_batch_sizes=(batch_size,),
     )
     plan = plan_of(["--context-length", str(context), *argv])
-    engine = Engine(folder, plan, device, options=options)
+    engine = Engine.from_plan(folder, plan, device, options=options)
     sampling = Sampling(max_new_tokens=max_new_tokens, stop_token_ids=frozenset())
     for number in range(batch_size):
         engine.submit([1 + (number + place) % 50 for place in range(PROMPT)], sampling)

@@ -122,7 +122,7 @@ def started(folder: Path, batch_size: int, argv: list[str], seen: Seen) -> Engin
         max_total_tokens=batch_size * (PROMPT + max_new_tokens),
         max_prefill_tokens=batch_size * PROMPT,
     )
-    engine = Engine(folder, plan_of(argv), "cpu", options=options, observer=seen)
+    engine = Engine.from_plan(folder, plan_of(argv), "cpu", options=options, observer=seen)
     time_relay(engine.relay, seen)
     sampling = Sampling(max_new_tokens=max_new_tokens, stop_token_ids=frozenset())
     for number in range(batch_size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from backend_caps.cli.working import TORCH, working
 from backend_caps.discovery.admission import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.uses import ENGINE_DEFAULT
 
 
@@ -52,7 +54,7 @@ _SEEDS = click.IntRange(min=0, max=2**63 - 1)
 _AT_LEAST_1 = click.IntRange(min=1)
 
 
-@request_options
+@partial(request_options, rules=RUNTIME)
 @click.command(
     cls=ServerCommand,
     epilog=examples(

@@ -64,10 +64,10 @@ def generate_document(
         if asked.schedule is not None:
             simulation = stack.enter_context(simulate(asked.schedule))
         models = stack.enter_context(models_of(asked, request.flags))
-        job = Job.planned(asked, request, registry, models)
+        job = Job.configured(asked, request, registry, models)
         stack.enter_context(importable(request.path))
         ran = _ran(asked, job, simulation, stack)
-    plan = job.plan
+    plan = job.configuration.plan
     return GenerateDocument(
         schema_="backend-caps/generate@1",
         model=None if asked.model is None else str(asked.model),
@@ -99,8 +99,7 @@ def _ran(asked: Asked, job: Job, simulation: Simulation | None, stack: ExitStack
     with CaptureProgress() as captures:
         engine = Engine(
             job.models.target,
-            job.plan,
-            asked.device,
+            job.configuration,
             options=job.options,
             observer=observer,
             draft_model_path=job.models.draft,

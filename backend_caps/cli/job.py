@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import nlargest
@@ -14,23 +14,21 @@ from typing import Self
 import click
 import torch
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.cli.asked import Asked
 from backend_caps.cli.options import Request as CommandRequest
 from backend_caps.conformance.measuring import SmallModels, small_models
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
-from backend_caps.relay import DraftShape
 from backend_caps.relay.streams import declared_traits
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
+from backend_caps.runtime.configuration import configure_engine
 from backend_caps.runtime.memory import num_pages_of
 from backend_caps.runtime.model import LlamaConfig
 from backend_caps.runtime.options import EngineOptions, page_size_of
 from backend_caps.runtime.pools import FULL_CONTEXTS
 from backend_caps.runtime.speculative.settings import SpecSettings
-from backend_caps.startup.configure import configure
+from backend_caps.startup.configuration import Configuration
 
 _SHORTEST, _LONGEST = 3, 24
 """Tokens of made-up prompts."""
@@ -64,17 +62,18 @@ class Job:
 
     models: SmallModels
     """The model's folder, and that of what drafts for it."""
-    plan: Plan
+    configuration: Configuration
+    """What the engine serves with."""
     prompts: Sequence[Sequence[int]]
     options: EngineOptions
     has_streams: bool
     """Whether the device works beside the host."""
 
     @classmethod
-    def planned(
+    def configured(
         cls, asked: Asked, request: CommandRequest, registry: Registry, models: SmallModels
     ) -> Self:
-        """Resolve the plan for a model, make prompts up where none are given, and make room.
+        """Configure an engine for a model, make prompts up where none are given, and make room.
 
         Raises:
             ModelDtypeError: the model's dtype is not computed in, and no other was named.
@@ -82,13 +81,14 @@ class Job:
         """
         config = LlamaConfig.from_folder(models.target)
         dtype = _dtype(asked, config)
-        plan = _plan(asked, request, registry, _facts(request.flags, config, dtype))
+        configuration = _configuration(asked, request, registry, models, dtype)
+        plan = configuration.plan
         prompts = asked.token_ids or _made_up(asked, config)
         context = plan.flags.context_length or config.max_position_embeddings
         room = asked.options.max_total_tokens or _room(asked, prompts, context, plan)
         return cls(
             models=models,
-            plan=plan,
+            configuration=configuration,
             prompts=prompts,
             options=replace(asked.options, max_total_tokens=room),
             has_streams=declared_traits(torch.device(asked.device)).has_streams,
@@ -132,45 +132,28 @@ def _dtype(asked: Asked, config: LlamaConfig) -> str:
     return dtype
 
 
-def _facts(flags: ServerFlags, config: LlamaConfig, dtype: str) -> Mapping[str, object]:
-    return {
-        "dtype": dtype,
-        "kv_cache_dtype": dtype if flags.kv_cache_dtype == "auto" else flags.kv_cache_dtype,
-        "head_size": config.head_dim,
-        "attention_arch": AttentionArch.MHA,
-        "context_length": flags.context_length or config.max_position_embeddings,
-    }
-
-
-def _plan(
-    asked: Asked, request: CommandRequest, registry: Registry, facts: Mapping[str, object]
-) -> Plan:
-    """Resolve with what the model's config says; what was said on the command line goes before."""
+def _configuration(
+    asked: Asked, request: CommandRequest, registry: Registry, models: SmallModels, dtype: str
+) -> Configuration:
+    """Configure the engine; what the command line says of the model goes before its config."""
     with _unlogged():
-        plan, _ = configure(
+        configuration = configure_engine(
             request.flags,
-            pool_size=asked.options.max_running_requests + 1,
+            models.target,
             device=asked.device,
-            draft=_draft_shape(request.flags),
-            facts=Facts.model_validate({**facts, **request.facts.known()}),
+            options=replace(asked.options, dtype=getattr(torch, dtype)),
+            facts=request.facts,
             registry=registry,
             rules=request.rules,
             policy=request.policy,
             unsafe_override=request.override,
         )
+    plan = configuration.plan
     if plan.problems and plan.policy is not Policy.QUIET:
         many = "problem" if len(plan.problems) == 1 else "problems"
         told = f"the plan has {len(plan.problems)} {many}; --policy strict names them"
         click.echo(f"warning: {told}", err=True)
-    return plan
-
-
-def _draft_shape(flags: ServerFlags) -> DraftShape | None:
-    """Say how far a step can reach, so that an upper bound is one."""
-    settings = SpecSettings.from_flags(flags)
-    if settings is None:
-        return None
-    return DraftShape(topk=settings.topk, accept_tokens=settings.accept_tokens)
+    return configuration
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import PlanDocument, plan_document
-from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, Engine, engine
+from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS, Engine, engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
@@ -33,14 +33,6 @@ if TYPE_CHECKING:
     from backend_caps.engines.reading import EngineReading
 
 _OPTIONS = (
-    click.option(
-        "--rules",
-        cls=SettingOption,
-        default=DEFAULT_ENGINE,
-        show_default=True,
-        type=click.Choice(ENGINES),
-        help="The engine version whose flags and rules hold.",
-    ),
     click.option(
         "--policy",
         cls=SettingOption,
@@ -196,9 +188,17 @@ class ServerCommand(click.Command):
             raise click.NoSuchOption(error.option_name, said, error.possibilities, ctx) from error
 
 
-def request_options(command: click.Command) -> click.Command:
-    """Add the options that `request_of` reads."""
+def request_options(command: click.Command, *, rules: str = DEFAULT_ENGINE) -> click.Command:
+    """Add the options that `request_of` reads; `rules` is the default of `--rules`."""
     options = search_options(click.Command(None))
+    click.option(
+        "--rules",
+        cls=SettingOption,
+        default=rules,
+        show_default=True,
+        type=click.Choice(RULE_SETS),
+        help="The engine version whose flags and rules hold.",
+    )(options)
     for option in _OPTIONS:
         option(options)
     command.params.extend(options.params)

@@ -52,7 +52,8 @@ def relay(
     """
     # Loads torch, which no other command does.
     with working(TORCH):
-        from backend_caps.relay import DraftShape, FutureMap  # noqa: PLC0415
+        from backend_caps.relay import DraftShape  # noqa: PLC0415
+        from backend_caps.startup.configuration import Configuration  # noqa: PLC0415
         from backend_caps.startup.configure import check_device, planned  # noqa: PLC0415
         from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
@@ -74,8 +75,8 @@ def relay(
         policy=request.policy,
         unsafe_override=request.override,
     )
-    future_map = FutureMap.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
-    steps_taken = rehearse(future_map, num_steps=steps, draft=draft)
+    configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
+    steps_taken = rehearse(configuration.future_map, num_steps=steps, draft=draft)
     document = RelayDocument(
         schema_="backend-caps/relay@1",
         device=device,

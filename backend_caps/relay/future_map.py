@@ -116,6 +116,10 @@ class FutureMap:
     ) -> Self:
         """Make the map that a plan asks for.
 
+        A server that speculates without overlap relays lengths and draft state on the device
+        alone: it processes each result before it prepares the next step, so its scheduler knows
+        every length, and sets `seq_lens_cpu` after `resolve_seq_lens_cpu`.
+
         Args:
             plan: its `host_seq_lens` and its server flags decide.
             pool_size: P, the rows of `req_to_token`, with the padding row 0.
@@ -127,13 +131,16 @@ class FutureMap:
         flags = plan.flags
         accept_tokens = None if draft is None else draft.accept_tokens
         accept_tokens = accept_tokens or flags.accept_tokens
+        speculates = flags.speculative_algorithm is not None
+        is_plain_loop = speculates and not plan.relays_speculation
+        context_length = flags.context_length or plan.facts.context_length
         return cls(
             pool_size=pool_size,
             device=device,
-            host_seq_lens=plan.host_seq_lens,
-            speculative=plan.relays_speculation,
+            host_seq_lens=HostSeqLens.NONE if is_plain_loop else plan.host_seq_lens,
+            speculative=speculates,
             draft=draft,
-            max_context_len=_row_width(flags.context_length, accept_tokens),
+            max_context_len=_row_width(context_length, accept_tokens),
             accept_tokens=accept_tokens,
             debug=debug,
             streams=streams,

@@ -12,6 +12,12 @@ ENGINES = ("sglang-0.5.13", "sglang-0.5.23")
 """The engine versions whose command lines and rules are known."""
 DEFAULT_ENGINE = "sglang-0.5.13"
 """The version of the documents that the project comes from."""
+RUNTIME = "backend-caps-1"
+"""The rules of this package's own engine (`backend_caps.runtime`)."""
+RULE_SETS = (*ENGINES, RUNTIME)
+"""The rule sets that come with the package."""
+_COMMAND_LINES = {RUNTIME: "sglang-0.5.13"}
+"""Whose flags are taken by an engine that has no command line of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +47,8 @@ def read_data(name: str) -> str:
 
 @cache
 def engine(name: str) -> Engine:
-    """Read the stored command line of one of `ENGINES`."""
-    stored = json.loads(read_data(f"{name}.json"))
+    """Read the command line that goes with one of `RULE_SETS`."""
+    stored = json.loads(read_data(f"{_COMMAND_LINES.get(name, name)}.json"))
     return Engine(
         name=name,
         options={option: tuple(group) for group in stored["options"] for option in group},

@@ -8,7 +8,7 @@ from functools import reduce
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Kind, Phase, Scope
+from backend_caps.capability.kind import RELAY_LOOP, Kind, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.resolution.choice import Choice
@@ -150,10 +150,16 @@ class _Join:
 
     def _of_uses(self, capability: str, kind: Kind, phase: Phase | None) -> Iterator[Cause]:
         for use in self._uses:
-            counts = (use.role, use.phase) in kind.counted and phase in (None, use.phase)
+            counts = self._counts(use, kind) and phase in (None, use.phase)
             cause = cause_of_use(use, capability, self._situation) if counts else None
             if cause is not None:
                 yield cause
+
+    def _counts(self, use: Use, kind: Kind) -> bool:
+        if (use.role, use.phase) in kind.counted:
+            return True
+        # A prompt's lengths are the scheduler's, but for rows that were mixed in.
+        return kind.counted is RELAY_LOOP and self._rules.relays_prompts(self._situation)
 
     def _of_rules(self, capability: str, phase: Phase | None) -> Iterator[Cause]:
         for rule in self._rules.rules:

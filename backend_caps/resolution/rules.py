@@ -90,6 +90,9 @@ class RuleSet:
     algorithms: frozenset[str]
     """Every algorithm the engine has built in; of another nothing is known, so it counts as
     overlapped."""
+    mixes_relayed_rows: bool = False
+    """With `enable_mixed_chunk`, steps of prompts carry rows whose lengths come from the relay, so
+    prefill backends count for what is read of lengths on the host."""
     problems: tuple[Problem, ...] = ()
     """Why the set may lack rules: those that somebody wrote and that could not be read."""
 
@@ -114,6 +117,17 @@ class RuleSet:
         """Say that rules may be missing, and why."""
         return replace(self, problems=(*self.problems, *problems))
 
+    def relays_prompts(self, situation: Situation) -> bool:
+        """Tell whether steps of prompts carry rows whose lengths come from the relay."""
+        algorithm = str(situation["speculative_algorithm"])
+        return (
+            self.mixes_relayed_rows
+            and situation.get("enable_mixed_chunk") is True
+            and situation.get("disable_overlap_schedule") is False
+            and algorithm != "NONE"
+            and self.overlaps(algorithm)
+        )
+
     def overlaps(self, algorithm: str) -> bool:
         """Tell whether the engine prepares a step of `algorithm` while the last one runs."""
         return algorithm in self.relays or algorithm not in self.algorithms
@@ -124,6 +138,7 @@ class _Steps(FrozenModel):
 
     relays: tuple[str, ...]
     algorithms: tuple[str, ...]
+    mixes_relayed_rows: bool = False
 
 
 class _Stored(FrozenModel):
@@ -142,6 +157,7 @@ def _builtin() -> Mapping[str, RuleSet]:
             rules=(),
             relays=frozenset(steps.relays),
             algorithms=frozenset(steps.algorithms),
+            mixes_relayed_rows=steps.mixes_relayed_rows,
         )
         for name, steps in stored.engines.items()
     )

@@ -1,6 +1,7 @@
 """A compact overlapped engine on which backends really run. Imports torch."""
 
 from backend_caps.runtime.attention import AttentionBackend, BackendSite, ForwardContext
+from backend_caps.runtime.configuration import configuration_of, configure_engine
 from backend_caps.runtime.disaggregation.errors import DisaggregationModeError, HandoverMisfitError
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.disaggregation.states import PromptStates
@@ -8,11 +9,11 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import (
     AttentionShapeError,
     BackendSwapError,
+    ConfigurationMisfitError,
     ContextTooLongError,
     EngineClosedError,
     EngineFailedError,
     ForeignRequestError,
-    ImplementationError,
     MissingDraftModelError,
     OutOfPagesError,
     PageSizeError,
@@ -35,6 +36,7 @@ from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import FinishReason, Request, Sampling
 from backend_caps.runtime.scheduler import NewToken
 from backend_caps.runtime.stats import StepObserver, StepStats
+from backend_caps.startup.implementation import ImplementationError
 
 __all__ = [
     "AttentionBackend",
@@ -43,6 +45,7 @@ __all__ = [
     "BackendSite",
     "BackendSwapError",
     "CaptureObserver",
+    "ConfigurationMisfitError",
     "ContextTooLongError",
     "DisaggregationModeError",
     "Engine",
@@ -79,4 +82,6 @@ __all__ = [
     "UnservedFlagsError",
     "UnservedPhaseError",
     "UnusedDraftModelError",
+    "configuration_of",
+    "configure_engine",
 ]

@@ -1,4 +1,4 @@
-"""From a plan and folders to the parts of an engine."""
+"""From a configuration and folders to the parts of an engine."""
 
 from __future__ import annotations
 
@@ -6,39 +6,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend_caps.capability.kind import Role
-from backend_caps.relay.streams import StreamLike
+from backend_caps.relay.streams import StepStreams, StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.disaggregation.caches import PromptCaches
+from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.fingerprint import fingerprint
-from backend_caps.runtime.errors import UnusedDraftModelError
+from backend_caps.runtime.errors import ConfigurationMisfitError, UnusedDraftModelError
 from backend_caps.runtime.graphs import (
     CapturedGraphs,
     CaptureObserver,
-    GraphChoice,
     PieceModel,
     capture_graphs,
-    choose_graphs,
 )
 from backend_caps.runtime.graphs.runner import Model
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.model import LlamaModel, load_llama
 from backend_caps.runtime.options import (
     EngineOptions,
-    buckets_of,
     check_fit,
     check_token_counts,
     largest_step,
 )
 from backend_caps.runtime.pools import Pools, make_pools
+from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative.mask import mask_size
 from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.runtime.speculative.target import TargetRunner, states_of
 from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.stats import StepObserver
+from backend_caps.runtime.step import StepLauncher
 from backend_caps.runtime.stepping import Stepping, plain_stepping, speculative_stepping
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.runtime.worker import Worker
+from backend_caps.startup.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,6 @@ class Parts:
     then a draft model's, by role."""
     graphs: CapturedGraphs
     """What was captured of the target."""
-    graph_choices: tuple[GraphChoice, ...]
     worker: Worker
     """Runs plain forwards of the target."""
     waiting: WaitingLine
@@ -63,7 +64,7 @@ class Parts:
 
 
 def assemble(
-    plan: Plan,
+    configuration: Configuration,
     options: EngineOptions,
     *,
     model_path: str | Path,
@@ -75,9 +76,12 @@ def assemble(
     """Load the models, make their memory and attention, and capture their graphs.
 
     Raises:
+        ConfigurationMisfitError: the configuration was made for other models or options.
         BackendCapsError: a folder, the plan or an option cannot be served.
     """
+    plan = configuration.plan
     settings = _settings(plan, draft_model_path)
+    _check_rows(configuration, options)
     lookahead = 0 if settings is None else settings.lookahead
     model = load_llama(
         model_path,
@@ -91,16 +95,11 @@ def assemble(
     check_token_counts(options, largest_step(options, context_len, settings, mixed=mixed))
     memory, pools = make_pools(plan, model, options, staging, lookahead)
     backends = PhaseBackends(plan.uses, Role.TARGET, pools)
-    choices = choose_graphs(
-        plan, staging.streams.traits, buckets_of(options, settings), options.graph_token_counts
-    )
     whole, in_pieces = _captured_parts(model, settings)
     graphs = capture_graphs(
         whole,
         backends,
-        plan,
-        choices,
-        streams=staging.streams,
+        configuration,
         stream=forward_stream,
         mask_size=_mask_size(settings, options, memory),
         in_pieces=in_pieces,
@@ -113,10 +112,10 @@ def assemble(
         two_batch = TwoBatchRunner(model, (own[0], own[1]))
     worker = Worker(model, backends, {} if settings is not None else graphs.phases, two_batch)
     if settings is None:
-        stepping = plain_stepping(plan, worker, memory, staging)
+        stepping = plain_stepping(configuration.future_map, worker, staging)
     else:
         stepping = speculative_stepping(
-            plan,
+            configuration,
             settings,
             target=TargetRunner(model, backends, graphs.phases, two_batch),
             memory=memory,
@@ -129,12 +128,49 @@ def assemble(
         memory=memory,
         backends=(*own, *stepping.draft_backends),
         graphs=graphs,
-        graph_choices=choices,
         worker=worker,
         waiting=_waiting_line(options, settings, memory),
         stepping=stepping,
         caches=_caches(plan, settings, model, memory, pools, stepping),
     )
+
+
+def make_scheduler(
+    parts: Parts,
+    ends: Ends,
+    *,
+    staging: Staging,
+    step_streams: StepStreams,
+    mixed: bool,
+    observer: StepObserver,
+) -> Scheduler:
+    """Make the scheduler of an engine's parts."""
+    launcher = StepLauncher(
+        runner=parts.stepping.runner,
+        relay=parts.stepping.relay,
+        staging=staging,
+        step_streams=step_streams,
+    )
+    return Scheduler(
+        launcher=launcher,
+        memory=parts.memory,
+        staging=staging,
+        step_streams=step_streams,
+        waiting=parts.waiting,
+        decoding=parts.stepping.decoding,
+        mixed=mixed,
+        observer=observer,
+        outgoing=ends.outgoing,
+        incoming=ends.incoming,
+    )
+
+
+def _check_rows(configuration: Configuration, options: EngineOptions) -> None:
+    configured, needed = configuration.future_map.pool_size, options.max_running_requests + 1
+    if configured != needed:
+        raise ConfigurationMisfitError(
+            field="pool_size", configured=str(configured), needed=str(needed)
+        )
 
 
 def _settings(plan: Plan, draft_model_path: str | Path | None) -> SpecSettings | None:

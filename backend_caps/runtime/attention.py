@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Protocol, cast
 
 from torch import Tensor
@@ -17,7 +16,6 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.errors import (
     AttentionShapeError,
-    ImplementationError,
     SharedUseError,
     UnservedPhaseError,
 )
@@ -25,6 +23,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.forwards import ForwardObserver, NoForwardObserver
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.startup.implementation import implementation_error, load_implementation
 
 
 class AttentionBackend(Protocol):
@@ -105,10 +104,6 @@ class BackendSite(Protocol):
         """The KV cache's pool."""
 
 
-class _Implementation(Protocol):
-    def __call__(self, site: BackendSite, /) -> AttentionBackend: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltBackends:
     """The backends of some uses; one that serves several phases is there once."""
@@ -187,20 +182,10 @@ class PhaseBackends:
 def _built(use: Use, site: BackendSite) -> AttentionBackend:
     implementation = load_implementation(use)
     try:
-        return implementation(site)
+        return cast("AttentionBackend", implementation(site))
     except Exception as error:  # a plugin raises what it likes
-        raise _unusable(use, f"its constructor raised {type(error).__name__}: {error}") from error
-
-
-def _why_unread(use: Use) -> str:
-    if use.problem is None:
-        return "its declaration was not read"
-    return use.problem.message.removesuffix(".")
-
-
-def _unusable(use: Use, problem: str) -> ImplementationError:
-    implementation = None if use.declaration is None else use.declaration.implementation
-    return ImplementationError(backend=use.backend, implementation=implementation, problem=problem)
+        problem = f"its constructor raised {type(error).__name__}: {error}"
+        raise implementation_error(use, problem) from error
 
 
 def _by_phase(uses: Iterable[Use], role: Role) -> Mapping[Phase, Use]:
@@ -213,24 +198,3 @@ def _by_phase(uses: Iterable[Use], role: Role) -> Mapping[Phase, Use]:
             names = tuple(sorted((other.backend, use.backend)))
             raise SharedUseError(phase=use.phase.value, backends=names)
     return found
-
-
-def load_implementation(use: Use) -> _Implementation:
-    """Import the class that a backend's declaration names.
-
-    Raises:
-        ImplementationError: it names none, or it cannot be imported.
-    """
-    declaration = use.declaration
-    if declaration is None:
-        raise _unusable(use, _why_unread(use))
-    if declaration.implementation is None:
-        raise _unusable(use, "its declaration names no implementation")
-    module, _, name = declaration.implementation.partition(":")
-    try:
-        implementation: object = import_module(module)
-        for part in name.split("."):
-            implementation = getattr(implementation, part)
-    except Exception as error:  # a plugin raises what it likes
-        raise _unusable(use, str(error)) from error
-    return cast("_Implementation", implementation)

@@ -1,4 +1,4 @@
-"""The engine: a model's folder, a plan and a device, from token ids to token ids."""
+"""The engine: a model's folder and a configuration, from token ids to token ids."""
 
 from __future__ import annotations
 
@@ -12,74 +12,65 @@ from weakref import finalize
 import torch
 from torch.distributed import ProcessGroup
 
+from backend_caps.capability.kind import Role
+from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
-from backend_caps.runtime.assembly import assemble
+from backend_caps.runtime.assembly import assemble, make_scheduler
+from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
-from backend_caps.runtime.graphs import CaptureObserver, after_swap
+from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, after_swap
 from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
-from backend_caps.runtime.pipeline import (
-    ChunkLimits,
-    ChunkProfiler,
-    ChunkSizes,
-    agree_on_chunks,
-    profile_chunks,
-)
+from backend_caps.runtime.pipeline import ChunkLimits, ChunkProfiler, ChunkSizes, balanced_sizes
 from backend_caps.runtime.prompts import check_length, checked_tokens
 from backend_caps.runtime.request import Request, Sampling
-from backend_caps.runtime.scheduler import NewToken, Scheduler
+from backend_caps.runtime.scheduler import NewToken
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
-from backend_caps.runtime.step import StepLauncher
-from backend_caps.runtime.stepping import Stepping
 from backend_caps.runtime.swapping import swapped
-from backend_caps.startup.configure import check_device
+from backend_caps.startup.configuration import Configuration
 
 
 class Engine:
-    """Generate with a model under a plan.
+    """Generate with a model under a configuration.
 
     Args:
         model_path: a Hugging Face folder of a Llama-architecture model.
-        plan: names the backends, and says what they need and support.
-        device: where the model runs.
+        configuration: of `configure_engine` for this folder and these options. Its plan names the
+            backends, its FutureMap is the one that steps go through, on its device.
         options: room and cutting.
         observer: is told of every step.
         draft_model_path: a Hugging Face folder of what drafts: an EAGLE head or a small model, as
             the plan's `--speculative-algorithm` says.
-        streams: the device's, where its declared traits are not the ones to use.
         capture_observer: is told how far the captures have come.
 
     Raises:
+        ConfigurationMisfitError: the configuration was made for other models or options.
         BackendCapsError: the folder, the plan or an option cannot be served.
     """
 
     def __init__(
         self,
         model_path: str | Path,
-        plan: Plan,
-        device: torch.device | str,
+        configuration: Configuration,
         *,
         options: EngineOptions | None = None,
         observer: StepObserver | None = None,
         draft_model_path: str | Path | None = None,
-        streams: DeviceStreams | None = None,
         capture_observer: CaptureObserver | None = None,
     ) -> None:
-        check_flags(plan.flags)
-        if streams is None:
-            check_device(device)
-        self.plan = plan
+        check_flags(configuration.plan.flags)
+        self.configuration = configuration
         self.options = options or EngineOptions()
-        self.streams = DeviceStreams(device) if streams is None else streams
+        self.streams = configuration.streams
         self.device = self.streams.device
         self.step_streams = StepStreams.drawn_from(self.streams)
         self.staging = Staging(self.streams)
         parts = assemble(
-            plan,
+            configuration,
             self.options,
             model_path=model_path,
             draft_model_path=draft_model_path,
@@ -87,34 +78,78 @@ class Engine:
             forward_stream=self.step_streams.forward,
             capture_observer=capture_observer,
         )
-        self.model = parts.model
-        self.memory = parts.memory
-        self.backends = parts.backends[0]
-        self.all_backends = parts.backends
+        self.model, self.memory = parts.model, parts.memory
+        self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
         self.graphs = parts.graphs
         follows = parts.stepping.decoding.follows_results
-        self.overlaps = not (plan.flags.disable_overlap_schedule or follows)
+        self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
         drafts = parts.stepping.draft_model
         self._draft_config = None if drafts is None else drafts.config
-        self.graph_choices = parts.graph_choices
-        self.relay = parts.stepping.relay
-        self._worker = parts.worker
-        self.waiting = parts.waiting
+        self._worker, self.waiting = parts.worker, parts.waiting
         self._ends = Ends.of(
-            plan.flags.disaggregation_mode,
+            self.plan.flags.disaggregation_mode,
             parts.caches,
             self.relay,
             self.staging,
             self.step_streams,
         )
-        self.scheduler = self._make_scheduler(parts.stepping, observer or NoObserver())
+        self.scheduler = make_scheduler(
+            parts,
+            self._ends,
+            staging=self.staging,
+            step_streams=self.step_streams,
+            mixed=self.plan.flags.enable_mixed_chunk,
+            observer=observer or NoObserver(),
+        )
         self._num_requests = 0
         self._failure: str | None = None
         self._closing = finalize(self, self.streams.device_wait())  # nothing is freed under a step
         self._closing.atexit = False
         self.streams.synchronize()
+
+    @classmethod
+    def from_plan(
+        cls,
+        model_path: str | Path,
+        plan: Plan,
+        device: torch.device | str,
+        *,
+        streams: DeviceStreams | None = None,
+        options: EngineOptions | None = None,
+        observer: StepObserver | None = None,
+        draft_model_path: str | Path | None = None,
+        capture_observer: CaptureObserver | None = None,
+    ) -> Self:
+        """Make an engine of a plan that is already resolved: `configuration_of`, then `Engine`.
+
+        Raises:
+            BackendCapsError: the folder, the plan or an option cannot be served.
+        """
+        return cls(
+            model_path,
+            configuration_of(plan, model_path, device=device, options=options, streams=streams),
+            options=options,
+            observer=observer,
+            draft_model_path=draft_model_path,
+            capture_observer=capture_observer,
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """What the engine serves under."""
+        return self.configuration.plan
+
+    @property
+    def relay(self) -> FutureMap:
+        """The map that every step goes through: the configured one."""
+        return self.configuration.future_map
+
+    @property
+    def graph_choices(self) -> tuple[GraphChoice, ...]:
+        """How each kind of batch of the target runs in each phase."""
+        return self.configuration.graph_choices[Role.TARGET]
 
     def __enter__(self) -> Self:
         """Use the engine within a `with` block."""
@@ -125,9 +160,9 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Wait for the step under way; the engine runs no other. Deleting it does the same.
+        """Wait for the step under way, and run no other; deleting the engine does the same.
 
-        Sync: the device, unless it went with a step that failed.
+        Sync: the device, unless it was lost with a step that failed.
         """
         with nullcontext() if self._failure is None else suppress(RuntimeError):
             self._closing()
@@ -141,10 +176,7 @@ class Engine:
     ) -> list[list[int]]:
         """Return the tokens that follow each prompt.
 
-        Args:
-            token_ids: the prompts.
-            max_new_tokens: the most tokens of each output, where `sampling` is not given.
-            sampling: how tokens are chosen, and when they end; greedy by default.
+        `max_new_tokens` bounds each output where no `sampling` is given; greedy by default.
         """
         requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
         for _ in self._tokens_of(requests):
@@ -160,10 +192,9 @@ class Engine:
         *,
         sampling: Sampling | None = None,
     ) -> Iterator[tuple[int, int]]:
-        """Return (place of the prompt, token) of each token, as soon as the host has it.
+        """Return (index of the prompt, token) of each token, as soon as the host has it.
 
-        The requests wait from now on; whoever runs steps makes their tokens, and what came
-        meanwhile is returned first. Who stops reading gives them up.
+        A reader that stops early aborts its requests.
         """
         requests = self._submit_all(token_ids, sampling or Sampling(max_new_tokens=max_new_tokens))
         return self._tokens_of(requests)
@@ -226,9 +257,7 @@ class Engine:
     ) -> Iterator[Handover]:
         """Return what another engine goes on from, of each prompt as soon as it has run.
 
-        The prompts wait from now on. Who stops reading gives them up.
-
-        Sync: the copy of each to the host, where it is read.
+        A reader that stops aborts the rest. Sync: the copy of each to the host, where it is read.
 
         Args:
             token_ids: the prompts.
@@ -236,7 +265,7 @@ class Engine:
 
         Raises:
             DisaggregationModeError: the plan is not of `--disaggregation-mode prefill`.
-            PromptError, RequestTooLongError: as `submit` does; then no prompt waits.
+            PromptError, RequestTooLongError: as of `submit`; then no prompt waits.
         """
         outgoing = self._ends.require_outgoing("hand_over")
         first = replace(sampling, max_new_tokens=1)
@@ -247,13 +276,12 @@ class Engine:
     def take_over(self, handover: Handover) -> Request:
         """Take in a request whose prompt another engine ran; `step` runs the rest.
 
-        Its output has the first token already. It waits in line for a row and pages; where it is
-        retracted later, its prompt runs again, here.
+        Its output has the first token already. Where it is retracted, its prompt runs again, here.
 
         Raises:
             DisaggregationModeError: the plan is not of `--disaggregation-mode decode`.
             HandoverMisfitError: it is of another model, or of other shapes.
-            PromptError, RequestTooLongError: as `submit` does.
+            PromptError, RequestTooLongError: as of `submit`.
         """
         states = self._ends.require_incoming("take_over").fitting(handover)
         prompt = self._checked(handover.prompt, handover.sampling)
@@ -273,8 +301,7 @@ class Engine:
         """Run the scheduler's loop once, and return the tokens that the host got.
 
         Raises:
-            EngineFailedError: a step failed before, whatever it was, an observer or an interrupt
-                included: half a step cannot be undone.
+            EngineFailedError: a step failed before, also in an observer or by an interrupt.
             EngineClosedError: `close` was called.
         """
         self._require_running()
@@ -298,10 +325,7 @@ class Engine:
 
     @property
     def spec_v2_attn_backends(self) -> tuple[Use, ...]:
-        """List whom steps run: each use of the target, the draft and its draft-extend.
-
-        A slot that no flag names is its role's own backend, so none of them is empty.
-        """
+        """List the uses that steps run: of the target, the draft and its draft-extend."""
         uses = {own.role: own.names.values() for own in self.all_backends}
         return tuple(use for of_role in uses.values() for use in of_role)
 
@@ -309,11 +333,8 @@ class Engine:
         """Put other backends in the places of some, and return the plan that then holds.
 
         The plan is resolved anew. Where it asks for more than the engine was made with, nothing
-        is changed. Where it asks for less, the relay goes on supplying what it was made for
-        (`relay.host_seq_lens`): a new engine is what saves that. Requests keep their places, and a
-        backend that stays is not made anew.
-
-        Sync: the device.
+        is changed; where it asks for less, the relay goes on supplying what it was made for.
+        Requests keep their places, and a backend that stays is not made anew. Sync: the device.
 
         Args:
             swaps: uses of the plan, by role and phase, with other backends.
@@ -334,15 +355,19 @@ class Engine:
         for own, made in zip(self.all_backends, built, strict=True):
             own.put(made)
         self.streams.synchronize()
-        self.plan, self.graph_choices = new, after_swap(self.graph_choices, new)
+        choices = {
+            **self.configuration.graph_choices,
+            Role.TARGET: after_swap(self.graph_choices, new),
+        }
+        self.configuration = replace(self.configuration, plan=new, graph_choices=choices)
         return new
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.
 
-        A later chunk of a prompt attends to more, so it has fewer tokens. What is on at the end is
-        returned; where it is off, prompts are cut as the options say, and the answer has the
-        reason. Call it before the first request. Sync: the device, for every size that is timed.
+        A later chunk of a prompt attends to more, so it has fewer tokens. Where this is off,
+        prompts are cut as the options say, and the answer has the reason. Call it before the first
+        request. Sync: the device, for every size that is timed.
 
         Args:
             group: the ranks of a pipeline, which all call this; the first one's times count.
@@ -360,12 +385,7 @@ class Engine:
             step_streams=self.step_streams,
             vocab_size=self.model.config.vocab_size,
         )
-
-        def profile() -> ChunkSizes:
-            return profile_chunks(profiler, limits)
-
-        sizes = profile() if group is None else agree_on_chunks(limits, group, profile)
-        self.waiting.chunk_rule = sizes
+        self.waiting.chunk_rule = sizes = balanced_sizes(profiler, limits, group)
         return sizes
 
     def drain(self) -> None:
@@ -373,26 +393,6 @@ class Engine:
         while self.scheduler.has_work:
             self.step()
         self.streams.synchronize()
-
-    def _make_scheduler(self, stepping: Stepping, observer: StepObserver) -> Scheduler:
-        launcher = StepLauncher(
-            runner=stepping.runner,
-            relay=stepping.relay,
-            staging=self.staging,
-            step_streams=self.step_streams,
-        )
-        return Scheduler(
-            launcher=launcher,
-            memory=self.memory,
-            staging=self.staging,
-            step_streams=self.step_streams,
-            waiting=self.waiting,
-            decoding=stepping.decoding,
-            mixed=self.plan.flags.enable_mixed_chunk,
-            observer=observer,
-            outgoing=self._ends.outgoing,
-            incoming=self._ends.incoming,
-        )
 
     def _checked(self, prompt: Sequence[int], sampling: Sampling) -> tuple[int, ...]:
         tokens = checked_tokens(prompt, self.model.config.vocab_size)

@@ -251,21 +251,20 @@ class SharedUseError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
-class ImplementationError(BackendCapsError):
-    """A backend's code cannot be had."""
+class ConfigurationMisfitError(BackendCapsError):
+    """An engine was given a configuration that was made for other models or options."""
 
-    backend: str
-    implementation: str | None
-    problem: str
+    field: str
+    configured: str
+    needed: str
 
     @property
     def message(self) -> str:
-        """The backend, where its code was looked for, and what happened."""
-        where = "" if self.implementation is None else f" ({self.implementation})"
+        """What was configured, what these models and options need, and how to get it."""
         return (
-            f"backend {self.backend!r}{where} cannot be built: {self.problem.removesuffix('.')}; "
-            "a declaration with implementation='package.module:Class' was expected. Install what "
-            "it needs, or name another backend."
+            f"the configuration's {self.field} is {self.configured}; {self.needed} was expected, "
+            "for these models and options. Make the configuration by configure_engine, with the "
+            "model_path and options that the engine gets."
         )
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend_caps.relay import FutureMap
-from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.decoding import Decoding, PlainDecoding
+from backend_caps.runtime.errors import ConfigurationMisfitError
 from backend_caps.runtime.memory import RequestMemory, TokenToKVPool
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.pools import Pools
-from backend_caps.runtime.speculative.building import make_drafting, make_relay
+from backend_caps.runtime.speculative.building import make_drafting
 from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from backend_caps.runtime.speculative.settings import SpecSettings
@@ -20,6 +20,7 @@ from backend_caps.runtime.speculative.target import TargetRunner
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.step import PlainRunner, StepRunner
 from backend_caps.runtime.worker import Worker
+from backend_caps.startup.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,8 @@ class Stepping:
     """The draft model's keys and values, in the target's slots."""
 
 
-def plain_stepping(plan: Plan, worker: Worker, memory: RequestMemory, staging: Staging) -> Stepping:
+def plain_stepping(relay: FutureMap, worker: Worker, staging: Staging) -> Stepping:
     """Make steps of one forward, which adds one token to each context."""
-    streams = staging.streams
-    relay = FutureMap.from_plan(
-        plan, pool_size=memory.rows.pool_size, device=streams.device, streams=streams
-    )
     return Stepping(
         runner=PlainRunner(worker=worker, relay=relay, staging=staging),
         relay=relay,
@@ -54,7 +51,7 @@ def plain_stepping(plan: Plan, worker: Worker, memory: RequestMemory, staging: S
 
 
 def speculative_stepping(
-    plan: Plan,
+    configuration: Configuration,
     settings: SpecSettings,
     *,
     target: TargetRunner,
@@ -66,10 +63,15 @@ def speculative_stepping(
     """Make steps that draft and verify.
 
     Raises:
+        ConfigurationMisfitError: the relay was made for another draft.
         BackendCapsError: the draft model or its attention cannot be had.
     """
+    plan, relay = configuration.plan, configuration.future_map
     drafting = make_drafting(plan, settings, target.model, pools, staging, draft_model_path)
-    relay = make_relay(plan, settings, drafting.shape, memory.rows, staging.streams)
+    if drafting.shape != configuration.draft:
+        raise ConfigurationMisfitError(
+            field="draft shape", configured=str(configuration.draft), needed=str(drafting.shape)
+        )
     runner = SpeculativeRunner(
         target=target,
         drafter=drafting.drafter,

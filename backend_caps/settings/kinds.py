@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, Valida
 from pydantic_core import PydanticCustomError
 
 from backend_caps.discovery.errors import LONGEST_DEADLINE_S
-from backend_caps.resolution.engine import ENGINES
+from backend_caps.resolution.engine import RULE_SETS
 from backend_caps.settings.variables import Word
 
 
@@ -48,8 +48,8 @@ def _listed(value: object) -> object:
 
 
 def _engine_version(value: str) -> str:
-    if value not in ENGINES:
-        raise PydanticCustomError("rules", "Input should be {known}", {"known": _any_of(ENGINES)})
+    if value not in RULE_SETS:
+        raise PydanticCustomError("rules", "Input should be {known}", {"known": _any_of(RULE_SETS)})
     return value
 
 

@@ -1,8 +1,9 @@
-"""Server start-up in one call: discover, resolve, configure."""
+"""Server start-up in one call: discover, resolve, agree, configure."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,18 +13,20 @@ from torch.distributed import ProcessGroup
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.facts import Facts
+from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.handed_down import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
-from backend_caps.relay import AcceptTokensError, DraftShape, FutureMap
-from backend_caps.relay.streams import declared_traits
+from backend_caps.relay import AcceptTokensError, DraftShape
+from backend_caps.relay.streams import DeviceStreams, declared_traits
 from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, plan_for
 from backend_caps.startup.agreement import Ranks, agree
+from backend_caps.startup.configuration import NO_SIZES, Configuration, GraphSizes
 from backend_caps.startup.locked import check_locked
 from backend_caps.startup.telling import tell
 
@@ -53,6 +56,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
     device: str | torch.device,
     facts: Facts | None = None,
     draft: DraftShape | None = None,
+    graph_sizes: Mapping[Role, GraphSizes] = NO_SIZES,
     registry: Registry | None = None,
     rules: str | RuleSet = DEFAULT_ENGINE,
     policy: Policy | str = Policy.WARN,
@@ -60,8 +64,9 @@ def configure(  # noqa: PLR0913 - what a server is started with
     lock: str | PathLike[str] | None = None,
     group: ProcessGroup | Ranks | None = None,
     debug: bool = False,
-) -> tuple[Plan, FutureMap]:
-    """Find what is installed, resolve what the server needs, and build its FutureMap.
+    streams: DeviceStreams | None = None,
+) -> Configuration:
+    """Find what is installed, resolve what the server needs, and make what it serves with.
 
     With a group, all its ranks come to one plan before any builds anything, or all get an error.
 
@@ -73,6 +78,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
             type, and of a CUDA device the compute capability.
         draft: the shape of what a speculative step hands to the next; None without a draft
             model.
+        graph_sizes: the sizes that the engine wants graphs captured for, by role.
         registry: what is installed, where the caller has looked already.
         rules: the engine version whose rules hold, or the rules themselves.
         policy: what is done about problems; `warn` logs them.
@@ -81,10 +87,11 @@ def configure(  # noqa: PLR0913 - what a server is started with
             what it says.
         group: the ranks that have to come to one plan, or `Ranks` to say more; None: there is one.
         debug: check every row that is written and read; slow.
+        streams: the device's streams, where the declared traits are not the ones to use.
 
     Returns:
-        The plan, and the FutureMap that it configures. With a group the plan has this rank's own
-        flags and uses, and the values that all ranks came to.
+        The plan, its FutureMap, how each kind of batch runs, and where barriers are released. With
+        a group the plan has this rank's own flags and uses, and the values that all ranks came to.
 
     Raises:
         UnavailableDeviceError: torch has no such device here.
@@ -102,7 +109,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
     """
 
     def decide() -> Plan:
-        check_device(device)
+        if streams is None:
+            check_device(device)
         known = _discovered() if registry is None else registry
         plan = _decided(
             flags,
@@ -134,10 +142,15 @@ def configure(  # noqa: PLR0913 - what a server is started with
             check=lambda joint: _check_bound(joint, draft),
         )
     tell(plan)
-    future_map = FutureMap.from_plan(
-        plan, pool_size=pool_size, device=device, draft=draft, debug=debug
+    return Configuration.from_plan(
+        plan,
+        pool_size=pool_size,
+        device=device,
+        draft=draft,
+        graph_sizes=graph_sizes,
+        debug=debug,
+        streams=streams,
     )
-    return plan, future_map
 
 
 def _discovered() -> Registry:

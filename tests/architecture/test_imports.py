@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +84,14 @@ def test_declaration_loads_no_torch() -> None:
 
     assert "pydantic" in loaded
     assert loaded.isdisjoint({"torch", "click", "rich", "yaml"})
+
+
+def test_future_maps_are_made_in_one_place() -> None:
+    """No module of the package but `startup.configuration` makes a FutureMap."""
+    calls = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "backend_caps").rglob("*.py")
+        if re.search(r"\bFutureMap(\.from_plan)?\(", path.read_text("utf-8"))
+    }
+
+    assert calls == {"backend_caps/startup/configuration.py"}

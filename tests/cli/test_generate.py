@@ -97,13 +97,13 @@ def test_generate_gives_the_tokens_of_the_engine(
     line: CommandLine, model: Path, options: str, flags: str
 ) -> None:
     """Whatever the flags are, the tokens are those that the engine gives by itself."""
-    plan, _ = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu")
+    plan = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu").plan
 
     document = _document(
         line, f"--model {model} --token-ids 1,2,3 --token-ids 4,5,6,7,8,9,10 {options}", flags
     )
 
-    assert _outputs(document) == Engine(model, plan, "cpu").generate(PROMPTS, 6)
+    assert _outputs(document) == Engine.from_plan(model, plan, "cpu").generate(PROMPTS, 6)
 
 
 def test_generate_as_json_has_the_published_keys(line: CommandLine) -> None:

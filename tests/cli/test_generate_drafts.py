@@ -65,13 +65,13 @@ def test_generate_drafts_with_the_model_that_is_named(
 ) -> None:
     """The draft model's folder is in the document, and the tokens are the target's own."""
     target, draft = drafted
-    plan, _ = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu")
+    plan = configure(ServerFlags(attention_backend="torch_native"), pool_size=2, device="cpu").plan
 
     named = f"--model {target} --draft-model {draft} --token-ids 1,2,3 --token-ids 4,5,6,7,8,9,10"
     document = _document(line, named, f"{PADDED} {STANDALONE}")
 
     assert (document.model, document.draft_model) == (str(target), str(draft))
-    assert _outputs(document) == Engine(target, plan, "cpu").generate(PROMPTS, 6)
+    assert _outputs(document) == Engine.from_plan(target, plan, "cpu").generate(PROMPTS, 6)
 
 
 @pytest.mark.parametrize(

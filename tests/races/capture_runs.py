@@ -21,9 +21,10 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import capture_graphs, choose_graphs, uniform_buckets
+from backend_caps.runtime.graphs import capture_graphs, uniform_buckets
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model import LlamaModel, load_llama
+from backend_caps.startup.configuration import Configuration, GraphSizes
 from tests.races.cases import Case, Fault, Finding
 from tests.races.left_over import findings_after
 from tests.races.setting import plan_of
@@ -81,8 +82,11 @@ def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
     model = load_llama(folder, streams.device)
     plan = plan_of(trace)
     backends = PhaseBackends(plan.uses, Role.TARGET, Site.made_for(model, streams.device))
-    choices = choose_graphs(plan, streams.traits, {Phase.DECODE: uniform_buckets((4,))})
-    graphs = capture_graphs(model, backends, plan, choices, streams=streams, stream=stream).phases
+    sizes = {Role.TARGET: GraphSizes(buckets={Phase.DECODE: uniform_buckets((4,))})}
+    configuration = Configuration.from_plan(
+        plan, pool_size=max(_ROWS) + 1, device="sim", graph_sizes=sizes, streams=streams
+    )
+    graphs = capture_graphs(model, backends, configuration, stream=stream).phases
     with streams.using(stream):
         return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).output.cpu()
 

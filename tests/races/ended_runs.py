@@ -45,7 +45,9 @@ def run_ended(case: Case, folder: Path) -> tuple[Finding, ...]:
     trace, fails = trace_of(case), case.seed % 2 == 0
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
         observer = FailingObserver() if fails else NoObserver()
-        engine = Engine(folder, plan_of(trace), "sim", options=options_of(trace), observer=observer)
+        engine = Engine.from_plan(
+            folder, plan_of(trace), "sim", options=options_of(trace), observer=observer
+        )
         for own in trace.asked:
             engine.submit(own.prompt, own.sampling)
         try:

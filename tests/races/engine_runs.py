@@ -166,7 +166,7 @@ def _plain_engine(
 ) -> Engine:
     """Make an engine of the plain loop, of the model that a trace's requests are for."""
     plain = replace(trace, overlapped=False, replayed=None, speculation=speculation)
-    return Engine(
+    return Engine.from_plan(
         model_of(trace, folder),
         plan_of(plain),
         "cpu",
@@ -184,7 +184,7 @@ def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
     watch = Watch()
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
         streams = EventCount("sim", traits_of(trace))
-        engine = Engine(
+        engine = Engine.from_plan(
             model_of(trace, folder),
             plan_of(trace),
             "sim",

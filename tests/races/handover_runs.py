@@ -71,7 +71,7 @@ def _half(
     """Make an engine that does its part of a trace, with what the host knows in that trace."""
     plan = plan_of(trace)
     flags = plan.flags.model_copy(update={"disaggregation_mode": mode})
-    return Engine(
+    return Engine.from_plan(
         model_of(trace, folder),
         replace(plan, flags=flags),
         "sim",

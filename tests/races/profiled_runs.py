@@ -62,7 +62,7 @@ def run_profiled(case: Case, folder: Path) -> tuple[Finding, ...]:
     trace = Trace.drawn(case.seed)
     expected = oracle(trace, folder)
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        engine = Engine(folder, plan_of(trace), "sim", options=options_of(trace))
+        engine = Engine.from_plan(folder, plan_of(trace), "sim", options=options_of(trace))
         found = _profile(engine, simulation)
         requests = [engine.submit(own.prompt, own.sampling) for own in trace.asked]
         engine.drain()

@@ -41,7 +41,7 @@ def test_mixed_steps_of_many_drafts_have_their_pages(num_pages: int, folder: Pat
     trace = crowded(num_pages)
     model, draft = model_of(trace, folder), draft_of(trace, folder)
     plan, options = plan_of(trace), options_of(trace)
-    engine = Engine(model, plan, "cpu", options=options, draft_model_path=draft)
+    engine = Engine.from_plan(model, plan, "cpu", options=options, draft_model_path=draft)
 
     outputs = engine.generate(
         [[place, 7 * place % 64, 3] for place in range(12)],

@@ -39,7 +39,7 @@ def make_engine(
     """Make an engine under the plan of a server's arguments; `torch_native` unless they say."""
     if not any(own.endswith("-attention-backend") for own in arguments):
         arguments = (*NATIVE, *arguments)
-    return Engine(folder, plan_of(*arguments), device, options=options, observer=observer)
+    return Engine.from_plan(folder, plan_of(*arguments), device, options=options, observer=observer)
 
 
 def submit(engine: Engine, job: Job) -> Request:

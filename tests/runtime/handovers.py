@@ -107,7 +107,7 @@ def make_engine(
 ) -> Engine:
     """Make one engine; the models are those that `write_models` wrote."""
     drafting = DRAFTS.get(way.algorithm or "")
-    return Engine(
+    return Engine.from_plan(
         models / "target",
         way.plan(mode),
         device,

@@ -56,7 +56,7 @@ def test_composites_give_the_tokens_of_transformers(
 ) -> None:
     """Two backends by phase, a composite inside another, and parts by a fact, run as declared."""
     plan = plan_of(registry, "--attention-backend", name, "--page-size", "16", *loop)
-    engine = Engine(oracle.folder, plan, "cpu")
+    engine = Engine.from_plan(oracle.folder, plan, "cpu")
 
     tokens = run(engine, oracle.jobs[:40])
 
@@ -78,7 +78,7 @@ def test_each_phase_is_run_by_the_part_that_takes_it(
     """The engine builds the parts, and no object stands between them and the model."""
     plan = plan_of(registry, "--attention-backend", name, "--page-size", str(page_size))
 
-    engine = Engine(oracle.folder, plan, "cpu")
+    engine = Engine.from_plan(oracle.folder, plan, "cpu")
 
     names = {phase: use.backend for phase, use in engine.backends.names.items()}
     assert names == {Phase.PREFILL: prefills, Phase.DECODE: decodes}
@@ -91,7 +91,9 @@ def test_graphless_part_takes_no_graphs_from_the_other(registry: Registry, oracl
 
     with simulate("lazy"):
         streams = DeviceStreams("sim", SIMULATED)
-        engine = Engine(oracle.folder, plan, "sim", options=GRAPHS, observer=steps, streams=streams)
+        engine = Engine.from_plan(
+            oracle.folder, plan, "sim", options=GRAPHS, observer=steps, streams=streams
+        )
         tokens = run(engine, oracle.jobs[:8])
 
     assert tokens == oracle.tokens[:8]
@@ -124,6 +126,6 @@ def test_parts_that_share_a_phase_are_refused(registry: Registry, oracle: Oracle
     plan = plan_of(registry, "--attention-backend", "clash")
 
     with pytest.raises(SharedUseError) as caught:
-        Engine(oracle.folder, plan, "cpu")
+        Engine.from_plan(oracle.folder, plan, "cpu")
 
     assert caught.value.backends == ("torch_native", "torch_padded")

@@ -40,7 +40,7 @@ def _engine_of_sizes(oracle: Oracle, *arguments: str, prefill: Sizes, decode: Si
     ]
     flags = ServerFlags.from_argv(arguments)
     rules = RuleSet.builtin("sglang-0.5.13")
-    return Engine(oracle.folder, resolve(uses, flags, rules=rules, policy="quiet"), "cpu")
+    return Engine.from_plan(oracle.folder, resolve(uses, flags, rules=rules, policy="quiet"), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_engine_whose_step_failed_runs_no_other(
 ) -> None:
     """Half a step cannot be undone, so the engine says so instead of making wrong tokens."""
     plan = plan_of("--attention-backend", "torch_native", *loop)
-    engine = Engine(folder, plan, "cpu", options=SMALL, observer=Trips(2, error))
+    engine = Engine.from_plan(folder, plan, "cpu", options=SMALL, observer=Trips(2, error))
 
     with pytest.raises(type(error)):
         engine.generate(PROMPTS, sampling=ENDLESS)
@@ -88,7 +88,7 @@ def test_interrupted_generate_gives_its_requests_up(folder: Path) -> None:
     """Whatever ends `generate` early, its requests keep no row and no page."""
     plan = plan_of("--attention-backend", "torch_native")
     observer = Trips(2, KeyboardInterrupt())
-    engine = Engine(folder, plan, "cpu", options=SMALL, observer=observer)
+    engine = Engine.from_plan(folder, plan, "cpu", options=SMALL, observer=observer)
 
     with pytest.raises(KeyboardInterrupt):
         engine.generate(PROMPTS, sampling=ENDLESS)
@@ -130,7 +130,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Device:
 def test_device_that_failed_is_told_once(folder: Path, host: Device) -> None:
     """Behind a step's error that of a device which went with it is no news."""
     plan = plan_of("--attention-backend", "torch_native")
-    engine = Engine(folder, plan, "cpu", options=SMALL, observer=Trips(1, RuntimeError("illegal")))
+    engine = Engine.from_plan(
+        folder, plan, "cpu", options=SMALL, observer=Trips(1, RuntimeError("illegal"))
+    )
     host.is_lost = True
 
     with pytest.raises(RuntimeError, match="illegal"), engine:
@@ -185,11 +187,13 @@ def test_tokens_are_right_without_pinned_memory(
     """On a device with streams and no pinned memory the host reads tokens when they are there."""
     traits = replace(DEVICE_TRAITS["sim"], has_pinned_memory=False)
     plan = plan_of("--attention-backend", "torch_padded", *loop)
-    expected = Engine(folder, plan, "cpu", options=SMALL).generate(PROMPTS, sampling=ENDLESS)
+    expected = Engine.from_plan(folder, plan, "cpu", options=SMALL).generate(
+        PROMPTS, sampling=ENDLESS
+    )
 
     with simulate(schedule):
         streams = DeviceStreams("sim", traits)
-        engine = Engine(folder, plan, "sim", options=SMALL, streams=streams)
+        engine = Engine.from_plan(folder, plan, "sim", options=SMALL, streams=streams)
         tokens = engine.generate(PROMPTS, sampling=ENDLESS)
 
     assert tokens == expected
@@ -224,14 +228,14 @@ def test_backend_that_does_not_take_the_dtype_is_refused(folder: Path) -> None:
     """What the plan could not know yet is checked once the model is there."""
     options = EngineOptions(dtype=torch.bfloat16)
     plan = plan_of("--attention-backend", "torch_native", "--kv-cache-dtype", "float32")
-    Engine(folder, plan, "cpu", options=options)
+    Engine.from_plan(folder, plan, "cpu", options=options)
     declaration = plan.uses[0].declaration
     assert declaration is not None
     narrow = declaration.capabilities.model_copy(update={"dtypes": frozenset({"float32"})})
 
     told = "takes dtype float32; here it is bfloat16. Use another backend, or dtype float32."
     with pytest.raises(UnfitBackendError, match=told):
-        Engine(folder, _changed(plan, capabilities=narrow), "cpu", options=options)
+        Engine.from_plan(folder, _changed(plan, capabilities=narrow), "cpu", options=options)
 
 
 def test_backend_of_another_family_of_attention_is_refused(folder: Path) -> None:
@@ -242,7 +246,7 @@ def test_backend_of_another_family_of_attention_is_refused(folder: Path) -> None
     latent = declaration.capabilities.model_copy(update={"attention_arch": {AttentionArch.MLA}})
 
     with pytest.raises(UnfitBackendError, match="takes attention_arch mla; here it is mha"):
-        Engine(folder, _changed(plan, capabilities=latent), "cpu")
+        Engine.from_plan(folder, _changed(plan, capabilities=latent), "cpu")
 
 
 def test_device_that_is_not_here_is_refused(folder: Path) -> None:
@@ -274,7 +278,7 @@ def test_output_of_another_shape_is_refused(folder: Path) -> None:
     plan = _changed(
         plan_of("--attention-backend", "torch_padded"), implementation=f"{__name__}:WrongShape"
     )
-    engine = Engine(folder, plan, "cpu", options=SMALL)
+    engine = Engine.from_plan(folder, plan, "cpu", options=SMALL)
 
     with pytest.raises(AttentionShapeError, match=r"WrongShape\.forward returned shape"):
         engine.generate(PROMPTS, sampling=ENDLESS)

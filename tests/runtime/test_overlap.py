@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _decoding(folder: Path, *arguments: str) -> Engine:
     """Make an engine that is in the middle of its decode steps."""
     plan = plan_of("--context-length", "128", *arguments)
-    engine = Engine(folder, plan, "sim", options=EngineOptions(max_running_requests=4))
+    engine = Engine.from_plan(folder, plan, "sim", options=EngineOptions(max_running_requests=4))
     for number in range(3):
         engine.submit([number + 1, 2, 3], ENDLESS)
     for _ in range(4):

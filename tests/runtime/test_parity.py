@@ -130,7 +130,7 @@ def test_interpreted_kernels_give_the_tokens_of_transformers(
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     plan = _on_the_host(plan_of("--attention-backend", "triton", "--page-size", "16"))
 
-    with Engine(oracle.folder, plan, "cpu") as engine:
+    with Engine.from_plan(oracle.folder, plan, "cpu") as engine:
         tokens = run(engine, oracle.jobs[:num_jobs])
 
     assert (tokens, leaks(engine)) == (oracle.tokens[:num_jobs], (0, 0))

@@ -139,7 +139,7 @@ def test_prompt_in_dynamic_chunks_has_the_same_tokens(folder: Path, device: torc
     """A prompt that the scheduler cuts by a fit is followed by what follows it in one piece."""
     chunks = Chunks()
     options = EngineOptions(chunked_prefill_size=96)
-    engine = Engine(folder, plan_of(*ARGUMENTS), device, options=options, observer=chunks)
+    engine = Engine.from_plan(folder, plan_of(*ARGUMENTS), device, options=options, observer=chunks)
     whole = make_engine(folder, *ARGUMENTS, device=device).generate([PROMPT], max_new_tokens=8)
     fit = ChunkTimeFit(a=1e-6, b=1e-5, c=1e-3)
 

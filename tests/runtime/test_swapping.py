@@ -22,9 +22,10 @@ from backend_caps import (
 )
 from backend_caps.resolution.selection import plan_for
 from backend_caps.runtime import Engine, EngineOptions, Sampling
-from backend_caps.runtime.errors import BackendSwapError, ImplementationError, UnfitBackendError
+from backend_caps.runtime.errors import BackendSwapError, UnfitBackendError
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.model.drafts import first_layers
+from backend_caps.startup.implementation import ImplementationError
 from tests.runtime.engines import plan_of
 
 EAGER = EngineOptions(graph_batch_sizes=(), max_running_requests=4)
@@ -48,7 +49,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def _engine(folders: tuple[Path, Path], *arguments: str) -> Engine:
     target, draft = folders
     plan = plan_of(*SPECULATIVE, *arguments)
-    return Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+    return Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
 def _uses(*arguments: str) -> tuple[Use, ...]:
@@ -87,7 +88,7 @@ def test_every_backend_that_runs_is_named(folders: tuple[Path, Path]) -> None:
 
 def test_plain_engine_names_its_targets_alone(folders: tuple[Path, Path]) -> None:
     """Without a draft model there is no backend of one."""
-    engine = Engine(folders[0], plan_of(*PADDED), "cpu", options=EAGER)
+    engine = Engine.from_plan(folders[0], plan_of(*PADDED), "cpu", options=EAGER)
 
     roles = {use.role for use in engine.spec_v2_attn_backends}
 
@@ -144,7 +145,7 @@ def test_swap_keeps_what_was_overridden(folders: tuple[Path, Path]) -> None:
         policy="quiet",
         unsafe_override=Capabilities(host_seq_lens=HostSeqLens.EXACT),
     )
-    engine = Engine(target, forced, "cpu", options=EAGER, draft_model_path=draft)
+    engine = Engine.from_plan(target, forced, "cpu", options=EAGER, draft_model_path=draft)
 
     swapped = engine.swap_backends(_in(_uses(*PADDED), Role.DRAFT))
 
@@ -173,7 +174,7 @@ def test_tree_is_not_handed_to_a_backend_of_chains(folders: tuple[Path, Path]) -
 def test_backend_of_other_pages_is_refused(folders: tuple[Path, Path]) -> None:
     """The cache has its pages already, so a backend that takes others is not put in."""
     plan = plan_of(*PADDED)
-    engine = Engine(folders[0], plan, "cpu", options=EAGER)
+    engine = Engine.from_plan(folders[0], plan, "cpu", options=EAGER)
 
     with pytest.raises(UnfitBackendError, match="takes page_size 64; here it is 1"):
         engine.swap_backends(_paged(plan.uses, 64))
@@ -183,7 +184,7 @@ def test_backend_of_other_pages_is_refused(folders: tuple[Path, Path]) -> None:
 
 def test_use_that_the_plan_does_not_have_is_refused(folders: tuple[Path, Path]) -> None:
     """A plain engine has no place for a draft's backend."""
-    engine = Engine(folders[0], plan_of(*NATIVE), "cpu", options=EAGER)
+    engine = Engine.from_plan(folders[0], plan_of(*NATIVE), "cpu", options=EAGER)
 
     with pytest.raises(BackendSwapError, match="no use of draft decode, draft prefill"):
         engine.swap_backends(_in(_uses(*NATIVE), Role.DRAFT))
@@ -220,7 +221,7 @@ def test_swap_that_cannot_be_built_changes_nothing(folders: tuple[Path, Path]) -
 
 def test_swap_keeps_the_backends_that_stay(folders: tuple[Path, Path]) -> None:
     """A backend that nobody swaps is the same object behind a swap, with all that it holds."""
-    engine = Engine(folders[0], plan_of(*NATIVE), "cpu", options=EAGER)
+    engine = Engine.from_plan(folders[0], plan_of(*NATIVE), "cpu", options=EAGER)
     before = engine.backends.of(Phase.DECODE)
     prefill = [use for use in plan_of(*PADDED).uses if use.phase is Phase.PREFILL]
 
@@ -233,7 +234,7 @@ def test_swap_keeps_the_backends_that_stay(folders: tuple[Path, Path]) -> None:
 def test_swap_makes_a_backend_anew_that_declares_otherwise(folders: tuple[Path, Path]) -> None:
     """A backend of the same name with another declaration is another one."""
     plan = plan_of(*NATIVE)
-    engine = Engine(folders[0], plan, "cpu", options=EAGER)
+    engine = Engine.from_plan(folders[0], plan, "cpu", options=EAGER)
     before = engine.backends.of(Phase.DECODE)
 
     engine.swap_backends(_paged(plan.uses, 1))
@@ -256,7 +257,7 @@ def test_swap_keeps_the_choices_that_hold(
     auto = [f"--{phase}-attention-backend=auto" for phase in ("prefill", "decode")]
     flags = ServerFlags.from_argv(auto)
     plan = plan_for(discover(), flags, facts=Facts(device="cpu"), policy="quiet")
-    engine = Engine(folders[0], plan, "cpu", options=EAGER)
+    engine = Engine.from_plan(folders[0], plan, "cpu", options=EAGER)
     others = [use for use in plan_of(*PADDED).uses if use.phase in swapped]
 
     new = engine.swap_backends(others)

@@ -89,9 +89,10 @@ def test_configure_builds_the_map_of_the_plan(
     """The FutureMap tells the host what the plan says."""
     draft = DraftShape(topk=1, accept_tokens=4)
 
-    plan, future_map = configure(
+    configuration = configure(
         FLAGS, pool_size=8, device="cpu", draft=draft, registry=_registry(capabilities)
     )
+    plan, future_map = configuration.plan, configuration.future_map
 
     assert plan["host_seq_lens"].value is mode
     assert future_map.host_seq_lens is mode
@@ -99,9 +100,10 @@ def test_configure_builds_the_map_of_the_plan(
 
 def test_configure_rounds_a_bound_up_where_nothing_bounds_a_step() -> None:
     """Without the tokens a step can accept there is no bound: exact, and the cause says why."""
-    plan, future_map = configure(
+    configuration = configure(
         FLAGS, pool_size=8, device="cpu", draft=DraftShape(topk=1), registry=_registry(BOUND)
     )
+    plan, future_map = configuration.plan, configuration.future_map
 
     assert future_map.host_seq_lens is HostSeqLens.EXACT
     assert plan["host_seq_lens"].causes[0].reason == (
@@ -114,7 +116,7 @@ def test_configure_takes_the_step_from_the_flags() -> None:
     """The flag that says how many tokens a verify takes bounds a step too."""
     flags = FLAGS.updated({"speculative_num_draft_tokens": 4})
 
-    _, future_map = configure(flags, pool_size=8, device="cpu", registry=_registry(BOUND))
+    future_map = configure(flags, pool_size=8, device="cpu", registry=_registry(BOUND)).future_map
 
     assert future_map.host_seq_lens is HostSeqLens.UPPER_BOUND
 
@@ -123,9 +125,9 @@ def test_configure_looks_around_by_itself() -> None:
     """Without a registry, what is installed is found."""
     flags = ServerFlags(attention_backend="torch_padded", speculative_algorithm="EAGLE")
 
-    plan, _ = configure(
+    plan = configure(
         flags.updated({"disable_piecewise_cuda_graph": True}), pool_size=8, device="cpu"
-    )
+    ).plan
 
     assert plan["host_seq_lens"].value is HostSeqLens.NONE
     assert {use.source.distribution for use in plan.uses} == {"backend-caps-torch-native"}
@@ -135,7 +137,7 @@ def test_configure_takes_rules_of_no_known_version() -> None:
     """Rules that were read from an engine hold as those that come with the package."""
     rules = replace(RuleSet.builtin("sglang-0.5.23"), name="sglang-9.9")
 
-    plan, _ = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), rules=rules)
+    plan = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), rules=rules).plan
 
     assert plan.rules == rules
 
@@ -144,7 +146,7 @@ def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
     """One line has the plan's fingerprint, each value and its first cause."""
     caplog.set_level(logging.INFO, "backend_caps")
 
-    plan, _ = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT))
+    plan = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT)).plan
 
     assert caplog.messages[0].startswith(
         f"plan {plan.fingerprint} under sglang-0.5.13: host_seq_lens=exact (backend acme); "
@@ -158,7 +160,7 @@ def test_configure_logs_the_decision_as_fields(caplog: pytest.LogCaptureFixture)
     """A log that keeps fields has every value of the plan, with its first cause, by name."""
     caplog.set_level(logging.INFO, "backend_caps")
 
-    plan, _ = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT))
+    plan = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT)).plan
 
     fields = vars(caplog.records[0])
     assert fields["plan_fingerprint"] == plan.fingerprint
@@ -170,7 +172,7 @@ def test_configure_logs_the_whole_plan_for_debugging(caplog: pytest.LogCaptureFi
     """At the level debug there is the plan's document, with every cause."""
     caplog.set_level(logging.DEBUG, "backend_caps")
 
-    plan, _ = configure(NAMED, pool_size=8, device="cpu", registry=_registry(EXACT))
+    plan = configure(NAMED, pool_size=8, device="cpu", registry=_registry(EXACT)).plan
 
     (told,) = [own.getMessage() for own in caplog.records if own.levelno == logging.DEBUG]
     assert json.loads(told)["fingerprint"] == plan.fingerprint
@@ -239,13 +241,13 @@ def test_configure_takes_an_overridden_page_size() -> None:
     registry = _registry(EXACT.model_copy(update={"page_sizes": Exact(64)}))
     flags = FLAGS.updated({"page_size": 16})
 
-    plan, _ = configure(
+    plan = configure(
         flags,
         pool_size=8,
         device="cpu",
         registry=registry,
         unsafe_override=Capabilities(page_sizes=Exact(16)),
-    )
+    ).plan
 
     assert plan["page_sizes"].value == Exact(16)
 
@@ -255,7 +257,7 @@ def test_configure_takes_a_stand_in_for_any_device() -> None:
     registry = _registry(NONE.model_copy(update={"devices": {"cuda"}}))
 
     with simulate("eager"):
-        plan, _ = configure(FLAGS, pool_size=8, device="sim", registry=registry)
+        plan = configure(FLAGS, pool_size=8, device="sim", registry=registry).plan
 
     assert plan.facts.device == "sim"
 
@@ -267,7 +269,7 @@ def test_auto_takes_no_stand_in_for_another_device() -> None:
     flags = FLAGS.updated({"attention_backend": "auto"})
 
     with simulate("eager"):
-        plan, _ = configure(flags, pool_size=8, device="sim", registry=registry)
+        plan = configure(flags, pool_size=8, device="sim", registry=registry).plan
 
     (rejected,) = plan.choices[0].rejected
     assert plan.flags.attention_backend == "good"
@@ -280,8 +282,10 @@ def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None
     registry = _padded({"devices": frozenset({"cuda"})})
 
     with simulate("eager"):
-        plan, _ = configure(NAMED, pool_size=8, device="sim", registry=registry)
-        engine = Engine(tmp_path, plan, "sim", options=EngineOptions(graph_batch_sizes=()))
+        plan = configure(NAMED, pool_size=8, device="sim", registry=registry).plan
+        engine = Engine.from_plan(
+            tmp_path, plan, "sim", options=EngineOptions(graph_batch_sizes=())
+        )
 
         assert engine.backends.names[Phase.DECODE].backend == "acme"
 
@@ -289,30 +293,30 @@ def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None
 def test_engine_takes_an_overridden_page_size(tmp_path: Path) -> None:
     """The engine refuses no page size that the operator has put in place of the declared one."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
-    plan, _ = configure(
+    plan = configure(
         NAMED.updated({"page_size": 16}),
         pool_size=8,
         device="cpu",
         registry=_padded({"page_sizes": Exact(64)}),
         unsafe_override=Capabilities(page_sizes=Exact(16)),
-    )
+    ).plan
 
-    assert Engine(tmp_path, plan, "cpu").memory.page_size == 16
+    assert Engine.from_plan(tmp_path, plan, "cpu").memory.page_size == 16
 
 
 def test_engine_refuses_a_page_size_that_a_fact_contradicts(tmp_path: Path) -> None:
     """Where a fact speaks of other pages than the flags, backends are asked about the real ones."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
-    plan, _ = configure(
+    plan = configure(
         NAMED.updated({"page_size": 16}),
         pool_size=8,
         device="cpu",
         registry=_padded({"page_sizes": Exact(64)}),
         facts=Facts(page_size=64),
-    )
+    ).plan
 
     with pytest.raises(UnfitBackendError, match="takes page_size 64; here it is 16"):
-        Engine(tmp_path, plan, "cpu")
+        Engine.from_plan(tmp_path, plan, "cpu")
 
 
 def test_configure_chooses_where_the_flag_says_auto() -> None:
@@ -321,12 +325,13 @@ def test_configure_chooses_where_the_flag_says_auto() -> None:
     best = EXACT.model_copy(update={"auto_priority": 90, "devices": {"cuda"}})
     flags = FLAGS.updated({"attention_backend": "auto"})
 
-    plan, future_map = configure(
+    configuration = configure(
         flags,
         pool_size=8,
         device="cpu",
         registry=Registry.of([_backend("good", fits), _backend("best", best)]),
     )
+    plan, future_map = configuration.plan, configuration.future_map
 
     assert future_map.host_seq_lens is HostSeqLens.NONE
     assert plan.flags.attention_backend == "good"
@@ -339,7 +344,7 @@ def test_configure_chooses_where_the_flag_says_auto() -> None:
 def test_configure_asks_a_cuda_device_for_its_facts() -> None:
     """A CUDA device tells its compute capability, unless it is said."""
     told, said = (
-        configure(FLAGS, pool_size=8, device="cuda", registry=_registry(EXACT), facts=facts)[0]
+        configure(FLAGS, pool_size=8, device="cuda", registry=_registry(EXACT), facts=facts).plan
         for facts in (None, Facts(compute_capability=(7, 5), rocm=False))
     )
 
@@ -376,9 +381,10 @@ def test_configure_refuses_a_device_that_is_not_there() -> None:
 
 def test_configure_records_an_override() -> None:
     """An override configures the map, and stands among the causes."""
-    plan, future_map = configure(
+    configuration = configure(
         FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), unsafe_override=NONE_ONLY
     )
+    plan, future_map = configuration.plan, configuration.future_map
 
     assert future_map.host_seq_lens is HostSeqLens.NONE
     assert plan["host_seq_lens"].causes[0].kind.value == "override"

@@ -75,7 +75,8 @@ uses = (Use(backend="my_flash", role=Role.TARGET, phase=Phase.DECODE, declaratio
 resolve(uses, flags, policy="strict", unsafe_override=Capabilities(needs_cpu_seq_lens=False))
 
 draft = DraftShape(topk=4, hidden_size=4096, dtype=torch.bfloat16)
-configured, future_map = configure(flags, pool_size=4096, device="cuda", facts=None, draft=draft)
+configuration = configure(flags, pool_size=4096, device="cuda", facts=None, draft=draft)
+configured, future_map = configuration.plan, configuration.future_map
 assert_type(configured, Plan)
 assert_type(future_map, FutureMap)
 by_hand = FutureMap(

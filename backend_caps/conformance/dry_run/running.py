@@ -226,7 +226,7 @@ def dry_start(
             models = models or stack.enter_context(fitting_models(plan, sizes, seed=seed))
             flags = plan.flags.model_copy(update={"context_length": sizes.context_length})
             observer = _Observer()
-            engine = Engine(
+            engine = Engine.from_plan(
                 models.target,
                 replace(plan, flags=flags),
                 device,

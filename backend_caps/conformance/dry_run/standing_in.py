@@ -27,10 +27,9 @@ from backend_caps.resolution.plan import Plan, Policy, Resolved
 from backend_caps.resolution.problems import misfits_of
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import ENGINE_DEFAULT, PAIR, Use
-from backend_caps.runtime.attention import load_implementation
-from backend_caps.runtime.errors import ImplementationError
 from backend_caps.runtime.graphs import KIND_OF_PHASE
 from backend_caps.runtime.options import MISFITS
+from backend_caps.startup.implementation import ImplementationError, load_implementation
 
 Asked = Mapping[Role, str]
 """The backend that may stand in, by the role of those that it stands in for."""

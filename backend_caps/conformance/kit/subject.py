@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
+from typing import cast
 
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.declaration import Declaration
@@ -17,7 +18,8 @@ from backend_caps.conformance.kit.errors import UncheckableError
 from backend_caps.conformance.simulator import Site
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.uses import Use
-from backend_caps.runtime.attention import AttentionBackend, BackendSite, load_implementation
+from backend_caps.runtime.attention import AttentionBackend, BackendSite
+from backend_caps.startup.implementation import load_implementation
 
 _TOLERANCES: Mapping[str, float] = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Two steps of the dtype's own rounding, of sums of a few hundred; float32's is a kernel's."""
@@ -67,8 +69,9 @@ class Subject:
             ImplementationError: it names none, or none that can be imported.
             Exception: whatever its constructor raises.
         """
-        build = load_implementation(self._use) if self.builder is None else self.builder
-        return build(site)
+        if self.builder is not None:
+            return self.builder(site)
+        return cast("AttentionBackend", load_implementation(self._use)(site))
 
     def load(self) -> object:
         """Import its implementation: a class, or what else makes one.

@@ -101,7 +101,7 @@ def _engine(plan: Plan, models: SmallModels, totals: StepTotals) -> Engine:
         # A graph of this engine runs a batch whole, and its halves are what is asked about.
         graph_batch_sizes=() if flags.enable_two_batch_overlap else (BATCH_SIZE,),
     )
-    return Engine(
+    return Engine.from_plan(
         models.target,
         replace(plan, flags=flags),
         "sim",

@@ -80,7 +80,7 @@ def serve(subject: Subject, trace: ServerTrace, models: SmallModels, device: str
     """
     watch = _Watch()
     settings = trace.speculation
-    engine = Engine(
+    engine = Engine.from_plan(
         models.target,
         trace.plan(subject),
         device,

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from backend_caps.capability.kind import Phase
-from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, StreamLike
-from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Model
+from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_buckets import Bucket
 from backend_caps.startup.graph_choice import GraphChoice
 
@@ -26,10 +25,8 @@ _Size = TypeVar("_Size", Bucket, int)
 def capture_graphs(
     model: Model,
     backends: PhaseBackends,
-    plan: Plan,
-    choices: Iterable[GraphChoice],
+    configuration: Configuration,
     *,
-    streams: DeviceStreams,
     stream: StreamLike,
     mask_size: int = 0,
     in_pieces: PieceModel | None = None,
@@ -43,17 +40,17 @@ def capture_graphs(
 
     Args:
         model: what full graphs are captured of.
-        backends: its attention.
-        plan: says what batches bring, and where reads end.
-        choices: what is captured, as `choose_graphs` says.
-        streams: the device's.
+        backends: its attention, of one role.
+        configuration: says what is captured in that role, what batches bring of lengths on the
+            host, and where reads of shared buffers end.
         stream: what is captured on: the forward stream, on which graphs are replayed. It waits
             for the current one, on which the model was loaded.
         mask_size: entries of the tree masks of uniform batches; 0: their tokens are no trees.
-        in_pieces: what pieces are captured of; None where the choices have none.
-        observer: is told how far it has come.
+        in_pieces: what pieces are captured of; None where the configuration has none.
+        observer: is called before and after each capture.
     """
-    chosen = _Chosen.of(choices)
+    chosen = _Chosen.of(configuration.graph_choices.get(backends.role, ()))
+    streams = configuration.streams
     if not chosen.num_sizes:
         return CapturedGraphs()
     site = _Site(
@@ -69,7 +66,7 @@ def capture_graphs(
     stream.wait_stream(streams.current_stream())
     captured = []
     if chosen.buckets:
-        captured.append(_full(site, model, plan, chosen.buckets, mask_size))
+        captured.append(_full(site, model, configuration, chosen.buckets, mask_size))
     if chosen.token_counts:
         assert in_pieces is not None, "who chooses pieces says what they are captured of"
         captured.append(_pieces(site, in_pieces, chosen.token_counts))
@@ -116,7 +113,7 @@ class _Site:
 def _full(
     site: _Site,
     model: Model,
-    plan: Plan,
+    configuration: Configuration,
     chosen: Mapping[Phase, Sequence[Bucket]],
     mask_size: int,
 ) -> CapturedGraphs:
@@ -135,8 +132,8 @@ def _full(
             stream=site.stream,
             buckets=buckets,
             memory=memory,
-            host_seq_lens=plan.host_seq_lens,
-            shared_reads_end=_shared_reads_end(plan, phase),
+            host_seq_lens=configuration.plan.host_seq_lens,
+            shared_reads_end=configuration.barriers[phase],
             observer=site.observer,
         )
         for phase, buckets in chosen.items()
@@ -177,9 +174,3 @@ def _joined(captured: Iterable[CapturedGraphs], pool_bytes: int) -> CapturedGrap
 def _every(chosen: Mapping[Phase, Iterable[_Size]]) -> Sequence[_Size]:
     """List the sizes of all phases, each once."""
     return tuple(dict.fromkeys(size for sizes in chosen.values() for size in sizes))
-
-
-def _shared_reads_end(plan: Plan, phase: Phase) -> SharedReadsEnd:
-    point = plan["shared_reads_end", phase].value
-    assert isinstance(point, SharedReadsEnd), "a plan's point is one of the scale"
-    return point

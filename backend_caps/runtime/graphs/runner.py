@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
-from backend_caps.relay.streams import DeviceStreams, DeviceTraits, EventLike, GraphLike, StreamLike
+from backend_caps.relay.streams import DeviceStreams, EventLike, GraphLike, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.startup.configuration import marked_reads_end
 from backend_caps.startup.graph_buckets import Bucket, smallest_first
 from backend_caps.startup.graph_modes import GraphMode
 
@@ -175,13 +176,6 @@ class GraphRunner:
     def _forward(self, batch: ForwardBatch) -> Tensor:
         context = ForwardContext(self._backend, batch)
         return self._model(batch.input_ids, batch.positions, context, batch.last_token_indices)
-
-
-def marked_reads_end(declared: SharedReadsEnd, traits: DeviceTraits) -> SharedReadsEnd:
-    """Say where a replay can mark the end of its reads: never before the declared point."""
-    if declared is SharedReadsEnd.IN_REPLAY and not traits.has_external_events:
-        return SharedReadsEnd.POST_REPLAY
-    return declared
 
 
 def _output_of(batch: ForwardBatch, captured: _Captured) -> Tensor:

@@ -53,7 +53,7 @@ def load_llama(
         ModelWeightsError: weights are missing, unexpected, or of another shape or dtype.
     """
     config = LlamaConfig.from_folder(folder)
-    chosen = _supported(dtype, config)
+    chosen = dtype_of(dtype, config)
     with open_checkpoint(Path(folder)) as stored:
         # On the meta device a model has names and shapes, and takes no memory.
         hollow = LlamaModel(config, torch.device("meta"), chosen, num_positions=1)
@@ -64,7 +64,12 @@ def load_llama(
     return model
 
 
-def _supported(dtype: torch.dtype | None, config: LlamaConfig) -> torch.dtype:
+def dtype_of(dtype: torch.dtype | None, config: LlamaConfig) -> torch.dtype:
+    """Return what a model computes in: the dtype that is named, else its config's, else float32.
+
+    Raises:
+        UnsupportedDtypeError: the model does not compute in this dtype.
+    """
     name = config.dtype or "float32" if dtype is None else str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
         supported = tuple(f"torch.{each}" for each in _DTYPES)

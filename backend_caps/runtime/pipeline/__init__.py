@@ -10,7 +10,12 @@ from backend_caps.runtime.pipeline.chunks import ChunkLimits, ChunkSizes, Dynami
 from backend_caps.runtime.pipeline.errors import ChunkLimitsError
 from backend_caps.runtime.pipeline.fit import ChunkSample, ChunkTimeFit, fit_chunk_times
 from backend_caps.runtime.pipeline.off import ChunksOff, OffCause
-from backend_caps.runtime.pipeline.profile import ChunkProfiler, ForwardRunner, profile_chunks
+from backend_caps.runtime.pipeline.profile import (
+    ChunkProfiler,
+    ForwardRunner,
+    balanced_sizes,
+    profile_chunks,
+)
 from backend_caps.runtime.pipeline.received import Receipt, stash_received
 
 __all__ = [
@@ -27,6 +32,7 @@ __all__ = [
     "OffCause",
     "Receipt",
     "agree_on_chunks",
+    "balanced_sizes",
     "fit_chunk_times",
     "profile_chunks",
     "stash_received",

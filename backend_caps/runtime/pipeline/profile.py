@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
+from torch.distributed import ProcessGroup
 
 from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.pipeline.agreement import agree_on_chunks
 from backend_caps.runtime.pipeline.chunks import ChunkLimits, ChunkSizes, DynamicChunks, FixedChunks
 from backend_caps.runtime.pipeline.fit import ChunkSample, fit_chunk_times
 from backend_caps.runtime.pipeline.off import ChunksOff, OffCause
@@ -143,3 +146,11 @@ def profile_chunks(profiler: ChunkProfiler, limits: ChunkLimits) -> ChunkSizes:
     if isinstance(fit, ChunksOff):
         return FixedChunks(limits=limits, off=fit)
     return DynamicChunks(limits=limits, fit=fit)
+
+
+def balanced_sizes(
+    profiler: ChunkProfiler, limits: ChunkLimits, group: ProcessGroup | None
+) -> ChunkSizes:
+    """Return the chunk sizes to use, the same on every rank of a group where there is one."""
+    profile = partial(profile_chunks, profiler, limits)
+    return profile() if group is None else agree_on_chunks(limits, group, profile)

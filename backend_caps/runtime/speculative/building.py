@@ -1,4 +1,4 @@
-"""From a plan to what speculates: draft model, backends, relay and runner."""
+"""From a plan to what drafts: the draft model and its backends."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pathlib import Path
 from torch import Tensor
 
 from backend_caps.capability.kind import Role
-from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import DraftShape, FutureMap
-from backend_caps.relay.streams import DeviceStreams
+from backend_caps.relay import DraftShape
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
-from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.memory import TokenToKVPool
 from backend_caps.runtime.model import LlamaModel
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
@@ -89,28 +87,4 @@ def make_drafting(
         backends=backends,
         model=model,
         cache=cache,
-    )
-
-
-def make_relay(
-    plan: Plan,
-    settings: SpecSettings,
-    shape: DraftShape | None,
-    rows: ReqToTokenPool,
-    streams: DeviceStreams,
-) -> FutureMap:
-    """Make the relay of a speculating engine.
-
-    In the plain loop the scheduler has every length, and the relay carries them on the device
-    alone.
-    """
-    return FutureMap(
-        pool_size=rows.pool_size,
-        device=streams.device,
-        host_seq_lens=plan.host_seq_lens if plan.relays_speculation else HostSeqLens.NONE,
-        speculative=True,
-        draft=shape,
-        max_context_len=rows.req_to_token.shape[1],
-        accept_tokens=settings.accept_tokens,
-        streams=streams,
     )

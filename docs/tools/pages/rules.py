@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES
+from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS
 from backend_caps.resolution.rules import RuleSet
 from docs.tools.markdown import table
 from docs.tools.values import shown
@@ -10,7 +10,7 @@ from docs.tools.values import shown
 
 def rules() -> str:
     """Give each built-in rule set with its rules."""
-    return "\n\n".join(_rule_set(RuleSet.builtin(name)) for name in ENGINES)
+    return "\n\n".join(_rule_set(RuleSet.builtin(name)) for name in RULE_SETS)
 
 
 def _rule_set(rules: RuleSet) -> str:

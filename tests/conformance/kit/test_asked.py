@@ -15,8 +15,8 @@ from backend_caps.conformance.kit import (
     subject_named,
 )
 from backend_caps.discovery.registry import Registry
-from backend_caps.runtime.errors import ImplementationError
 from backend_caps.startup.configure import UnavailableDeviceError
+from backend_caps.startup.implementation import ImplementationError
 from tests.conformance.made import HONEST, ODD
 
 OTHER = replace(ODD, code="other")

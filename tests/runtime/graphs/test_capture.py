@@ -16,9 +16,9 @@ from backend_caps.runtime.graphs import (
     GraphMode,
     PieceModel,
     capture_graphs,
-    choose_graphs,
 )
 from backend_caps.runtime.speculative.target import states_of
+from backend_caps.startup.configuration import Configuration, GraphSizes
 from tests.runtime.graphs.rig import BUCKETS, CONFIG, SIMULATED, Rig, make_model, make_site, uses_of
 from tests.runtime.graphs.spies import WatchedPadded
 
@@ -89,9 +89,13 @@ def capture(
     captured = capture_graphs(
         model,
         backends,
-        plan,
-        choose_graphs(plan, streams.traits, ASKED, TOKEN_COUNTS),
-        streams=streams,
+        Configuration.from_plan(
+            plan,
+            pool_size=2,
+            device=streams.device,
+            graph_sizes={Role.TARGET: GraphSizes(buckets=ASKED, token_counts=TOKEN_COUNTS)},
+            streams=streams,
+        ),
         stream=streams.private_stream(),
         in_pieces=PieceModel(states=states_of(model), head=model.lm_head),
         observer=observer,

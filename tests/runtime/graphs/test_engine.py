@@ -39,7 +39,9 @@ def test_engine_replays_every_step(schedule: str, mixed: tuple[str, ...], oracle
 
     with simulate(schedule):
         streams = DeviceStreams("sim", SIMULATED)
-        engine = Engine(oracle.folder, plan, "sim", options=options, observer=kept, streams=streams)
+        engine = Engine.from_plan(
+            oracle.folder, plan, "sim", options=options, observer=kept, streams=streams
+        )
         tokens = run(engine, jobs)
 
     assert tokens == oracle.tokens[50:62]
@@ -60,7 +62,7 @@ def test_engine_replays_every_verify(
     kept, jobs = Kept(), oracle.jobs[50:56]
 
     with simulate("lazy"):
-        engine = Engine(
+        engine = Engine.from_plan(
             oracle.folder,
             plan,
             "sim",
@@ -102,7 +104,7 @@ def test_engine_gives_the_same_tokens_in_every_mode(
     kept, jobs = Kept(), oracle.jobs[50:62]
 
     with simulate("lazy", check_races=True) as simulation:
-        engine = Engine(oracle.folder, plan, "sim", options=OPTIONS, observer=kept)
+        engine = Engine.from_plan(oracle.folder, plan, "sim", options=OPTIONS, observer=kept)
         tokens = run(engine, jobs)
 
     assert tokens == oracle.tokens[50:62]
@@ -125,7 +127,7 @@ def test_engine_runs_mixed_and_verified_steps_in_pieces(
     options = replace(rows, graph_token_counts=(16, 51))
 
     with simulate(schedule):
-        engine = Engine(oracle.folder, plan, "sim", options=options, observer=kept)
+        engine = Engine.from_plan(oracle.folder, plan, "sim", options=options, observer=kept)
         tokens = run(engine, jobs)
 
     assert tokens == oracle.tokens[50:56]
@@ -139,7 +141,7 @@ def test_engine_in_pieces_takes_another_backend(oracle: Oracle) -> None:
     kept, options = Kept(), replace(OPTIONS, graph_batch_sizes=())
 
     with simulate("lazy"):
-        engine = Engine(oracle.folder, plan, "sim", options=options, observer=kept)
+        engine = Engine.from_plan(oracle.folder, plan, "sim", options=options, observer=kept)
         engine.swap_backends(other.uses)
         tokens = run(engine, jobs)
 
@@ -153,7 +155,7 @@ def test_engine_says_how_batches_run_behind_a_swap(oracle: Oracle) -> None:
     options = replace(OPTIONS, graph_batch_sizes=(4,), graph_token_counts=(16,))
 
     with simulate("lazy"):
-        engine = Engine(oracle.folder, native, "sim", options=options)
+        engine = Engine.from_plan(oracle.folder, native, "sim", options=options)
         before = {own.effective for own in engine.graph_choices}
         engine.swap_backends(padded.uses)
 

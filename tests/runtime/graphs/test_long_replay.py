@@ -107,7 +107,7 @@ def tokens_of(folder: Path, plan: Plan, oracle: Oracle) -> tuple[list[list[int]]
     """Run an engine on the simulated device: its tokens, and how its decodes ran."""
     kept, options = Kept(), EngineOptions(graph_batch_sizes=(4,), graph_token_counts=(128,))
     with simulate("lazy"):
-        engine = Engine(folder, plan, "sim", options=options, observer=kept)
+        engine = Engine.from_plan(folder, plan, "sim", options=options, observer=kept)
         tokens = run(engine, oracle.jobs[:NUM_JOBS])
     return tokens, {step.graph_mode for step in kept.steps if step.mode.value == "decode"}
 

@@ -197,7 +197,7 @@ def make_engine(
     options = options or EngineOptions()
     if way.chunked:
         options = replace(options, chunked_prefill_size=24)
-    return Engine(
+    return Engine.from_plan(
         target.folder,
         way.plan,
         device,
@@ -211,7 +211,7 @@ def make_plain_engine(targets: Targets, algorithm: Algorithm) -> Engine:
     """Make an engine that does not speculate, for the target of an algorithm."""
     arguments = ("--attention-backend", "torch_padded", "--context-length", str(CONTEXT_LEN))
     plan = _plan((*arguments, *PLAIN_LOOP, _NO_PIECES), "sglang-0.5.23", Mirror.NONE)
-    return Engine(targets.of(algorithm).folder, plan, "cpu")
+    return Engine.from_plan(targets.of(algorithm).folder, plan, "cpu")
 
 
 def _rows(axes: Mapping[str, Sequence[object]]) -> Sequence[Row]:

@@ -88,7 +88,9 @@ def test_draft_that_is_the_target_is_always_right(
     target = targets.heedful
     first_layers(tmp_path, target.folder, num_layers=3)
     way = Way(algorithm=Algorithm.STANDALONE, num_steps=num_steps)
-    engine = Engine(target.folder, way.plan, "cpu", options=ALONE, draft_model_path=tmp_path)
+    engine = Engine.from_plan(
+        target.folder, way.plan, "cpu", options=ALONE, draft_model_path=tmp_path
+    )
 
     accept_lens = _accept_lens(engine, _some(target), GREEDY)
 
@@ -103,7 +105,7 @@ def test_draft_that_is_always_wrong_changes_no_token(
     target = targets.heedful
     random_eagle(tmp_path, LlamaConfig.from_folder(target.folder))
     way = Way(algorithm=Algorithm.EAGLE, topk=topk)
-    engine = Engine(target.folder, way.plan, "cpu", draft_model_path=tmp_path)
+    engine = Engine.from_plan(target.folder, way.plan, "cpu", draft_model_path=tmp_path)
 
     tokens = run(engine, target.jobs)
 

@@ -7,23 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps import BatchKind, Capabilities, HostSeqLens, Phase, Role
-from backend_caps.capability.facts import Given
+from backend_caps import BatchKind, Phase, Role
 from backend_caps.relay import DeviceStreams, DraftShape
 from backend_caps.resolution.plan import Plan
-from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import Rule
+from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
 from backend_caps.runtime.model import load_llama
 from backend_caps.runtime.options import EngineOptions, buckets_of
 from backend_caps.runtime.pools import Pools, make_pools
-from backend_caps.runtime.speculative.building import Drafting, make_drafting, make_relay
+from backend_caps.runtime.speculative.building import Drafting, make_drafting
 from backend_caps.runtime.speculative.model_drafter import ModelDrafter
 from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.staging import Staging
-from tests.runtime.engines import PLAIN_LOOP, plan_of
+from tests.runtime.engines import plan_of
 from tests.runtime.speculative.redrafted import VOCAB_SIZE, Models, write_models
 
 PADDED = ("--attention-backend", "torch_padded", "--context-length", "64")
@@ -61,7 +59,7 @@ def test_drafts_of_a_model_need_one(name: str, models: Models) -> None:
     algorithm = _settings(plan).algorithm.value
 
     with pytest.raises(MissingDraftModelError) as refused:
-        Engine(models.target, plan, "cpu")
+        Engine.from_plan(models.target, plan, "cpu")
 
     assert f"--speculative-algorithm {algorithm} drafts with a model" in str(refused.value)
     assert "Engine(..., draft_model_path=...)" in str(refused.value)
@@ -97,8 +95,9 @@ def test_relay_carries_what_a_draft_model_goes_on_from(
     plan = _plan(algorithm.value, "--speculative-eagle-topk", "2")
 
     drafting, _ = _drafting(models, plan, models.drafts[algorithm])
+    configuration = configuration_of(plan, models.target, device="cpu")
 
-    assert drafting.shape == shape
+    assert drafting.shape == configuration.draft == shape
     assert isinstance(drafting.drafter, ModelDrafter)
 
 
@@ -131,42 +130,6 @@ def test_draft_model_has_a_cache_of_its_own_in_the_target_s_slots(
     caches = [own.token_to_kv_pool for own in made]
     assert caches[0] is caches[1] is not pools.token_to_kv_pool
     assert caches[0].num_slots == pools.token_to_kv_pool.num_slots
-
-
-def _ruled(level: HostSeqLens, *arguments: str) -> Plan:
-    """Resolve a speculating server under a rule that forces lengths on the host."""
-    plan = _plan("EAGLE", "--disable-piecewise-cuda-graph", *arguments)
-    rule = Rule(
-        name="test",
-        given=Given(speculative_algorithm=frozenset({"EAGLE"})),
-        forces=Capabilities(host_seq_lens=level),
-        reason="a test asks for it",
-    )
-    rules = plan.rules if level is HostSeqLens.NONE else plan.rules.with_rules([rule])
-    return resolve(plan.uses, plan.flags, rules=rules, policy="quiet")
-
-
-@pytest.mark.parametrize("level", list(HostSeqLens))
-def test_relay_brings_the_host_what_the_plan_says(level: HostSeqLens, models: Models) -> None:
-    """The plan's level is the relay's, in the overlapped loop."""
-    plan = _ruled(level)
-    _, pools = _drafting(models, plan, models.drafts[Algorithm.EAGLE])
-
-    relay = make_relay(plan, _settings(plan), None, pools.req_to_token_pool, DeviceStreams("cpu"))
-
-    assert relay.host_seq_lens is level
-    assert relay.speculative
-
-
-def test_relay_of_the_plain_loop_brings_nothing(models: Models) -> None:
-    """Every result is processed before the next step, so the scheduler has the lengths."""
-    plan = _ruled(HostSeqLens.EXACT, *PLAIN_LOOP)
-    _, pools = _drafting(models, plan, models.drafts[Algorithm.EAGLE])
-
-    relay = make_relay(plan, _settings(plan), None, pools.req_to_token_pool, DeviceStreams("cpu"))
-
-    assert relay.host_seq_lens is HostSeqLens.NONE
-    assert relay.speculative
 
 
 def test_rows_have_room_for_what_steps_write_behind_contexts(models: Models) -> None:

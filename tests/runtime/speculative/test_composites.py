@@ -31,7 +31,9 @@ def test_multi_step_draft_containers_draft(registry: Registry, targets: Targets,
         *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"),
         *("--speculative-eagle-topk", str(topk)),
     )
-    engine = Engine(target.folder, plan, "cpu", draft_model_path=target.drafts[Algorithm.EAGLE])
+    engine = Engine.from_plan(
+        target.folder, plan, "cpu", draft_model_path=target.drafts[Algorithm.EAGLE]
+    )
 
     tokens = run(engine, target.jobs)
 

@@ -80,7 +80,7 @@ def _run(models: Models, settings: SpecSettings, way: Way) -> Kept:
     )
     kept = Kept()
     draft = models.drafts[settings.algorithm]
-    engine = Engine(
+    engine = Engine.from_plan(
         models.target, plan, "cpu", options=way.options, observer=kept, draft_model_path=draft
     )
     engine.generate(_prompts(), MAX_NEW_TOKENS)

@@ -250,7 +250,7 @@ def test_drafts_of_an_engine_continue_all_that_it_made(
     options = EngineOptions(
         chunked_prefill_size=7, max_running_requests=5, max_total_tokens=72, graph_batch_sizes=()
     )
-    engine = Engine(tmp_path, plan, "cpu", options=options, observer=kept)
+    engine = Engine.from_plan(tmp_path, plan, "cpu", options=options, observer=kept)
     engine.generate([[7 * place % 31, 3] * place for place in range(1, 10)], 14)
 
     expected = [_redrafted(settings, own.read) for own in watch.kept]

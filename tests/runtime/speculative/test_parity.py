@@ -49,7 +49,9 @@ def test_bounds_that_are_just_reached_cut_nothing_off(
     target, way = targets.heedful, Way(algorithm=Algorithm.STANDALONE, num_steps=num_steps)
     way = replace(way, mirror=Mirror.UPPER_BOUND, mixed=mixed)
     first_layers(tmp_path, target.folder, num_layers=3)
-    engine = Engine(target.folder, way.plan, "cpu", options=STEADY, draft_model_path=tmp_path)
+    engine = Engine.from_plan(
+        target.folder, way.plan, "cpu", options=STEADY, draft_model_path=tmp_path
+    )
 
     tokens = run(engine, target.jobs)
 
@@ -64,7 +66,7 @@ def test_flex_attention_drafts_and_verifies_trees(targets: Targets, device: torc
 
     with (
         torch.compiler.set_stance("force_eager"),
-        Engine(target.folder, plan, device, draft_model_path=draft) as engine,
+        Engine.from_plan(target.folder, plan, device, draft_model_path=draft) as engine,
     ):
         tokens = run(engine, target.jobs[:10])
 

@@ -52,7 +52,7 @@ def test_draft_model_that_nobody_runs_is_refused(
     target, draft = folders
 
     with pytest.raises(UnusedDraftModelError, match="EAGLE, EAGLE3 or STANDALONE was expected"):
-        Engine(target, plan_of(*arguments), "cpu", options=EAGER, draft_model_path=draft)
+        Engine.from_plan(target, plan_of(*arguments), "cpu", options=EAGER, draft_model_path=draft)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_trees_are_refused_for_a_backend_of_chains(folders: tuple[Path, Path], s
     plan = plan_of(*STANDALONE, *TREE, slot, "torch_native")
 
     with pytest.raises(UnfitBackendError, match="--speculative-eagle-topk is 4"):
-        Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+        Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
 def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
@@ -79,7 +79,7 @@ def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
     plan = plan_of(*STANDALONE, *mixed, *routed, *drafted, *prefill)
 
     with pytest.raises(UnfitBackendError, match="'torch_native' runs mixed steps with speculative"):
-        Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+        Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
 def test_more_branches_than_tokens_are_refused(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_more_branches_than_tokens_are_refused(tmp_path: Path) -> None:
     plan = plan_of(*PADDED, "--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", "40")
 
     with pytest.raises(SpeculationError, match="at most the model's 32 tokens was expected"):
-        Engine(tmp_path, plan, "cpu", options=EAGER)
+        Engine.from_plan(tmp_path, plan, "cpu", options=EAGER)
 
 
 def _of_head_size(plan: Plan, role: Role, size: int) -> Plan:
@@ -108,7 +108,7 @@ def test_draft_backends_are_asked_for_the_drafts_head_size(folders: tuple[Path, 
     plan = _of_head_size(plan_of(*STANDALONE), Role.DRAFT, 128)
 
     with pytest.raises(UnfitBackendError, match="takes head_size 128; here it is 8"):
-        Engine(target, plan, "cpu", options=EAGER, draft_model_path=draft)
+        Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
 def test_slots_behind_a_context_are_named_where_a_request_is_refused(
@@ -117,7 +117,9 @@ def test_slots_behind_a_context_are_named_where_a_request_is_refused(
     """A KV cache that holds a request, and not what drafts write behind it, is told as it is."""
     target, draft = folders
     small = replace(EAGER, max_total_tokens=10)
-    engine = Engine(target, plan_of(*STANDALONE), "cpu", options=small, draft_model_path=draft)
+    engine = Engine.from_plan(
+        target, plan_of(*STANDALONE), "cpu", options=small, draft_model_path=draft
+    )
 
     with pytest.raises(RequestTooLongError, match="and 9 behind them for drafts; the KV cache has"):
         engine.submit([1, 2], Sampling(max_new_tokens=2))
@@ -127,7 +129,9 @@ def test_prompts_are_no_full_graphs_of_a_speculating_engine(folders: tuple[Path,
     """Whoever names sizes of prompts to capture is told why none is captured whole."""
     target, draft = folders
     options = replace(EAGER, graph_token_counts=(16,))
-    engine = Engine(target, plan_of(*STANDALONE), "cpu", options=options, draft_model_path=draft)
+    engine = Engine.from_plan(
+        target, plan_of(*STANDALONE), "cpu", options=options, draft_model_path=draft
+    )
 
     choices = [own for own in engine.graph_choices if own.phase.value == "prefill"]
 
@@ -147,7 +151,7 @@ def test_nobody_is_let_in_whose_first_step_has_no_room(
     target, draft = folders
     small = replace(EAGER, max_total_tokens=80)
     plan = plan_of(*STANDALONE, *TREE, *mixed)
-    engine = Engine(target, plan, "cpu", options=small, draft_model_path=draft)
+    engine = Engine.from_plan(target, plan, "cpu", options=small, draft_model_path=draft)
     requests = [engine.submit(own, Sampling(max_new_tokens=16)) for own in _prompts(6)]
 
     engine.drain()

@@ -154,7 +154,7 @@ def _engine(
         chunked_prefill_size=8,
         graph_batch_sizes=(1, 3) if way.replays else (),
     )
-    return Engine(
+    return Engine.from_plan(
         models / "target",
         _plan(way, level, arguments),
         device,

@@ -85,7 +85,7 @@ class Server:
         """Configure it on this rank of a group, of all ranks unless given."""
         own = dist.group.WORLD if group is None else group
         assert own is not None, "a rank has a group"
-        plan, _ = configure(
+        return configure(
             self.flags,
             pool_size=self.pool_size,
             device=self.device,
@@ -97,8 +97,7 @@ class Server:
             unsafe_override=self.unsafe_override,
             lock=self.lock,
             group=Ranks(group=own, deadline_s=deadline_s, per_rank=self.per_rank),
-        )
-        return plan
+        ).plan
 
 
 SERVER = Server()

@@ -50,7 +50,9 @@ def test_engine_gives_the_tokens_of_transformers(oracle: Oracle, flags: Sequence
     kept = Kept()
 
     with simulate("lazy"):
-        engine = Engine(oracle.folder, _plan(*flags), "sim", options=OPTIONS, observer=kept)
+        engine = Engine.from_plan(
+            oracle.folder, _plan(*flags), "sim", options=OPTIONS, observer=kept
+        )
         tokens = run(engine, oracle.jobs[SOME])
 
     assert tokens == oracle.tokens[SOME]
@@ -70,7 +72,9 @@ def test_engine_speculates_with_the_tokens_of_transformers(
     drafts = tmp_path if algorithm == "STANDALONE" else None
 
     with simulate("lazy"):
-        engine = Engine(oracle.folder, plan, "sim", options=OPTIONS, draft_model_path=drafts)
+        engine = Engine.from_plan(
+            oracle.folder, plan, "sim", options=OPTIONS, draft_model_path=drafts
+        )
         tokens = run(engine, oracle.jobs[SOME])
 
     assert tokens == oracle.tokens[SOME]

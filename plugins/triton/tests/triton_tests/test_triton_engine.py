@@ -42,7 +42,7 @@ def test_engine_gives_the_tokens_of_transformers(oracle: Oracle, device: torch.d
     """Prompts that are cut and mixed with decode rows give transformers' tokens."""
     plan = _plan("--enable-mixed-chunk", "--page-size", "16", device=device.type)
 
-    with Engine(oracle.folder, plan, device, options=OPTIONS) as engine:
+    with Engine.from_plan(oracle.folder, plan, device, options=OPTIONS) as engine:
         tokens = engine.generate(PROMPTS, max_new_tokens=NUM_NEW)
 
     assert tokens == oracle.tokens
@@ -51,7 +51,7 @@ def test_engine_gives_the_tokens_of_transformers(oracle: Oracle, device: torch.d
 def test_engine_on_a_device_gives_them_too(oracle: Oracle) -> None:
     """With decode in graphs, and what the scheduler writes late, they are the same, and no race."""
     with simulate("starve:1", check_races=True) as run:
-        engine = Engine(oracle.folder, _plan(), "sim", options=OPTIONS)
+        engine = Engine.from_plan(oracle.folder, _plan(), "sim", options=OPTIONS)
         tokens = engine.generate(PROMPTS, max_new_tokens=NUM_NEW)
         engine.close()
 
@@ -65,7 +65,7 @@ def test_engine_verifies_trees(oracle: Oracle, device: torch.device) -> None:
     arguments = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "4")
     plan = _plan(*arguments, "--speculative-eagle-topk", "2", device=device.type)
 
-    with Engine(oracle.folder, plan, device, options=OPTIONS) as engine:
+    with Engine.from_plan(oracle.folder, plan, device, options=OPTIONS) as engine:
         tokens = engine.generate(PROMPTS, max_new_tokens=NUM_NEW)
 
     assert tokens == oracle.tokens

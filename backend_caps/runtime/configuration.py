@@ -1,0 +1,173 @@
+"""The configuration of this package's own engine, for a model's folder.
+
+The sizes that `configure` asks an engine for are read from the folders' config.json here, before
+any weight is loaded: rows of the request pool, the draft's shape, and the sizes of graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch.distributed import ProcessGroup
+
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.kind import Role
+from backend_caps.capability.vocabulary import AttentionArch, Capabilities
+from backend_caps.discovery.registry import Registry
+from backend_caps.relay import DraftShape
+from backend_caps.relay.streams import DeviceStreams
+from backend_caps.resolution.engine import RUNTIME
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan, Policy
+from backend_caps.resolution.rules import RuleSet
+from backend_caps.runtime.model import LlamaConfig
+from backend_caps.runtime.model.loading import dtype_of
+from backend_caps.runtime.options import EngineOptions, buckets_of, check_flags
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.startup.agreement import Ranks
+from backend_caps.startup.configuration import Configuration, GraphSizes
+from backend_caps.startup.configure import check_device, configure
+
+
+def configure_engine(  # noqa: PLR0913 - what a server is started with
+    flags: ServerFlags,
+    model_path: str | Path,
+    *,
+    device: str | torch.device,
+    options: EngineOptions | None = None,
+    facts: Facts | None = None,
+    registry: Registry | None = None,
+    rules: str | RuleSet = RUNTIME,
+    policy: Policy | str = Policy.WARN,
+    unsafe_override: Capabilities | None = None,
+    lock: str | PathLike[str] | None = None,
+    group: ProcessGroup | Ranks | None = None,
+    debug: bool = False,
+    streams: DeviceStreams | None = None,
+) -> Configuration:
+    """Configure this package's engine: `configure`, with what the model's folder says.
+
+    Args:
+        flags: the server's.
+        model_path: a Hugging Face folder of the target; its config.json is read.
+        device: where the engine runs.
+        options: room and cutting, as the engine gets them.
+        facts: what is known of machine and model; the folder's config fills in the rest.
+        registry: what is installed; found unless given.
+        rules: what flags force; this runtime's own rules unless given.
+        policy: what is done about problems.
+        unsafe_override: values to put in place of the joined ones.
+        lock: a file of `backend-caps lock` to compare with.
+        group: the ranks that have to come to one plan.
+        debug: check every row of the FutureMap that is written and read; slow.
+        streams: the device's streams, where the declared traits are not the ones to use.
+
+    Raises:
+        BackendCapsError: what `configure` raises, and flags or folders that this engine does not
+            serve.
+    """
+    check_flags(flags)
+    options = options or EngineOptions()
+    config = LlamaConfig.from_folder(model_path)
+    sizes = _Sizes.of(flags, config, options)
+    own = _facts(flags, config, dtype_of(options.dtype, config))
+    return configure(
+        flags,
+        pool_size=sizes.pool_size,
+        device=device,
+        facts=Facts.model_validate({**own, **(facts or Facts()).known()}),
+        draft=sizes.draft,
+        graph_sizes=sizes.graphs,
+        registry=registry,
+        rules=rules,
+        policy=policy,
+        unsafe_override=unsafe_override,
+        lock=lock,
+        group=group,
+        debug=debug,
+        streams=streams,
+    )
+
+
+def configuration_of(
+    plan: Plan,
+    model_path: str | Path,
+    *,
+    device: str | torch.device,
+    options: EngineOptions | None = None,
+    debug: bool = False,
+    streams: DeviceStreams | None = None,
+) -> Configuration:
+    """Make the engine's configuration of a plan that is already resolved.
+
+    The arguments are those of `configure_engine`.
+
+    Raises:
+        BackendCapsError: flags, device or folder cannot be served.
+    """
+    check_flags(plan.flags)
+    if streams is None:
+        check_device(device)
+    config = LlamaConfig.from_folder(model_path)
+    sizes = _Sizes.of(plan.flags, config, options or EngineOptions())
+    return Configuration.from_plan(
+        plan,
+        pool_size=sizes.pool_size,
+        device=device,
+        draft=sizes.draft,
+        graph_sizes=sizes.graphs,
+        debug=debug,
+        streams=streams,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """What `configure` cannot know of this engine."""
+
+    pool_size: int
+    draft: DraftShape | None
+    graphs: Mapping[Role, GraphSizes]
+
+    @classmethod
+    def of(cls, flags: ServerFlags, config: LlamaConfig, options: EngineOptions) -> _Sizes:
+        settings = SpecSettings.from_flags(flags)
+        target = GraphSizes(
+            buckets=buckets_of(options, settings), token_counts=options.graph_token_counts
+        )
+        return cls(
+            pool_size=options.max_running_requests + 1,
+            draft=_draft_shape(settings, config, dtype_of(options.dtype, config)),
+            graphs={Role.TARGET: target},
+        )
+
+
+def _draft_shape(
+    settings: SpecSettings | None, config: LlamaConfig, dtype: torch.dtype
+) -> DraftShape | None:
+    """Return what a draft model hands to the next step; None where no model drafts."""
+    if settings is None or not settings.has_draft_model:
+        return None
+    reads_hidden = settings.algorithm is Algorithm.EAGLE
+    return DraftShape(
+        topk=settings.topk,
+        hidden_size=config.hidden_size if reads_hidden else None,
+        dtype=dtype if reads_hidden else None,
+        accept_tokens=settings.accept_tokens,
+    )
+
+
+def _facts(flags: ServerFlags, config: LlamaConfig, dtype: torch.dtype) -> Mapping[str, object]:
+    """List what the folder says of the model, as facts."""
+    name = str(dtype).removeprefix("torch.")
+    return {
+        "dtype": name,
+        "kv_cache_dtype": name if flags.kv_cache_dtype == "auto" else flags.kv_cache_dtype,
+        "head_size": config.head_dim,
+        "attention_arch": AttentionArch.MHA,
+        "context_length": flags.context_length or config.max_position_embeddings,
+    }

@@ -1,0 +1,137 @@
+"""What a server is started with: a plan, and everything that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Self
+
+import torch
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.relay import DraftShape, FutureMap
+from backend_caps.relay.streams import DeviceStreams, DeviceTraits
+from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.uses import Use
+from backend_caps.startup.graph_buckets import Bucket
+from backend_caps.startup.graph_choice import GraphChoice, choose_graphs
+from backend_caps.startup.implementation import load_implementation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSizes:
+    """The sizes that an engine wants graphs captured for, in one role."""
+
+    buckets: Mapping[Phase, Sequence[Bucket]] = field(default_factory=dict)
+    """Of full graphs."""
+    token_counts: Sequence[int] = ()
+    """Of pieces around attention, for all phases."""
+
+
+NO_SIZES: Mapping[Role, GraphSizes] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What a server serves with. `configure` makes one from flags, `from_plan` from a plan."""
+
+    plan: Plan
+    """The values, with their causes. With several ranks, the values that all of them use."""
+    future_map: FutureMap
+    """The relay between steps, made for the plan."""
+    draft: DraftShape | None
+    """What the relay carries for a draft model; None where it carries nothing."""
+    graph_choices: Mapping[Role, tuple[GraphChoice, ...]]
+    """How each kind of batch runs in each phase of a role: whole graphs, pieces or eagerly."""
+    barriers: Mapping[Phase, SharedReadsEnd]
+    """By phase of the target: the point of a replayed graph after which the scheduler may write
+    shared buffers again. The barrier of an eager forward is its end."""
+
+    @classmethod
+    def from_plan(
+        cls,
+        plan: Plan,
+        *,
+        pool_size: int,
+        device: torch.device | str,
+        draft: DraftShape | None = None,
+        graph_sizes: Mapping[Role, GraphSizes] = NO_SIZES,
+        debug: bool = False,
+        streams: DeviceStreams | None = None,
+    ) -> Self:
+        """Make the configuration of a plan that is already resolved.
+
+        Args:
+            plan: decides.
+            pool_size: P, the rows of `req_to_token`, with the padding row 0.
+            device: where the FutureMap's buffers live.
+            draft: what a speculative step hands to the next; None without a draft model.
+            graph_sizes: the sizes of graphs, by role; a role without any captures nothing.
+            debug: check every row of the map that is written and read; slow.
+            streams: the device's streams, where the declared traits are not the ones to use.
+
+        Raises:
+            BackendCapsError: the FutureMap cannot be made; see its class.
+
+        Sync: the whole device, once.
+        """
+        future_map = FutureMap.from_plan(
+            plan, pool_size=pool_size, device=device, draft=draft, debug=debug, streams=streams
+        )
+        traits = future_map.streams.traits
+        return cls(
+            plan=plan,
+            future_map=future_map,
+            draft=draft,
+            graph_choices=_graph_choices(plan, traits, graph_sizes),
+            barriers={phase: _barrier(plan, phase, traits) for phase in Phase},
+        )
+
+    @property
+    def streams(self) -> DeviceStreams:
+        """The device's streams, those of the FutureMap."""
+        return self.future_map.streams
+
+    def implementation(self, role: Role, phase: Phase) -> Callable[..., object]:
+        """Import the class of the backend that runs a role and phase.
+
+        Raises:
+            KeyError: the plan has no such use.
+            ImplementationError: the declaration names no class, or it cannot be imported.
+        """
+        return load_implementation(self._use(role, phase))
+
+    def _use(self, role: Role, phase: Phase) -> Use:
+        for use in self.plan.uses:
+            if (use.role, use.phase) == (role, phase) and not use.adds_only:
+                return use
+        there = ", ".join(sorted({f"{use.role.value} {use.phase.value}" for use in self.plan.uses}))
+        raise KeyError(f"the plan has no use of {role.value} {phase.value}; it has: {there}")
+
+
+def marked_reads_end(declared: SharedReadsEnd, traits: DeviceTraits) -> SharedReadsEnd:
+    """Return where a replay can mark the end of its reads: never before the declared point.
+
+    Without events that a replay records, a point within the graph is its end.
+    """
+    if declared is SharedReadsEnd.IN_REPLAY and not traits.has_external_events:
+        return SharedReadsEnd.POST_REPLAY
+    return declared
+
+
+def _barrier(plan: Plan, phase: Phase, traits: DeviceTraits) -> SharedReadsEnd:
+    declared = plan["shared_reads_end", phase].value
+    assert isinstance(declared, SharedReadsEnd), "a plan's point is one of the scale"
+    return marked_reads_end(declared, traits)
+
+
+def _graph_choices(
+    plan: Plan, traits: DeviceTraits, sizes: Mapping[Role, GraphSizes]
+) -> Mapping[Role, tuple[GraphChoice, ...]]:
+    def of(role: Role) -> tuple[GraphChoice, ...]:
+        own = sizes.get(role, GraphSizes())
+        return choose_graphs(plan, traits, own.buckets, own.token_counts, role)
+
+    return {role: of(role) for role in Role if any(use.role is role for use in plan.uses)}

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from backend_caps import BatchKind, Capabilities, HostSeqLens, Phase, Role, ServerFlags, resolve
+from backend_caps.capability.facts import Given
+from backend_caps.relay import DraftShape
+from backend_caps.resolution.engine import RUNTIME
+from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.rules import Rule
+from backend_caps.runtime import ConfigurationMisfitError, Engine, EngineOptions
+from backend_caps.runtime.configuration import configuration_of, configure_engine
+from backend_caps.runtime.graphs import GraphMode, Obstacle
+from tests.runtime.engines import PLAIN_LOOP, plan_of
+from tests.runtime.speculative.redrafted import Models, write_models
+
+PADDED = ("--attention-backend", "torch_padded", "--context-length", "64")
+EAGLE = ("--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "2")
+HIDDEN_SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Write a target and its drafts once."""
+    return write_models(tmp_path_factory.mktemp("models"))
+
+
+def _forcing(level: HostSeqLens, *arguments: str) -> Plan:
+    """Resolve a speculating server under a rule that forces lengths on the host."""
+    plan = plan_of(*PADDED, *EAGLE, "--disable-piecewise-cuda-graph", *arguments)
+    rule = Rule(
+        name="test",
+        given=Given(speculative_algorithm=frozenset({"EAGLE"})),
+        forces=Capabilities(host_seq_lens=level),
+        reason="a test asks for it",
+    )
+    rules = plan.rules if level is HostSeqLens.NONE else plan.rules.with_rules([rule])
+    return resolve(plan.uses, plan.flags, rules=rules, policy="quiet")
+
+
+def test_configured_engine_reads_sizes_from_the_folder(models: Models) -> None:
+    """Pool rows, draft shape and facts are those of options and config.json."""
+    flags = ServerFlags.from_argv([*PADDED, *EAGLE])
+
+    made = configure_engine(
+        flags, models.target, device="cpu", options=EngineOptions(max_running_requests=5)
+    )
+
+    assert made.future_map.pool_size == 6
+    assert made.draft == DraftShape(
+        topk=2, hidden_size=HIDDEN_SIZE, dtype=torch.float32, accept_tokens=4
+    )
+    assert (made.plan.rules.name, made.plan.facts.dtype) == (RUNTIME, "float32")
+
+
+@pytest.mark.parametrize("level", list(HostSeqLens))
+def test_map_brings_the_host_what_the_plan_says(level: HostSeqLens, models: Models) -> None:
+    """The plan's level is the map's, in the overlapped loop."""
+    made = configuration_of(_forcing(level), models.target, device="cpu")
+
+    assert (made.future_map.host_seq_lens, made.future_map.speculative) == (level, True)
+
+
+def test_map_of_the_plain_loop_brings_nothing(models: Models) -> None:
+    """Every result is processed before the next step, so the scheduler has the lengths."""
+    plan = _forcing(HostSeqLens.EXACT, *PLAIN_LOOP)
+
+    made = configuration_of(plan, models.target, device="cpu")
+
+    assert (made.future_map.host_seq_lens, made.future_map.speculative) == (HostSeqLens.NONE, True)
+
+
+def test_engine_steps_through_the_configured_map(models: Models) -> None:
+    """The relay of an engine is the configuration's own object."""
+    made = configuration_of(plan_of(*PADDED), models.target, device="cpu")
+
+    with Engine(models.target, made) as engine:
+        assert engine.relay is made.future_map
+
+
+def test_configuration_says_how_batches_run(models: Models) -> None:
+    """Choices of graphs are there before any engine is, and name what keeps each mode away."""
+    made = configuration_of(plan_of(*PADDED), models.target, device="cpu")
+
+    decode = {own.kind: own for own in made.graph_choices[Role.TARGET] if own.phase is Phase.DECODE}
+
+    assert decode[BatchKind.SINGLE_TOKEN_DECODE].effective is GraphMode.EAGER
+    assert decode[BatchKind.SINGLE_TOKEN_DECODE].refused[GraphMode.FULL] == (Obstacle.DEVICE,)
+
+
+def test_configuration_imports_the_class_of_a_use(models: Models) -> None:
+    """The implementation of a role and phase is what the declaration names."""
+    made = configuration_of(plan_of(*PADDED), models.target, device="cpu")
+
+    found = made.implementation(Role.TARGET, Phase.DECODE)
+
+    assert getattr(found, "__name__", None) == "TorchPadded"
+
+
+def test_configuration_without_the_use_names_those_it_has(models: Models) -> None:
+    """The error lists the uses of the plan."""
+    made = configuration_of(plan_of(*PADDED), models.target, device="cpu")
+
+    with pytest.raises(KeyError, match="no use of draft decode; it has: target decode, target pre"):
+        made.implementation(Role.DRAFT, Phase.DECODE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "field"),
+    [
+        pytest.param(PADDED, EngineOptions(max_running_requests=3), "pool_size", id="rows"),
+        pytest.param(
+            (*PADDED, *EAGLE), EngineOptions(dtype=torch.bfloat16), "draft shape", id="draft"
+        ),
+    ],
+)
+def test_engine_refuses_the_configuration_of_another(
+    arguments: tuple[str, ...], options: EngineOptions, field: str, models: Models
+) -> None:
+    """Rows and draft state have to be those of the engine's options and models."""
+    plan = plan_of(*arguments)
+    made = configuration_of(plan, models.target, device="cpu")
+    draft: Path | None = None
+    if plan.flags.speculative_algorithm is not None:
+        draft = next(own for name, own in models.drafts.items() if name.value == "EAGLE")
+
+    with pytest.raises(ConfigurationMisfitError) as refused:
+        Engine(models.target, made, options=options, draft_model_path=draft)
+
+    assert refused.value.field == field
