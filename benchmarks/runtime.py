@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.relay import FutureMap
+from backend_caps.resolution.engine import RUNTIME
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import random_llama
@@ -135,7 +136,7 @@ def plan_of(argv: list[str]) -> Plan:
     registry = discover()
     flags = ServerFlags.from_argv(["--attention-backend", "torch_native", *argv])
     uses = registry.uses(flags)
-    return resolve(uses, flags, rules=registry.rules("sglang-0.5.13"), policy="quiet")
+    return resolve(uses, flags, rules=registry.rules(RUNTIME), policy="quiet")
 
 
 def time_relay(relay: FutureMap, seen: Seen) -> None:

@@ -144,12 +144,14 @@ class Capabilities(FrozenModel):
             worst=GraphMetadata.HOST, best=GraphMetadata.IN_GRAPH, join=lowest, scope=Scope.PHASE
         ),
     ] = UNDECLARED
-    """How metadata is rebuilt for a replay."""
+    """How metadata is rebuilt for a replay. Under `IN_GRAPH` the engine calls no host code of the
+    backend before one; under the others it calls `init_forward_metadata_out_graph`."""
     sync_free_prepare: Annotated[
         StrictBool | Undeclared, support(worst=False, best=True, join=both, scope=Scope.PHASE)
     ] = UNDECLARED
     """Preparing metadata never blocks the host. Not reading the mirror is not enough:
-    `int(seq_lens.max())` blocks too."""
+    `int(seq_lens.max())` blocks too. This is information for reports and checks, and configures
+    nothing: a backend that blocks computes the same, and overlaps less."""
     shared_reads_end: Annotated[
         SharedReadsEnd | Undeclared,
         need(

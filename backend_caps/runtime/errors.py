@@ -66,8 +66,8 @@ class UnservedFlagsError(BackendCapsError):
         """The flags, and what to do."""
         return (
             f"the plan was resolved with {', '.join(self.flags)}, which this engine does not do; "
-            f"one process and a KV cache of bfloat16, float16 or float32 were expected. Resolve a "
-            f"plan without them."
+            f"flags of one process that decodes text, with a KV cache of bfloat16, float16 or "
+            f"float32, were expected. Resolve a plan without them."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -142,6 +143,31 @@ KV_CACHE_DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 )
 
 
+_FEATURES: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "prefix caching": re.compile(r"hicache|hierarchical-cache|lmcache|radix"),
+        "LoRA": re.compile(r"lora"),
+        "multimodal input": re.compile(r"-mm-|multimodal|image"),
+        "grammars": re.compile(r"grammar"),
+        "quantised weights": re.compile(r"quantiz|-quant$"),
+    }
+)
+"""What a server may do that this engine does not, by the words of the flags that ask for it."""
+
+
+def features_of(flags: ServerFlags) -> Mapping[str, str]:
+    """List the flags of features that this engine does not have, each with the feature.
+
+    A flag that switches one off asks for what this engine does, and is none of them.
+    """
+    return {
+        flag: feature
+        for flag in flags.unrelated
+        for feature, words in _FEATURES.items()
+        if words.search(flag) and not flag.startswith("--disable-")
+    }
+
+
 def check_flags(flags: ServerFlags) -> None:
     """Refuse flags of a server that this engine is not.
 
@@ -158,7 +184,9 @@ def check_flags(flags: ServerFlags) -> None:
         f"--pp-size {flags.pp_size}": flags.pp_size > 1,
         f"--dp-size {flags.dp_size}": flags.dp_size > 1,
     }
-    if unserved := tuple(flag for flag, is_asked in asked.items() if is_asked):
+    features = (f"{flag} ({feature})" for flag, feature in features_of(flags).items())
+    unserved = (*(flag for flag, is_asked in asked.items() if is_asked), *features)
+    if unserved:
         raise UnservedFlagsError(flags=unserved)
 
 

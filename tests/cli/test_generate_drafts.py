@@ -77,16 +77,16 @@ def test_generate_drafts_with_the_model_that_is_named(
 @pytest.mark.parametrize(
     ("flags", "for_lengths"),
     [
-        pytest.param("", True, id="an exact mirror"),
-        pytest.param("--disable-piecewise-cuda-graph", False, id="no mirror"),
-        pytest.param("--disable-overlap-schedule", False, id="not overlapped"),
+        pytest.param(f"{NATIVE} {EAGLE}", True, id="an exact mirror"),
+        pytest.param(f"{PADDED} {EAGLE}", False, id="no mirror"),
+        pytest.param(f"{NATIVE} {EAGLE} --disable-overlap-schedule", False, id="not overlapped"),
     ],
 )
 def test_generate_counts_the_waits_that_are_planned(
     line: CommandLine, flags: str, *, for_lengths: bool
 ) -> None:
     """The simulated device sees the waits of the plan: for tokens, and for lengths if any."""
-    document = _document(line, "--prompts 2 --device sim", f"{PADDED} {EAGLE} {flags}")
+    document = _document(line, "--prompts 2 --device sim", flags)
 
     drafted, run = document.speculation, document.run
     assert drafted is not None

@@ -223,8 +223,8 @@ def test_registry_tells_a_rule_of_an_unknown_engine(site: Site, engine: str, rem
         Problem(
             code="unknown-engine",
             message=f"rules 'rules' of rules 1.0 (rules_caps:RULES) has the rule 'site-rule' for "
-            f"{engine!r}, and no rule set of that name is known; known: sglang-0.5.13, "
-            "sglang-0.5.23.",
+            f"{engine!r}, and no rule set of that name is known; known: backend-caps-1, "
+            "sglang-0.5.13, sglang-0.5.23.",
             remedy=remedy,
         ),
     )

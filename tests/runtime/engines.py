@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from backend_caps import Plan, ServerFlags, discover, resolve
+from backend_caps.resolution.engine import RUNTIME
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request, Sampling
@@ -25,7 +26,7 @@ def plan_of(*arguments: str) -> Plan:
     """Resolve what a server's arguments ask of the plugins that are installed."""
     registry = discover()
     flags = ServerFlags.from_argv(arguments)
-    rules = registry.rules("sglang-0.5.13")
+    rules = registry.rules(RUNTIME)
     return resolve(registry.uses(flags), flags, rules=rules, policy="quiet")
 
 

@@ -8,6 +8,7 @@ import torch
 from backend_caps import Capabilities, Declaration, Phase, Role, ServerFlags, Use, resolve
 from backend_caps.capability.scale import ANY
 from backend_caps.capability.sizes import Exact, MultipleOf, OneOf, Sizes
+from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime import (
     Engine,
@@ -39,7 +40,7 @@ def _engine_of_sizes(oracle: Oracle, *arguments: str, prefill: Sizes, decode: Si
         for phase, sizes in ((Phase.PREFILL, prefill), (Phase.DECODE, decode))
     ]
     flags = ServerFlags.from_argv(arguments)
-    rules = RuleSet.builtin("sglang-0.5.13")
+    rules = RuleSet.builtin(RUNTIME)
     return Engine.from_plan(oracle.folder, resolve(uses, flags, rules=rules, policy="quiet"), "cpu")
 
 
@@ -156,6 +157,11 @@ def test_engine_refuses_backends_that_share_no_page_size(oracle: Oracle) -> None
         ("--pp-size", "2"),
         ("--tp-size", "2"),
         ("--kv-cache-dtype", "fp8_e5m2"),
+        ("--enable-hierarchical-cache",),
+        ("--enable-lora",),
+        ("--enable-multimodal",),
+        ("--grammar-backend=xgrammar",),
+        ("--quantization=fp8",),
     ],
 )
 def test_engine_refuses_flags_of_another_server(oracle: Oracle, arguments: tuple[str, ...]) -> None:
@@ -163,7 +169,13 @@ def test_engine_refuses_flags_of_another_server(oracle: Oracle, arguments: tuple
     with pytest.raises(UnservedFlagsError) as caught:
         make_engine(oracle.folder, *arguments)
 
-    assert " ".join(arguments) in str(caught.value)
+    assert " ".join(arguments).partition("=")[0] in str(caught.value)
+
+
+def test_engine_takes_flags_that_switch_features_off(oracle: Oracle) -> None:
+    """A server without prefix caching is one that this engine is."""
+    with make_engine(oracle.folder, "--disable-radix-cache") as engine:
+        assert engine.plan.flags.unrelated == ("--disable-radix-cache",)
 
 
 def test_engine_refuses_no_room_for_requests(oracle: Oracle) -> None:

@@ -3,6 +3,7 @@
 from backend_caps.conformance.checks import (
     addresses,
     batches_apart,
+    context_bound,
     determinism,
     hygiene,
     inputs,
@@ -31,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     mirror_absent.CHECK,
     mirror_bound.CHECK,
     mirror_read.CHECK,
+    context_bound.CHECK,
     prepare.CHECK,
     inputs.CHECK,
     padding.CHECK,

@@ -28,7 +28,7 @@ from backend_caps.resolution.problems import misfits_of
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import ENGINE_DEFAULT, PAIR, Use
 from backend_caps.runtime.graphs import KIND_OF_PHASE
-from backend_caps.runtime.options import MISFITS
+from backend_caps.runtime.options import MISFITS, features_of
 from backend_caps.startup.implementation import ImplementationError, load_implementation
 
 Asked = Mapping[Role, str]
@@ -144,7 +144,7 @@ def _here(plan: Plan, device: str) -> Plan:
         known["compute_capability"] = torch.cuda.get_device_capability(device)
     return replace(
         plan,
-        flags=plan.flags.updated({**_OF_RANKS, "device": None}),
+        flags=plan.flags.updated({**_OF_RANKS, "device": None, "unrelated": ()}),
         facts=plan.facts.model_copy(update=known),
         uses=tuple(use for use in plan.uses if use.backend != PAIR),
     )
@@ -152,11 +152,16 @@ def _here(plan: Plan, device: str) -> Plan:
 
 def _left_out(flags: ServerFlags) -> tuple[str, ...]:
     said = dict(flags)
-    return tuple(
+    ranks = (
         f"--{name.replace('_', '-')} {said[name]}; each rank runs a whole model by itself"
         for name, one in _OF_RANKS.items()
         if said[name] != one
     )
+    features = (
+        f"{flag}; the engine of a dry run has no {feature}"
+        for flag, feature in features_of(flags).items()
+    )
+    return (*ranks, *features)
 
 
 def _reason_against(use: Use, plan: Plan, device: str) -> str | None:

@@ -38,6 +38,7 @@ EAGER_CHECKS = (
     "numerics",
     "mirror-absent",
     "mirror-bound",
+    "context-bound",
     "sync-free-prepare",
     "inputs-untouched",
     "padding-harmless",

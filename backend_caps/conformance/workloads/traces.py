@@ -14,6 +14,7 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.conformance.kit.scenarios import Forward, Scenario, dice_for, forwards_of
 from backend_caps.conformance.kit.subject import Subject
+from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
@@ -33,8 +34,6 @@ _NUM_STEPS = 2
 """Steps of a draft."""
 _MOST_NODES = 8
 """Tokens of a draft tree."""
-_RULES = frozenset({"two-batch-overlap", "ngram"})
-"""Rules about what this engine itself reads on the host; others are about SGLang's own code."""
 _GRAPHS = (2, 4)
 """Batch sizes that are captured; others are padded."""
 _PROMPT_GRAPH = 8
@@ -133,8 +132,7 @@ class ServerTrace:
                 **_spoken(self.speculation),
             }
         )
-        engine = RuleSet.builtin("sglang-0.5.23")
-        rules = replace(engine, rules=tuple(own for own in engine.rules if own.name in _RULES))
+        rules = RuleSet.builtin(RUNTIME)
         return resolve(tuple(self._uses(subject)), flags, rules=rules, policy=Policy.QUIET)
 
     def _uses(self, subject: Subject) -> Iterator[Use]:

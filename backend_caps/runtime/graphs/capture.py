@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from backend_caps.capability.kind import Phase
+from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.relay.streams import DeviceStreams, StreamLike
+from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
@@ -134,6 +136,7 @@ def _full(
             memory=memory,
             host_seq_lens=configuration.plan.host_seq_lens,
             shared_reads_end=configuration.barriers[phase],
+            graph_metadata=_graph_metadata(configuration.plan, phase),
             observer=site.observer,
         )
         for phase, buckets in chosen.items()
@@ -174,3 +177,9 @@ def _joined(captured: Iterable[CapturedGraphs], pool_bytes: int) -> CapturedGrap
 def _every(chosen: Mapping[Phase, Iterable[_Size]]) -> Sequence[_Size]:
     """List the sizes of all phases, each once."""
     return tuple(dict.fromkeys(size for sizes in chosen.values() for size in sizes))
+
+
+def _graph_metadata(plan: Plan, phase: Phase) -> GraphMetadata:
+    level = plan["graph_metadata", phase].value
+    assert isinstance(level, GraphMetadata), "a plan's level is one of the scale"
+    return level

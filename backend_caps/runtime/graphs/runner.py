@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
+from backend_caps.capability.vocabulary import GraphMetadata, HostSeqLens, SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, EventLike, GraphLike, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -82,6 +82,8 @@ class GraphRunner:
         memory: what its graphs share, with those of other runners on the same stream.
         host_seq_lens: what batches bring of lengths on the host, at least.
         shared_reads_end: where a forward of the backend ends its reads of shared buffers.
+        graph_metadata: how the backend rebuilds metadata for a replay; under IN_GRAPH the graph
+            does, and no host code of the backend runs before one.
         observer: is told of each bucket.
     """
 
@@ -98,6 +100,7 @@ class GraphRunner:
         memory: GraphMemory,
         host_seq_lens: HostSeqLens,
         shared_reads_end: SharedReadsEnd,
+        graph_metadata: GraphMetadata = GraphMetadata.HOST,
         observer: CaptureObserver | None = None,
     ) -> None:
         self._model = model
@@ -107,6 +110,8 @@ class GraphRunner:
         self._memory = memory
         self._observer = observer or NoCaptureObserver()
         self._host_seq_lens = host_seq_lens
+        self.prepares_replays = graph_metadata is not GraphMetadata.IN_GRAPH
+        """Whether `init_forward_metadata_out_graph` is called before each replay."""
         self.shared_reads_end = marked_reads_end(shared_reads_end, streams.traits)
         """Where replays mark the end of their reads."""
         largest_first = reversed(smallest_first(buckets))
@@ -126,7 +131,8 @@ class GraphRunner:
         captured = self._find(batch)
         assert captured is not None, "a batch is replayed only where `holds` says so"
         padded = captured.static.load(batch)
-        self._backend.init_forward_metadata_out_graph(padded)
+        if self.prepares_replays:
+            self._backend.init_forward_metadata_out_graph(padded)
         marked = self._mark(SharedReadsEnd.PRE_REPLAY)
         captured.graph.replay()
         marked = marked or captured.reads_done or self._mark(SharedReadsEnd.POST_REPLAY)

@@ -199,6 +199,14 @@ def test_ranks_of_the_server_are_left_out() -> None:
     assert run.plan.flags.tp_size == 1
 
 
+def test_features_of_the_server_are_left_out() -> None:
+    """Flags of features that the engine of a dry run lacks are named, and dropped."""
+    run = run_plan(_plan("lean", unrelated=("--enable-lora", "--host")), REGISTRY, "sim", {})
+
+    assert run.left_out == ("--enable-lora; the engine of a dry run has no LoRA",)
+    assert run.plan.flags.unrelated == ()
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "idle"),
     [

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from backend_caps import HostSeqLens, OneOf
+from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -140,6 +141,33 @@ class MirrorBesideBound(Padded):
         return _up_to(batch, int(told.max()))
 
 
+class LimitIsGuessed(Padded):
+    """Claims max_context_len_known, and without a mirror verifies over 256 tokens at most."""
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Cut at the guess."""
+        if batch.mode is not ForwardMode.VERIFY or batch.seq_lens_cpu is not None:
+            return batch
+        return _up_to(batch, 256)
+
+
+class MaskIsFull(Padded):
+    """Claims max_context_len_known, and takes a tree mask's size for that of its contexts."""
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Make the last context as long as the mask says."""
+        if batch.tree_mask is None:
+            return batch
+        total = len(batch.tree_mask) * batch.batch_size // batch.num_tokens
+        lengths = batch.seq_lens.clone()
+        lengths[-1] = (total - lengths[:-1].sum()).clamp(max=self.width)
+        return replace(batch, seq_lens=lengths)
+
+    def __init__(self, site: ModelRunner) -> None:
+        super().__init__(site)
+        self.width = site.req_to_token_pool.req_to_token.shape[1]
+
+
 class BoundIsLength(Padded):
     """Claims UPPER_BOUND, and takes the bound for the length."""
 
@@ -187,8 +215,14 @@ class SumOfBounds(Padded):
         return batch
 
 
-def _absent(kind: type[AttentionBackend], *, seen: str = _OPTED_OUT, **claims: object) -> Liar:
-    return liar(kind, seen=seen, check="mirror-absent", **_NO_GRAPHS, **claims)
+def _absent(
+    kind: type[AttentionBackend],
+    *,
+    seen: str = _OPTED_OUT,
+    check: str = "mirror-absent",
+    **claims: object,
+) -> Liar:
+    return liar(kind, seen=seen, check=check, **_NO_GRAPHS, **claims)
 
 
 def _bound(kind: type[AttentionBackend], *, seen: str, check: str = "mirror-bound") -> Liar:
@@ -206,6 +240,8 @@ LIARS: tuple[Liar, ...] = (
     _absent(MirrorOfPrompts, seen="modelled on sglang#30435"),
     _absent(LengthsOfLastStep, seen="modelled on sglang#30435"),
     _absent(BoundUnclaimed, seen="modelled on vllm#29134"),
+    _absent(LimitIsGuessed, check="context-bound", seen="modelled on sglang#32690"),
+    _absent(MaskIsFull, check="context-bound", seen="modelled on sglang#26738"),
     _bound(MirrorBesideBound, seen="modelled on vllm#29134", check="mirror-absent"),
     _bound(BoundIsLength, seen="modelled on vllm#29134"),
     _bound(BoundIsLengthOfOne, seen="modelled on vllm#29134"),

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from backend_caps import BatchKind, Declaration, HostSeqLens, Phase, Role, SharedReadsEnd, Use
+from backend_caps import (
+    BatchKind,
+    Declaration,
+    GraphMetadata,
+    HostSeqLens,
+    Phase,
+    Role,
+    SharedReadsEnd,
+    Use,
+)
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
@@ -138,6 +147,7 @@ class Rig:
         build: makes the backend from the pools.
         host_seq_lens: what batches bring at least.
         reads_end: where the backend ends its reads.
+        metadata: how the backend rebuilds metadata for a replay.
         mask_size: entries of the tree masks that uniform batches bring; 0: they bring none.
     """
 
@@ -149,6 +159,7 @@ class Rig:
         build: Callable[[Site], AttentionBackend] = padded,
         host_seq_lens: HostSeqLens = HostSeqLens.NONE,
         reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN,
+        metadata: GraphMetadata = GraphMetadata.HOST,
         mask_size: int = 0,
     ) -> None:
         self.streams = streams
@@ -161,13 +172,14 @@ class Rig:
             buffers = GraphBuffers(buckets, streams.device, mask_size)
         self.fill(seed=0)
         self.memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
-        self.runner = self.capture(buckets, host_seq_lens, reads_end)
+        self.runner = self.capture(buckets, host_seq_lens, reads_end, metadata)
 
     def capture(
         self,
         buckets: Iterable[Bucket],
         host_seq_lens: HostSeqLens = HostSeqLens.NONE,
         reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN,
+        metadata: GraphMetadata = GraphMetadata.HOST,
     ) -> GraphRunner:
         """Capture graphs in the rig's memory."""
         return GraphRunner(
@@ -179,6 +191,7 @@ class Rig:
             memory=self.memory,
             host_seq_lens=host_seq_lens,
             shared_reads_end=reads_end,
+            graph_metadata=metadata,
         )
 
     def fill(self, seed: int) -> None:

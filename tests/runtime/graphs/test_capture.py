@@ -4,9 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
 from torch_native_caps import TORCH_PADDED
 
-from backend_caps import BatchKind, Phase, Plan, Role, ServerFlags, SharedReadsEnd, resolve
+from backend_caps import (
+    BatchKind,
+    GraphMetadata,
+    Phase,
+    Plan,
+    Role,
+    ServerFlags,
+    SharedReadsEnd,
+    resolve,
+)
 from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.relay.streams import GraphLike, StreamLike
@@ -14,6 +24,7 @@ from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs import (
     CapturedGraphs,
     GraphMode,
+    GraphRunner,
     PieceModel,
     capture_graphs,
 )
@@ -116,6 +127,37 @@ def test_capture_goes_from_the_largest_bucket_down(streams: DeviceStreams) -> No
 
     for batches in told:
         assert [batch.batch_size for batch in batches] == [8, 8, 4, 4, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "num_prepared"),
+    [
+        pytest.param(GraphMetadata.HOST, 1, id="host"),
+        pytest.param(GraphMetadata.DEVICE, 1, id="device"),
+        pytest.param(GraphMetadata.IN_GRAPH, 0, id="in the graph"),
+    ],
+)
+def test_replay_prepares_what_the_graph_does_not(
+    metadata: GraphMetadata, num_prepared: int, streams: DeviceStreams
+) -> None:
+    """A backend's host code runs before a replay unless its graph rebuilds the metadata."""
+    rig = Rig(streams, BUCKETS[SINGLE], build=WatchedPadded, metadata=metadata)
+    assert isinstance(rig.backend, WatchedPadded)
+    rig.backend.out_graph.clear()
+
+    with streams.using(rig.stream):
+        rig.runner.replay(rig.batch(((4, 1), (2, 1)), kind=SINGLE))
+
+    assert len(rig.backend.out_graph) == num_prepared
+
+
+def test_captures_take_the_metadata_that_the_plan_has() -> None:
+    """`torch_padded` rebuilds metadata in the graph, so its replays run none of its host code."""
+    with simulate("eager"):
+        _, captured = capture(plan_of(), DeviceStreams("sim", SIMULATED))
+
+    runners = [own for own in captured.phases.values() if isinstance(own, GraphRunner)]
+    assert [own.prepares_replays for own in runners] == [False, False]
 
 
 def test_captures_share_one_pool() -> None:

@@ -621,8 +621,8 @@ _EXPECTED = (
         ),
         pytest.param(
             lambda: _CALL(_args(), (), rules="sglang-0.5"),
-            "no rule set 'sglang-0.5' is known; known: sglang-0.5.13, sglang-0.5.23. Name one of "
-            "them, or make a RuleSet of your own.",
+            "no rule set 'sglang-0.5' is known; known: backend-caps-1, sglang-0.5.13, "
+            "sglang-0.5.23. Name one of them, or make a RuleSet of your own.",
             id="unknown rules",
         ),
     ],

@@ -138,8 +138,8 @@ def test_unknown_rule_set_is_an_error() -> None:
     error = error_of(lambda: RuleSet.builtin("sglang-0.6"))
 
     assert error == (
-        "no rule set 'sglang-0.6' is known; known: sglang-0.5.13, sglang-0.5.23. "
-        "Name one of them, or make a RuleSet of your own."
+        "no rule set 'sglang-0.6' is known; known: backend-caps-1, sglang-0.5.13, "
+        "sglang-0.5.23. Name one of them, or make a RuleSet of your own."
     )
 
 

@@ -75,8 +75,8 @@ def test_every_fault_is_told_with_its_line(tmp_path: Path) -> None:
         ),
         pytest.param(
             "rules: sglang-0.5.14",
-            "s.yaml:1: rules is 'sglang-0.5.14'; expected 'sglang-0.5.13' or 'sglang-0.5.23'. "
-            "Correct the value.",
+            "s.yaml:1: rules is 'sglang-0.5.14'; expected 'sglang-0.5.13', 'sglang-0.5.23' "
+            "or 'backend-caps-1'. Correct the value.",
             id="engine version that nobody knows",
         ),
         pytest.param(
