@@ -24,7 +24,7 @@ RELEASING := .cache/releasing
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
 REFERENCE := $(wildcard docs/reference/*.md docs/reference/*/*.md)
-BENCHMARKS := startup discovery resolution relay waits runtime simulator engines agreement pages
+BENCHMARKS := startup discovery resolution relay waits rules runtime simulator engines agreement pages
 
 # The site in .cache/site, from the checkout alone. Its authors' notice on their next version is no news.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

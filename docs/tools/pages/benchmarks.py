@@ -18,6 +18,7 @@ ORDER: dict[str, str] = {
     "engines": "Reading an engine",
     "relay": "The relay's calls",
     "waits": "What a speculative step waits for",
+    "rules": "What a rule set costs",
     "runtime": "The overlapped loop",
     "simulator": "The simulated accelerator",
     "agreement": "Agreement of ranks",

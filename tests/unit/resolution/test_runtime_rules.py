@@ -1,0 +1,77 @@
+"""The rules of this package's own engine, `backend-caps-1`."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_caps import Capabilities, Declaration, HostSeqLens, Phase, Role, RuleSet, ServerFlags
+from backend_caps.resolution.engine import RUNTIME
+from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.uses import Use
+
+RULES = RuleSet.builtin(RUNTIME)
+EAGLE = ("--speculative-algorithm", "EAGLE")
+MIXED = "--enable-mixed-chunk"
+
+
+def _plan(*arguments: str, prefill: HostSeqLens = HostSeqLens.NONE) -> Plan:
+    """Resolve a server whose prefill backend needs this much, and whose others need nothing."""
+    needs = {Phase.PREFILL: prefill, Phase.DECODE: HostSeqLens.NONE, Phase.VERIFY: HostSeqLens.NONE}
+    uses = [
+        Use(
+            backend=f"for_{phase.value}",
+            role=Role.TARGET,
+            phase=phase,
+            declaration=Declaration(
+                capabilities=Capabilities(
+                    host_seq_lens=need, max_context_len_known=True, two_batch_overlap=True
+                )
+            ),
+        )
+        for phase, need in needs.items()
+    ]
+    flags = ServerFlags.from_argv(["--attention-backend", "for_decode", *arguments])
+    return resolve(uses, flags, rules=RULES, policy="quiet")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(EAGLE, id="pieces"),
+        pytest.param((*EAGLE, "--speculative-eagle-topk", "2"), id="trees"),
+        pytest.param(("--speculative-algorithm", "STANDALONE"), id="a small model"),
+        pytest.param(("--speculative-algorithm", "NGRAM"), id="n-grams"),
+        pytest.param((*EAGLE, MIXED), id="mixed chunks"),
+        pytest.param((*EAGLE, "--disaggregation-mode", "decode"), id="disaggregation"),
+    ],
+)
+def test_engine_itself_reads_no_lengths(arguments: tuple[str, ...]) -> None:
+    """Where no backend asks for lengths, none cross."""
+    assert _plan(*arguments).host_seq_lens is HostSeqLens.NONE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level"),
+    [
+        pytest.param((*EAGLE, MIXED), HostSeqLens.EXACT, id="mixed with drafts"),
+        pytest.param(EAGLE, HostSeqLens.NONE, id="prompts apart"),
+        pytest.param((MIXED,), HostSeqLens.NONE, id="no drafts"),
+        pytest.param(
+            (*EAGLE, MIXED, "--disable-overlap-schedule"), HostSeqLens.NONE, id="no overlap"
+        ),
+        pytest.param(
+            ("--speculative-algorithm", "NGRAM", MIXED), HostSeqLens.NONE, id="drafts of the host"
+        ),
+    ],
+)
+def test_prefill_backend_counts_where_its_steps_carry_relayed_rows(
+    arguments: tuple[str, ...], level: HostSeqLens
+) -> None:
+    """In a mixed step the prefill backend gets rows whose lengths the relay alone has."""
+    assert _plan(*arguments, prefill=HostSeqLens.EXACT).host_seq_lens is level
+
+
+def test_ngrams_are_not_overlapped() -> None:
+    """Drafts that are looked up on the host wait for the result before, and so have the lengths."""
+    assert not _plan("--speculative-algorithm", "NGRAM").relays_speculation
