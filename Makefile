@@ -33,7 +33,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit vllm bench races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
+.PHONY: run test lint types docs docs-write unit vllm bench hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -92,6 +92,10 @@ docs-write: $(VENV)/developing $(WHEELS)
 bench: $(VENV)/developing $(WHEELS)
 	$(foreach name,$(BENCHMARKS),$(BIN)/python benchmarks/$(name).py --json benchmarks/results/cpu/$(name).json &&) true
 	$(BIN)/cog -r --verbosity=1 -P -I . docs/reference/benchmarks.md
+
+# Breaks of one line between an entry point and a step, each with the test that sees it.
+hops: $(VENV)/developing
+	$(BIN)/python -m tests.hops
 
 # Traces under every policy, and a search for a run that shows each mutant.
 races: $(VENV)/developing

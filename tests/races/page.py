@@ -8,6 +8,7 @@ from enum import Enum
 from itertools import pairwise
 
 from docs.tools.markdown import table
+from tests.hops import BREAKS
 from tests.races.cases import Fault, Program
 from tests.races.catches import Catch, read_catches
 from tests.races.mutants import MUTANTS
@@ -24,6 +25,21 @@ def mutants_table() -> str:
         for own in MUTANTS
     ]
     return table(_COLUMNS, rows)
+
+
+def hops_table() -> str:
+    """Give each break on the way from an entry point to a step a row."""
+    rows = [
+        (
+            own.hop,
+            f"[`{own.file}`](../../backend_caps/{own.file})",
+            f"`{own.line}`",
+            f"`{own.broken}`",
+            f"`{own.test.rpartition('::')[2]}`",
+        )
+        for own in BREAKS
+    ]
+    return table(("hop", "file", "line", "broken", "test that fails"), rows)
 
 
 def programs_table() -> str:

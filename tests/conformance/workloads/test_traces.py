@@ -95,9 +95,7 @@ def test_prompts_are_replayed_where_their_kind_is_claimed() -> None:
 def test_plan_is_of_what_the_backend_declares() -> None:
     """Host lengths are at the backend's own level, where the engine asks for no more."""
     found = {
-        (own.two_batch or own.speculation.algorithm is Algorithm.NGRAM): own.plan(
-            HONEST
-        ).host_seq_lens
+        own.two_batch: own.plan(HONEST).host_seq_lens
         for own in _traces(Forward.VERIFY)
         if own.speculation
     }

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from backend_caps.relay import FutureMap
+from backend_caps.runtime import engine as engine_module
+from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative import building
 from backend_caps.runtime.speculative.settings import Algorithm
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
 from tests.runtime.engines import leaks, submit
@@ -40,7 +40,8 @@ FEW_ROWS = EngineOptions(max_running_requests=3)
 @pytest.fixture(autouse=True)
 def _checked_relays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let relays check every call: a bound below the truth, or a row that is read twice, raises."""
-    monkeypatch.setattr(building, "FutureMap", partial(FutureMap, debug=True))
+    checked = partial(configuration_of, debug=True)
+    monkeypatch.setattr(engine_module, "configuration_of", checked)
 
 
 @EVERY_WAY

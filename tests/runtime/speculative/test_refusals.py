@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps import Exact, Plan, Role
+from backend_caps import Exact, Plan, Role, RuleSet, resolve
 from backend_caps.runtime import (
     Engine,
     EngineOptions,
@@ -77,6 +77,7 @@ def test_mixed_steps_are_refused_for_a_prefill_that_lacks_the_mirror(
     drafted = ("--speculative-draft-attention-backend", "torch_padded")
     prefill = ("--prefill-attention-backend", "torch_native")
     plan = plan_of(*STANDALONE, *mixed, *routed, *drafted, *prefill)
+    plan = resolve(plan.uses, plan.flags, rules=RuleSet.builtin("sglang-0.5.13"), policy="quiet")
 
     with pytest.raises(UnfitBackendError, match="'torch_native' runs mixed steps with speculative"):
         Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)

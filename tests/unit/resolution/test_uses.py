@@ -120,6 +120,18 @@ def _places(uses: Iterable[Use]) -> list[str]:
             id="with one step the draft decodes nothing",
         ),
         pytest.param(
+            f"--attention-backend fa3 {_EAGLE} --speculative-num-steps 3",
+            [
+                "target prefill: fa3 by --attention-backend",
+                "target decode: fa3 by --attention-backend",
+                "target verify: fa3 by --attention-backend",
+                "draft prefill: fa3 by --attention-backend",
+                "draft decode: fa3 by --attention-backend",
+                "draft_extend verify: fa3 by --attention-backend",
+            ],
+            id="with several steps it decodes",
+        ),
+        pytest.param(
             "--attention-backend fa3 --speculative-algorithm NGRAM",
             [
                 "target prefill: fa3 by --attention-backend",
