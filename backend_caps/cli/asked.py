@@ -38,6 +38,8 @@ class Asked:
     options: EngineOptions
     num_steps: int
     """Steps to show."""
+    compares_plain: bool
+    """Whether the prompts run again by the plain loop."""
     shows_metrics: bool
     metrics_port: int | None
     """Where metrics are served; None is nowhere."""
@@ -68,6 +70,7 @@ class Asked:
                 graph_token_counts=options["graph_token_counts"],
             ),
             num_steps=options["steps"],
+            compares_plain=options["compare_plain"],
             shows_metrics=options["metrics"],
             metrics_port=options["metrics_port"],
         )

@@ -47,6 +47,8 @@ class NoBackendNamedError(BackendCapsError):
         )
 
 
+DIFFERS = 1
+"""The exit status where the plain loop gives other tokens."""
 _SIM = "sim"
 _DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
 """Algorithms that draft with a model."""
@@ -169,6 +171,12 @@ _AT_LEAST_1 = click.IntRange(min=1)
     type=_AT_LEAST_1,
     help="Steps to show; all count in the sums.",
 )
+@click.option(
+    "--compare-plain",
+    is_flag=True,
+    help="Run the prompts again without drafts, overlap, graphs and halves, and compare the "
+    "tokens: exit status 1 where they differ.",
+)
 @click.option("--metrics", is_flag=True, help="Show the engine's metrics at the end.")
 @click.option(
     "--metrics-port",
@@ -198,6 +206,8 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
 
     document = generate_document(Asked.from_context(ctx), request, registry)
     request.show(document, generate_view(document))
+    if document.differs_from_plain:
+        ctx.exit(DIFFERS)
 
 
 def _schedule(device: str, schedule: str | None) -> str | None:

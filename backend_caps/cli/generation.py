@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import click
 
@@ -25,6 +26,8 @@ from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import plan_document
 from backend_caps.report.generate_documents import GenerateDocument, SimulationDocument
 from backend_caps.resolution.flips import flips
+from backend_caps.resolution.plan import Policy
+from backend_caps.runtime.configuration import configure_engine
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTotals
@@ -32,6 +35,16 @@ from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import now_s
 
+_PLAIN: Mapping[str, object] = MappingProxyType(
+    {
+        "speculative_algorithm": None,
+        "disable_overlap_schedule": True,
+        "disable_cuda_graph": True,
+        "enable_two_batch_overlap": False,
+        "enable_mixed_chunk": False,
+    }
+)
+"""Flags of the loop that has nothing to go wrong: a token a step, one step at a time."""
 _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 16, 2
 """Tokens of the request that warms up: a prefill and a decode step."""
 
@@ -67,6 +80,7 @@ def generate_document(
         job = Job.configured(asked, request, registry, models)
         stack.enter_context(importable(request.path))
         ran = _ran(asked, job, simulation, stack)
+        differing = _differing(asked, job, registry, ran) if asked.compares_plain else None
     plan = job.configuration.plan
     return GenerateDocument(
         schema_="backend-caps/generate@1",
@@ -84,8 +98,30 @@ def generate_document(
         speculation=speculation_document(ran.engine, ran.totals, ran.num_waits),
         outputs=[output_document(each) for each in ran.requests],
         simulation=ran.simulation,
+        differs_from_plain=differing,
         metrics=dict(ran.metrics.samples()) if asked.shows_metrics else None,
     )
+
+
+def _differing(asked: Asked, job: Job, registry: Registry, ran: _Ran) -> list[int]:
+    """Run the prompts by the plain loop on the CPU; list those that get other tokens."""
+    flags = job.configuration.plan.flags.updated(_PLAIN)
+    options = replace(job.options, graph_batch_sizes=(), graph_token_counts=())
+    configuration = configure_engine(
+        flags,
+        job.models.target,
+        device="cpu",
+        options=options,
+        registry=registry,
+        policy=Policy.QUIET,
+    )
+    with Engine(job.models.target, configuration, options=options) as engine:
+        plain = engine.generate(job.prompts, sampling=asked.sampling)
+    return [
+        place
+        for place, (request, tokens) in enumerate(zip(ran.requests, plain, strict=True))
+        if request.output != tokens
+    ]
 
 
 def _ran(asked: Asked, job: Job, simulation: Simulation | None, stack: ExitStack) -> _Ran:

@@ -196,6 +196,9 @@ class GenerateDocument(Document):
     """How drafts went; left out where the server does not speculate."""
     outputs: list[OutputDocument]
     """What came of each prompt, in their order."""
+    differs_from_plain: Annotated[list[int] | None, LEFT_OUT] = None
+    """The prompts, by their place, to which the plain loop gives other tokens; left out unless it
+    was compared."""
     simulation: Annotated[SimulationDocument | None, LEFT_OUT] = None
     """What was found on the simulated device; left out on any other."""
     metrics: Annotated[dict[str, float] | None, LEFT_OUT] = None

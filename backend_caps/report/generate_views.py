@@ -165,6 +165,8 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     yield "overlap", _overlap(generated)
     if generated.simulation is not None:
         yield "hidden syncs", _hidden_syncs(generated.simulation)
+    if generated.differs_from_plain is not None:
+        yield "beside the plain loop", _beside_plain(generated.differs_from_plain)
     yield "plan", f"{generated.plan.fingerprint} under the rules of {generated.plan.rules}"
 
 
@@ -249,6 +251,12 @@ def _bytes(run: RunDocument) -> str:
     if run.bytes_to_host is None:
         return _NOTHING
     return f"{run.bytes_to_host} to the host, {run.bytes_to_device} to the device"
+
+
+def _beside_plain(differing: Sequence[int]) -> str:
+    if not differing:
+        return "the same tokens"
+    return f"other tokens of prompts {', '.join(str(place + 1) for place in differing)}"
 
 
 def _hidden_syncs(simulation: SimulationDocument) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from backend_caps import ServerFlags, configure
+from backend_caps.cli.generate import DIFFERS
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import first_layers, random_llama
@@ -198,3 +200,43 @@ def test_generate_refuses_drafts_in_a_sentence(
     result = line.run(command)
 
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (status, message)
+
+
+LIES = """\
+from backend_caps import Capabilities, Declaration, Role
+
+LIES = Declaration(
+    capabilities=Capabilities(page_sizes="any", needs_cpu_seq_lens=True, roles=set(Role)),
+    implementation="lies_caps:build",
+)
+
+def build(site):
+    from backend_caps_torch_native.native import TorchNative
+    class Lies(TorchNative):
+        def forward(self, q, k, v, layer, batch, **said):
+            output = super().forward(q, k, v, layer, batch, **said)
+            return output * 0 if batch.mode.value == "verify" else output
+    return Lies(site)
+"""
+"""A backend whose verifies see nothing."""
+
+
+def test_generate_compares_with_the_plain_loop(line: CommandLine) -> None:
+    """The same prompts without drafts, overlap and graphs have the same tokens."""
+    document = _document(line, "--prompts 2 --compare-plain", f"{PADDED} {EAGLE}")
+
+    assert document.differs_from_plain == []
+
+
+def test_generate_fails_where_the_plain_loop_differs(
+    acme: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend that verifies wrongly gives other tokens than its plain decode: exit status 1."""
+    monkeypatch.delitem(sys.modules, "lies_caps", raising=False)
+    acme.install("lies", "[backend_caps.backends]\nlies = lies_caps:LIES\n", LIES)
+    words = "generate --path @ --format json --token-ids 1,2,3 --compare-plain"
+
+    result = acme.run(f"{words} -- --attention-backend lies {EAGLE}")
+
+    document = GenerateDocument.model_validate_json(result.stdout)
+    assert (result.exit_code, document.differs_from_plain) == (DIFFERS, [0])
