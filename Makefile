@@ -15,6 +15,9 @@ DEPLOYMENT := python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8
   --attention-backend fa3 --device cuda --tp 2 --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
   --enable-two-batch-overlap --chunked-prefill-size 4096 --max-running-requests 128
+THIRD_PARTY := --path .cache/headline --device sim
+HEADLINE := --attention-backend acme_flash --speculative-algorithm EAGLE3 \
+  --speculative-num-steps 3 --speculative-eagle-topk 1 --context-length 128
 ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/conformance/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
@@ -33,7 +36,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint types docs docs-write unit vllm bench hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
+.PHONY: run test lint types docs docs-write unit vllm bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -96,6 +99,14 @@ bench: $(VENV)/developing $(WHEELS)
 # Breaks of one line between an entry point and a step, each with the test that sees it.
 hops: $(VENV)/developing
 	$(BIN)/python -m tests.hops
+
+# The headline: a third party's plugin that opts out, an EAGLE3 head in its published layout, overlap
+# on: the target's own tokens, and no wait of the host but those for tokens; then the same in halves.
+headline: $(VENV)/developing
+	$(PIP) install --no-deps --no-build-isolation --upgrade --target .cache/headline tests/headline
+	$(BIN)/backend-caps generate $(THIRD_PARTY) --prompts 6 --compare-plain -- $(HEADLINE)
+	$(BIN)/backend-caps trace --path .cache/headline --steps 3 --output .cache/headline.json --svg .cache/headline.svg -- $(HEADLINE)
+	$(BIN)/backend-caps generate $(THIRD_PARTY) --prompts 6 --compare-plain -- $(HEADLINE) --enable-two-batch-overlap
 
 # Traces under every policy, and a search for a run that shows each mutant.
 races: $(VENV)/developing

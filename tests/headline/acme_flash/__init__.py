@@ -1,0 +1,1 @@
+"""Attention that reads no length on the host."""
