@@ -10,12 +10,13 @@ import click
 from backend_caps.cli.output import Format, printer, say
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
 from backend_caps.report.check_views import check_list_view, check_view
+from backend_caps.report.document import json_text
 from backend_caps.report.junit import junit
 from backend_caps.report.markdown import markdown
 from backend_caps.report.sarif import sarif
 
 _WRITERS = {
-    ".json": lambda document: f"{document.model_dump_json(indent=2)}\n",
+    ".json": lambda document: f"{json_text(document, indent=2)}\n",
     ".md": lambda document: markdown(check_view(document)),
     ".sarif": sarif,
     ".xml": junit,
@@ -54,7 +55,7 @@ def show_check(document: CheckDocument, format_: str, files: Iterable[Path]) -> 
         say(writer(document))
     for file in files:
         try:
-            file.write_text(_WRITERS[file.suffix](document), "utf-8")
+            file.write_text(_WRITERS[file.suffix](document), "utf-8", "backslashreplace")
         except OSError as error:
             problem = error.strerror or str(error)
             raise click.UsageError(f"--also {file} was not written: {problem}.") from error

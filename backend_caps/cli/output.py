@@ -14,6 +14,7 @@ import click
 from pydantic import BaseModel
 
 from backend_caps.errors import BackendCapsError
+from backend_caps.report.document import json_text
 from backend_caps.report.markdown import markdown
 from backend_caps.report.sections import Opened, Sections
 
@@ -112,7 +113,7 @@ def _forget_output() -> None:
 
 
 def _show_json(document: BaseModel, _: Sections, __: Sequence[Opened] = ()) -> None:
-    click.echo(document.model_dump_json(indent=2))
+    click.echo(json_text(document, indent=2))
 
 
 def _show_markdown(_: BaseModel, sections: Sections, __: Sequence[Opened] = ()) -> None:

@@ -34,6 +34,7 @@ from backend_caps.conformance.tracing import (
     traced_levels,
 )
 from backend_caps.errors import BackendCapsError
+from backend_caps.report.document import json_text
 from backend_caps.report.documents import plan_document
 from backend_caps.report.sections import Picture
 from backend_caps.report.trace_documents import (
@@ -125,7 +126,7 @@ def _show(ctx: click.Context) -> None:
 def _written(document: TraceDocument, picture: Picture, asked: TraceAsked) -> Iterator[str]:
     """Write the files that were asked for; say what each is."""
     if asked.output is not None:
-        _write(asked.output, document.model_dump_json(indent=1) + "\n", "--output")
+        _write(asked.output, json_text(document, indent=1) + "\n", "--output")
         yield f"{asked.output}: open it on ui.perfetto.dev, or at chrome://tracing"
     if asked.svg is not None:
         _write(asked.svg, picture.svg, "--svg")

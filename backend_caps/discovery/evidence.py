@@ -27,7 +27,7 @@ from backend_caps.capability.evidence import (
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.status import Status
 from backend_caps.discovery.metadata import named
-from backend_caps.discovery.places import place_at
+from backend_caps.discovery.places import place_at, read_regular
 from backend_caps.discovery.registry import Registry
 from backend_caps.discovery.schema_fault import validation_fault
 from backend_caps.discovery.search import Search
@@ -73,14 +73,22 @@ class Implementation:
         return self.root.with_name(f"{self.root.stem}.evidence") / name
 
     def digest(self) -> str:
-        """Sum up its Python files, whatever ends their lines."""
+        """Sum up its Python files, whatever ends their lines.
+
+        Raises:
+            OSError: one cannot be read, is no regular file, or is too large.
+        """
         digest = hashlib.sha256()
         for name, data in self.sources():
             digest.update(f"{name}\0{len(data)}\0".encode() + data)
         return f"sha256:{digest.hexdigest()}"
 
     def sources(self) -> Iterator[tuple[str, bytes]]:
-        """List its Python files, sorted: the name in the package, and the text."""
+        """List its Python files, sorted: the name in the package, and the text.
+
+        Raises:
+            OSError: one cannot be read, is no regular file, or is too large.
+        """
         is_folder = self.root.is_dir()
         files = self.root.rglob("*.py") if is_folder else [self.root]
         named_files = {
@@ -88,7 +96,7 @@ class Implementation:
             for file in files
         }
         for name, file in sorted(named_files.items()):
-            yield name, file.read_bytes().replace(b"\r\n", b"\n")
+            yield name, read_regular(str(file)).replace(b"\r\n", b"\n")
 
 
 def read_standings(
@@ -197,17 +205,22 @@ def _standing(
 ) -> Standing | None:
     file = implementation.evidence_file(backend.name)
     try:
-        evidence = Evidence.model_validate_json(file.read_bytes())
+        evidence = Evidence.model_validate_json(read_regular(str(file)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        return Standing(problem=f"{file.name} cannot be read: {error.strerror}")
+        return Standing(problem=f"{file.name} cannot be read: {error.strerror or error}")
     except ValidationError as error:
         return Standing(problem=f"{file.name} does not fit: {validation_fault(error)}")
     if evidence.backend != backend.name:
         return Standing(problem=f"{file.name} is of {evidence.backend!r}")
     assert backend.declaration is not None, "its implementation was found by it"
-    here = present_of(backend.declaration, backend.source, implementation, surroundings.versions)
+    versions = surroundings.versions
+    try:
+        here = present_of(backend.declaration, backend.source, implementation, versions)
+    except OSError as error:
+        cause = error.strerror or error
+        return Standing(problem=f"the files that {file.name} is of cannot be read: {cause}")
     here = replace(here, device=surroundings.device)
     return Standing(evidence=evidence, changes=changes_since(evidence, here))
 

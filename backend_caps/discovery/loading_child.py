@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from operator import attrgetter
 from pathlib import Path
 from traceback import walk_tb
@@ -138,9 +139,10 @@ def _fault(module_name: str, error: BaseException) -> Answer:
         case ModuleNotFoundError(name=str(name)) if f"{module_name}.".startswith(f"{name}."):
             return Answer(fault="missing-module", detail=name)
     said = schema_fault(error)
+    where = _where(error) or _file_of(module_name)
     if said is not None:
-        return Answer(fault="schema", detail=said + _where(error))
-    return Answer(fault="raises", detail=_text(error) + _where(error))
+        return Answer(fault="schema", detail=said + where)
+    return Answer(fault="raises", detail=_text(error) + where)
 
 
 def _text(error: BaseException) -> str:
@@ -153,15 +155,29 @@ def _text(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Tell the innermost line that is neither ours nor a library's of ours."""
-    if isinstance(error, SyntaxError):
-        return f" at {error.filename}:{error.lineno}"
+    """Name the innermost line that is neither of this package nor of a library it uses."""
+    # Of a source with a null byte, Python names neither the file nor the line.
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        line = "" if error.lineno is None else f":{error.lineno}"
+        return f" at {error.filename}{line}"
     lines = [
         f" at {file}:{line}"
         for frame, line in walk_tb(error.__traceback__)
         if not _is_machinery(file := frame.f_code.co_filename)
     ]
     return lines[-1] if lines else ""
+
+
+def _file_of(module_name: str) -> str:
+    """Name the file of a module whose import failed before a line of it ran."""
+    parent = module_name.rpartition(".")[0]
+    # Looked up without an import, for a parent that failed would run once more.
+    with suppress(ImportError, KeyError, ValueError, AttributeError):
+        within = sys.modules[parent].__path__ if parent else None
+        spec = PathFinder.find_spec(module_name, within)
+        if spec is not None and spec.has_location:
+            return f" in {spec.origin}"
+    return ""
 
 
 def _is_machinery(file: str) -> bool:

@@ -20,7 +20,7 @@ from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.engines.reading import EngineReading
-from backend_caps.report.document import LEFT_OUT
+from backend_caps.report.document import LEFT_OUT, json_text
 from backend_caps.report.documents import CauseDocument, PlanDocument, ValueDocument
 from backend_caps.report.plan_values import value_of
 from backend_caps.resolution.flags import ServerFlags
@@ -250,7 +250,7 @@ class LockDocument(_Locked):
 
     def text(self) -> str:
         """Write the file; what says nothing, such as a capability undeclared, is left out."""
-        return self.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+        return json_text(self, indent=2, exclude_defaults=True) + "\n"
 
 
 def lock_document(

@@ -14,6 +14,7 @@ from backend_caps.report.check_documents import (
     FindingDocument,
     HintDocument,
 )
+from backend_caps.report.document import legible_json
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -40,7 +41,7 @@ def sarif(checked: CheckDocument) -> str:
         "properties": {"backend": checked.backend, "device": checked.device},
     }
     log: JsonValue = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(legible_json(log), indent=2, ensure_ascii=False) + "\n"
 
 
 def _rule(own: CheckedDocument) -> JsonValue:
@@ -101,7 +102,7 @@ def _locations(place: tuple[str, int | None] | None) -> list[JsonValue]:
     artifact: dict[str, JsonValue] = (
         {"uri": path.as_uri()}
         if path.is_absolute()
-        else {"uri": quote(path.as_posix()), "uriBaseId": _ROOT}
+        else {"uri": quote(path.as_posix(), errors="surrogateescape"), "uriBaseId": _ROOT}
     )
     physical: dict[str, JsonValue] = {"artifactLocation": artifact}
     if line is not None:

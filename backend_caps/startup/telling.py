@@ -6,6 +6,7 @@ import logging
 
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase
+from backend_caps.report.document import json_text
 from backend_caps.report.documents import plan_document
 from backend_caps.resolution.plan import Cause, Plan, Policy, Resolved
 
@@ -29,7 +30,7 @@ def tell(plan: Plan) -> None:
         extra={**fields, "plan_values": values},
     )
     if _log.isEnabledFor(logging.DEBUG):
-        _log.debug("%s", plan_document(plan, ()).model_dump_json())
+        _log.debug("%s", json_text(plan_document(plan, ())))
     if plan.policy is not Policy.QUIET:
         for problem in plan.problems:
             _log.warning("%s: %s %s", problem.code, problem.message, problem.remedy)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import DECLARATIONS, ENTRY_POINTS, CommandLine
 
 READS = "--attention-backend acme_reads"
 LEAN = "--attention-backend acme_lean"
@@ -33,6 +33,24 @@ def test_report_as_json_has_the_published_keys(acme: CommandLine) -> None:
     assert document["schema"] == "backend-caps/report@1"
     assert [backend["name"] for backend in document["backends"]] == ["acme_lean", "acme_reads"]
     assert document["plan"] is None
+
+
+@pytest.mark.parametrize("command", ["report", "resolve", "lock"])
+def test_json_with_a_path_and_words_that_are_not_utf8_is_whole(
+    tmp_path: Path, command: str
+) -> None:
+    """A folder whose name is no UTF-8, and a plugin's lone surrogate, are written out."""
+    site = CommandLine(tmp_path / "caf\udce9")
+    site.install("acme", ENTRY_POINTS, DECLARATIONS)
+    rude = "[backend_caps.backends]\nrude = rude_caps:DECLARATION\n"
+    site.install("rude", rude, "raise ValueError('\\udc80')\n")
+    options = "" if command == "lock" else " --format json"
+
+    done = site.run(f"{command} --path @{options} -- --attention-backend acme_lean")
+
+    assert done.exit_code == 0
+    assert json.loads(done.stdout_bytes)
+    assert command != "report" or b"ValueError: \\\\udc80 at " in done.stdout_bytes
 
 
 def test_report_with_flags_has_a_plan(acme: CommandLine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
@@ -199,6 +200,25 @@ def test_file_that_cannot_be_read_is_told(site: Site, plugin: Plugin) -> None:
     _found(site).evidence_file("fa3").mkdir()
 
     assert _standing(site, registry).problem == "fa3.json cannot be read: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param("evidence/fa3.json", "fa3.json cannot be read: it is no file", id="evidence"),
+        pytest.param("kernels.py", "the files that fa3.json is of cannot be read", id="source"),
+    ],
+)
+def test_pipe_among_the_files_of_evidence_is_told(
+    site: Site, plugin: Plugin, name: str, problem: str
+) -> None:
+    """A pipe in the place of evidence or of a source file is data, and is not waited for."""
+    registry = plugin()
+    _keep(site, _fresh(site, registry).text())
+    (site.root / "acme" / name).unlink(missing_ok=True)
+    os.mkfifo(site.root / "acme" / name)
+
+    assert (_standing(site, registry).problem or "").startswith(problem)
 
 
 def test_required_evidence_takes_claims_out(site: Site, plugin: Plugin) -> None:

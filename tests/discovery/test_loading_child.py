@@ -128,6 +128,22 @@ def test_read_tells_what_went_wrong(
     assert answer.detail.startswith(said)
 
 
+@pytest.mark.parametrize("name", ["null_alone", "null_inside.caps"])
+def test_read_names_the_file_of_a_source_with_a_null_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Python says neither the file nor the line of such a source; the module's file is named."""
+    file = tmp_path / f"{name.replace('.', '/')}.py"
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "__init__.py").touch()
+    file.write_text("\0")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    answer = read(BACKENDS, f"{name}:DECLARATION")
+
+    assert answer.detail.endswith(f"cannot contain null bytes in {file}")
+
+
 @pytest.mark.parametrize("value", ["no_such:D", "no_such.caps:D"])
 def test_read_tells_a_module_that_is_not_there(value: str) -> None:
     """The entry's own module, or a package it is in, is missing: not one that it imports."""

@@ -8,11 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
+from backend_caps.discovery.places import open_regular, read_regular
 from backend_caps.engines import problems
 from backend_caps.engines.errors import EngineNotInstalledError, EngineSourceError
 from backend_caps.engines.source.contents import Contents, words_of
@@ -70,13 +70,22 @@ def _editable(package: str, site: Iterable[Path]) -> Iterator[Path]:
     """List the checkouts that the metadata names, as PEP 610 has it, for hooks are not asked."""
     for folder in site:
         for path in folder.glob(f"{package}-*.dist-info/direct_url.json"):
-            try:
-                url = urlsplit(json.loads(path.read_bytes())["url"])
-            except (OSError, ValueError, LookupError, TypeError):
-                continue
-            place = _package_in(package, Path(unquote(url.path))) if url.scheme == "file" else None
+            place = _checkout_of(package, path)
             if place is not None:
                 yield place
+
+
+def _checkout_of(package: str, path: Path) -> Path | None:
+    """Find the package that a `direct_url.json` names; None where it names none that is there."""
+    try:
+        stated = json.loads(read_regular(str(path)))
+        url = urlsplit(stated["url"]) if isinstance(stated["url"], str) else None
+        if url is None or url.scheme != "file":
+            return None
+        return _package_in(package, Path(unquote(url.path)))
+    # A ValueError is of a path too: no system has one with a null or a lone surrogate in it.
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 def _read(
@@ -122,9 +131,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _opened(entry: os.DirEntry[str]) -> IO[bytes]:
-    if not entry.is_file():
-        raise OSError("it is no file, nor a link to one")
-    return FileIO(entry.path)
+    return open_regular(entry.path)
 
 
 def _version(package: str, folder: Path, beside: Iterable[Path], contents: Contents) -> str | None:
@@ -132,7 +139,7 @@ def _version(package: str, folder: Path, beside: Iterable[Path], contents: Conte
     metadata = [path for place in beside for path in place.glob(f"{package}-*.dist-info/METADATA")]
     stated = [path for name in STATED_IN if (path := folder / name).is_file()]
     for path in (*(metadata if len(metadata) == 1 else ()), *stated):
-        text = contents.read(path.name, partial(path.open, "rb"))
+        text = contents.read(path.name, partial(open_regular, str(path)))
         read = version_of_metadata if path in metadata else stated_version
         if text is not None and (version := read(text)):
             return version

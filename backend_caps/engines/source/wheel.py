@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from backend_caps.discovery.places import BOUNDED_METHODS, open_regular
 from backend_caps.engines import problems
 from backend_caps.engines.errors import EngineSourceError
 from backend_caps.engines.source.contents import DAMAGE, Contents, words_of
 from backend_caps.engines.source.version import STATED_IN, stated_version, version_of_metadata
-
-_BOUNDED = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""Of the other methods zipfile unpacks as much as there is, however little is asked for."""
 
 
 def read_wheel(
@@ -27,6 +25,7 @@ def read_wheel(
     """
     fault = partial(EngineSourceError, engine=package, source=str(source))
     try:
+        open_regular(str(source)).close()  # zipfile would wait for a pipe
         archive = zipfile.ZipFile(source)
     except FileNotFoundError as error:
         raise fault(problem="is not there") from error
@@ -58,7 +57,7 @@ def _entries(archive: zipfile.ZipFile, contents: Contents) -> dict[str, zipfile.
 
 
 def _opened(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
-    if entry.compress_type not in _BOUNDED:
+    if entry.compress_type not in BOUNDED_METHODS:
         raise zipfile.BadZipFile(f"it is packed by method {entry.compress_type}, no wheel's")
     return archive.open(entry)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from backend_caps.report.document import json_text
 from backend_caps.resolution.plan import Plan
 from backend_caps.startup.agreement.errors import MissingRanksError
 from backend_caps.startup.agreement.judging import Said, judge, require_same
@@ -110,7 +111,7 @@ def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
         plan: its own; None where it has none.
         channel: to the other ranks.
     """
-    words = Words.of(own, plan).model_dump_json().encode()
+    words = json_text(Words.of(own, plan)).encode()
     gathered = channel.gathered((own.mark, len(words)), "the gathering of fingerprints")
     alike: dict[int, list[int]] = {}
     for rank, (mark, _) in enumerate(gathered):

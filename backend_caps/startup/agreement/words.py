@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
+from backend_caps.report.document import legible
 from backend_caps.report.documents import json_of
 from backend_caps.report.plan_values import value_of
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Resolved
@@ -111,8 +112,8 @@ class Words(BaseModel):
         """Write what a rank with this plan says, or one that has none."""
         return cls(
             host=statement.host,
-            fields={name: (how, _legible(own)) for name, (how, own) in statement.fields.items()},
-            failure=None if statement.failure is None else _legible(statement.failure),
+            fields={name: (how, legible(own)) for name, (how, own) in statement.fields.items()},
+            failure=None if statement.failure is None else legible(statement.failure),
             values=() if plan is None else tuple(StatedValue.of(*own) for own in plan.values()),
         )
 
@@ -124,8 +125,3 @@ class Words(BaseModel):
         except ValidationError:
             version = (Treatment.EQUAL, "one whose words are not known here")
             return cls(host="", fields={VERSION: version}, failure=None, values=())
-
-
-def _legible(text: str) -> str:
-    """Write out what UTF-8 cannot have, such as the bytes of a path in another encoding."""
-    return text.encode(errors="backslashreplace").decode()

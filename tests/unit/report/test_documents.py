@@ -18,6 +18,7 @@ from backend_caps.capability.vocabulary import (
     Capabilities,
     HostSeqLens,
 )
+from backend_caps.report.document import Document, json_text
 from backend_caps.report.documents import (
     PlanDocument,
     ReportDocument,
@@ -63,6 +64,19 @@ def test_json_of_writes_each_kind_of_value(value: object, written: JsonValue) ->
     actual = json_of(value)
 
     assert actual == written
+
+
+class _Paths(Document):
+    paths: dict[str, tuple[str, ...]]
+
+
+def test_json_text_writes_out_what_utf8_cannot_hold() -> None:
+    """A path that is not UTF-8 is legible in JSON that any reader takes."""
+    document = _Paths(paths={"a": ("caf\udce9", "na\u00efve")})
+
+    text = json_text(document)
+
+    assert json.loads(text.encode()) == {"paths": {"a": ["caf\\udce9", "na\u00efve"]}}
 
 
 def test_json_of_what_is_no_value_is_our_own_fault() -> None:

@@ -236,7 +236,7 @@ def test_what_is_no_file_is_a_problem(tmp_path: Path) -> None:
 
     words = "it is no file, nor a link to one"
     assert [problem.message for problem in tree.problems] == [
-        f"engine/dangling.py cannot be read: {words}.",
+        "engine/dangling.py cannot be read: No such file or directory.",
         "engine/loop.py cannot be read: Too many levels of symbolic links.",
         f"engine/pipe.py cannot be read: {words}.",
     ]
@@ -354,6 +354,11 @@ def test_namespace_package_is_read_if_it_has_wanted_files(
         pytest.param("[]", id="another shape"),
         pytest.param('{"url": "https://x.org/engine"}', id="elsewhere"),
         pytest.param('{"url": "file:///nowhere"}', id="gone"),
+        pytest.param('{"url": 5}', id="number"),
+        pytest.param("true", id="truth"),
+        pytest.param('{"url": "file:///\\ud800"}', id="surrogate"),
+        pytest.param('{"url": "file:///a\\u0000b"}', id="null"),
+        pytest.param("[" * 100_000, id="deep"),
     ],
 )
 def test_engine_that_is_nowhere_is_not_installed(
@@ -365,6 +370,27 @@ def test_engine_that_is_nowhere_is_not_installed(
 
     with pytest.raises(EngineNotInstalledError):
         open_tree(PACKAGE, None)
+
+
+@pytest.mark.parametrize("file", ["direct_url.json", "METADATA"])
+def test_metadata_that_is_a_pipe_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """What stands beside an installed engine is read where it is a regular file alone."""
+    site = write_package(tmp_path)
+    (site / "engine-1.0.dist-info").mkdir()
+    os.mkfifo(site / "engine-1.0.dist-info" / file)
+    monkeypatch.setattr(sys, "path", [str(site)])
+
+    assert open_tree(PACKAGE, None).version is None
+
+
+def test_source_that_is_a_pipe_is_no_wheel(tmp_path: Path) -> None:
+    """A wheel that is named on the command line is read where it is a regular file alone."""
+    os.mkfifo(tmp_path / "engine.whl")
+
+    with pytest.raises(EngineSourceError, match="it is no file, nor a link to one"):
+        open_tree(PACKAGE, tmp_path / "engine.whl")
 
 
 def test_folder_that_cannot_be_listed_is_a_problem(
