@@ -133,7 +133,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
         plan = decide()
     else:
         ranks = group if isinstance(group, Ranks) else Ranks(group=group)
-        arguments = {"pool_size": pool_size, "draft": draft}
+        stated_policy = policy.value if isinstance(policy, Policy) else policy
+        arguments = {"pool_size": pool_size, "draft": draft, "policy": stated_policy}
         plan = agree(
             decide,
             ranks,

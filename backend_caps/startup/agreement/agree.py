@@ -14,7 +14,12 @@ from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 from backend_caps.startup.agreement.errors import UnknownPerRankFlagError
 from backend_caps.startup.agreement.group import GroupChannel
 from backend_caps.startup.agreement.rounds import agreed, tell_failure
-from backend_caps.startup.agreement.statement import host_name, statement_of
+from backend_caps.startup.agreement.statement import (
+    Treatment,
+    host_name,
+    start_fields,
+    statement_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +84,20 @@ def agree(
     Stream: none. Sync: waits for every rank, on the host. Not for use under capture.
     """
     channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
+    per_rank = frozenset(ranks.per_rank)
     try:
-        plan = _decided(decide, channel)
-        per_rank = frozenset(ranks.per_rank)
+        plan = _decided(decide, channel, start_fields(given, arguments or {}, per_rank))
         own = statement_of(plan, given=given, arguments=arguments, per_rank=per_rank)
         return agreed(plan, own, channel, check)
     finally:
         channel.ended()
 
 
-def _decided(decide: Callable[[], Plan], channel: GroupChannel) -> Plan:
+def _decided(
+    decide: Callable[[], Plan], channel: GroupChannel, fields: Mapping[str, tuple[Treatment, str]]
+) -> Plan:
     try:
         return decide()
     except Exception as error:
-        tell_failure(error, channel)
+        tell_failure(error, channel, fields=fields)
         raise

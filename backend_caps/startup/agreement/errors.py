@@ -65,6 +65,8 @@ class RankFailedError(BackendCapsError):
     failures: Sequence[tuple[str, RankNumbers]]
     """What was raised, with the ranks that raised it."""
     hosts: Mapping[int, str]
+    differences: Sequence[Difference] = ()
+    """What else is not the same on all ranks: it may be why some have no plan."""
 
     @property
     def message(self) -> str:
@@ -72,8 +74,11 @@ class RankFailedError(BackendCapsError):
         told = "; ".join(
             f"{listed(ranks, self.hosts)}: {what.rstrip('.')}" for what, ranks in self.failures
         )
+        differing = "".join(
+            f" The ranks differ: {each.told(self.hosts)}." for each in self.differences
+        )
         return (
-            f"no plan was agreed on, because not every rank has one. Raised on {told}. "
+            f"no plan was agreed on, because not every rank has one. Raised on {told}.{differing} "
             "Correct it there, and start all ranks again."
         )
 

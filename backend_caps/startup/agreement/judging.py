@@ -19,7 +19,7 @@ from backend_caps.startup.agreement.errors import (
     RankNumbers,
     RanksDifferError,
 )
-from backend_caps.startup.agreement.statement import VERSION, Treatment
+from backend_caps.startup.agreement.statement import FLAG, VERSION, Treatment
 from backend_caps.startup.agreement.words import Contribution, StatedValue, Words
 
 _ABSENT = "not given"
@@ -66,13 +66,29 @@ def require_same(said: Sequence[Said]) -> None:
     hosts = hosts_of(said)
     failures = [(own.words.failure, own.ranks) for own in said if own.words.failure]
     if failures:
-        raise RankFailedError(failures=failures, hosts=hosts)
+        raise RankFailedError(
+            failures=failures, hosts=hosts, differences=[*differences_beside(said)]
+        )
     differences = [
         *_differences(said, Treatment.EQUAL),
         *_differences(said, Treatment.EQUAL_WHERE_STATED),
     ]
     if differences:
         raise RanksDifferError(differences=differences, hosts=hosts)
+
+
+def differences_beside(said: Sequence[Said]) -> Iterator[Difference]:
+    """List in what ranks differ of which some have no plan: it may be why these have none.
+
+    Compared is what a rank knows before it has a plan, where every rank states it.
+    """
+    failed = [own.words.fields for own in said if own.words.failure is not None]
+    if not all(failed):
+        return
+    stated = {name for fields in failed for name in fields}
+    for each in _differences(said, Treatment.EQUAL):
+        if each.field in stated or each.field.startswith(FLAG):
+            yield each
 
 
 def hosts_of(said: Iterable[Said]) -> Mapping[int, str]:

@@ -2,8 +2,9 @@
 
 Nobody waits for these words. The first rank whose round fails reads them, finds out who is missing,
 and leaves that for the others, which look for it now and then while they wait: gloo itself tells a
-lost rank to its neighbours alone. A store may stop answering, so whatever waits for its answer does
-so in a thread of its own.
+lost rank to its neighbours alone. The store ends with the process that keeps it, and a launcher may
+end all ranks when one ends: so a rank whose round failed raises once all others have read the words
+too. A store may stop answering, so whatever waits for its answer does so in a thread of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ FINDING_S = 3.0
 """How long a rank takes at most to find out, or to hear, who is missing."""
 _LEAVING_S = 2.0
 """How long the first rank whose round failed waits for the others to leave."""
+_HEARING_S = 2.0
+"""How long a rank that knows who is missing waits at most until all others know it."""
 _AGAIN_S = 0.1
 _NUM_AGREEMENTS: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 """How often this process has agreed in a group: as often as all its other ranks."""
@@ -78,7 +81,7 @@ class Presence:
         return self._gave_up.is_set()
 
     def of_a_failure(self) -> FoundMissing:
-        """Find out who is missing, or hear it from the rank that does.
+        """Find out who is missing, or hear it from the rank that does; return once all know it.
 
         It ends though the store may not answer.
         """
@@ -87,6 +90,8 @@ class Presence:
         asking = Thread(target=self._find, args=(found,), daemon=True)
         asking.start()
         asking.join(FINDING_S)
+        if found:
+            asking.join(_HEARING_S)
         return found[0] if found else FoundMissing(unknown=_no_store())
 
     def _look(self) -> None:
@@ -110,6 +115,8 @@ class Presence:
                 found.append(own)
             else:
                 found.extend(self._heard())
+            for known in found:
+                self._wait_until_heard(known)
 
     def _missing(self) -> FoundMissing:
         """Find out who did not come, and wait a little for the others to leave."""
@@ -134,6 +141,15 @@ class Presence:
                 return [FoundMissing.model_validate_json(self._store.get(self._key("found")))]
             time.sleep(_AGAIN_S)
         return []
+
+    def _wait_until_heard(self, known: FoundMissing) -> None:
+        """Wait until every rank that is not missing has read who is; not for ever."""
+        num_expected = self._size - len(known.absent) - len(known.silent)
+        num_heard = self._store.add(self._key("heard"), 1)
+        until = time.monotonic() + _HEARING_S
+        while num_heard < num_expected and time.monotonic() < until:
+            time.sleep(_AGAIN_S)
+            num_heard = self._store.add(self._key("heard"), 0)
 
     def _those(self, what: str, ranks: Sequence[int]) -> list[int]:
         """List those of some ranks that left a word."""

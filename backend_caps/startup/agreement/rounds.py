@@ -8,14 +8,25 @@ different.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from backend_caps.report.document import json_text
 from backend_caps.resolution.plan import Plan
 from backend_caps.startup.agreement.errors import MissingRanksError
-from backend_caps.startup.agreement.judging import Said, judge, require_same
-from backend_caps.startup.agreement.statement import Statement, failure_of, last_statement
+from backend_caps.startup.agreement.judging import (
+    Said,
+    differences_beside,
+    hosts_of,
+    judge,
+    require_same,
+)
+from backend_caps.startup.agreement.statement import (
+    Statement,
+    Treatment,
+    failure_of,
+    last_statement,
+)
 from backend_caps.startup.agreement.words import Words
 
 _COMPARING = "the comparison of fingerprints"
@@ -86,16 +97,32 @@ def agreed(
     return joint
 
 
-def tell_failure(error: Exception, channel: Channel, round_name: str = _COMPARING) -> None:
-    """Tell the other ranks that this one has no plan, and why; the caller raises it."""
-    own = failure_of(error)
+def tell_failure(
+    error: Exception,
+    channel: Channel,
+    round_name: str = _COMPARING,
+    fields: Mapping[str, tuple[Treatment, str]] | None = None,
+) -> None:
+    """Tell the other ranks that this one has no plan, and why; the caller raises it.
+
+    Args:
+        error: what was raised. It gets a note on whether the others were told, and one for each
+            field in which the ranks differ: that may be the cause.
+        channel: to the other ranks.
+        round_name: the round that the others are in.
+        fields: what this rank was started with, where the others state it too.
+    """
+    own = failure_of(error, fields)
+    said: list[Said] = []
     try:
         if not _all_say(own.mark, channel, round_name):
-            heard(own, None, channel)
+            said = heard(own, None, channel)
     except MissingRanksError as missing:
         error.add_note(f"The other ranks could not all be told: {missing}")
     else:
         error.add_note("The other ranks were told.")
+        for each in differences_beside(said):
+            error.add_note(f"The ranks differ: {each.told(hosts_of(said))}.")
 
 
 def _all_say(mark: int, channel: Channel, round_name: str) -> bool:

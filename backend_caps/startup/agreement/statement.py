@@ -25,6 +25,8 @@ from backend_caps.resolution.uses import Use
 
 VERSION = "backend-caps"
 """The field that says which release a rank runs."""
+FLAG = "flag "
+"""What the fields of server flags begin with; a flag that is a default has none."""
 _OF_THE_MACHINE = frozenset({"device", "compute_capability", "rocm"})
 """The facts that are not the model's."""
 
@@ -87,8 +89,7 @@ def statement_of(
         **_rules(plan.rules),
         "per_rank": (Treatment.EQUAL, ", ".join(sorted(per_rank)) or "none"),
         **_facts(plan.facts, per_rank),
-        **_given("flag ", _said(flags), per_rank),
-        **_given("", arguments or {}, per_rank),
+        **start_fields(flags, arguments or {}, per_rank),
         **_backends(plan.uses),
         **_chosen(plan),
     }
@@ -101,9 +102,33 @@ def last_statement(joint: Plan) -> Statement:
     return Statement(host=host_name(), fields=fields)
 
 
-def failure_of(error: Exception) -> Statement:
-    """Write what a rank without a plan says: every fault, where there are several."""
-    return Statement(host=host_name(), fields={}, failure="; ".join(_faults(error)))
+def failure_of(
+    error: Exception, fields: Mapping[str, tuple[Treatment, str]] | None = None
+) -> Statement:
+    """Write what a rank without a plan says: every fault, where there are several.
+
+    Args:
+        error: what was raised.
+        fields: what the rank was started with, where the others state it too.
+    """
+    return Statement(host=host_name(), fields=fields or {}, failure="; ".join(_faults(error)))
+
+
+def start_fields(
+    given: ServerFlags, arguments: Mapping[str, object], per_rank: frozenset[str]
+) -> dict[str, tuple[Treatment, str]]:
+    """List what a rank is started with, which is known before it has a plan.
+
+    Args:
+        given: the flags as they were given, before anything was chosen.
+        arguments: what else it is configured with, by name.
+        per_rank: names of flags and arguments in which ranks may differ.
+    """
+    return {
+        VERSION: (Treatment.EQUAL, _version_of("backend-caps")),
+        **_given(FLAG, _said(given), per_rank),
+        **_given("", arguments, per_rank),
+    }
 
 
 def _faults(error: Exception) -> Iterator[str]:
@@ -118,7 +143,6 @@ def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
     """List what every rank has to start from."""
     overrides = ", ".join(f"{name}={text_of(value)}" for name, value in plan.overrides)
     equal = {
-        VERSION: _version_of("backend-caps"),
         "policy": plan.policy.value,
         "unsafe_override": overrides or "none",
         "engine": _engine(plan),

@@ -31,6 +31,8 @@ _LOG = logging.getLogger("backend_caps_sglang")
 _KEYS = "backend_caps/sglang/1"
 """What the keys begin with; who says other words than these has another number."""
 _NOTHING = "nothing"
+_READING_S = 5.0
+"""How long a scheduler that is about to end waits at most until the others have read all words."""
 
 
 class Word(FrozenModel):
@@ -104,6 +106,16 @@ class Schedulers:
         """Read what all registered."""
         return [json.loads(said) for said in self._read("entries")]
 
+    def wait_until_read(self) -> None:
+        """Wait until every scheduler has read what all registered; not for ever.
+
+        The store ends with rank 0: the others could no longer read from it what they have to say.
+        """
+        with suppress(RuntimeError):  # the deadline, or a store that is gone
+            self.store.set(self._key(f"read/{self.rank}"), "")
+            keys = [self._key(f"read/{rank}") for rank in range(self.size)]
+            self.store.wait(keys, timedelta(seconds=_READING_S))
+
     def _read(self, what: str) -> list[bytes]:
         keys = [self._key(f"{what}/{rank}") for rank in range(self.size)]
         said: list[bytes] = self.store.multi_get(keys)
@@ -150,7 +162,9 @@ def joined(
         return True
     words = schedulers.words()
     if len({word.registered for word in words}) > 1:
-        raise SchedulersDifferError(differences=tuple(_differences(schedulers.entries(), words)))
+        differences = tuple(_differences(schedulers.entries(), words))
+        schedulers.wait_until_read()
+        raise SchedulersDifferError(differences=differences)
     answer = _any(words)
     schedulers.leave(Outcome(needs_cpu_seq_lens=answer, entries=entries))
     return answer

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from backend_caps import HostSeqLens, Registry, discover
 from backend_caps.relay import AcceptTokensError, DraftShape
 from backend_caps.report.errors import LockFileError
-from backend_caps.resolution.errors import UnusableBackendError
+from backend_caps.resolution.errors import PlanRefusedError, UnusableBackendError
 from backend_caps.startup.agreement import (
     GroupChannel,
     MissingRanksError,
@@ -73,6 +73,7 @@ def test_ranks_with_one_plan_start() -> None:
             id="no plugin",
         ),
         pytest.param(replace(SERVER, pool_size=16), "pool_size is 8", id="pool sizes"),
+        pytest.param(replace(SERVER, policy="warn"), "policy is quiet on ranks 0", id="policies"),
     ],
 )
 def test_ranks_that_differ_are_refused_on_all(other: Server, told: str) -> None:
@@ -112,6 +113,25 @@ def _breaking(rank: int, folder: Path) -> str:
         f"from backend_caps import Declaration\n{breaks}DECLARATION = Declaration()\n"
     )
     return replace(SERVER, registry=discover([own])).start().fingerprint
+
+
+def _with_one_that_is_strict(rank: int) -> str:
+    """Start without the plugin that the flags name, which only a strict rank refuses."""
+    policy = "strict" if rank == 2 else "quiet"
+    try:
+        return replace(SERVER, registry=Registry.of([]), policy=policy).start().fingerprint
+    except PlanRefusedError as error:
+        return " ".join(error.__notes__)  # which a pickle of the error has not
+
+
+def test_policy_that_refuses_on_one_rank_is_named_on_all() -> None:
+    """What a strict rank refuses the others do not: each error says that the policies differ."""
+    came = run_ranks(3, _with_one_that_is_strict)
+
+    told = [came[0].text, came[1].text, str(came[2].value)]
+    assert {type(came[rank].error) for rank in (0, 1)} == {RankFailedError}
+    assert ["policy is quiet on ranks 0" in each for each in told] == [True] * 3
+    assert ["strict on rank 2" in each for each in told] == [True] * 3
 
 
 def test_corrupt_lock_on_one_rank_stops_all(tmp_path: Path) -> None:
@@ -239,13 +259,14 @@ _DIFFER = {1: replace(SERVER, registry=registry(version="1.1"))}
 
 
 class _Ending(GroupChannel):
-    """Ends its process on entering a round."""
+    """Sends its own process a signal on entering a round."""
 
     round_name = ""
+    signal = signal.SIGKILL
 
     def _wait(self, options: RoundOptions, round_name: str, start: Callable[[], dist.Work]) -> None:
         if round_name == self.round_name:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.signal)
         super()._wait(options, round_name, start)
 
 
@@ -317,3 +338,24 @@ def _staged(rank: int) -> tuple[object, ...]:
     mirror = plan["host_seq_lens"]
     cause = mirror.causes[0]
     return plan.host_seq_lens.value, cause.name, cause.rank, cause.host
+
+
+def _ending_by_os_exit(rank: int, folder: Path) -> None:
+    """Start as a server does that ends by `os._exit`; the last rank but one stops in a round."""
+    if rank == 2:
+        _Ending.round_name, _Ending.signal = _COMPARING, signal.SIGSTOP
+        with mock.patch("backend_caps.startup.agreement.agree.GroupChannel", _Ending):
+            SERVER.start()
+    try:
+        SERVER.start(deadline_s=DEADLINE_S)
+    except MissingRanksError as error:
+        (folder / f"{rank}").write_text(str(error))
+        os._exit(2)
+
+
+def test_first_diagnosis_of_a_hanging_rank_reaches_all(tmp_path: Path) -> None:
+    """Rank 0 keeps the store, and ends as soon as it may: by then all others know what it found."""
+    run_ranks(4, partial(_ending_by_os_exit, folder=tmp_path), silent=frozenset({2}))
+
+    said = {rank: (tmp_path / f"{rank}").read_text() for rank in (0, 1, 3)}
+    assert [rank for rank, text in said.items() if "rank 2 (" not in text] == []

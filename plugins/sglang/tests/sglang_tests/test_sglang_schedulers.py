@@ -75,6 +75,28 @@ def test_schedulers_that_registered_other_things_all_fail() -> None:
     ) in str(first)
 
 
+class SlowSchedulers(Schedulers):
+    """One that is slow to read what the others registered."""
+
+    def entries(self) -> list[dict[str, str]]:
+        """Read late."""
+        time.sleep(SHORT_S)
+        return Schedulers.entries(self)
+
+
+def test_scheduler_that_fails_keeps_the_store_until_the_others_have_read() -> None:
+    """Rank 0's process ends by the error, and with it the store that the others read it from."""
+    store = HashStore()
+    slow = SlowSchedulers(store, 1, 2)
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(joined, False, {}, slow, deadline_s=LONG_S)  # noqa: FBT003 - its place
+        first = pool.submit(joined, False, ENTRIES, Schedulers(store, 0, 2), deadline_s=LONG_S)  # noqa: FBT003
+
+        assert isinstance(first.exception(), SchedulersDifferError)
+        assert store.check(["backend_caps/sglang/1/2/read/1"])
+    assert str(other.exception()) == str(first.exception())
+
+
 def test_scheduler_that_does_not_come_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """One without the plugin says nothing: the others know it by then, and need the lengths."""
     answer = joins(HashStore(), 0, 3, SHORT_S)
