@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from backend_caps import UNDECLARED
+from backend_caps import UNDECLARED, HostSeqLens
 from backend_caps.conformance.checks import CHECKS, prepare, races
 from backend_caps.conformance.kit import (
     Check,
@@ -17,7 +17,9 @@ from backend_caps.conformance.kit import (
     run_checks,
 )
 from backend_caps.conformance.kit.running import cases_on
-from tests.conformance.honest.order import ODD
+from backend_caps.runtime.forward_batch import ForwardBatch
+from tests.conformance.honest.order import ODD, PinnedRingThatWaits
+from tests.conformance.liars.liar import subject_of
 from tests.conformance.liars.streams import LIARS
 from tests.conformance.made import HONEST, claiming
 
@@ -26,6 +28,7 @@ ONE = Effort(seeds=[1])
 every_check = pytest.mark.parametrize(
     "check", [prepare.CHECK, races.CHECK], ids=lambda own: own.code
 )
+_UPLOADS: dict[str, object] = {"host_seq_lens": HostSeqLens.EXACT, "graph_replay": frozenset()}
 FOUR = "4 forwards (chunk, decode, draft-extend, tree)"
 
 
@@ -74,6 +77,25 @@ def test_forward_owes_what_nobody_claims() -> None:
 
     assert words[0].startswith("forward made the host wait")
     assert words[0].endswith("its contract says Sync: none")
+
+
+class PollsInPrepare(PinnedRingThatWaits):
+    """Waits for its pinned buffer by asking until the copy is done."""
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Ask, and go on once the answer is yes."""
+        while not self._copied.query():
+            pass
+        return super().seen(batch)
+
+
+def test_poll_in_prepare_is_a_wait() -> None:
+    """A loop that asks an event until it is true waits for the device, by whatever name."""
+    polls = subject_of(PollsInPrepare, sync_free_prepare=True, **_UPLOADS)
+
+    words = _words(_result(polls, prepare.CHECK))
+
+    assert any("made the host wait, by Event.query, again and again" in each for each in words)
 
 
 def test_wait_that_is_not_claimed_away_is_none() -> None:

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 
 from backend_caps.conformance.simulator import Schedule, simulate
 from backend_caps.conformance.simulator import streams as sim
+from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 
@@ -145,6 +147,76 @@ def test_polling_comes_to_an_end() -> None:
 
         answers = [event.query() for _ in range(9)]
         assert (answers[0], answers[-1], numbers.tolist()) == (False, True, [2])
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "starve:0", "random:3"])
+@pytest.mark.parametrize("ask", [Stream.query, lambda stream: stream.record_event().query()])
+def test_loop_that_polls_a_stream_ends(schedule: str, ask: Callable[[Stream], bool]) -> None:
+    """Under every order a stream's work is at its end after as many questions as it has items."""
+    with simulate(schedule):
+        numbers, main = torch.zeros(1, device="sim"), sim.current_stream()
+        side = Stream()
+        side.wait_stream(main)
+        for _ in range(8):
+            numbers.add_(1)
+
+        answers = [ask(main) for _ in range(99)]
+
+        assert answers[-1]
+
+
+def test_answer_lets_run_what_waited_for_it() -> None:
+    """A starved stream that a question brings on lets others run as their order says."""
+    with simulate("starve:0"):
+        side, numbers = Stream(), torch.zeros(1, device="sim")
+        side.wait_stream(sim.current_stream())
+        with sim.stream(side):
+            numbers.add_(1)
+        late = side.record_event()
+        while not sim.current_stream().query():
+            pass
+
+        assert late.query()
+
+
+@pytest.mark.parametrize(
+    ("num_asked", "num_waits"), [pytest.param(1, 0, id="once"), pytest.param(9, 1, id="loop")]
+)
+def test_loop_of_questions_is_one_host_wait(num_asked: int, num_waits: int) -> None:
+    """To ask once and go on is no wait; to ask until the answer is yes is one."""
+    with simulate("lazy") as simulation:
+        torch.zeros(1, device="sim").add_(1).add_(1)
+        event = sim.current_stream().record_event()
+        for _ in range(num_asked):
+            event.query()
+
+        waits = simulation.counts.waits
+    assert [(own.kind, count) for own, count in waits.items()] == [(WaitKind.EVENT, 1)] * num_waits
+
+
+def test_question_that_comes_back_in_a_later_step_is_no_wait() -> None:
+    """What looks at each step whether an old copy is done, and launches work, does not wait."""
+    with simulate("lazy") as simulation:
+        numbers = torch.zeros(1, device="sim").add_(1).add_(1)
+        event = sim.current_stream().record_event()
+        for _ in range(3):
+            event.query()
+            numbers.add_(1)
+
+    assert simulation.host_waits == []
+
+
+def test_read_after_a_yes_is_no_race() -> None:
+    """A point that was passed orders the host behind it, as a wait for it does."""
+    with simulate("lazy", check_races=True) as simulation:
+        pinned = torch.zeros(4, pin_memory=True)
+        pinned.copy_(torch.ones(4, device="sim"), non_blocking=True)
+        event = sim.current_stream().record_event()
+        while not event.query():
+            pass
+
+        assert pinned.tolist() == [1, 1, 1, 1]
+    assert simulation.races == ()
 
 
 def test_host_wait_runs_only_what_it_needs() -> None:

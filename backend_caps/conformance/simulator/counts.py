@@ -13,9 +13,9 @@ class WaitKind(Enum):
     """What made the host wait."""
 
     STREAM = "stream"
-    """`synchronize` of a stream."""
+    """`synchronize` of a stream, or a loop that asks `query` of it until it is true."""
     EVENT = "event"
-    """`synchronize` of an event that was recorded."""
+    """`synchronize` of an event that was recorded, or a loop that asks `query` of it."""
     DEVICE = "device"
     """`synchronize` of the whole device."""
     HIDDEN = "hidden"

@@ -80,6 +80,12 @@ class Adversary(Protocol):
     def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
         """Run until a marker is passed."""
 
+    def advance(self, engine: QueueEngine, marker: Marker) -> None:
+        """Run a little, for a host that asked whether a marker is passed and was told no.
+
+        Asked often enough, it lets the marker be passed.
+        """
+
 
 class EagerAdversary:
     """Run whatever can run, but for one stream where one starves."""
@@ -101,6 +107,11 @@ class EagerAdversary:
         engine.run_to(marker)
         self.after_launch(engine)
 
+    def advance(self, engine: QueueEngine, marker: Marker) -> None:
+        """Run one operator that the marker needs, and then what that lets run."""
+        engine.run_towards(marker)
+        self.after_launch(engine)
+
 
 class LazyAdversary:
     """Run only what the host waits for."""
@@ -111,6 +122,10 @@ class LazyAdversary:
     def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
         """Run what the marker needs."""
         engine.run_to(marker)
+
+    def advance(self, engine: QueueEngine, marker: Marker) -> None:
+        """Run one operator that the marker needs."""
+        engine.run_towards(marker)
 
 
 class RandomAdversary:
@@ -132,6 +147,11 @@ class RandomAdversary:
         while not marker.is_done:
             has_run = self._run_one(engine)
             assert has_run, f"stream {marker.stream} waits for itself"
+
+    def advance(self, engine: QueueEngine, marker: Marker) -> None:
+        """Run one random item, and one operator that the marker needs."""
+        self._run_one(engine)
+        engine.run_towards(marker)
 
     def _run_one(self, engine: QueueEngine) -> bool:
         runnable: list[Queue] = [q for q in engine.queues.values() if not engine.is_blocked(q)]

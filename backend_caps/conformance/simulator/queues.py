@@ -117,6 +117,16 @@ class QueueEngine:
             self._pass(marker)
         return marker
 
+    def tail(self, handle: int) -> Marker:
+        """Return the marker at the end of a stream's queue; put one there where there is none.
+
+        A host that asks about a stream again and again asks about one point: a marker for each
+        question would put it off, and nobody would ever come to it.
+        """
+        items = self.queue(handle).items
+        last = items[-1] if items else None
+        return last if isinstance(last, Marker) else self.mark(handle)
+
     def is_blocked(self, queue: Queue) -> bool:
         """Tell whether a queue has nothing that could run now."""
         items = queue.items
@@ -165,13 +175,16 @@ class QueueEngine:
                     self.run_next(queue)
 
     def run_towards(self, marker: Marker) -> None:
-        """Run one item that a marker needs."""
+        """Run one operator that a marker needs, and the markers and waits before it."""
         while not marker.is_done:
             queue = self.queue(marker.stream)
-            if not self.is_blocked(queue):
-                self.run_one(queue)
+            if self.is_blocked(queue):
+                marker = _awaited(queue)
+                continue
+            has_cost = isinstance(queue.items[0], Op)
+            self.run_one(queue)
+            if has_cost:
                 return
-            marker = _awaited(queue)
 
     def abandon(self) -> None:
         """Drop what has not run, and count its markers as passed: nobody can wait for them."""

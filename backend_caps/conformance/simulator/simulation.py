@@ -83,6 +83,9 @@ class Simulation:
         self.hidden_syncs, self.host_waits = [], []
         self.watcher = Unwatched()
         self._waits: Counter[Waited] = Counter()
+        self._polled_after = (0, 0, 0)
+        # Markers that a line has asked for since, and whether its loop was noted as a wait.
+        self._polled: dict[tuple[Marker, Site], bool] = {}
         self._bytes_to_host_on: Counter[int] = Counter()
         self._adversary = adversary_of(schedule)
         self._allocator = Allocator(self._free_block, self.mark, keeps_blocks=check_races)
@@ -192,11 +195,37 @@ class Simulation:
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))
 
-    def query(self, marker: Marker) -> bool:
-        """Tell whether a marker was passed; if not, a little time passes, for who asks again."""
+    def query_stream(self, handle: int) -> bool:
+        """Tell whether a stream's work has run; if not, the device runs a little."""
+        waited = Waited(WaitKind.STREAM, handle)
+        is_done = self._query(self.engine.tail(handle), waited, "Stream.query, again and again")
+        if is_done and self.detector is not None:
+            self.detector.synchronize_stream(handle)
+        return is_done
+
+    def query_marker(self, marker: Marker, event: int) -> bool:
+        """Tell whether what an event is bound to was passed; if not, the device runs a little."""
+        waited = Waited(WaitKind.EVENT, marker.stream)
+        is_done = self._query(marker, waited, "Event.query, again and again")
+        if is_done and self.detector is not None:
+            self.detector.synchronize_event(event)
+        return is_done
+
+    def _query(self, marker: Marker, waited: Waited, cause: str) -> bool:
+        """Answer whether a marker was passed, and note a loop that polls it as one host wait."""
         was_done = marker.is_done
+        launched = self.num_ops, self.num_event_records, self.num_event_waits
+        if launched != self._polled_after:  # the host did something else, so it does not wait
+            self._polled.clear()
+            self._polled_after = launched
+        poll = marker, call_site()
+        if self._polled.get(poll) is False:
+            self._polled[poll] = True
+            self._note_sync(cause, waited, marker)
+        elif not was_done:
+            self._polled.setdefault(poll, False)
         if not was_done:
-            self.engine.run_towards(marker)
+            self._adversary.advance(self.engine, marker)
         return was_done
 
     def synchronize_stream(self, handle: int, cause: str, kind: WaitKind) -> None:

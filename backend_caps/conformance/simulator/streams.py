@@ -65,8 +65,11 @@ class Stream:
         current().synchronize_stream(self.handle, "Stream.synchronize", WaitKind.STREAM)
 
     def query(self) -> bool:
-        """Tell whether all work of this stream has run; who asks often enough gets a yes."""
-        return current().query(current().mark(self.handle))
+        """Tell whether all work of this stream has run; at each no the device runs a little.
+
+        A line that asks again at once, with nothing launched in between, counts as a host wait.
+        """
+        return current().query_stream(self.handle)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.handle == self.handle
@@ -141,9 +144,10 @@ class Event:
     def query(self) -> bool:
         """Tell whether the point was passed, as it is before the first record.
 
-        Who asks often enough gets a yes: at each no, a little work runs.
+        At each no the device runs a little. A line that asks again at once, with nothing launched
+        in between, counts as a host wait.
         """
-        return self._marker is None or current().query(self._marker)
+        return self._marker is None or current().query_marker(self._marker, self._serial)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the operators that ran between two events: the simulated clock has no other tick.
