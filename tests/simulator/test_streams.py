@@ -182,16 +182,20 @@ def test_answer_lets_run_what_waited_for_it() -> None:
 @pytest.mark.parametrize(
     ("num_asked", "num_waits"), [pytest.param(1, 0, id="once"), pytest.param(9, 1, id="loop")]
 )
-def test_loop_of_questions_is_one_host_wait(num_asked: int, num_waits: int) -> None:
+@pytest.mark.parametrize("kind", [WaitKind.EVENT, WaitKind.STREAM])
+def test_loop_of_questions_is_one_host_wait(
+    num_asked: int, num_waits: int, kind: WaitKind
+) -> None:
     """To ask once and go on is no wait; to ask until the answer is yes is one."""
     with simulate("lazy") as simulation:
         torch.zeros(1, device="sim").add_(1).add_(1)
-        event = sim.current_stream().record_event()
+        stream = sim.current_stream()
+        asked = stream.record_event() if kind is WaitKind.EVENT else stream
         for _ in range(num_asked):
-            event.query()
+            asked.query()
 
         waits = simulation.counts.waits
-    assert [(own.kind, count) for own, count in waits.items()] == [(WaitKind.EVENT, 1)] * num_waits
+    assert [(own.kind, count) for own, count in waits.items()] == [(kind, 1)] * num_waits
 
 
 def test_question_that_comes_back_in_a_later_step_is_no_wait() -> None:

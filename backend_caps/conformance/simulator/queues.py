@@ -120,8 +120,8 @@ class QueueEngine:
     def tail(self, handle: int) -> Marker:
         """Return the marker at the end of a stream's queue; put one there where there is none.
 
-        A host that asks about a stream again and again asks about one point: a marker for each
-        question would put it off, and nobody would ever come to it.
+        A host that asks about a stream again and again asks about one point, and no question makes
+        the queue longer.
         """
         items = self.queue(handle).items
         last = items[-1] if items else None
