@@ -64,6 +64,14 @@ BESIDE = ""
     metavar="N",
     help="Draw the requests of each scenario N times; 4 unless given, 2 with --quick.",
 )
+@click.option(
+    "--case-deadline",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each case may take; one that does not end is a finding, and the rest goes on.",
+)
 @click.option("--list", "lists", is_flag=True, help="Show what checks there are, and run none.")
 @click.option(
     "--lines/--no-lines",

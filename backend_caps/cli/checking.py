@@ -62,6 +62,8 @@ class Asked:
     """Whose own backend it is; None: a plugin's."""
     without: frozenset[str]
     """Forwards that are left out."""
+    deadline_s: float
+    """How long each case may take."""
 
     @property
     def known(self) -> Sequence[Check]:
@@ -86,6 +88,7 @@ class Asked:
             path=options["path"],
             engine=options["engine"],
             without=frozenset(options["without"]),
+            deadline_s=options["case_deadline"],
         )
 
 
@@ -144,7 +147,9 @@ def _run(
     implementation = subject.declaration.implementation
     assert implementation is not None, "it was imported by this name"
     effort = asked.effort
-    journal = None if log is None else Journal(log, subject, chosen)
+    journal = None
+    if log is not None:
+        journal = Journal(log, subject, chosen, deadline_s=asked.deadline_s)
     with ExitStack() as stack:
         lines = LineCounter(implementation) if asked.counts_lines else None
         if lines is not None:
@@ -173,6 +178,7 @@ def _run_all(
             effort=asked.effort,
             observer=progress if journal is None else CheckObservers(progress, journal),
             known={} if journal is None else journal.known,
+            deadline_s=asked.deadline_s,
         )
 
 
@@ -182,6 +188,13 @@ def _run_one(
     check, case = find_case(subject, chosen, name)
     result = None if journal is None else journal.known.get(check.code)
     if result is None:
-        result = run_case(subject, check, case, device=asked.device, observer=journal)
+        result = run_case(
+            subject,
+            check,
+            case,
+            device=asked.device,
+            observer=journal,
+            deadline_s=asked.deadline_s,
+        )
     results = Results(subject=subject, device=asked.device, checks=[result], exercised=frozenset())
     return results, replace(asked.effort, seeds=(case.seed,))

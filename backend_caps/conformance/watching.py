@@ -24,6 +24,8 @@ _NOT_RUN = 2
 """The exit status where nothing could be checked."""
 _ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals by which people end a process; the others are its own fault."""
+_OVERDUE = "Timeout ("
+"""How faulthandler begins what it writes of a process that it ends."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 
@@ -38,7 +40,14 @@ class Crash:
     at_s: float
     """When, by the clock that only goes on."""
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it was ended from outside, because what it ran took too long."""
+        return self.trace.startswith(_OVERDUE)
+
     def __str__(self) -> str:
+        if self.is_overdue:
+            return "did not end, and its process was ended"
         if self.status >= 0:
             return f"ended the process with exit status {self.status}"
         number = signal.Signals(-self.status)
@@ -98,6 +107,17 @@ class Log:
         os.ftruncate(self._trace.fileno(), 0)
         self._trace.seek(0)
         faulthandler.enable(self._trace, all_threads=False)
+
+    def end_process_after(self, seconds: float) -> None:
+        """End this process from outside, unless it is kept in time.
+
+        A thread without the interpreter does so: native code may keep that for itself.
+        """
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self._trace)
+
+    def keep_process(self) -> None:
+        """Let this process live: what was to end in time has ended."""
+        faulthandler.cancel_dump_traceback_later()
 
 
 def watched() -> Log | None:

@@ -29,6 +29,7 @@ def made(where):
 
 SEGV, ABORT, EXIT = made("ends:Segv"), made("ends:Abort"), made("ends:Exit")
 IMPORT, SLOW = made("ends_at_once:Backend"), made("ends:Slow")
+KEEPS = made("ends:Keeps")
 """
 BACKENDS = """\
 import ctypes, os, time
@@ -51,13 +52,20 @@ class Exit(Segv):
     def end(self):
         os._exit(0)
 
+class Keeps(Segv):
+    def end(self):
+        native, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+        native.pthread_mutex_lock(mutex)
+        native.pthread_mutex_lock(mutex)  # for ever, with Python's lock: no handler of it runs
+
 class Slow(Segv):
     def end(self):
         print("slow", file=open("began", "w"))
         time.sleep(60)
 """
-NAMES = ("segv", "abort", "exit", "import", "slow")
+NAMES = ("segv", "abort", "exit", "import", "keeps", "slow")
 LINE = 1 + BACKENDS.splitlines().index("        ctypes.string_at(0)")
+KEEPS_LINE = 1 + next(place for place, line in enumerate(BACKENDS.splitlines()) if "for ever" in line)
 CASE = "mirror-absent/decode,float32,page-1,head-16x4:2@eager#1"
 WORDS = ("--path", ".", "--seeds", "2", "--only", "mirror-absent", "--only", "mirror-read")
 
@@ -146,6 +154,18 @@ def test_other_ends_are_findings_too(name: str, told: str, folder: Path) -> None
     document = CheckDocument.model_validate_json(finished.stdout)
     assert finished.returncode == 1
     assert [own.what for own in document.findings] == [told]
+
+
+def test_native_code_that_does_not_end_is_a_finding(folder: Path) -> None:
+    """Its process is ended from outside, a new one goes on, and the finding has the line."""
+    words = ("--case", CASE, "--case-deadline", "1", "--format", "json")
+
+    finished = _check(folder, "keeps", "--path", ".", *words)
+
+    (finding,) = CheckDocument.model_validate_json(finished.stdout).findings
+    assert (finished.returncode, finding.what) == (1, "did not end within 1 s")
+    assert (finding.file, finding.line) == ("ends.py", KEEPS_LINE)
+    assert "warning: the backend did not end, and its process was ended" in finished.stderr
 
 
 def test_end_before_a_case_is_an_error(folder: Path) -> None:

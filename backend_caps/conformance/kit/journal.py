@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from backend_caps.conformance.kit.check import Case, Check, Fault
+from backend_caps.conformance.kit.deadline import did_not_end
 from backend_caps.conformance.kit.observing import NoCheckObserver
 from backend_caps.conformance.kit.results import CheckResult, Finding, Verdict
 from backend_caps.conformance.kit.subject import Subject
@@ -43,6 +44,8 @@ class _Ended:
     result: CheckResult
 
 
+_GRACE_S = 5.0
+"""How much longer a process lives than its case may take: Python code ends by itself before."""
 _Event = _Tries | _Ran | _Blocked | _Asks | _Ended | Crash
 
 
@@ -57,10 +60,19 @@ class Journal(NoCheckObserver):
         log: where to write, and what processes before this one wrote.
         subject: the backend.
         checks: all that may run.
+        deadline_s: how long each case may take before its process is ended from outside, which is
+            for native code: the kit itself interrupts Python code. None: for ever.
     """
 
-    def __init__(self, log: Log, subject: Subject, checks: Sequence[Check]) -> None:
-        self._log, self._subject = log, subject
+    def __init__(
+        self,
+        log: Log,
+        subject: Subject,
+        checks: Sequence[Check],
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        self._log, self._subject, self._deadline_s = log, subject, deadline_s
         self._checks = {check.code: check for check in checks}
         events = list(self._read())
         self.known: Mapping[str, CheckResult] = self._results(events)
@@ -71,13 +83,17 @@ class Journal(NoCheckObserver):
     def tries(self, case: Case) -> None:
         """Write down a case that runs next."""
         self._write(_Tries(case=case, at_s=time.monotonic()))
+        if self._deadline_s is not None:
+            self._log.end_process_after(self._deadline_s + _GRACE_S)
 
     def ran(self, case: Case, findings: Sequence[Finding]) -> None:
         """Write down what a case found."""
+        self._log.keep_process()
         self._write(_Ran(case=case, findings=findings))
 
     def blocked(self, case: Case) -> None:
         """Write down a case without an answer."""
+        self._log.keep_process()
         self._write(_Blocked(case=case))
 
     def asks(self, result: CheckResult) -> None:
@@ -144,9 +160,14 @@ class Journal(NoCheckObserver):
             subject=self._subject.name,
             claims=self._checks[case.check].claims,
             case=case,
-            fault=Fault(what=str(crash), site=next(sites, None)),
+            fault=Fault(what=self._words_of(crash), site=next(sites, None)),
             words=self._subject.words,
         )
+
+    def _words_of(self, crash: Crash) -> str:
+        if crash.is_overdue and self._deadline_s is not None:
+            return did_not_end(self._deadline_s)
+        return str(crash)
 
 
 class _Pickler(pickle.Pickler):

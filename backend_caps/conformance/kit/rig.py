@@ -14,6 +14,7 @@ from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.conformance.kit.deadline import CASE_DEADLINE_S
 from backend_caps.conformance.kit.errors import BaselineError
 from backend_caps.conformance.kit.subject import Subject
 from backend_caps.conformance.scenes import Scene
@@ -28,6 +29,8 @@ class Rig:
     subject: Subject
     device: str = DEVICE_NAME
     """`sim`, `cpu` or `cuda`."""
+    deadline_s: float = CASE_DEADLINE_S
+    """How long each case may take."""
 
     @contextmanager
     def running(

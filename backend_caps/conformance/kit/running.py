@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from backend_caps.conformance.kit.check import Case, Check, Effort, Fault
+from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
+from backend_caps.conformance.kit.deadline import (
+    CASE_DEADLINE_S,
+    OverdueError,
+    did_not_end,
+    ends_within,
+)
 from backend_caps.conformance.kit.errors import BaselineError, UnknownCaseError
 from backend_caps.conformance.kit.observing import CheckObserver, NoCheckObserver
 from backend_caps.conformance.kit.results import CheckResult, Finding, Results, Verdict
@@ -18,6 +25,8 @@ from backend_caps.conformance.simulator import DEVICE_NAME
 
 _MOST_FINDINGS = 5
 """Of one check: more of the same help nobody, and take time."""
+_MOST_OVERDUE = 2
+"""Of one check: each takes its whole deadline."""
 _NOTHING: Mapping[str, CheckResult] = MappingProxyType({})
 
 
@@ -29,6 +38,7 @@ def run_checks(
     effort: Effort | None = None,
     observer: CheckObserver | None = None,
     known: Mapping[str, CheckResult] = _NOTHING,
+    deadline_s: float = CASE_DEADLINE_S,
 ) -> Results:
     """Run checks of a backend, each in all its cases.
 
@@ -39,8 +49,10 @@ def run_checks(
         effort: how much is tried.
         observer: is told how far it has come.
         known: what became of checks, by their codes, in a run that this one goes on with.
+        deadline_s: how long each case may take, in seconds; one that takes longer is a finding.
+            Without effect outside of the main thread.
     """
-    rig = Rig(subject=subject, device=device)
+    rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
     effort, observer = effort or Effort(), observer or NoCheckObserver()
     results: list[CheckResult] = []
     for check in checks:
@@ -60,9 +72,10 @@ def run_case(
     *,
     device: str = DEVICE_NAME,
     observer: CheckObserver | None = None,
+    deadline_s: float = CASE_DEADLINE_S,
 ) -> CheckResult:
-    """Run one case alone."""
-    rig = Rig(subject=subject, device=device)
+    """Run one case alone; the arguments are those of `run_checks`."""
+    rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
     return _run_cases(check, rig, [case], observer or NoCheckObserver())
 
 
@@ -108,12 +121,15 @@ def _run_check(
 
 
 def _with_hints(result: CheckResult, rig: Rig, observer: CheckObserver) -> CheckResult:
-    """Say what may be claimed beyond what is."""
+    """Say what may be claimed beyond what is; nothing where that does not end."""
     started, hints = time.perf_counter(), result.check.hints
     if hints is None:
         return result
     observer.asks(result)
-    found = tuple(hints(rig.subject, result.cases, rig))
+    found: tuple[Hint, ...] = ()
+    # Hints go over all cases once more.
+    with suppress(OverdueError), ends_within(rig.deadline_s * max(len(result.cases), 1)):
+        found = tuple(hints(rig.subject, result.cases, rig))
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, hints=found, seconds=seconds)
 
@@ -126,19 +142,21 @@ def _run_cases(
     observer.begin(check, len(cases))
     ran: list[Case] = []
     findings: list[Finding] = []
-    blocked, num_blocked = "it has no case for what is claimed", 0
+    blocked, num_blocked, num_overdue = "it has no case for what is claimed", 0, 0
     for case in cases:
         observer.tries(case)
         try:
-            found = [_finding(check, rig, case, fault) for fault in _faults(check, rig, case)]
+            faults, is_overdue = _faults(check, rig, case)
         except BaselineError as error:
             blocked, num_blocked = str(error), num_blocked + 1
             observer.blocked(case)
             continue
+        found = [_finding(check, rig, case, fault) for fault in faults]
         ran.append(case)
         findings += found
+        num_overdue += is_overdue
         observer.ran(case, found)
-        if len(findings) >= _MOST_FINDINGS:
+        if len(findings) >= _MOST_FINDINGS or num_overdue >= _MOST_OVERDUE:
             break
     status = Verdict.FAILED if findings else Verdict.HELD if ran else Verdict.NOT_CHECKED
     return CheckResult(
@@ -159,17 +177,26 @@ def _exercised(results: Sequence[CheckResult]) -> frozenset[str]:
     return frozenset(f"{own.role.value}/{own.phase.value}" for own in forwards)
 
 
-def _faults(check: Check, rig: Rig, case: Case) -> Iterator[Fault]:
-    """Run a case; what the backend raises is a fault."""
+def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
+    """Run a case; what the backend raises is a fault. Say also whether it took too long."""
+    faults: list[Fault] = []
+    is_overdue = False
     try:
-        yield from check.run(rig, case)
+        with ends_within(rig.deadline_s):
+            for fault in check.run(rig, case):
+                faults.append(fault)  # noqa: PERF402 - what was found before the deadline stands
     except BaselineError:
         raise
+    except OverdueError as error:
+        is_overdue = True
+        site = rig.subject.line_in(error.__traceback__)
+        faults.append(Fault(what=did_not_end(rig.deadline_s), site=site))
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
         site = rig.subject.line_in(error.__traceback__)
-        yield Fault(what=f"raised {type(error).__name__}: {error}", site=site)
+        faults.append(Fault(what=f"raised {type(error).__name__}: {error}", site=site))
     finally:
         gc.collect(0)
+    return faults, is_overdue
 
 
 def _finding(check: Check, rig: Rig, case: Case, fault: Fault) -> Finding:
