@@ -65,7 +65,7 @@ class Slow(Segv):
 """
 NAMES = ("segv", "abort", "exit", "import", "keeps", "slow")
 LINE = 1 + BACKENDS.splitlines().index("        ctypes.string_at(0)")
-KEEPS_LINE = 1 + next(place for place, line in enumerate(BACKENDS.splitlines()) if "for ever" in line)
+KEEPS_LINE = next(n for n, line in enumerate(BACKENDS.splitlines(), 1) if "for ever" in line)
 CASE = "mirror-absent/decode,float32,page-1,head-16x4:2@eager#1"
 WORDS = ("--path", ".", "--seeds", "2", "--only", "mirror-absent", "--only", "mirror-read")
 

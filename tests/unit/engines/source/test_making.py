@@ -123,6 +123,17 @@ def test_method_that_only_a_dead_method_calls_is_dead() -> None:
     assert stated_of(text) == "x = 2"
 
 
+def test_method_that_calls_two_hidden_ones_is_asked_about_once() -> None:
+    """Whether a method may run is found out once, however many hidden ones it calls."""
+    text = f"{BASE}    def put(self):\n        self.x = 4\n"
+    text += "class A(B):\n    def set(self): pass\n    def put(self): pass\n"
+    text += "    def other(self):\n        b = super()\n        b.set()\n        b.put()\n"
+
+    words = stated_of(text)
+
+    assert words == "x = 2; x = 3 where once set() has run; x = 4 where once put() has run"
+
+
 @pytest.mark.parametrize(
     "target",
     [
