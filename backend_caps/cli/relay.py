@@ -48,7 +48,8 @@ def relay(
 ) -> None:
     """Relay a few steps of three requests, and show what crosses to the host and why.
 
-    Plan and FutureMap are the real ones; tokens and accepted lengths are made up.
+    Plan and FutureMap are the real ones; tokens and accepted lengths are made up. On a CPU nothing
+    crosses, and what is shown is what would.
     """
     # Loads torch, which no other command does.
     with working(TORCH):
@@ -80,6 +81,7 @@ def relay(
     document = RelayDocument(
         schema_="backend-caps/relay@1",
         device=device,
+        has_streams=future_map.streams.traits.has_streams,
         plan=plan_document(plan, flips(plan, registry, plan.flags)),
         steps=[StepDocument.model_validate(asdict(step)) for step in steps_taken],
     )

@@ -216,7 +216,8 @@ class StepDocument(Document):
     input_ids: list[int]
     """The tokens that the forward starts from."""
     bytes_to_host: int
-    """What crossed to the host for it."""
+    """What crossed to the host for it; on a device without streams, what would cross from one that
+    has them."""
 
 
 class RelayDocument(Document):
@@ -225,6 +226,8 @@ class RelayDocument(Document):
     schema_: Annotated[Literal["backend-caps/relay@1"], Field(alias="schema")]
     device: str
     """The torch device of the FutureMap."""
+    has_streams: bool
+    """Whether work runs there beside the host. The CPU has none, and nothing crosses from it."""
     plan: PlanDocument
     """What configured it."""
     steps: list[StepDocument]

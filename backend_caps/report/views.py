@@ -203,7 +203,7 @@ def _named(capability: str, phases: str) -> str:
 
 
 def relay_view(relayed: RelayDocument) -> Iterator[Section]:
-    """Show what crossed to the host in each step, and why."""
+    """Show what crossed to the host in each step, or would on an accelerator, and why."""
     num_requests = len(relayed.steps[0].seq_lens)
     yield Heading(f"{len(relayed.steps)} steps of {num_requests} requests on {relayed.device}")
     yield Lines(mirror_lines(relayed.plan))
@@ -217,7 +217,8 @@ def relay_view(relayed: RelayDocument) -> Iterator[Section]:
         )
         for step in relayed.steps
     ]
-    columns = ("step", "starts from tokens", "lengths, device", "lengths, host", "crossed")
+    crossed = "crossed" if relayed.has_streams else "would cross"
+    columns = ("step", "starts from tokens", "lengths, device", "lengths, host", crossed)
     yield Table(columns, tuple(rows))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.conformance.simulator import simulate
 from tests.cli.conftest import DECLARATIONS, ENTRY_POINTS, CommandLine
 
 READS = "--attention-backend acme_reads"
@@ -194,6 +195,20 @@ def test_relay_shows_what_crosses(acme: CommandLine, flags: str, crossed: list[i
     document = json.loads(result.stdout)
     assert document["schema"] == "backend-caps/relay@1"
     assert [step["bytes_to_host"] for step in document["steps"]] == crossed
+
+
+@pytest.mark.parametrize(
+    ("device", "column"),
+    [pytest.param("cpu", "would cross", id="cpu"), pytest.param("sim", "crossed", id="streams")],
+)
+def test_relay_says_that_nothing_crosses_on_a_cpu(
+    acme: CommandLine, device: str, column: str
+) -> None:
+    """Where host and device are one memory, the bytes are those that would cross."""
+    with simulate():
+        shown = acme.run(f"relay --path @ --device {device} --format markdown -- {READS}").stdout
+
+    assert f"| lengths, host | {column} |" in shown
 
 
 def test_relay_without_a_mirror_crosses_nothing(acme: CommandLine) -> None:

@@ -149,5 +149,9 @@ def relayed() -> RelayDocument:
     exact = {"number": 3, "seq_lens_cpu": [7, 9], "bytes_to_host": 16}
     steps = [step, step.model_copy(update=bound), step.model_copy(update=exact)]
     return RelayDocument(
-        schema_="backend-caps/relay@1", device="cpu", plan=plan(FORCED)[1], steps=steps
+        schema_="backend-caps/relay@1",
+        device="cuda",
+        has_streams=True,
+        plan=plan(FORCED)[1],
+        steps=steps,
     )
