@@ -12,6 +12,7 @@ from backend_caps.report.sections import Heading, Lines, Section, Table
 EVIDENCE_COLUMNS = ("backend", "checked", "what speaks against it")
 """What `evidence_rows` tells."""
 _MARKS: Mapping[str, str] = {"verified": " ✓", "stale": " ~", "failed": " ✗"}
+_NONE = "it has no evidence"
 _LEGEND = {
     "verified": "✓ held when the conformance kit looked, and nothing has changed since.",
     "stale": "~ the kit looked, and something has changed since.",
@@ -25,7 +26,7 @@ def mark_of(said: CapabilityDocument) -> str:
 
 
 def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
-    """Say what the marks mean, and of each backend with evidence where it comes from."""
+    """Say what the marks mean, and of each plugin's backend where its evidence comes from."""
     told = tuple(evidence_rows(backends))
     if not told:
         return
@@ -38,8 +39,22 @@ def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
 
 
 def evidence_rows(backends: Sequence[BackendDocument]) -> Iterator[tuple[str, str, str]]:
-    """Tell of each backend with evidence where that comes from, and what speaks against it."""
-    return ((b.name, _run(b.evidence), _against(b.evidence)) for b in backends if b.evidence)
+    """Say of each plugin's backend where its evidence comes from, and what speaks against it.
+
+    Where others have evidence, one without is said to have none; where nobody has, there is no row.
+    """
+    if not any(backend.evidence for backend in backends):
+        return
+    for backend in backends:
+        if backend.evidence is not None:
+            yield backend.name, _run(backend.evidence), _against(backend.evidence)
+        elif backend.status == "ok" and _is_plugins(backend):
+            yield backend.name, "never", _NONE
+
+
+def _is_plugins(backend: BackendDocument) -> bool:
+    """Tell a plugin's backend from an engine's class or name and from a composite."""
+    return backend.class_ is None and backend.classes is None and backend.parts is None
 
 
 def _run(evidence: EvidenceDocument) -> str:

@@ -183,9 +183,7 @@ def test_answer_lets_run_what_waited_for_it() -> None:
     ("num_asked", "num_waits"), [pytest.param(1, 0, id="once"), pytest.param(9, 1, id="loop")]
 )
 @pytest.mark.parametrize("kind", [WaitKind.EVENT, WaitKind.STREAM])
-def test_loop_of_questions_is_one_host_wait(
-    num_asked: int, num_waits: int, kind: WaitKind
-) -> None:
+def test_loop_of_questions_is_one_host_wait(num_asked: int, num_waits: int, kind: WaitKind) -> None:
     """To ask once and go on is no wait; to ask until the answer is yes is one."""
     with simulate("lazy") as simulation:
         torch.zeros(1, device="sim").add_(1).add_(1)

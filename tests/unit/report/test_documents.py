@@ -26,7 +26,7 @@ from backend_caps.report.documents import (
     plan_document,
     report_document,
 )
-from backend_caps.report.evidence_views import evidence_view
+from backend_caps.report.evidence_views import evidence_rows, evidence_view
 from backend_caps.report.sections import Heading, Table
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import OPTS_OUT, at_rank, broken, flags, installed, use
@@ -260,6 +260,16 @@ def test_claim_that_was_not_read_has_no_evidence() -> None:
     document = report_document([broken("fa3", Status.BROKEN)], (), None, scene.STANDINGS)
 
     assert document.backends[0].evidence is None
+
+
+def test_backend_without_evidence_beside_others_is_said_to_have_none() -> None:
+    """A plugin's backend that the kit has not run is told, and no composite or broken one."""
+    checked, *others = scene.BACKENDS[:4]
+    document = report_document([checked, *others], (), None, {"fa3": scene.STANDINGS["fa3"]})
+
+    rows = [row for row in evidence_rows(document.backends) if row[0] != "fa3"]
+
+    assert rows == [("triton", "never", "it has no evidence")]
 
 
 def test_report_without_evidence_has_no_section_of_it() -> None:

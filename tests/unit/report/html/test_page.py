@@ -23,7 +23,7 @@ from tests.unit.report import engine_scene, scene
 from tests.unit.report.html.pages import PAGES, SCRIPT, hostile, large
 
 _EACH = pytest.mark.parametrize("kind", PAGES)
-_STEPS = "3 steps of 2 requests on cpu"
+_STEPS = "3 steps of 2 requests on cuda"
 _COMMANDS: Sections = (Heading("Run it"), Lines(("pip install x",), "commands"))
 
 
