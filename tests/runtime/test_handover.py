@@ -9,8 +9,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from backend_caps import HostSeqLens
+from backend_caps.relay import FutureMap
 from backend_caps.runtime import FinishReason, Handover, Sampling
 from tests.runtime.engines import leaks
 from tests.runtime.handovers import (
@@ -85,6 +87,27 @@ def test_retracted_prompt_runs_again_where_it_was_taken_over(models: Path, way: 
     assert outputs(requests) == make_engine(models, Way()).generate(PROMPTS[-2:], sampling=LONG)
     assert sum(request.num_retractions for request in requests) > 0
     assert leaks(engine) == (0, 0)
+
+
+@pytest.mark.parametrize("algorithm", [None, "EAGLE"])
+def test_handover_publishes_lengths_under_speculation_alone(
+    models: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str | None
+) -> None:
+    """Without speculation the batch keeps its lengths, and the relay carries tokens alone."""
+    way = Way(algorithm=algorithm)
+    engine = make_engine(models, way, "decode")
+    handover, *_ = hand_over_all(models, way, PROMPTS[-1:])
+    publish, published = FutureMap.publish, []
+
+    def recorded(relay: FutureMap, req_pool_indices: Tensor, seq_lens: Tensor) -> None:
+        published.append(seq_lens.tolist())
+        publish(relay, req_pool_indices, seq_lens)
+
+    monkeypatch.setattr(FutureMap, "publish", recorded)
+    engine.take_over(handover)
+    engine.drain()
+
+    assert published[:1] == ([] if algorithm is None else [[len(PROMPTS[-1])]])
 
 
 @pytest.mark.parametrize("topk", [1, 3])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from backend_caps_torch_native import TorchNative
 from torch import Tensor
 
 from backend_caps import HostSeqLens, Role
@@ -18,14 +19,15 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model import load_llama, sample_tokens
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.pools import make_pools
-from backend_caps.runtime.request import Request
+from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.two_batch import TwoBatchRunner, split
-from tests.runtime.engines import plan_of
+from tests.runtime.engines import make_engine, plan_of
 from tests.runtime.memories import enter, make_batch, make_memory, make_request
 from tests.runtime.oracle import Job, Oracle
 
 TBO = "--enable-two-batch-overlap"
+SIX_TOKENS = Sampling(max_new_tokens=6, stop_token_ids=frozenset())
 SPECULATIVE = (
     *("--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "1"),
     *("--attention-backend", "torch_padded", "--disable-piecewise-cuda-graph"),
@@ -106,6 +108,26 @@ def test_tokens_of_halves_equal_those_of_transformers(
     outputs = _serve(server, oracle.jobs[5:10], oracle.jobs[10:14])
 
     _assert_begin_alike(outputs, oracle.tokens[5:14])
+
+
+def test_plain_engine_decodes_two_requests_in_two_halves(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under two-batch overlap a backend prepares for one request of two, twice in each step."""
+    prepare, sizes = TorchNative.init_forward_metadata, []
+
+    def counted(backend: TorchNative, batch: ForwardBatch) -> None:
+        if batch.mode is ForwardMode.DECODE:
+            sizes.append(batch.batch_size)
+        prepare(backend, batch)
+
+    monkeypatch.setattr(TorchNative, "init_forward_metadata", counted)
+    engine = make_engine(oracle.folder, TBO)
+    requests = [engine.submit(job.prompt, SIX_TOKENS) for job in oracle.jobs[5:7]]
+    engine.drain()
+
+    assert [len(own.output) for own in requests] == [6, 6]
+    assert (set(sizes), len(sizes) >= 2 * 5) == ({1}, True)
 
 
 def _assert_begin_alike(outputs: Sequence[list[int]], expected: Sequence[list[int]]) -> None:
