@@ -106,6 +106,21 @@ def test_statements_run_where_their_conditions_hold(body: str) -> None:
         ),
         pytest.param("if a:\n    raise E\nx", [("raise E", "a"), ("x", "")], id="a raise"),
         pytest.param("return 1\nx", [("return 1", "")], id="what follows a return"),
+        pytest.param(
+            "if a:\n    x\nelse:\n    return 1\nz",
+            [("x", "a"), ("return 1", "not a"), ("z", "a")],
+            id="the other branch returns",
+        ),
+        pytest.param(
+            "match k:\n    case 1:\n        x\n    case 2:\n        y\n    case 1:\n        z",
+            [("x", "k == 1"), ("y", "k == 2"), ("z", "not k == 1 and k == 1")],
+            id="cases of constants",
+        ),
+        pytest.param(
+            "match k:\n    case None:\n        x\n    case True:\n        y",
+            [("x", "k is None"), ("y", "not k is None and k is True")],
+            id="cases of singletons",
+        ),
         pytest.param("raise E\nx", [("raise E", "")], id="what follows a raise"),
         pytest.param(
             "if TYPE_CHECKING:\n    x\nelse:\n    y\nif t.TYPE_CHECKING:\n    z",
