@@ -81,7 +81,7 @@ def relay(
     document = RelayDocument(
         schema_="backend-caps/relay@1",
         device=device,
-        has_streams=future_map.streams.traits.has_streams,
+        has_streams=configuration.future_map.streams.traits.has_streams,
         plan=plan_document(plan, flips(plan, registry, plan.flags)),
         steps=[StepDocument.model_validate(asdict(step)) for step in steps_taken],
     )

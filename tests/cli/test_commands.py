@@ -41,7 +41,7 @@ def test_json_with_a_path_and_words_that_are_not_utf8_is_whole(
     tmp_path: Path, command: str
 ) -> None:
     """A folder whose name is no UTF-8, and a plugin's lone surrogate, are written out."""
-    site = CommandLine(tmp_path / "caf\udce9")
+    site = CommandLine(tmp_path / "named\udce9")
     site.install("acme", ENTRY_POINTS, DECLARATIONS)
     rude = "[backend_caps.backends]\nrude = rude_caps:DECLARATION\n"
     site.install("rude", rude, "raise ValueError('\\udc80')\n")
