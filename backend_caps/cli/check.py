@@ -70,7 +70,8 @@ BESIDE = ""
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long each case may take; one that does not end is a finding, and the rest goes on.",
+    help="How long each case may take, and more where it has over 100 steps; one that does not end "
+    "is a finding, and the rest goes on.",
 )
 @click.option("--list", "lists", is_flag=True, help="Show what checks there are, and run none.")
 @click.option(

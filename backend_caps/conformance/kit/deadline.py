@@ -15,12 +15,19 @@ from types import FrameType
 
 CASE_DEADLINE_S = 300.0
 """How long a case may take, in seconds: many times what one takes in an interpreted kernel."""
+_STEPS_WITHIN = 100
+"""Steps of a case that looks for growth, up to which it has no longer than others."""
 _AGAIN_S = 1.0
 """How soon it is raised again, where a destructor or a bare `except` swallowed it."""
 
 
 class OverdueError(BaseException):
     """A deadline has passed. It is no `Exception`, for backends and checks catch those."""
+
+
+def deadline_of(num_steps: int, deadline_s: float) -> float:
+    """Return how long a case may take: longer where it goes on for many steps."""
+    return deadline_s * max(1.0, num_steps / _STEPS_WITHIN)
 
 
 def did_not_end(deadline_s: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from backend_caps.conformance.kit.check import Case, Check, Fault
-from backend_caps.conformance.kit.deadline import did_not_end
+from backend_caps.conformance.kit.deadline import deadline_of, did_not_end
 from backend_caps.conformance.kit.observing import NoCheckObserver
 from backend_caps.conformance.kit.results import CheckResult, Finding, Verdict
 from backend_caps.conformance.kit.subject import Subject
@@ -84,7 +84,7 @@ class Journal(NoCheckObserver):
         """Write down a case that runs next."""
         self._write(_Tries(case=case, at_s=time.monotonic()))
         if self._deadline_s is not None:
-            self._log.end_process_after(self._deadline_s + _GRACE_S)
+            self._log.end_process_after(deadline_of(case.num_steps, self._deadline_s) + _GRACE_S)
 
     def ran(self, case: Case, findings: Sequence[Finding]) -> None:
         """Write down what a case found."""
@@ -160,13 +160,13 @@ class Journal(NoCheckObserver):
             subject=self._subject.name,
             claims=self._checks[case.check].claims,
             case=case,
-            fault=Fault(what=self._words_of(crash), site=next(sites, None)),
+            fault=Fault(what=self._words_of(case, crash), site=next(sites, None)),
             words=self._subject.words,
         )
 
-    def _words_of(self, crash: Crash) -> str:
+    def _words_of(self, case: Case, crash: Crash) -> str:
         if crash.is_overdue and self._deadline_s is not None:
-            return did_not_end(self._deadline_s)
+            return did_not_end(deadline_of(case.num_steps, self._deadline_s))
         return str(crash)
 
 

@@ -13,6 +13,7 @@ from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, Hint
 from backend_caps.conformance.kit.deadline import (
     CASE_DEADLINE_S,
     OverdueError,
+    deadline_of,
     did_not_end,
     ends_within,
 )
@@ -49,7 +50,8 @@ def run_checks(
         effort: how much is tried.
         observer: is told how far it has come.
         known: what became of checks, by their codes, in a run that this one goes on with.
-        deadline_s: how long each case may take, in seconds; one that takes longer is a finding.
+        deadline_s: how long each case may take, in seconds, and more where it has over 100 steps;
+            one that takes longer is a finding.
             Without effect outside of the main thread.
     """
     rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
@@ -128,7 +130,8 @@ def _with_hints(result: CheckResult, rig: Rig, observer: CheckObserver) -> Check
     observer.asks(result)
     found: tuple[Hint, ...] = ()
     # Hints go over all cases once more.
-    with suppress(OverdueError), ends_within(rig.deadline_s * max(len(result.cases), 1)):
+    deadlines_s = [deadline_of(case.num_steps, rig.deadline_s) for case in result.cases]
+    with suppress(OverdueError), ends_within(sum(deadlines_s) or rig.deadline_s):
         found = tuple(hints(rig.subject, result.cases, rig))
     seconds = result.seconds + time.perf_counter() - started
     return replace(result, hints=found, seconds=seconds)
@@ -180,9 +183,9 @@ def _exercised(results: Sequence[CheckResult]) -> frozenset[str]:
 def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
     """Run a case; what the backend raises is a fault. Say also whether it took too long."""
     faults: list[Fault] = []
-    is_overdue = False
+    is_overdue, deadline_s = False, deadline_of(case.num_steps, rig.deadline_s)
     try:
-        with ends_within(rig.deadline_s):
+        with ends_within(deadline_s):
             for fault in check.run(rig, case):
                 faults.append(fault)  # noqa: PERF402 - what was found before the deadline stands
     except BaselineError:
@@ -190,7 +193,7 @@ def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
     except OverdueError as error:
         is_overdue = True
         site = rig.subject.line_in(error.__traceback__)
-        faults.append(Fault(what=did_not_end(rig.deadline_s), site=site))
+        faults.append(Fault(what=did_not_end(deadline_s), site=site))
     except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
         site = rig.subject.line_in(error.__traceback__)
         faults.append(Fault(what=f"raised {type(error).__name__}: {error}", site=site))

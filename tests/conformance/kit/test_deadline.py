@@ -108,6 +108,16 @@ def test_case_that_does_not_end_is_a_finding() -> None:
     assert [own.status for own in results.checks] == [Verdict.FAILED] * 2
 
 
+def test_case_of_many_steps_has_longer() -> None:
+    """A case that looks for growth over twice as many steps may take twice as long."""
+    case = Case(check="made", seed=2, num_steps=200)
+    check = replace(ODD, run=_endless, cases=lambda _subject, _effort: [case])
+
+    results = run_checks(HONEST, [check], deadline_s=SHORT_S)
+
+    assert [own.fault.what for own in results.findings] == ["did not end within 0.4 s"]
+
+
 def test_check_ends_after_two_cases_that_do_not() -> None:
     """Each takes its whole deadline, and a third one would say no more."""
     checks = [replace(ODD, run=_endless)]
