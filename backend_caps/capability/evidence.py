@@ -26,11 +26,9 @@ UNVERIFIABLE = frozenset(
         "auto_priority",
         "compute_capability",
         "devices",
-        "max_context_len_known",
     }
 )
-"""The capabilities that no check is about: they say where a backend runs, and which is preferred.
-What follows from `max_context_len_known` is what `host_seq_lens` is checked for."""
+"""Capabilities that no check is about: they say where a backend runs, and which is preferred."""
 
 _Verdict: TypeAlias = Literal["held", "failed", "not checked"]
 

@@ -10,6 +10,7 @@ import pytest
 from backend_caps.capability.evidence import declaration_digest
 from backend_caps.cli.checking import Asked, checked
 from backend_caps.conformance.kit import Effort
+from backend_caps.conformance.kit.deadline import CASE_DEADLINE_S
 from backend_caps.discovery.evidence import Implementation, imports_of, versions_of
 from backend_caps.discovery.registry import discover
 from tests.cli.conftest import CommandLine
@@ -47,13 +48,14 @@ def line(acme: CommandLine) -> CommandLine:
 
 @pytest.fixture
 def kept(line: CommandLine) -> Path:
-    """Evidence that the mirror and the roles were checked."""
+    """Evidence that the mirror, its bound and the roles were checked."""
     declaration = discover([line.root])["fast"].declaration
     imports = imports_of([line.root])
     implementation = Implementation.of("fast.backend:build", imports)
     assert declaration is not None
     assert implementation is not None
-    written = evidence({"host_seq_lens": HELD, "roles": HELD})
+    held = dict.fromkeys(("host_seq_lens", "max_context_len_known", "roles"), HELD)
+    written = evidence(held)
     installed = versions_of({"torch", "backend-caps"}, imports)
     versions = {"distribution": "fast", "version": "1.0", "torch": installed["torch"]}
     changes = {
@@ -175,6 +177,7 @@ def _asked(line: CommandLine, evidence: str) -> Asked:
         only=("declaration-hygiene",),
         case=None,
         effort=Effort.quick(),
+        deadline_s=CASE_DEADLINE_S,
         counts_lines=False,
         evidence=evidence,
         path=(line.root,),

@@ -62,8 +62,10 @@ def test_unverified_claim_counts_as_undeclared() -> None:
 
 
 def test_verified_claim_counts() -> None:
-    """Evidence that held makes a claim count; a length that is known needs none."""
-    backend = believed(installed("fa3", OPTS_OUT), verified("host_seq_lens"))
+    """Evidence that held makes a claim count, and the bound that it needs."""
+    backend = believed(
+        installed("fa3", OPTS_OUT), verified("host_seq_lens", "max_context_len_known")
+    )
 
     mirror = _plan(named(backend))["host_seq_lens"]
 
@@ -201,7 +203,8 @@ def test_flip_is_to_verify() -> None:
     """What would change the value is evidence of what is declared, by the command for it."""
     remedies = _remedies(believed(installed("fa3", OPTS_OUT), _UNVERIFIED))
 
-    assert "Verify host_seq_lens=none: backend-caps check fa3 --write-evidence." in remedies
+    both = "Verify host_seq_lens=none and max_context_len_known=yes"
+    assert f"{both}: backend-caps check fa3 --write-evidence." in remedies
 
 
 def test_class_of_an_engine_cannot_be_verified() -> None:
