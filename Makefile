@@ -25,6 +25,7 @@ WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp
 SGLANG := .cache/engines/sglang-0.5.23
+SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing
 LARGE_WHEELS := .cache/wheels/vllm-0.33.0.stamp
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md docs/*/*/*.md)
@@ -197,11 +198,13 @@ $(VENV)/developing: $(VENV)/installed
 	$(PIP) install --constraint constraints.txt --group dev
 	@mkdir -p .cache && touch $@
 
-# An environment of SGLang's own, for its pins are not this project's; beside it, the project.
-$(SGLANG)/installed: $(VENV)/made .cache/wheels/sglang-0.5.23.stamp tests/upstream/sglang-0.5.23.txt constraints.txt pyproject.toml
+# An environment of SGLang's own, for its pins are not this project's; beside it, the project and the
+# plugins that a server there loads. Its path has stand-ins for what is built for CUDA alone.
+$(SGLANG)/installed: $(VENV)/made .cache/wheels/sglang-0.5.23.stamp tests/upstream/sglang-0.5.23.txt constraints.txt pyproject.toml $(SERVED:%=%/pyproject.toml)
 	$(BIN)/python -m venv --clear $(SGLANG)
-	$(SGLANG)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable .
+	$(SGLANG)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable . $(SERVED:%=--editable %)
 	$(SGLANG)/bin/python -m pip install --quiet --no-deps .cache/wheels/sglang-0.5.23-*.whl
+	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@
 
 # What validates citations has pins of its own too.
