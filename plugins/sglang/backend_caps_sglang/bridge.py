@@ -98,6 +98,11 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         """Return the length of a padded request."""
         return _PADDED_LENGTH
 
+    @property
+    def plan(self) -> Plan:
+        """What it needs and supports in this server, with every cause."""
+        return self._plan
+
     def shared_read_ends(self, fm: ForwardMode) -> SharedReadEnds:
         """Say where reads of the scheduler's buffers end, as the backend declares it."""
         phase = Phase.DECODE if fm.is_decode() else Phase.PREFILL

@@ -14,7 +14,7 @@ from backend_caps import Settings
 from backend_caps.capability.status import Status
 from backend_caps.discovery.handed_down import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry
-from backend_caps.engines.sglang import decide_needs_cpu_seq_lens
+from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps_sglang.adapters import Adapter, adapters_of
 from backend_caps_sglang.engine import DECISION, Engine, told
 from backend_caps_sglang.errors import (
@@ -22,6 +22,7 @@ from backend_caps_sglang.errors import (
     NameTakenError,
     UnsupportedSGLangError,
 )
+from backend_caps_sglang.metrics import publish
 
 _LOG = logging.getLogger("backend_caps_sglang")
 _REGISTRAR = "sglang"
@@ -31,8 +32,9 @@ _REGISTRAR = "sglang"
 class Decision:
     """What SGLang calls in place of its function, once in each scheduler.
 
-    It says what was registered: when it was, SGLang had not set up its log. And it comes to one
-    answer with the other schedulers: only now do they have a process group.
+    It says what was registered: when it was, SGLang had not set up its log. It comes to one answer
+    with the other schedulers: only now do they have a process group. And it publishes the plan at
+    the server's metrics.
     """
 
     sglang: str
@@ -51,14 +53,17 @@ class Decision:
         # Loads torch, which a process that only registers does without.
         from backend_caps_sglang.agreeing import Schedulers, joined  # noqa: PLC0415
 
+        backends = tuple(attn_backends)
         listed = "; ".join(f"{name} is {value}" for name, value in self.entries)
         _LOG.info("registered in SGLang %s: %s", self.sglang, listed)
-        return joined(
-            decide_needs_cpu_seq_lens(attn_backends),
+        answer = joined(
+            decide_needs_cpu_seq_lens(backends),
             dict(self.entries),
             Schedulers.of_process(),
             deadline_s=self.deadline_s,
         )
+        publish(explain_needs_cpu_seq_lens(backends), answer, backends)
+        return answer
 
 
 def register() -> None:
