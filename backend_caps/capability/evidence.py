@@ -196,7 +196,13 @@ class Standing:
     @property
     def failed(self) -> tuple[str, ...]:
         """Name the checks that failed."""
-        return tuple(check.code for check in self._failed())
+        return tuple(check.code for check in self.failed_checks)
+
+    @property
+    def failed_checks(self) -> tuple[CheckEvidence, ...]:
+        """List the checks that failed."""
+        checks = () if self.evidence is None else self.evidence.checks
+        return tuple(check for check in checks if check.verdict == "failed")
 
     def state(self, capability: str) -> ClaimState:
         """Say how one claim stands; where what every backend owes failed, none is verified."""
@@ -225,11 +231,7 @@ class Standing:
 
     def _failed_for(self, capability: str) -> list[str]:
         """Name the failed checks that count against a claim."""
-        return [c.code for c in self._failed() if not c.claims or capability in c.claims]
-
-    def _failed(self) -> Iterator[CheckEvidence]:
-        checks = () if self.evidence is None else self.evidence.checks
-        return (check for check in checks if check.verdict == "failed")
+        return [c.code for c in self.failed_checks if not c.claims or capability in c.claims]
 
     def _claim(self, capability: str) -> ClaimEvidence | None:
         claims = () if self.evidence is None else self.evidence.claims

@@ -15,6 +15,7 @@ from backend_caps_sglang import AdapterError, DecisionTakenError, register
 from torch import distributed as dist
 
 from backend_caps.discovery.handed_down import VARIABLE
+from tests.upstream.sglang_liars import LIES, NAME, install_liar
 from tests.upstream.sglang_packages import modules, sglang_packages, state_of
 from tests.upstream.sglang_worker import load_in_child, scheduler_without_plugin
 
@@ -249,6 +250,31 @@ def test_broken_plugin_is_told_and_the_others_go_on(
     (told,) = warnings_in(caplog)
     assert "acme 1.0" in told
     assert "raises RuntimeError: no such GPU" in told
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_registered"),
+    [
+        pytest.param("", False, id="fresh"),
+        pytest.param("# corrected since\n", True, id="stale"),
+    ],
+)
+def test_backend_that_its_evidence_refutes_is_refused(
+    changed: str,
+    is_registered: bool,
+    sglang: SimpleNamespace,
+    acme: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A check that failed keeps a backend out until its code changes; the others are registered."""
+    install_liar(acme, "is-refuted")
+    with (acme / "liar_backend.py").open("a") as source:
+        source.write(changed)
+
+    register()
+
+    assert (NAME in sglang.backends, SHIPPED in sglang.backends) == (is_registered, True)
+    assert (LIES["is-refuted"][1] in caplog.text) is not is_registered
 
 
 def test_settings_of_backend_caps_hold(

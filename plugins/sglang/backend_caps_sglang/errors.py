@@ -44,6 +44,26 @@ class NameTakenError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class RefutedBackendError(BackendCapsError):
+    """The evidence beside a backend says that it does not do what it declares."""
+
+    name: str
+    owner: str
+    """The distribution that declares it, with its version."""
+    checks: tuple[str, ...]
+    """Those that failed, each with the claims that it is about."""
+
+    @property
+    def message(self) -> str:
+        """What failed, what holds, and what to do."""
+        return (
+            f"backend {self.name!r} of {self.owner} is not registered: its own evidence says that "
+            f"it failed {'; '.join(self.checks)}. Correct the declaration or the class, and renew "
+            f"the evidence: backend-caps check {self.name} --write-evidence."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class DecisionTakenError(BackendCapsError):
     """Another plugin replaces the decision function, or it can be replaced no more."""
 

@@ -11,7 +11,9 @@ from functools import partial
 from importlib.metadata import version
 
 from backend_caps import Settings
+from backend_caps.capability.evidence import CheckEvidence
 from backend_caps.capability.status import Status
+from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.handed_down import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
@@ -20,6 +22,7 @@ from backend_caps_sglang.engine import DECISION, Engine, told
 from backend_caps_sglang.errors import (
     DecisionTakenError,
     NameTakenError,
+    RefutedBackendError,
     UnsupportedSGLangError,
 )
 from backend_caps_sglang.metrics import publish
@@ -93,8 +96,11 @@ def _registered(engine: Engine) -> Mapping[str, str]:
     settings = Settings.load()
     registry = settings.discover()
     _tell_of_faults(registry)
+    refuted = _refuted(registry, settings)
+    for error in refuted.values():
+        _LOG.error("%s", error)
     with ExitStack() as undo:
-        adapters = list(_taken(engine, registry))
+        adapters = [own for own in _taken(engine, registry) if own.backend not in refuted]
         for adapter in adapters:
             _put(engine, adapter, undo)
         entries = {f"backend {adapter.backend!r}": str(adapter) for adapter in adapters}
@@ -116,6 +122,24 @@ def _tell_of_faults(registry: Registry) -> None:
     )
     for problem in problems:
         _LOG.warning("%s %s", problem.message, problem.remedy)
+
+
+def _refuted(registry: Registry, settings: Settings) -> Mapping[str, RefutedBackendError]:
+    """Find the backends whose own evidence, of just what is installed, says that a check failed."""
+    owners = {adapter.backend: adapter.owner for adapter in adapters_of(registry.values())}
+    backends = [entry for entry in registry.values() if entry.name in owners]
+    standings = read_standings(backends, path=settings.path, device=settings.facts.device)
+    found = {}
+    for name, standing in standings.items():
+        failed = tuple(map(_told_check, standing.failed_checks))
+        if failed and not standing.changes:
+            found[name] = RefutedBackendError(name=name, owner=owners[name], checks=failed)
+    return found
+
+
+def _told_check(check: CheckEvidence) -> str:
+    about = ", ".join(check.claims) or "what every backend owes"
+    return f"{check.code} ({about})"
 
 
 def _taken(engine: Engine, registry: Registry) -> Iterator[Adapter]:

@@ -25,6 +25,25 @@ class UnbridgedBackendError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ContradictedDeclarationError(BackendCapsError):
+    """A backend's class does otherwise than its declaration says."""
+
+    backend: str
+    place: str
+    """The class, as the declaration names it."""
+    contradictions: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """Each contradiction, and what to do."""
+        return (
+            f"backend {self.backend!r} does not serve, for its class {self.place} contradicts its "
+            f"declaration: {'; '.join(self.contradictions)}. Correct the declaration or the class; "
+            f"backend-caps check {self.backend} finds what a start cannot see."
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class UnbridgedLayerError(BackendCapsError):
     """A layer asks for what a backend of backend-caps is not told."""
 

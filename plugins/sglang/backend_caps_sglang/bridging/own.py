@@ -13,7 +13,8 @@ from torch import Tensor
 
 from backend_caps import Declaration
 from backend_caps.protocols import ForwardBatch, Layer
-from backend_caps_sglang.bridging.errors import UnbridgedBackendError
+from backend_caps_sglang.bridging.errors import ContradictedDeclarationError, UnbridgedBackendError
+from backend_caps_sglang.bridging.probe import contradictions
 from backend_caps_sglang.bridging.views import Site
 
 
@@ -52,17 +53,22 @@ class OwnBackend(Protocol):
 
 
 def built(name: str, declaration: Declaration, site: Site) -> OwnBackend:
-    """Import what a declaration names, and build it on SGLang's pools.
+    """Import what a declaration names, build it on SGLang's pools, and hold it to what it declares.
 
     Raises:
         UnbridgedBackendError: it names nothing, cannot be imported, or raises.
+        ContradictedDeclarationError: it does otherwise than it declares.
     """
     place = declaration.implementation
     if place is None:
         raise UnbridgedBackendError(backend=name, reasons=("it names no implementation",))
     try:
         make: Callable[[Site], OwnBackend] = resolve_name(place)
-        return make(site)
+        made = make(site)
     except Exception as error:  # a plugin raises what it likes
         told = f"{place} raised {type(error).__name__}: {error}"
         raise UnbridgedBackendError(backend=name, reasons=(told,)) from error
+    device = site.req_to_token_pool.req_to_token.device
+    if found := tuple(contradictions(made, declaration, device)):
+        raise ContradictedDeclarationError(backend=name, place=place, contradictions=found)
+    return made

@@ -1,0 +1,127 @@
+"""What a built backend does otherwise than it declares, as far as a server's start can see.
+
+That is whether it has the methods that it promises, and what it reads on the host to prepare one
+padded request. `backend-caps check` sees more, and compares numbers.
+
+Shapes: B requests and T tokens in the probe, one of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from backend_caps import Declaration, HostSeqLens
+from backend_caps.capability.fit import text_of
+from backend_caps.protocols import ForwardBatch
+from backend_caps.resolution.contributions import declared
+
+_ALWAYS = ("init_forward_metadata", "forward")
+_REPLAYED = (
+    "init_cuda_graph_state",
+    "init_forward_metadata_out_graph",
+    "init_forward_metadata_in_graph",
+)
+"""What SGLang calls around the capture and the replay of a graph."""
+
+
+@runtime_checkable
+class _Prepared(Protocol):
+    def init_forward_metadata(self, batch: ForwardBatch) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedDecode:
+    """A decode of one padded request, with which SGLang fills graphs up: row 0, slot 0, length 1.
+
+    It has the lengths on the host that the backend declares to read, and remembers whether it was
+    asked for others.
+    """
+
+    host_seq_lens: HostSeqLens
+    """What the backend declares to read of lengths on the host."""
+    req_pool_indices: Tensor
+    """[B] int64, device."""
+    seq_lens: Tensor
+    """[B] int64, device."""
+    out_cache_loc: Tensor
+    """[T] int64, device."""
+    extend_seq_lens: None = None
+    extend_seq_lens_cpu: None = None
+    tree_mask: None = None
+    undeclared_reads: set[str] = field(default_factory=set)
+    """The fields on the host that were asked for, and that are not declared."""
+
+    @classmethod
+    def on(cls, device: torch.device, host_seq_lens: HostSeqLens) -> PaddedDecode:
+        """Make one whose tensors are on a device."""
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
+        return cls(
+            host_seq_lens=host_seq_lens,
+            req_pool_indices=zero,
+            seq_lens=zero + 1,
+            out_cache_loc=zero.clone(),
+        )
+
+    @property
+    def seq_lens_cpu(self) -> Tensor | None:
+        """[B] int64, host; None where the backend does not declare to read it."""
+        return self._on_host("seq_lens_cpu", {HostSeqLens.EXACT})
+
+    @property
+    def seq_lens_cpu_upper_bound(self) -> Tensor | None:
+        """[B] int64, host; None where the backend does not declare to read it."""
+        levels = {HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND}
+        return self._on_host("seq_lens_cpu_upper_bound", levels)
+
+    def _on_host(self, name: str, levels: set[HostSeqLens]) -> Tensor | None:
+        if self.host_seq_lens in levels:
+            return torch.ones(1, dtype=torch.int64)
+        self.undeclared_reads.add(name)
+        return None
+
+
+def contradictions(own: object, declaration: Declaration, device: torch.device) -> Iterator[str]:
+    """List what a built backend does otherwise than it declares for every server.
+
+    A claim that holds on a condition alone is not looked at.
+
+    Args:
+        own: the backend.
+        declaration: its own.
+        device: where its pools are.
+
+    Stream: the current one, on which the backend prepares one request. Sync: what that does.
+    """
+    kind = type(own).__name__
+    if missing := _missing(own, _ALWAYS):
+        yield f"{kind} has no {missing}, which every backend has"
+    replayed = declared(declaration, "graph_replay", {})[0]
+    missing = _missing(own, _REPLAYED)
+    if isinstance(replayed, frozenset) and replayed and missing:
+        yield f"it declares graph_replay={text_of(replayed)}, and {kind} has no {missing}"
+    level = declared(declaration, "host_seq_lens", {})[0]
+    if isinstance(own, _Prepared) and isinstance(level, HostSeqLens):
+        yield from _of_lengths(own, PaddedDecode.on(device, level))
+
+
+def _missing(own: object, names: tuple[str, ...]) -> str:
+    return ", ".join(name for name in names if not callable(getattr(own, name, None)))
+
+
+def _of_lengths(own: _Prepared, batch: PaddedDecode) -> Iterator[str]:
+    """Prepare a batch; to look at a field and do without it is no contradiction."""
+    try:
+        own.init_forward_metadata(batch)
+    except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+        if batch.undeclared_reads:
+            told = " ".join(str(error).split())
+            yield (
+                f"it declares host_seq_lens={batch.host_seq_lens.value}, and {type(own).__name__} "
+                f"reads {', '.join(sorted(batch.undeclared_reads))} in init_forward_metadata, "
+                f"which without it raised {type(error).__name__}: {told.rstrip('.')}"
+            )
