@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from backend_caps_sglang.bridging.errors import (
+    ContradictedDeclarationError,
     UnbridgedBackendError,
     UnbridgedBatchError,
     UnbridgedLayerError,
@@ -253,6 +254,15 @@ def test_padded_request_of_a_graph_reads_nothing(parts: Parts) -> None:
     output = backend.forward(drawn.q, *drawn.new, layer, batch)
 
     assert [row.any().item() for row in output] == [True, False, True]
+
+
+def test_class_that_contradicts_its_declaration_is_refused(parts: Parts) -> None:
+    """A class that slices by host lengths, and is declared to need none, is not built."""
+    declaration = TORCH_PADDED.model_copy(update={"implementation": TORCH_NATIVE.implementation})
+    adapter = import_module("backend_caps_sglang.bridge").bridge("liar", declaration)
+
+    with pytest.raises(ContradictedDeclarationError, match="TorchNative reads seq_lens_cpu"):
+        adapter(runner_of(draw(DECODE), parts))
 
 
 def test_graph_that_is_not_declared_is_refused(parts: Parts) -> None:

@@ -113,6 +113,23 @@ def test_loaded_decision_logs_who_forced_the_copy(
     assert "needs_cpu_seq_lens=True under sglang-0.5.23, forced by _Inherits" in caplog.text
 
 
+def test_loaded_decision_publishes_what_it_rests_on(
+    sglang: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's metrics get the plan, the joint answer and the backends."""
+    published: list[tuple[str, bool, tuple[object, ...]]] = []
+    monkeypatch.setattr(
+        "backend_caps_sglang.registering.publish",
+        lambda plan, needs, backends: published.append((plan.uses[0].backend, needs, backends)),
+    )
+    sglang.load()
+    backend = _OptsOut()
+
+    sglang.overlap.decide_needs_cpu_seq_lens(own for own in [backend])
+
+    assert published == [("_OptsOut", False, (backend,))]
+
+
 def test_scheduler_without_the_plugin_is_named(
     sglang: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
