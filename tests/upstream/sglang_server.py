@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,16 +97,13 @@ class Server:
 
 
 @contextmanager
-def started(
-    model: Path, *flags: str, path: Sequence[Path] = (), env: Mapping[str, str] | None = None
-) -> Iterator[Server]:
+def started(model: Path, *flags: str, path: Sequence[Path] = ()) -> Iterator[Server]:
     """Start `python -m sglang.launch_server --device cpu`, and end every process of it.
 
     Args:
         model: the folder of the model.
         flags: more of its command line.
         path: folders that it imports from, as if what is in them were installed.
-        env: variables of its environment.
 
     Raises:
         FileNotFoundError: there is no such environment; the message has the command.
@@ -126,7 +123,6 @@ def started(
         "HF_HUB_OFFLINE": "1",
         "TMPDIR": str(folder),
         "PYTHONPATH": os.pathsep.join(map(str, path)),
-        **(env or {}),
     }
     log_file = folder / "log"
     with log_file.open("wb") as log:

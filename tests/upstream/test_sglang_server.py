@@ -19,7 +19,7 @@ from tests.upstream.sglang_server import (
 
 pytestmark = [pytest.mark.upstream, pytest.mark.sglang, pytest.mark.timeout(600)]
 
-# Prompts of up to 40 tokens are cut, 200 requests wait for 32 rows, and retracted ones come again.
+# Prompts of up to 40 tokens are cut, and most of 200 requests wait for a row or for room.
 SMALL = ("--chunked-prefill-size", "16", "--max-running-requests", "32")
 ROOM = ("--max-total-tokens", "1024")
 CLOSEST = 1e-4
