@@ -5,6 +5,7 @@ from __future__ import annotations
 from backend_caps.runtime import (
     AttentionShapeError,
     BackendSwapError,
+    ConfigurationMisfitError,
     ContextTooLongError,
     DisaggregationModeError,
     EngineClosedError,
@@ -71,7 +72,8 @@ ENGINE = Occasion(
     title="The engine",
     told="Raised when an engine is made, and by what it is asked for then.",
     examples=(
-        UnservedFlagsError(flags=("--tp-size 2",)),
+        ConfigurationMisfitError(field="pool_size", configured="65", needed="4"),
+        UnservedFlagsError(flags=("--tp-size 2", "--enable-lora (LoRA)")),
         UnservedPhaseError(phase="decode", served=("prefill",)),
         SharedUseError(phase="decode", backends=("full", "linear")),
         ImplementationError(
