@@ -56,6 +56,7 @@ def run_document(
         num_steps={mode.value: count for mode, count in totals.num_steps.items()},
         num_eager={mode.value: count for mode, count in totals.num_eager.items()},
         num_in_pieces={mode.value: count for mode, count in totals.num_in_pieces.items()},
+        num_in_halves={mode.value: count for mode, count in totals.num_in_halves.items()},
         eager_because=_eager_because(engine, totals),
         page_size=engine.memory.page_size,
         max_total_tokens=engine.memory.pages.num_pages * engine.memory.page_size,

@@ -10,6 +10,7 @@ from backend_caps.report.generate_documents import (
     GraphsDocument,
     PhaseGraphsDocument,
 )
+from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs import (
     KIND_OF_PHASE,
@@ -24,7 +25,7 @@ def graphs_document(engine: Engine) -> GraphsDocument:
     """Write down what an engine has captured, and how its batches run."""
     usage = engine.graphs.usage
     return GraphsDocument(
-        phases=[_phase(choice) for choice in shown_choices(engine)],
+        phases=[_phase(choice, engine.plan) for choice in shown_choices(engine)],
         num_graphs=usage.num_graphs,
         pool_bytes=usage.pool_bytes,
         static_bytes=usage.static_bytes,
@@ -36,8 +37,8 @@ def shown_choices(engine: Engine) -> Sequence[GraphChoice]:
     return [own for own in engine.graph_choices if own.kind is KIND_OF_PHASE[own.phase]]
 
 
-def _phase(choice: GraphChoice) -> PhaseGraphsDocument:
-    phase = choice.phase
+def _phase(choice: GraphChoice, plan: Plan) -> PhaseGraphsDocument:
+    phase, halves = choice.phase, choice.two_batch
     return PhaseGraphsDocument(
         phase=phase.value,
         kind=choice.kind.value,
@@ -46,6 +47,8 @@ def _phase(choice: GraphChoice) -> PhaseGraphsDocument:
         requested_because=choice.requested.cause,
         effective=choice.effective.value,
         refused=refused_words(choice),
+        in_halves=halves.runs_halves if plan.flags.enable_two_batch_overlap else None,
+        in_halves_because=halves.because,
     )
 
 

@@ -73,6 +73,10 @@ class PhaseGraphsDocument(Document):
     """What comes of both."""
     refused: dict[Literal["full", "piecewise"], list[str]]
     """What keeps each better mode from being it."""
+    in_halves: bool | None
+    """Whether batches of two requests or more run in halves; null where no flag asks for it."""
+    in_halves_because: str
+    """What runs them so, or keeps them whole."""
 
 
 class GraphsDocument(Document):
@@ -105,6 +109,8 @@ class RunDocument(Document):
     """Those that no captured graph ran, by mode."""
     num_in_pieces: dict[str, int]
     """Those that captured graphs ran around their attentions, by mode."""
+    num_in_halves: dict[str, int]
+    """Those whose target's forward ran in two halves, by mode."""
     eager_because: dict[str, str]
     """What kept them from the graphs of their phase, by mode; nothing where it has none."""
     page_size: int

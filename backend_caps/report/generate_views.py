@@ -156,6 +156,8 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     yield from _accepted(generated.speculation)
     yield "steps", ", ".join(f"{count} {mode}" for mode, count in run.num_steps.items())
     yield "graphs", _graphs(run)
+    if any(own.in_halves is not None for own in generated.graphs.phases):
+        yield "halves", _of_steps(sum(run.num_in_halves.values()), run)
     yield "graph memory", _graph_memory(generated.graphs)
     yield "KV cache", _kv_cache(run)
     yield "planned waits", _planned_waits(run, generated.speculation)
@@ -208,6 +210,14 @@ def graph_modes_view(graphs: GraphsDocument) -> Iterator[Section]:
     yield Heading("How batches run")
     columns = ("phase", "supported", "requested", "effective", "because")
     yield Table(columns, tuple(map(_phase, graphs.phases)))
+    asked = [own for own in graphs.phases if own.in_halves is not None]
+    if asked:
+        yield Heading("Two-batch overlap")
+        yield Table(("phase", "halves", "because"), tuple(map(_halves, asked)))
+
+
+def _halves(phase: PhaseGraphsDocument) -> tuple[str, ...]:
+    return phase.phase, "yes" if phase.in_halves else "no", phase.in_halves_because
 
 
 def _phase(phase: PhaseGraphsDocument) -> tuple[str, ...]:

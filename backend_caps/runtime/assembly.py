@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch import Tensor
 
 from backend_caps.capability.kind import Role
 from backend_caps.relay.streams import StepStreams, StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
-from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.disaggregation.caches import PromptCaches
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.fingerprint import fingerprint
@@ -17,8 +20,10 @@ from backend_caps.runtime.errors import ConfigurationMisfitError, UnusedDraftMod
 from backend_caps.runtime.graphs import (
     CapturedGraphs,
     CaptureObserver,
+    HalvesModel,
     PieceModel,
     capture_graphs,
+    halved_phases,
 )
 from backend_caps.runtime.graphs.runner import Model
 from backend_caps.runtime.memory import RequestMemory
@@ -95,21 +100,18 @@ def assemble(
     check_token_counts(options, largest_step(options, context_len, settings, mixed=mixed))
     memory, pools = make_pools(plan, model, options, staging, lookahead)
     backends = PhaseBackends(plan.uses, Role.TARGET, pools)
-    whole, in_pieces = _captured_parts(model, settings)
+    two_batch = _two_batch_runner(configuration, model, backends)
+    whole, in_pieces, halves = _captured_parts(model, settings, two_batch)
     graphs = capture_graphs(
         whole,
         backends,
         configuration,
         stream=forward_stream,
-        mask_size=_mask_size(settings, options, memory),
+        mask_size=_mask_size(settings, memory),
         in_pieces=in_pieces,
+        halves=halves,
         observer=capture_observer,
     )
-    own = [backends]
-    two_batch = None
-    if plan.flags.enable_two_batch_overlap:
-        own.append(PhaseBackends(plan.uses, Role.TARGET, pools))
-        two_batch = TwoBatchRunner(model, (own[0], own[1]))
     worker = Worker(model, backends, {} if settings is not None else graphs.phases, two_batch)
     if settings is None:
         stepping = plain_stepping(configuration.future_map, worker, staging)
@@ -126,7 +128,10 @@ def assemble(
     return Parts(
         model=model,
         memory=memory,
-        backends=(*own, *stepping.draft_backends),
+        backends=(
+            *((backends,) if two_batch is None else two_batch.backends),
+            *stepping.draft_backends,
+        ),
         graphs=graphs,
         worker=worker,
         waiting=_waiting_line(options, settings, memory),
@@ -183,12 +188,33 @@ def _settings(plan: Plan, draft_model_path: str | Path | None) -> SpecSettings |
     return settings
 
 
-def _captured_parts(model: LlamaModel, settings: SpecSettings | None) -> tuple[Model, PieceModel]:
-    """Say what is captured of a model, whole and in pieces: for drafts, its states alone."""
-    states = states_of(model)
-    if settings is not None:
-        return states, PieceModel(states=states, head=None)
-    return model, PieceModel(states=states, head=model.lm_head)
+def _two_batch_runner(
+    configuration: Configuration, model: LlamaModel, backends: PhaseBackends
+) -> TwoBatchRunner | None:
+    """Make what runs batches in halves, with attention of its own for the second half."""
+    phases = halved_phases(configuration.graph_choices[Role.TARGET])
+    if not phases:
+        return None
+    second = PhaseBackends(configuration.plan.uses, Role.TARGET, backends.site)
+    return TwoBatchRunner(model, (backends, second), configuration.streams, phases)
+
+
+def _captured_parts(
+    model: LlamaModel, settings: SpecSettings | None, two_batch: TwoBatchRunner | None
+) -> tuple[Model, PieceModel, HalvesModel | None]:
+    """Say what is captured of a model, whole, in pieces and in halves: for drafts, its states."""
+    states, head = states_of(model), None if settings is not None else model.lm_head
+    in_pieces = PieceModel(states=states, head=head)
+    whole: Model = states if head is None else model
+    if two_batch is None:
+        return whole, in_pieces, None
+    runner = two_batch
+
+    def compute(contexts: Sequence[ForwardContext]) -> Tensor:
+        hidden = runner.states(contexts)
+        return hidden if head is None else head(hidden)
+
+    return whole, in_pieces, HalvesModel(compute=compute, backends=runner.backends[1])
 
 
 def _waiting_line(
@@ -224,12 +250,12 @@ def _caches(
     )
 
 
-def _mask_size(settings: SpecSettings | None, options: EngineOptions, memory: RequestMemory) -> int:
-    """Count the entries of the largest tree mask that a graph may read."""
+def _mask_size(settings: SpecSettings | None, memory: RequestMemory) -> int:
+    """Count the most entries that a request has in a tree mask that a graph reads."""
     if settings is None or settings.is_chain:
         return 0
     return mask_size(
-        options.max_running_requests,
+        1,
         settings.num_draft_tokens,
         seq_lens_sum=None,
         max_context_len=memory.rows.req_to_token.shape[1],

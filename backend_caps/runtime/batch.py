@@ -94,6 +94,8 @@ class ScheduleBatch:
     """[T + R] or [B] int64, device: where this step's keys and values go."""
     extend_seq_lens: tuple[int, ...] | Tensor | None = None
     """[B] this step's tokens of each request, on the host, or int64 on the device."""
+    mixed_lens_cpu: tuple[int, ...] | None = None
+    """[B] the same on the host, where `extend_seq_lens` is on the device."""
     extend_prefix_lens: tuple[int, ...] | Tensor | None = None
     """[B] tokens of each request before this step's; on the same side."""
     samples: tuple[bool, ...] = ()
@@ -192,7 +194,7 @@ class ScheduleBatch:
         self.seq_lens_cpu = mirror + 1
         self.seq_lens_cpu_upper_bound = self.seq_lens_sum = None
         self.mode = ForwardMode.DECODE
-        self.extend_seq_lens = self.extend_prefix_lens = None
+        self.extend_seq_lens = self.extend_prefix_lens = self.mixed_lens_cpu = None
         self.samples = (True,) * len(self.requests)
         self.input_ids = self.prefill_input_ids_cpu = self.mix_running_indices = None
 
@@ -237,7 +239,7 @@ class ScheduleBatch:
         assert self.out_cache_loc is not None, "a prepared batch has slots"
         assert running.out_cache_loc is not None, "a prepared batch has slots"
         slots = torch.cat((self.out_cache_loc, running.out_cache_loc))
-        lens, prefixes = self._mixed_lens(running)
+        lens, prefixes, lens_cpu = self._mixed_lens(running)
         staged, next_ids = self.prefill_input_ids_cpu, self.next_prompt_ids
         self.merge(running)
         self.mode = ForwardMode.MIXED
@@ -245,23 +247,27 @@ class ScheduleBatch:
         self.mix_running_indices = running.req_pool_indices
         self.out_cache_loc = slots
         self.extend_seq_lens, self.extend_prefix_lens = lens, prefixes
+        self.mixed_lens_cpu = lens_cpu
         self.next_prompt_ids = (*next_ids, *(-1 for _ in running.requests))
 
     def _mixed_lens(
         self, running: ScheduleBatch
-    ) -> tuple[tuple[int, ...], tuple[int, ...]] | tuple[Tensor, Tensor]:
-        """Say how many tokens each request brings, and how many it has before them."""
+    ) -> tuple[tuple[int, ...], tuple[int, ...], None] | tuple[Tensor, Tensor, tuple[int, ...]]:
+        """Say how many tokens each request brings, and how many it has before them.
+
+        Where the last is known on the device alone, both are there, and the first on the host too.
+        """
         assert isinstance(self.extend_seq_lens, tuple), "prompts are cut on the host"
         assert isinstance(self.extend_prefix_lens, tuple), "prompts are cut on the host"
         lens = (*self.extend_seq_lens, *(1 for _ in running.requests))
         if running.seq_lens_cpu is not None:
             before = [length - 1 for length in running.seq_lens_cpu.tolist()]
-            return lens, (*self.extend_prefix_lens, *before)
+            return lens, (*self.extend_prefix_lens, *before), None
         prompts = self.staging.upload((self.extend_seq_lens, self.extend_prefix_lens))
         ones = torch.ones_like(running.seq_lens)
         mixed = torch.cat((prompts, torch.stack((ones, running.seq_lens - 1))), dim=1)
         device_lens, device_before = mixed.unbind()
-        return device_lens, device_before
+        return device_lens, device_before, lens
 
     def filter(self, keep: Sequence[int]) -> None:
         """Keep only these requests, by their places in the batch."""
@@ -318,6 +324,7 @@ class ScheduleBatch:
         self.input_ids = self.prefill_input_ids_cpu = self.mix_running_indices = None
         self.input_ids_pending = False
         self.out_cache_loc = self.extend_seq_lens = self.extend_prefix_lens = None
+        self.mixed_lens_cpu = None
 
 
 def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:

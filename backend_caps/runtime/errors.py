@@ -330,26 +330,3 @@ class SpeculationError(BackendCapsError):
             f"{self.flag} is {self.value!r}; {self.expected} was expected. Give such a value, "
             f"or leave it to the engine's default."
         )
-
-
-@dataclass(eq=False, kw_only=True)
-class TwoBatchLengthsError(BackendCapsError):
-    """Two-batch overlap is to split a batch, and the host does not know where."""
-
-    mode: str
-    """The kind of step."""
-    batch_size: int
-    field: str
-    """What the batch lacks."""
-    wanted: str
-    """What the split takes from it."""
-
-    @property
-    def message(self) -> str:
-        """What is lacking and what for, who promises it, and what to do."""
-        return (
-            f"a batch of {self.batch_size} requests in mode {self.mode!r} cannot be split in two: "
-            f"its {self.field} is None, which says {self.wanted}; host lengths were expected, as "
-            f"the rule 'two-batch-overlap' forces host_seq_lens=exact. Resolve the plan with "
-            f"--enable-two-batch-overlap and without unsafe_override, and make the FutureMap of it."
-        )

@@ -54,6 +54,9 @@ class ForwardBatch:
     """The same on the host, where the scheduler cut the tokens there."""
     extend_prefix_lens_cpu: tuple[int, ...] | None = None
     """Tokens before them, where `extend_seq_lens_cpu` is."""
+    mixed_lens_cpu: tuple[int, ...] | None = None
+    """[B] tokens of each request, on the host, of a mixed batch whose extend lengths came on the
+    device: its prefixes are not known here, so no backend reads it, but the split needs no more."""
     last_token_indices: Tensor | None = None
     """[B] int64, device: each request's last token, of which logits are made; None: every token."""
     sampling: SamplingBatch | None = None
@@ -62,6 +65,9 @@ class ForwardBatch:
     """[M] bool, device: what each token sees, where tokens are a tree; None where each sees all
     before it. Request after request, as many rows as it brings tokens (T / B), each as long as its
     context (`seq_lens`); entries behind the last request's are nobody's."""
+    half_masks: tuple[Tensor, Tensor] | None = None
+    """The tree masks of the batch's halves, each laid out as one of its own, where the batch runs
+    in halves; `tree_mask` is None then."""
 
     @property
     def batch_size(self) -> int:
@@ -78,7 +84,7 @@ class ForwardBatch:
         """Make a step's tensors, once its tokens are there (`FutureMap.resolve_future`).
 
         Extend lengths come as host numbers or as device tensors, both of one kind. Host numbers
-        are uploaded and kept beside; tensors are used as they are, and the host has none.
+        are uploaded and kept beside; of tensors, which are used as they are, backends have none.
 
         Stream: the current one, which must be the forward stream.
         Sync: none. Keeps: the batch's tensors.
@@ -111,6 +117,7 @@ class ForwardBatch:
         if isinstance(lens, Tensor):
             assert isinstance(prefixes, Tensor), "both are on the device, or both on the host"
             self.extend_seq_lens, self.extend_prefix_lens = lens, prefixes
+            self.mixed_lens_cpu = batch.mixed_lens_cpu
         else:
             assert isinstance(lens, tuple), "both are on the device, or both on the host"
             assert isinstance(prefixes, tuple), "both are on the device, or both on the host"

@@ -55,6 +55,8 @@ class StepTotals:
     """Those of them that no captured graph ran."""
     num_in_pieces: Counter[ForwardMode] = field(default_factory=Counter)
     """Those of them that graphs ran between attentions."""
+    num_in_halves: Counter[ForwardMode] = field(default_factory=Counter)
+    """Those of all steps whose target's forward ran in two halves."""
     num_made: int = 0
     """Tokens that requests got."""
     num_retracted: int = 0
@@ -87,6 +89,8 @@ class StepTotals:
             self.num_eager[stats.mode] += 1
         if stats.graph_mode is GraphMode.PIECEWISE:
             self.num_in_pieces[stats.mode] += 1
+        if stats.in_halves:
+            self.num_in_halves[stats.mode] += 1
         self.num_made += stats.num_made
         self.num_retracted += stats.num_retracted
         self.num_verified += len(stats.accept_lens)

@@ -299,6 +299,7 @@ class Scheduler:
             bytes_to_host=step.bytes_to_host,
             bytes_to_device=step.bytes_to_device,
             graph_mode=step.graph_mode,
+            in_halves=step.in_halves,
             clock=step.clock,
             accept_lens=tuple(accept_lens),
         )

@@ -68,6 +68,8 @@ class StepStats:
     """What crossed to the device for the step."""
     graph_mode: GraphMode
     """How the target's forward ran."""
+    in_halves: bool
+    """Whether it ran in two halves."""
     clock: StepClock
     """When the host passed its stations."""
     accept_lens: tuple[int, ...] = ()

@@ -48,6 +48,8 @@ class Step:
     """Tokens that the forward computed."""
     graph_mode: GraphMode
     """How the target's forward ran."""
+    in_halves: bool
+    """Whether it ran in two halves."""
     clock: StepClock
     """When the host passed the step's stations."""
     bytes_to_host: int
@@ -138,6 +140,7 @@ class StepLauncher:
             reads_done=output.reads_done,
             num_tokens=output.num_tokens,
             graph_mode=output.graph_mode,
+            in_halves=output.in_halves,
             clock=clock,
             bytes_to_host=self._count_to_host(output.tokens, clock),
             bytes_to_device=self._count_staged(),

@@ -30,6 +30,8 @@ class StepOutput:
     """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
     graph_mode: GraphMode = GraphMode.EAGER
     """How the target's forward ran."""
+    in_halves: bool = False
+    """Whether it ran in two halves."""
 
 
 class Worker:
@@ -39,7 +41,8 @@ class Worker:
         model: the model.
         backends: its attention, by phase.
         graphs: what was captured, by phase.
-        two_batch: runs eager forwards in two halves; None runs them whole.
+        two_batch: runs eager forwards in two halves; None runs them whole. What a graph runs in
+            halves was captured so.
     """
 
     def __init__(
@@ -78,13 +81,15 @@ class Worker:
                 num_tokens=batch.num_tokens,
                 reads_done=replayed.reads_done,
                 graph_mode=graphs.mode,
+                in_halves=replayed.in_halves,
             )
-        tokens = sample_tokens(self._eager(batch, phase), batch.sampling)
-        return StepOutput(tokens=tokens, num_tokens=batch.num_tokens)
+        two_batch = self._two_batch
+        in_halves = two_batch is not None and two_batch.cuts(phase, batch.batch_size)
+        run = two_batch if two_batch is not None and in_halves else self._whole
+        tokens = sample_tokens(run(batch, phase), batch.sampling)
+        return StepOutput(tokens=tokens, num_tokens=batch.num_tokens, in_halves=in_halves)
 
-    def _eager(self, batch: ForwardBatch, phase: Phase) -> Tensor:
-        if self._two_batch is not None:
-            return self._two_batch(batch, phase)
+    def _whole(self, batch: ForwardBatch, phase: Phase) -> Tensor:
         backend = self._backends.of(phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)

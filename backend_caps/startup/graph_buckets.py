@@ -6,7 +6,7 @@ Shapes: B requests in the batch, T tokens in all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -88,6 +88,20 @@ class Bucket:
         if self.kind is BatchKind.MIXED_BATCH:
             return None
         return self.num_tokens // self.batch_size
+
+    @property
+    def halves(self) -> tuple[Bucket, Bucket] | None:
+        """The sizes of a batch's halves, of which the second has the odd request; None: no halves.
+
+        One request is no two halves. Where each request brings its own number of tokens, halves
+        begin at another token in each batch, and a graph begins at that of its capture.
+        """
+        first = self.batch_size // 2
+        if not first or self.tokens_each is None:
+            return None
+        sizes, each = (first, self.batch_size - first), self.tokens_each
+        one, other = (replace(self, batch_size=own, num_tokens=own * each) for own in sizes)
+        return one, other
 
     def holds(self, batch: SizedBatch) -> bool:
         """Tell whether a batch can be padded to this size. Sync: none; no length is read."""

@@ -12,7 +12,13 @@ from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.relay.streams import DeviceTraits
 from backend_caps.resolution.plan import Plan
 from backend_caps.startup.graph_buckets import Bucket
-from backend_caps.startup.graph_modes import COMBINATIONS, GraphMode, Requested, requested
+from backend_caps.startup.graph_modes import (
+    COMBINATIONS,
+    GraphMode,
+    GraphRequest,
+    Requested,
+    requested,
+)
 
 KIND_OF_PHASE: Mapping[Phase, BatchKind] = MappingProxyType(
     {
@@ -34,7 +40,7 @@ class Obstacle(Enum):
     SPECULATION = "speculation"
     """A speculative engine needs more of it than a full graph leaves, or does not run it."""
     TWO_BATCH = "two_batch"
-    """Batches are cut in halves, which run eagerly."""
+    """Batches run in halves: pieces hold them whole, and a graph of prompts cannot cut them."""
     SIZES = "sizes"
     """Nobody named sizes of it to capture."""
     SWAPPED = "swapped"
@@ -50,7 +56,7 @@ _REASONS = {
     Obstacle.DEVICE: "the device has no graphs",
     Obstacle.BACKEND: "its backend does not declare it in graph_replay",
     Obstacle.SPECULATION: "with speculation the verify alone is captured whole",
-    Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves",
+    Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves, eagerly",
     Obstacle.SIZES: "no sizes of it are named",
     Obstacle.SWAPPED: "its backend was swapped in after the captures",
 }
@@ -59,6 +65,15 @@ _SUPPORTED = {
     GraphMode.PIECEWISE: "attention runs eagerly, whatever its backend declares",
     GraphMode.EAGER: "every backend runs eagerly",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoBatch:
+    """Whether batches of two requests or more run in halves."""
+
+    runs_halves: bool
+    because: str
+    """What runs them so, or keeps them whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +88,8 @@ class GraphChoice:
     """What the flags ask for."""
     effective: GraphMode
     """What comes of it."""
+    two_batch: TwoBatch
+    """Whether it runs in halves, where it has two requests or more."""
     buckets: tuple[Bucket, ...] = ()
     """What full graphs are captured of; nothing in another mode."""
     token_counts: tuple[int, ...] = ()
@@ -118,7 +135,7 @@ def choose_graphs(
     """
     served = {use.phase for use in plan.uses if use.role is role}
     return tuple(
-        _choice(plan, traits, phase, kind, buckets.get(phase, ()), token_counts)
+        _choice(plan, traits, phase, kind, buckets.get(phase, ()), token_counts, role)
         for phase in Phase
         if phase in served
         for kind in BatchKind
@@ -154,6 +171,12 @@ def _behind(choice: GraphChoice, plan: Plan) -> Mapping[GraphMode, tuple[Obstacl
     return {**choice.obstacles, GraphMode.FULL: full}
 
 
+def halved_phases(choices: Iterable[GraphChoice]) -> frozenset[Phase]:
+    """Return the phases whose batches run in halves, eagerly or in graphs of both."""
+    halved = (own for own in choices if own.two_batch.runs_halves)
+    return frozenset(own.phase for own in halved if own.kind is KIND_OF_PHASE[own.phase])
+
+
 def _choice(
     plan: Plan,
     traits: DeviceTraits,
@@ -161,14 +184,17 @@ def _choice(
     kind: BatchKind,
     buckets: Sequence[Bucket],
     token_counts: Sequence[int],
+    role: Role,
 ) -> GraphChoice:
     sizes = tuple(own for own in buckets if own.kind is kind)
     counts = tuple(sorted(set(token_counts))) if kind is KIND_OF_PHASE[phase] else ()
+    asked, kept_whole = requested(plan.flags, phase), _kept_whole(plan, role, phase)
     obstacles = {
         GraphMode.FULL: _against_full(plan, traits, phase, kind, has_sizes=bool(sizes)),
         GraphMode.PIECEWISE: _against_pieces(plan, traits, phase, has_sizes=bool(counts)),
     }
-    asked = requested(plan.flags, phase)
+    if kept_whole is None:
+        _add_halves(obstacles, kind, asked)
     supported = frozenset(mode for mode, stands in obstacles.items() if not stands)
     effective = COMBINATIONS[asked.request, supported]
     return GraphChoice(
@@ -177,6 +203,7 @@ def _choice(
         obstacles=obstacles,
         requested=asked,
         effective=effective,
+        two_batch=_two_batch(kept_whole, asked, effective),
         buckets=sizes if effective is GraphMode.FULL else (),
         token_counts=counts if effective is GraphMode.PIECEWISE else (),
     )
@@ -205,10 +232,52 @@ def _against_pieces(
         {
             Obstacle.DEVICE: not traits.has_graphs,
             Obstacle.SPECULATION: _speculates(plan) and phase is Phase.DECODE,
-            Obstacle.TWO_BATCH: plan.flags.enable_two_batch_overlap,
             Obstacle.SIZES: not has_sizes,
         }
     )
+
+
+def _kept_whole(plan: Plan, role: Role, phase: Phase) -> str | None:
+    """Say what keeps every batch of a role and phase whole; None where nothing does."""
+    supported = plan["two_batch_overlap"]
+    if not plan.flags.enable_two_batch_overlap:
+        return "--enable-two-batch-overlap is not given"
+    if role is not Role.TARGET:
+        return "drafts run whole"
+    if supported.value is False:
+        names = sorted({cause.name for cause in supported.causes if cause.value is False})
+        return f"switched off: {', '.join(map(repr, names))} does not declare two_batch_overlap"
+    if phase is Phase.DECODE and _speculates(plan):
+        return "with speculation no plain decode runs"
+    return None
+
+
+def _add_halves(
+    obstacles: dict[GraphMode, tuple[Obstacle, ...]], kind: BatchKind, asked: Requested
+) -> None:
+    """Add what halves keep a kind of batch from, unless a flag asks for it by name."""
+    modes = set()
+    if kind is BatchKind.MIXED_BATCH:
+        modes.add(GraphMode.FULL)  # halves begin at another token in each batch
+    if asked.request is not GraphRequest.PIECEWISE:
+        modes.add(GraphMode.PIECEWISE)
+    for mode in modes:
+        stands = {*obstacles[mode], Obstacle.TWO_BATCH}
+        obstacles[mode] = tuple(own for own in Obstacle if own in stands)
+
+
+def _two_batch(kept_whole: str | None, asked: Requested, effective: GraphMode) -> TwoBatch:
+    """Say whether a kind of batch runs in halves, in the mode that it runs in."""
+    if kept_whole is not None:
+        return TwoBatch(runs_halves=False, because=kept_whole)
+    match effective:
+        case GraphMode.FULL:
+            return TwoBatch(runs_halves=True, because="a captured graph has both halves")
+        case GraphMode.PIECEWISE:
+            because = f"switched off: {asked.cause}, and pieces hold whole batches"
+            return TwoBatch(runs_halves=False, because=because)
+        case GraphMode.EAGER:
+            return TwoBatch(runs_halves=True, because="both halves run eagerly")
 
 
 def _replayed(plan: Plan, phase: Phase) -> frozenset[object]:

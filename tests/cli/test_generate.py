@@ -596,3 +596,16 @@ def test_generate_has_the_defaults_of_the_engine(name: str) -> None:
     default = option.process_value(context, option.get_default(context))
 
     assert default == asdict(EngineOptions())[name]
+
+
+def test_generate_runs_halves_in_captured_decodes(line: CommandLine) -> None:
+    """Under two-batch overlap a graph of decode has both halves, and the run says so."""
+    flags = "--attention-backend torch_padded --enable-two-batch-overlap"
+    document = _document(line, "--token-ids 1,2,3 --token-ids 4,5 --device sim", flags)
+
+    phases = {own.phase: own for own in document.graphs.phases}
+    decode = phases["decode"]
+    assert (decode.effective, decode.in_halves) == ("full", True)
+    assert decode.in_halves_because == "a captured graph has both halves"
+    assert document.run.num_in_halves["decode"] == document.run.num_steps["decode"]
+    assert document.run.num_eager.get("decode", 0) == 0

@@ -48,6 +48,7 @@ RUN = RunDocument(
     num_steps={"extend": 1, "mixed": 2, "decode": 22},
     num_eager={"extend": 1, "mixed": 2, "decode": 4},
     num_in_pieces={"extend": 1, "mixed": 0},
+    num_in_halves={"decode": 18},
     eager_because={"extend": "large", "decode": "large"},
     page_size=16,
     max_total_tokens=1024,
@@ -72,6 +73,8 @@ GRAPHS = GraphsDocument(
             requested_because="said",
             effective="piecewise",
             refused={"full": ["not declared"]},
+            in_halves=None,
+            in_halves_because="no flag",
         ),
         PhaseGraphsDocument(
             phase="decode",
@@ -81,6 +84,8 @@ GRAPHS = GraphsDocument(
             requested_because="said",
             effective="full",
             refused={},
+            in_halves=None,
+            in_halves_because="no flag",
         ),
     ],
     num_graphs=24,
@@ -240,6 +245,22 @@ def test_hidden_syncs_are_counted_by_place(hidden_syncs: list[str], text: str) -
 
     tables = [each for each in sections if isinstance(each, Table)]
     assert ("hidden syncs", text) in tables[1].rows
+
+
+def test_halves_are_shown_where_a_flag_asks_for_them() -> None:
+    """Each phase says whether its batches run in halves, and why, and the steps are counted."""
+    because = "switched off: 'fa3' does not declare two_batch_overlap"
+    asked = [
+        own.model_copy(update={"in_halves": False, "in_halves_because": because})
+        for own in GRAPHS.phases
+    ]
+    graphs = GRAPHS.model_copy(update={"phases": asked})
+
+    sections = list(generate_view(_with(graphs=graphs)))
+
+    rows = [row for each in sections if isinstance(each, Table) for row in each.rows]
+    assert ("halves", "18 in 25 steps") in rows
+    assert ("decode", "no", because) in rows
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.conformance.measuring import NotMeasuredError, measured_levels
+from backend_caps.relay.host_lengths import NoLengths
 from backend_caps.report import measure_results
 from backend_caps.report.measure_documents import LevelDocument, MeasureDocument
 from benchmarks.gpu import Timing
@@ -254,12 +255,27 @@ def test_measured_levels_leave_out_what_a_backend_needs() -> None:
     }
 
 
-def test_measured_levels_leave_out_what_fails() -> None:
-    """Halves of a batch are cut by host lengths, so without these the run says what it lacks."""
+def _fails(*_arguments: object) -> None:
+    raise RuntimeError("no such kernel")
+
+
+def test_measured_levels_leave_out_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A level below the plan's whose steps fail is left out, with what was raised."""
+    monkeypatch.setattr(NoLengths, "refresh", _fails)
+
     levels = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
 
-    assert [each.level for each in levels.left_out] == [HostSeqLens.NONE, HostSeqLens.UPPER_BOUND]
-    assert "cannot be split in two" in levels.left_out[0].reason
+    assert [each.level for each in levels.left_out] == [HostSeqLens.NONE]
+    assert "a step raised RuntimeError: no such kernel" in levels.left_out[0].reason
+
+
+def test_halves_cost_no_lengths_where_no_backend_reads_them() -> None:
+    """SGLang's rule brings lengths for its own split; here halves run without them as well."""
+    levels = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
+
+    waits = {level: own.num_waits_for_lengths for level, own in levels.measured.items()}
+    assert waits[HostSeqLens.NONE] == 0
+    assert waits[HostSeqLens.EXACT] > 0
 
 
 @pytest.mark.parametrize(

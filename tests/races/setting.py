@@ -14,7 +14,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from backend_caps import Declaration, Phase, Plan, Role, ServerFlags, SharedReadsEnd, Use, resolve
+from backend_caps import (
+    Declaration,
+    GraphMetadata,
+    Phase,
+    Plan,
+    Role,
+    ServerFlags,
+    SharedReadsEnd,
+    Use,
+    resolve,
+)
 from backend_caps.capability.facts import Given
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.rules import Rule, RuleSet
@@ -169,5 +179,8 @@ def _padded(replayed: SharedReadsEnd | None) -> Declaration:
     capabilities = TORCH_PADDED.capabilities.model_copy(update={"shared_reads_end": replayed})
     changes: dict[str, object] = {"capabilities": capabilities}
     if replayed is SharedReadsEnd.PRE_REPLAY:
+        # It copies the page table before each replay, so the graph has not all of its metadata.
+        device = {"graph_metadata": GraphMetadata.DEVICE}
+        changes["capabilities"] = capabilities.model_copy(update=device)
         changes["implementation"] = "tests.races.early_padded:EarlyPadded"
     return TORCH_PADDED.model_copy(update=changes)

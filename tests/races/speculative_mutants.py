@@ -172,16 +172,14 @@ _LENGTHS = (
         kind=Kind.STALE,
         file=_CONTEXTS,
         function="Contexts.forward",
-        source="""tree_mask(
-            visible, seq_lens, seq_lens_sum=seq_lens_sum,
-            max_context_len=self.req_to_token.shape[1], buffer=mask_buffer,
+        source="""_tree_masks(
+            visible, seq_lens, seq_lens_cpu, self.req_to_token.shape[1], mask_buffers
         )""",
-        replacement="""tree_mask(
+        replacement="""_tree_masks(
             visible,
             seq_lens if self.upper_bound is None
             else (self.upper_bound + added).to(seq_lens.device),
-            seq_lens_sum=seq_lens_sum,
-            max_context_len=self.req_to_token.shape[1], buffer=mask_buffer,
+            seq_lens_cpu, self.req_to_token.shape[1], mask_buffers,
         )""",
         protects="what each draft sees, where the host has a bound and no lengths",
     ),

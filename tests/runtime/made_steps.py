@@ -33,6 +33,7 @@ def step(
     total_seq_lens: int = 30,
     waits_for_lengths: bool = False,
     graph_mode: GraphMode = GraphMode.EAGER,
+    in_halves: bool = False,
 ) -> StepStats:
     """Tell of a step of two requests."""
     return StepStats(
@@ -48,5 +49,6 @@ def step(
         bytes_to_host=16,
         bytes_to_device=48,
         graph_mode=graph_mode,
+        in_halves=in_halves,
         clock=clock(began_s),
     )

@@ -48,10 +48,11 @@ def test_totals_count_every_step() -> None:
     totals = StepTotals(num_first=0)
 
     for mode, ran in ((EXTEND, EAGER), (DECODE, FULL), (DECODE, FULL), (EXTEND, PIECEWISE)):
-        totals.observe(step(mode, graph_mode=ran))
+        totals.observe(step(mode, graph_mode=ran, in_halves=ran is FULL))
 
     assert totals.num_steps == {EXTEND: 2, DECODE: 2}
     assert (totals.num_eager, totals.num_in_pieces) == ({EXTEND: 1}, {EXTEND: 1})
+    assert totals.num_in_halves == {DECODE: 2}
 
 
 def test_totals_sum_what_steps_told() -> None:

@@ -12,9 +12,12 @@ from backend_caps import (
     Capabilities,
     Exact,
     Facts,
+    Given,
     HostSeqLens,
     Phase,
+    Plan,
     Role,
+    Rule,
     ServerFlags,
     Use,
     discover,
@@ -34,6 +37,12 @@ SPECULATIVE = ("--speculative-algorithm", "STANDALONE", "--disable-piecewise-cud
 PADDED = ("--attention-backend", "torch_padded")
 NATIVE = ("--attention-backend", "torch_native")
 BOTH_HALVES = ("--enable-two-batch-overlap",)
+MIRROR = Rule(
+    name="mirror",
+    given=Given(enable_dp_attention=False),
+    forces=Capabilities(needs_cpu_seq_lens=True),
+    reason="the test keeps one",
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +56,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def _engine(folders: tuple[Path, Path], *arguments: str) -> Engine:
-    target, draft = folders
+    return _engine_of(folders, plan_of(*SPECULATIVE, *arguments))
+
+
+def _with_mirror(folders: tuple[Path, Path], *arguments: str) -> Engine:
+    """Make an engine whose relay brings lengths to the host, whatever its backends need."""
     plan = plan_of(*SPECULATIVE, *arguments)
+    rules = plan.rules.with_rules([MIRROR])
+    return _engine_of(folders, resolve(plan.uses, plan.flags, rules=rules, policy="quiet"))
+
+
+def _engine_of(folders: tuple[Path, Path], plan: Plan) -> Engine:
+    target, draft = folders
     return Engine.from_plan(target, plan, "cpu", options=EAGER, draft_model_path=draft)
 
 
@@ -111,8 +130,8 @@ def test_backend_that_needs_the_mirror_is_refused_where_there_is_none(
 
 def test_swap_in_the_middle_changes_no_token(folders: tuple[Path, Path]) -> None:
     """With a mirror either backend may run, and requests go on where they are."""
-    engine = _engine(folders, *PADDED, *BOTH_HALVES)
-    whole = _engine(folders, *PADDED, *BOTH_HALVES).generate(PROMPTS, 16)
+    engine = _with_mirror(folders, *PADDED, *BOTH_HALVES)
+    whole = _engine(folders, *PADDED).generate(PROMPTS, 16)
     requests = [engine.submit(own, Sampling(max_new_tokens=16)) for own in PROMPTS]
     for _ in range(4):
         engine.step()
@@ -164,8 +183,8 @@ def test_swap_to_fewer_needs_keeps_what_is_supplied(folders: tuple[Path, Path]) 
 
 def test_tree_is_not_handed_to_a_backend_of_chains(folders: tuple[Path, Path]) -> None:
     """A backend that takes fewer candidates than the trees have is refused, with its words."""
-    tree = ("--speculative-eagle-topk", "4", "--enable-two-batch-overlap")
-    engine = _engine(folders, *PADDED, *tree)
+    tree = ("--speculative-eagle-topk", "4")
+    engine = _with_mirror(folders, *PADDED, *tree)
 
     with pytest.raises(BackendSwapError, match="--speculative-eagle-topk is 4"):
         engine.swap_backends(_uses(*NATIVE, *tree))

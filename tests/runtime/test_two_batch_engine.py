@@ -1,113 +1,171 @@
-"""Two-batch overlap from prompts to tokens, and the rule that gives it its host lengths."""
+"""Two-batch overlap from prompts to tokens, on two streams that run in any order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-import torch
 from backend_caps_torch_native import TorchNative
-from torch import Tensor
 
-from backend_caps import HostSeqLens, Role
-from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload
-from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.errors import TwoBatchLengthsError
+from backend_caps import UNDECLARED, HostSeqLens, Plan, Use, resolve
+from backend_caps.conformance.simulator import simulate
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model import load_llama, sample_tokens
+from backend_caps.runtime.graphs import GraphMode
+from backend_caps.runtime.model.drafts import first_layers
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.pools import make_pools
-from backend_caps.runtime.request import Request, Sampling
-from backend_caps.runtime.staging import Staging
-from backend_caps.runtime.two_batch import TwoBatchRunner, split
-from tests.runtime.engines import make_engine, plan_of
-from tests.runtime.memories import enter, make_batch, make_memory, make_request
-from tests.runtime.oracle import Job, Oracle
+from backend_caps.runtime.request import Sampling
+from backend_caps.runtime.stats import StepStats
+from tests.runtime.engines import make_engine, plan_of, run
+from tests.runtime.observed import Kept
+from tests.runtime.oracle import Oracle
 
 TBO = "--enable-two-batch-overlap"
 SIX_TOKENS = Sampling(max_new_tokens=6, stop_token_ids=frozenset())
-SPECULATIVE = (
-    *("--speculative-algorithm", "EAGLE", "--speculative-eagle-topk", "1"),
-    *("--attention-backend", "torch_padded", "--disable-piecewise-cuda-graph"),
+PADDED = ("--attention-backend", "torch_padded")
+CHAIN = ("--speculative-algorithm", "STANDALONE", "--speculative-num-steps", "2")
+TREE = (*CHAIN, "--speculative-eagle-topk", "2")
+NO_GRAPHS = ("--disable-cuda-graph",)
+OPTIONS = EngineOptions(
+    max_running_requests=5, chunked_prefill_size=48, graph_batch_sizes=(1, 2, 4)
 )
-"""A server whose backends have all opted out of the mirror."""
+SIDE, BRANCH = 4, 33
+"""The second half's stream, of eager forwards and of replays."""
+WAYS = [
+    pytest.param((), "starve:2", id="graphs, the first half starves"),
+    pytest.param((), f"starve:{BRANCH}", id="graphs, the second half starves"),
+    pytest.param(NO_GRAPHS, f"starve:{SIDE}", id="eager, the second half starves"),
+]
 
 
-class _Server:
-    """Steps one after the other, each forward of two halves."""
-
-    def __init__(self, oracle: Oracle, device: torch.device, backend: str) -> None:
-        plan = plan_of("--attention-backend", backend, TBO, "--page-size", "4")
-        streams = DeviceStreams(device)
-        self._staging = Staging(streams)
-        model = load_llama(oracle.folder, device)
-        self._memory, site = make_pools(plan, model, EngineOptions(), self._staging)
-        self._relay = FutureMap.from_plan(
-            plan, pool_size=self._memory.rows.pool_size, device=device, streams=streams
-        )
-        first, second = (PhaseBackends(plan.uses, Role.TARGET, site) for _ in range(2))
-        self._runner = TwoBatchRunner(model, (first, second))
-
-    def prefill(self, jobs: Sequence[Job]) -> ScheduleBatch:
-        """Run prompts as far as their last token but two."""
-        requests = [make_request(number, job.prompt) for number, job in enumerate(jobs)]
-        enter(self._memory, *requests)
-        batch = self._extend(requests, [len(job.prompt) - 2 for job in jobs])
-        self.run(batch, [])
-        return batch
-
-    def finish_prompts(self, batch: ScheduleBatch) -> ScheduleBatch:
-        """Make a batch of what is left of prompts."""
-        return self._extend(batch.requests, [2] * len(batch.requests))
-
-    def run(self, batch: ScheduleBatch, outputs: Sequence[list[int]]) -> None:
-        """Run a step, and append its tokens to the outputs."""
-        if batch.mode is ForwardMode.DECODE:
-            self._relay.set_input_ids_sentinel(batch)
-        self._relay.resolve_future(batch)
-        forward = ForwardBatch.init_new(batch, self._staging)
-        tokens = sample_tokens(self._runner(forward, forward.mode.phase), forward.sampling)
-        self._relay.stash(batch.req_pool_indices, RelayPayload(tokens))
-        for output, token in zip(outputs, tokens.tolist(), strict=False):
-            output.append(token)
-
-    def decode(self, batch: ScheduleBatch, outputs: Sequence[list[int]]) -> None:
-        """Run a decode step."""
-        batch.prepare_for_decode()
-        self.run(batch, outputs)
-
-    def _extend(self, requests: Sequence[Request], counts: Sequence[int]) -> ScheduleBatch:
-        return ScheduleBatch.prepare_for_extend(requests, counts, self._memory, self._staging)
+def halved(*arguments: str) -> Plan:
+    """Resolve a server that cuts its batches."""
+    return plan_of(*arguments, TBO)
 
 
-def _serve(server: _Server, early: Sequence[Job], late: Sequence[Job]) -> list[list[int]]:
-    """Run prompts in stretches, decode, mixed batches and decode of all: each job's tokens."""
-    of_early: list[list[int]] = [[] for _ in early]
-    of_late: list[list[int]] = [[] for _ in late]
-    running, waiting = server.finish_prompts(server.prefill(early)), server.prefill(late)
-    server.run(running, of_early)
-    server.decode(running, of_early)
-    running.prepare_for_decode()
-    mixed = server.finish_prompts(waiting)
-    mixed.mix_with_running(running)
-    server.run(mixed, of_late + of_early)
-    for _ in range(8):
-        server.decode(mixed, of_late + of_early)
-    return of_early + of_late
+class _Run:
+    """What an engine did, on a device that runs its work in some order."""
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        order: str,
+        *arguments: str,
+        drafts: Path | None = None,
+        check_races: bool = False,
+        options: EngineOptions = OPTIONS,
+    ) -> None:
+        kept = Kept()
+        with simulate(order, check_races=check_races) as simulation:
+            engine = Engine.from_plan(
+                oracle.folder,
+                halved(*arguments),
+                "sim",
+                options=options,
+                observer=kept,
+                draft_model_path=drafts,
+            )
+            self.tokens = run(engine, oracle.jobs[50:58])
+            self.expected = oracle.tokens[50:58]
+            self.races = simulation.races
+            self.host_seq_lens = engine.relay.host_seq_lens
+        self.steps = kept.steps
+
+    def of(self, mode: ForwardMode) -> list[StepStats]:
+        """List the steps of a kind."""
+        return [step for step in self.steps if step.mode is mode]
 
 
-@pytest.mark.parametrize("backend", ["torch_native", "torch_padded"])
-def test_tokens_of_halves_equal_those_of_transformers(
-    oracle: Oracle, device: torch.device, backend: str
+@pytest.fixture(scope="session")
+def drafts(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save a small model that drafts for the oracle's."""
+    folder = tmp_path_factory.mktemp("drafts")
+    first_layers(folder, oracle.folder)
+    return folder
+
+
+@pytest.mark.parametrize(("flags", "order"), WAYS)
+@pytest.mark.parametrize("steps", [(), CHAIN, TREE], ids=["decode", "chain", "tree"])
+def test_halves_give_the_tokens_of_the_whole(
+    steps: tuple[str, ...], flags: tuple[str, ...], order: str, oracle: Oracle, drafts: Path
 ) -> None:
-    """Whatever a step is made of, not one token is another."""
-    server = _Server(oracle, device, backend)
+    """In any order of the two streams, the tokens are those of transformers."""
+    ran = _Run(oracle, order, *PADDED, *steps, *flags, drafts=drafts if steps else None)
 
-    outputs = _serve(server, oracle.jobs[5:10], oracle.jobs[10:14])
+    assert ran.tokens == ran.expected
 
-    _assert_begin_alike(outputs, oracle.tokens[5:14])
+
+@pytest.mark.parametrize("flags", [(), NO_GRAPHS], ids=["graphs", "eager"])
+@pytest.mark.parametrize("steps", [(), CHAIN, TREE], ids=["decode", "chain", "tree"])
+def test_halves_race_with_nothing_and_wait_for_no_lengths(
+    steps: tuple[str, ...], flags: tuple[str, ...], oracle: Oracle, drafts: Path
+) -> None:
+    """Every step of two requests or more runs in halves; no step waits for lengths, none races."""
+    given = drafts if steps else None
+    ran = _Run(oracle, "lazy", *PADDED, *steps, *flags, drafts=given, check_races=True)
+
+    assert ran.tokens == ran.expected
+    assert ran.races == ()
+    assert {(step.in_halves, step.num_requests > 1) for step in ran.steps} == {
+        (True, True),
+        (False, False),
+    }
+    decodes = ran.of(ForwardMode.DECODE)
+    assert {step.num_requests for step in decodes} == {1, 2, 3, 4, 5}
+    assert {step.replayed for step in decodes} == {not flags}
+    assert ran.host_seq_lens is HostSeqLens.NONE
+    assert not any(step.waits_for_lengths for step in ran.steps)
+
+
+def test_mixed_steps_with_drafts_run_in_halves_without_lengths(
+    oracle: Oracle, drafts: Path
+) -> None:
+    """Prompts mixed with speculative rows are cut where the scheduler cut them, in any order."""
+    options = replace(OPTIONS, chunked_prefill_size=16)
+
+    ran = _Run(
+        oracle,
+        f"starve:{SIDE}",
+        *PADDED,
+        *CHAIN,
+        "--enable-mixed-chunk",
+        drafts=drafts,
+        options=options,
+    )
+
+    assert ran.tokens == ran.expected
+    assert {step.in_halves for step in ran.of(ForwardMode.MIXED)} == {True}
+    assert ran.host_seq_lens is HostSeqLens.NONE
+
+
+@pytest.mark.parametrize("order", ["lazy", f"starve:{SIDE + 1}"])  # the mirror has a stream too
+def test_halves_of_a_backend_that_reads_lengths_have_them(
+    order: str, oracle: Oracle, drafts: Path
+) -> None:
+    """Where the backend reads the mirror the relay brings it, and it cannot be captured."""
+    native = ("--attention-backend", "torch_native")
+
+    ran = _Run(oracle, order, *native, *CHAIN, drafts=drafts)
+
+    assert ran.tokens == ran.expected
+    assert ran.host_seq_lens is HostSeqLens.EXACT
+    decodes = [step for step in ran.of(ForwardMode.DECODE) if step.num_requests > 1]
+    assert {(step.in_halves, step.graph_mode) for step in decodes} == {(True, GraphMode.EAGER)}
+
+
+def test_pieces_that_a_flag_asks_for_hold_whole_batches(oracle: Oracle) -> None:
+    """Prompts run in pieces, whole; decodes run in captured halves all the same."""
+    options = replace(OPTIONS, graph_token_counts=(48,))
+
+    ran = _Run(oracle, "lazy", *PADDED, "--enforce-piecewise-cuda-graph", options=options)
+
+    assert ran.tokens == ran.expected
+    assert {(step.in_halves, step.graph_mode) for step in ran.of(ForwardMode.EXTEND)} == {
+        (False, GraphMode.PIECEWISE)
+    }
+    assert any(step.in_halves for step in ran.of(ForwardMode.DECODE))
 
 
 def test_plain_engine_decodes_two_requests_in_two_halves(
@@ -130,63 +188,22 @@ def test_plain_engine_decodes_two_requests_in_two_halves(
     assert (set(sizes), len(sizes) >= 2 * 5) == ({1}, True)
 
 
-def _assert_begin_alike(outputs: Sequence[list[int]], expected: Sequence[list[int]]) -> None:
-    """Compare as far as both go: an output here does not end at a stop token."""
-    counts = [min(len(own), len(other)) for own, other in zip(outputs, expected, strict=True)]
-    assert sum(counts) > 40
-    cut = [own[:count] for own, count in zip(outputs, counts, strict=True)]
-    assert cut == [own[:count] for own, count in zip(expected, counts, strict=True)]
+def test_backend_that_cannot_runs_whole(oracle: Oracle) -> None:
+    """Where a backend does not declare it, no batch is cut, and no second backend is built."""
+    padded = halved(*PADDED)
+    uses = tuple(_without_halves(use) for use in padded.uses)
+    plan = resolve(uses, padded.flags, rules=padded.rules, policy="quiet")
+    kept = Kept()
+
+    engine = Engine.from_plan(oracle.folder, plan, "cpu", options=OPTIONS, observer=kept)
+    tokens = run(engine, oracle.jobs[50:53])
+
+    assert tokens == oracle.tokens[50:53]
+    assert not any(step.in_halves for step in kept.steps)
+    assert len(engine.all_backends) == 1
 
 
-@dataclass
-class _SpecState:
-    topk_p: Tensor | None = None
-    topk_index: Tensor | None = None
-    bonus_tokens: Tensor | None = None
-    hidden_states: Tensor | None = None
-
-
-def _speculative(*arguments: str) -> ForwardBatch:
-    """Make a verify's batch, with the lengths that the relay of a server's plan has for it."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 5, 3, 8)
-    relay = FutureMap.from_plan(plan_of(*SPECULATIVE, *arguments), pool_size=16, device="cpu")
-    relay.publish(batch.req_pool_indices, batch.seq_lens)
-    batch.spec_info = _SpecState()
-    relay.resolve_seq_lens_cpu(batch)
-    return ForwardBatch(
-        mode=ForwardMode.VERIFY,
-        input_ids=torch.tensor([1, 2, 3]),
-        positions=batch.seq_lens - 1,
-        req_pool_indices=batch.req_pool_indices,
-        seq_lens=batch.seq_lens,
-        out_cache_loc=memory.slots_of(batch.req_pool_indices, batch.seq_lens - 1),
-        seq_lens_cpu=batch.seq_lens_cpu,
-        seq_lens_sum=batch.seq_lens_sum,
-        seq_lens_cpu_upper_bound=batch.seq_lens_cpu_upper_bound,
-    )
-
-
-def test_rule_gives_a_speculative_batch_the_lengths_that_its_split_takes() -> None:
-    """With the flag the relay keeps a mirror, though no backend asks for one."""
-    halves = split(_speculative(TBO))
-
-    assert halves is not None
-    assert [half.seq_lens_sum for half in halves] == [5, 3 + 8]
-
-
-def test_split_without_the_rule_says_what_it_lacks() -> None:
-    """Without the flag nobody keeps a mirror, and the batch cannot be cut."""
-    batch = _speculative()
-
-    with pytest.raises(TwoBatchLengthsError, match="its seq_lens_cpu is None"):
-        split(batch)
-
-
-def test_rule_alone_forces_the_mirror() -> None:
-    """The same server keeps its lengths on the device without the flag, and not with it."""
-    plans = plan_of(*SPECULATIVE), plan_of(*SPECULATIVE, TBO)
-
-    values = [plan["host_seq_lens"].value for plan in plans]
-
-    assert values == [HostSeqLens.NONE, HostSeqLens.EXACT]
+def _without_halves(use: Use) -> Use:
+    assert use.declaration is not None
+    stated = use.declaration.capabilities.model_copy(update={"two_batch_overlap": UNDECLARED})
+    return replace(use, declaration=use.declaration.model_copy(update={"capabilities": stated}))

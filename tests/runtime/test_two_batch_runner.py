@@ -8,23 +8,22 @@ from dataclasses import replace
 import pytest
 import torch
 
+from backend_caps import Phase
 from backend_caps.conformance.simulator import simulate
+from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.errors import TwoBatchLengthsError
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.two_batch import TwoBatchRunner
 from tests.runtime.graphs.rig import CONFIG, Requests
 from tests.runtime.two_batches import Call, Noted, World
 
 BATCHES = [
     pytest.param(ForwardMode.DECODE, ((5, 1), (0, 1), (11, 1), (7, 1)), id="decode"),
     pytest.param(ForwardMode.DECODE, ((5, 1), (9, 1), (0, 1)), id="decode of three"),
-    pytest.param(ForwardMode.DECODE, ((5, 1),), id="decode of one"),
     pytest.param(ForwardMode.EXTEND, ((0, 9), (4, 3), (0, 1), (8, 8), (2, 5)), id="prefill"),
-    pytest.param(ForwardMode.EXTEND, ((3, 9),), id="prefill of one"),
     pytest.param(ForwardMode.MIXED, ((0, 7), (3, 2), (9, 1), (2, 1), (20, 1)), id="mixed"),
     pytest.param(ForwardMode.VERIFY, ((5, 3), (0, 3), (11, 3)), id="verify of chains"),
     pytest.param(ForwardMode.DRAFT_EXTEND, ((5, 4), (0, 4)), id="draft-extend"),
-    pytest.param(ForwardMode.DECODE, (), id="nobody"),
 ]
 THREE: Requests = ((5, 1), (9, 1), (2, 1))
 
@@ -61,7 +60,7 @@ def test_hidden_states_are_those_of_the_whole(
 
 
 @pytest.mark.parametrize("backend", ["seen", "torch_padded"])
-@pytest.mark.parametrize("prefixes", [[4, 0, 9, 2], [7, 1, 3], [0, 18], [5]])
+@pytest.mark.parametrize("prefixes", [[4, 0, 9, 2], [7, 1, 3], [0, 18]])
 @pytest.mark.parametrize("unused", [0, 13])
 def test_verified_trees_see_what_they_see_in_the_whole(
     device: torch.device, backend: str, prefixes: list[int], unused: int
@@ -76,17 +75,17 @@ def test_verified_trees_see_what_they_see_in_the_whole(
     torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
 
 
-def test_tree_mask_of_other_lengths_is_seen_in_the_result() -> None:
-    """A mirror that is not the truth cuts the mask elsewhere, so the comparison can fail."""
+def test_tree_mask_of_the_other_half_is_seen_in_the_result() -> None:
+    """Masks that are changed over are other trees, so the comparison can fail."""
     whole, halves = World("cpu", "torch_padded"), World("cpu", "torch_padded")
     batch = halves.tree_batch([4, 3, 9, 2], unused=64)
-    wrong = torch.tensor([10, 10, 15, 8])
+    assert batch.half_masks is not None
+    first, second = batch.half_masks
+    changed = replace(batch, half_masks=(second, first))
 
-    hidden = halves.runner().hidden_states(replace(batch, seq_lens_cpu=wrong), batch.mode.phase)
+    hidden = halves.runner().hidden_states(changed, batch.mode.phase)
 
-    expected = whole.whole(batch)
-    torch.testing.assert_close(hidden[:6], expected[:6], atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(hidden[12:], expected[12:], atol=1e-2)
+    assert not torch.allclose(hidden, whole.whole(batch), atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -138,36 +137,31 @@ def test_each_half_has_a_backend_object_of_its_own(calls: list[Call]) -> None:
     assert (len(first), len(second), len(first | second)) == (1, 1, 2)
 
 
-def test_one_request_runs_whole(calls: list[Call]) -> None:
-    """A batch that cannot be cut runs on one backend, without host lengths too."""
-    world = World("cpu", "noted")
-    batch = world.batch(ForwardMode.DECODE, THREE[:1])
+@pytest.mark.parametrize(
+    ("phase", "batch_size", "expected"),
+    [
+        pytest.param(Phase.DECODE, 2, True, id="two requests"),
+        pytest.param(Phase.DECODE, 1, False, id="one request"),
+        pytest.param(Phase.PREFILL, 2, False, id="another phase"),
+    ],
+)
+def test_runner_cuts_two_requests_or_more(phase: Phase, batch_size: int, expected: bool) -> None:
+    """One request runs whole, and so does every batch of a phase that is not the runner's."""
+    world, phases = World("cpu"), frozenset({Phase.DECODE})
+    backends = world.backends(), world.backends()
+    runner = TwoBatchRunner(world.model, backends, DeviceStreams("cpu"), phases)
 
-    world.runner().hidden_states(_bare(batch), batch.mode.phase)
-
-    assert [call.layer_id for call in calls] == [-1, 0, 1]
-    assert len({call.backend for call in calls}) == 1
-
-
-def test_halves_of_an_opted_out_backend_still_need_the_mirror() -> None:
-    """That the backend reads no host lengths is not enough: the split does."""
-    world = World("cpu", "torch_padded")
-    batch = _bare(world.batch(ForwardMode.DECODE, THREE))
-
-    with pytest.raises(TwoBatchLengthsError, match="the sum of each half's lengths"):
-        world.runner().hidden_states(batch, batch.mode.phase)
+    assert runner.cuts(phase, batch_size) is expected
 
 
-def test_refused_batch_writes_nothing_to_the_cache() -> None:
-    """Before the split has refused a batch, no layer of either half has run."""
-    world = World("cpu")
-    batch = _bare(world.batch(ForwardMode.DECODE, THREE))
-    before = world.cache()
+def test_halves_of_an_opted_out_backend_need_no_mirror() -> None:
+    """Where the backend reads no host lengths, neither do its halves."""
+    whole, halves = World("cpu", "torch_padded"), World("cpu", "torch_padded")
+    batch = halves.batch(ForwardMode.DECODE, THREE)
 
-    with pytest.raises(TwoBatchLengthsError):
-        world.runner().hidden_states(batch, batch.mode.phase)
+    hidden = halves.runner().hidden_states(_bare(batch), batch.mode.phase)
 
-    assert torch.equal(world.cache(), before)
+    torch.testing.assert_close(hidden, whole.whole(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps import Capabilities, Declaration, Phase, Role
+from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
@@ -165,10 +166,14 @@ class World:
 
     def runner(self) -> TwoBatchRunner:
         """Make what runs halves in turn."""
-        return TwoBatchRunner(self.model, (self.backends(), self.backends()))
+        streams = DeviceStreams(self.device)
+        return TwoBatchRunner(self.model, (self.backends(), self.backends()), streams)
 
     def whole(self, batch: ForwardBatch) -> Tensor:
-        """Run a batch as one: [T, H]."""
+        """Run a batch as one: [T, H]; its trees are those of its halves."""
+        if batch.half_masks is not None:
+            masks = torch.cat(self._entries(batch))
+            batch = replace(batch, tree_mask=masks, half_masks=None)
         backend = self.backends().of(batch.mode.phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)
@@ -200,16 +205,34 @@ class World:
         )
         return replace(extended(batch, requests), mode=mode) if mode in RAGGED else batch
 
+    @staticmethod
+    def _entries(batch: ForwardBatch) -> list[Tensor]:
+        """List the entries of each half's mask that are its requests'."""
+        assert batch.half_masks is not None
+        assert batch.seq_lens_cpu is not None
+        lengths, num_first = batch.seq_lens_cpu.tolist(), batch.batch_size // 2
+        sums = (sum(lengths[:num_first]), sum(lengths[num_first:]))
+        masks = zip(batch.half_masks, sums, strict=True)
+        return [mask[: len(TREE) * own] for mask, own in masks]
+
     def tree_batch(self, prefixes: Sequence[int], *, unused: int = 0) -> ForwardBatch:
-        """Make a verify batch of a tree a request, each with its branches in another order."""
+        """Make a verify batch of a tree a request, each with its branches in another order.
+
+        Each half has a mask of its own; unused entries stand at the end of both.
+        """
         batch = self.batch(ForwardMode.VERIFY, [(cached, len(TREE)) for cached in prefixes])
         trees = [_mixed_up(number) for number in range(len(prefixes))]
         depths = [depth for parents in trees for depth in _depths(parents)]
         bases = torch.tensor(prefixes).repeat_interleave(len(TREE))
+        middle = len(prefixes) // 2
+        first, second = (
+            tree_mask(trees[part], prefixes[part], unused=unused).to(self.device)
+            for part in (slice(0, middle), slice(middle, None))
+        )
         return replace(
             batch,
             positions=(bases + torch.tensor(depths)).to(self.device),
-            tree_mask=tree_mask(trees, prefixes, unused=unused).to(self.device),
+            half_masks=(first, second),
         )
 
 

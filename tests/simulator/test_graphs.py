@@ -1,7 +1,14 @@
+from typing import cast
+
 import pytest
 import torch
 
-from backend_caps.conformance.simulator import CaptureError, Schedule, simulate
+from backend_caps.conformance.simulator import (
+    CaptureError,
+    Schedule,
+    simulate,
+    systematic_schedules,
+)
 from backend_caps.conformance.simulator import streams as sim
 from backend_caps.conformance.simulator.errors import GraphStateError
 from backend_caps.conformance.simulator.graphs import (
@@ -71,20 +78,108 @@ def test_capture_refuses_host_waits(action: str) -> None:
         assert not is_current_stream_capturing()
 
 
-def test_capture_holds_streams_that_join() -> None:
-    """A stream that waits for the capture is part of it, and is replayed with it."""
-    with simulate("lazy"):
-        captured, side, numbers = CUDAGraph(), Stream(), torch.zeros(1, device="sim")
-        with graph(captured):
-            numbers.add_(1)
-            side.wait_stream(sim.current_stream())
+BRANCH = 33
+"""The stream that a replay runs a graph's second branch on."""
+IN_EVERY_BRANCH_ORDER = pytest.mark.parametrize(
+    "schedule", [*map(str, systematic_schedules(3)), f"starve:{BRANCH}", "random:1", "random:2"]
+)
+
+
+def _branched(numbers: torch.Tensor, side: Stream, *, waits: bool = True) -> CUDAGraph:
+    """Capture (n + 1) * 10 + 2, of which a second stream does the product."""
+    captured = CUDAGraph()
+    with graph(captured):
+        origin = sim.current_stream()
+        numbers.add_(1)
+        joining = origin.record_event()
+        numbers.add_(0)
+        side.wait_event(joining)
+        if waits:
+            side.wait_stream(origin)
+        with sim.stream(side):
+            numbers.mul_(10)
+        origin.wait_stream(side)
+        numbers.add_(2)
+    return captured
+
+
+@IN_EVERY_BRANCH_ORDER
+def test_capture_holds_streams_that_join(schedule: str) -> None:
+    """A stream that waits for the capture is part of it, and every replay has its work."""
+    with simulate(schedule, check_races=True) as simulation:
+        numbers = torch.zeros(1, device="sim")
+        captured = _branched(numbers, Stream())
+        for _ in range(2):
+            captured.replay()
+
+        assert numbers.tolist() == [132]
+        assert simulation.races == ()
+
+
+def test_branches_without_a_wait_between_them_race() -> None:
+    """Two branches of a graph that use one block, with no wait between them, are a race."""
+    with simulate("lazy", check_races=True) as simulation:
+        captured = _branched(torch.zeros(1, device="sim"), Stream(), waits=False)
+        captured.replay()
+        sim.synchronize()
+
+        assert "stream 33" in str(simulation.races[0])
+
+
+@pytest.mark.parametrize("works", [True, False], ids=["with work", "without"])
+def test_capture_refuses_to_end_before_a_stream_that_joined(*, works: bool) -> None:
+    """As on CUDA, the first stream waits for all that joined it, or the capture fails."""
+    with simulate():
+        side, numbers = Stream(), torch.zeros(1, device="sim")
+        capture = graph(CUDAGraph())
+        capture.__enter__()
+        side.wait_stream(sim.current_stream())
+        if works:
             with sim.stream(side):
-                numbers.mul_(10)
-            sim.current_stream().wait_stream(side)
-            numbers.add_(2)
+                numbers.add_(1)
+
+        with pytest.raises(CaptureError, match="work of stream"):
+            capture.__exit__(None, None, None)
+        assert not is_current_stream_capturing()
+
+
+def test_capture_ends_behind_a_stream_that_another_one_joined() -> None:
+    """A stream is waited for by way of a third one as well."""
+    with simulate("lazy"):
+        captured, numbers = CUDAGraph(), torch.zeros(1, device="sim")
+        first, second = Stream(), Stream()
+        with graph(captured):
+            origin = sim.current_stream()
+            first.wait_stream(origin)
+            second.wait_stream(first)
+            with sim.stream(second):
+                numbers.add_(3)
+            first.wait_stream(second)
+            origin.wait_stream(first)
         captured.replay()
 
-        assert numbers.tolist() == [12]
+        assert numbers.tolist() == [3]
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["recorded", "not recorded"])
+def test_memory_of_a_branch_is_another_streams_while_it_is_recorded(*, keeps: bool) -> None:
+    """A branch's freed memory is poison to the other branch, unless `record_stream` was told."""
+    with simulate("starve:0"):
+        captured, side = CUDAGraph(), Stream()
+        taken = torch.zeros(4, device="sim")
+        with graph(captured, stream=sim.default_stream()):
+            origin = sim.current_stream()
+            side.wait_stream(origin)
+            with sim.stream(side):
+                made = torch.ones(4, device="sim")
+            origin.wait_stream(side)
+            taken.copy_(made)
+            if keeps:
+                made.record_stream(cast("torch.Stream", origin))
+            del made
+        captured.replay()
+
+        assert (taken.tolist() == [1.0] * 4) is keeps
 
 
 def test_other_streams_run_beside_a_capture() -> None:

@@ -8,9 +8,8 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.kit.check import Case, Check, Effort, Fault, cases_of
-from backend_caps.conformance.kit.rig import Rig, difference, on_host, supplied
+from backend_caps.conformance.kit.rig import Rig, difference, on_host
 from backend_caps.conformance.kit.scenarios import (
     Forward,
     Scenario,
@@ -101,12 +100,20 @@ def _told(batch: Scene, half: int, order: str, differs: str) -> str:
 
 def _overlapped(rig: Rig, batches: Sequence[Scene], order: str) -> list[list[_Ran]]:
     """Run the halves of each batch in turns, in the same two objects."""
-    # The halves' lengths are cut on the host, so an engine brings the mirror in any case.
-    on_device = [supplied(batch, HostSeqLens.EXACT).on(rig.device) for batch in batches]
+    on_device = [_laid_out(rig.supply(batch).on(rig.device), batch) for batch in batches]
     pools = on_device[0].pools
     build: Callable[..., AttentionBackend] = rig.subject.build
     backends = build(pools), build(pools)
     return [_in_turns(backends, _halves(replace(own, pools=pools)), order) for own in on_device]
+
+
+def _laid_out(whole: Scene, drawn: Scene) -> Scene:
+    """Give each half of a batch on the device a tree mask of its own, as an engine does."""
+    first, second = (part.batch.tree_mask for part in _apart(drawn))
+    if first is None or second is None:
+        return whole
+    masks = first.to(whole.q.device), second.to(whole.q.device)
+    return replace(whole, batch=replace(whole.batch, tree_mask=None, half_masks=masks))
 
 
 def _in_turns(
@@ -133,9 +140,7 @@ def _apart(whole: Scene) -> tuple[Scene, Scene]:
 
 def _halves(whole: Scene) -> list[Scene]:
     """Cut a batch as the engine does: halves are views of it."""
-    parts = split(whole.batch)
-    assert parts is not None, "batches here have two requests"
-    first, second = parts
+    first, second = split(whole.batch)
     middle = first.batch_size
     cut = [0, *accumulate(whole.counts)][middle]
     places = (slice(0, middle), slice(0, cut)), (slice(middle, None), slice(cut, None))
@@ -161,8 +166,8 @@ CHECK = Check(
     proves="Two objects of the same pools, prepared and run in turns for the halves of a batch, in "
     "several orders, give for each half what it gives alone; also where the halves are unequal, "
     "in a second batch, and with the device's work eager, lazy, each stream starved, and random.",
-    cannot="Halves on streams of their own, which this runtime does not have, and what two objects "
-    "share that no order here disturbs.",
+    cannot="Halves on streams of their own, where the runtime lets attentions take turns too, and "
+    "what two objects share that no order here disturbs.",
     excuse=_excuse,
     cases=_cases,
     run=_run,

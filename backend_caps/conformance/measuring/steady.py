@@ -98,8 +98,7 @@ def _engine(plan: Plan, models: SmallModels, totals: StepTotals) -> Engine:
     flags = plan.flags.model_copy(update={"context_length": _PROMPT + _num_new(plan)})
     options = EngineOptions(
         max_running_requests=MAX_RUNNING_REQUESTS,
-        # A graph of this engine runs a batch whole, and its halves are what is asked about.
-        graph_batch_sizes=() if flags.enable_two_batch_overlap else (BATCH_SIZE,),
+        graph_batch_sizes=(BATCH_SIZE,),
     )
     return Engine.from_plan(
         models.target,

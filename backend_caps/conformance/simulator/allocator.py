@@ -3,7 +3,8 @@
 A block belongs to the stream that was current when it was allocated. When the last tensor that
 refers to it dies, it is poisoned at that point of its stream's work, and the stream's next
 allocation of that size gets it. Work of other streams that still wants it finds poison, unless
-`record_stream` named them: then the block stays away until they have passed that point.
+`record_stream` named them: then the block stays away until they have passed that point, and a
+block of a graph until its capture has ended.
 
 Poison is NaN in every float dtype, and beyond any index in int16, int32 and int64.
 """
@@ -113,6 +114,7 @@ class Allocator:
         self._mark = mark
         self._keeps_blocks = keeps_blocks
         self._partings: list[Parting] = []
+        self._after_capture: list[Block] = []
         self._kept: list[Block] = []
 
     def allocate(self, num_bytes: int, stream: int, pool: Pool) -> Lease:
@@ -134,7 +136,10 @@ class Allocator:
         self.num_live -= 1
         if self.is_closed:
             return
-        if block.users:
+        if block.users and block.free_lists is not self.pool.free_lists:
+            block.users = set()
+            self._after_capture.append(block)
+        elif block.users:
             markers = tuple(self._mark(stream) for stream in sorted(block.users))
             block.users = set()
             self._partings.append(Parting(block, markers))
@@ -142,6 +147,15 @@ class Allocator:
             if self._keeps_blocks:
                 self._poison(block)
             self._release(block)
+
+    def end_capture(self) -> None:
+        """Hand out again what other streams had of a graph's memory: torch waits as long."""
+        parted, self._after_capture = self._after_capture, []
+        if self._keeps_blocks:
+            self._kept.extend(parted)
+            return
+        for block in parted:
+            block.free_lists[block.stream, block.num_bytes].append(block)
 
     def _end_partings(self) -> None:
         # Not filtered into a new list: what dies meanwhile is appended to this one.

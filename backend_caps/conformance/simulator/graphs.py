@@ -2,8 +2,12 @@
 
 A capture records device work and runs none of it; a replay puts the work on the current stream and
 runs no host code. So a host value that was read for the capture is baked in, and a tensor that was
-made in it lies where it lay: in the graph's own memory, for as long as the graph lives. Streams
-that join a capture are recorded as one. Random numbers are those of the capture at every replay.
+made in it lies where it lay: in the graph's own memory, for as long as the graph lives. Random
+numbers are those of the capture at every replay.
+
+A stream joins a capture where it waits for an event of it, and becomes a branch of the graph. At a
+replay each branch has a queue of its own, so its work runs in any order that the recorded waits
+leave open. As on CUDA, a capture does not end before its first stream waits for every branch.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from backend_caps.conformance.simulator.allocator import Pool
-from backend_caps.conformance.simulator.errors import GraphStateError
-from backend_caps.conformance.simulator.queues import Op
-from backend_caps.conformance.simulator.recording import Capture, Step
+from backend_caps.conformance.simulator.errors import CaptureError, GraphStateError
+from backend_caps.conformance.simulator.queues import Marker, Op
+from backend_caps.conformance.simulator.recording import Await, Capture, Point, Reach, Step
 from backend_caps.conformance.simulator.simulation import current
+from backend_caps.conformance.simulator.sites import call_site
 from backend_caps.conformance.simulator.streams import Stream, stream, synchronize
 
 
@@ -29,7 +34,8 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
         self._capture: Capture | None = None
         self._pool = Pool()
-        self._steps: tuple[Step, ...] | None = None
+        self._steps: tuple[tuple[int, Step], ...] | None = None
+        self._branches: tuple[int, ...] = ()
 
     def capture_begin(self, pool: Pool | None = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
         """Record what the current stream is given from now on.
@@ -42,7 +48,7 @@ class CUDAGraph:
             held = "a capture" if self._steps is not None else "no capture, but another goes on"
             raise GraphStateError(action="capture_begin", held=held)
         self._pool = self._pool if pool is None else pool
-        self._capture = Capture(pool=self._pool, streams={simulation.current_stream})
+        self._capture = Capture(pool=self._pool, origin=simulation.current_stream)
         simulation.capture = self._capture
 
     def capture_end(self) -> None:
@@ -50,13 +56,22 @@ class CUDAGraph:
 
         Raises:
             GraphStateError: this graph's capture does not go on.
+            CaptureError: a stream joined it, and its work is not waited for; the capture is over.
         """
         simulation = current()
-        if self._capture is None or simulation.capture is not self._capture:
+        capture = self._capture
+        if capture is None or simulation.capture is not capture:
             raise GraphStateError(action="capture_end", held="no capture that goes on")
-        simulation.capture = None
-        self._steps = tuple(self._capture.steps)
+        simulation.end_capture()
         self._capture = None
+        if capture.unjoined:
+            raise CaptureError(
+                action=f"capture_end with work of stream {capture.unjoined[0]} left",
+                site=str(call_site()),
+                expected="a wait of the first stream for all that joined it was expected",
+            )
+        self._branches = tuple(capture.clocks)
+        self._steps = tuple(capture.steps)
 
     def replay(self) -> None:
         """Put the recorded work on the current stream.
@@ -69,11 +84,20 @@ class CUDAGraph:
         simulation = current()
         simulation.refuse_in_capture("CUDAGraph.replay")
         simulation.watcher.replay_began(simulation.current_stream)
-        for step in self._steps:
+        origin, *others = self._branches
+        handles = {origin: simulation.current_stream}
+        handles |= {other: simulation.branch(place) for place, other in enumerate(others)}
+        reached: dict[Point, Marker] = {}
+        for captured_on, step in self._steps:
+            handle = handles[captured_on]
             if isinstance(step, Op):
-                simulation.enqueue(simulation.current_stream, step)
+                simulation.enqueue(handle, step)
+            elif isinstance(step, Reach):
+                reached[step.point] = simulation.reach(handle, step.point)
+            elif isinstance(step, Await):
+                simulation.await_point(handle, step.point, reached[step.point])
             else:
-                step(simulation.current_stream)
+                step(handle)
         simulation.watcher.replay_ended()
 
     def reset(self) -> None:
@@ -113,7 +137,7 @@ def graph(
         try:
             yield
         except BaseException:
-            current().capture = None
+            current().end_capture()
             raise
         cuda_graph.capture_end()
 

@@ -16,7 +16,7 @@ from backend_caps.conformance.simulator.pinned import PinnedMemory, is_pinned
 from backend_caps.conformance.simulator.policies import Schedule, adversary_of
 from backend_caps.conformance.simulator.queues import NO_BLOCKS, Marker, Op, QueueEngine, Wait
 from backend_caps.conformance.simulator.races import HOST, Race, RaceDetector
-from backend_caps.conformance.simulator.recording import Capture
+from backend_caps.conformance.simulator.recording import Capture, Point
 from backend_caps.conformance.simulator.sites import Site, call_site
 from backend_caps.conformance.simulator.watcher import DeviceWatcher, Unwatched
 
@@ -136,9 +136,9 @@ class Simulation:
 
     def launch(self, op: Op) -> None:
         """Put work on the current stream, or into the graph that it is captured in."""
-        capture = self.capture
-        if capture is not None and self.current_stream in capture.streams:
-            capture.steps.append(op)
+        capture = self.capture_of(self.current_stream)
+        if capture is not None:
+            capture.add(self.current_stream, op)
         else:
             self.enqueue(self.current_stream, op)
 
@@ -175,7 +175,34 @@ class Simulation:
     def capture_of(self, handle: int) -> Capture | None:
         """Return the capture that a stream's work goes into."""
         capture = self.capture
-        return capture if capture is not None and handle in capture.streams else None
+        return capture if capture is not None and capture.has(handle) else None
+
+    def end_capture(self) -> None:
+        """Record no more; memory that other streams of the capture had is free from now on."""
+        self.capture = None
+        self._allocator.end_capture()
+
+    def branch(self, place: int) -> int:
+        """Return the stream that a replayed graph's branch runs on: no stream of the pool."""
+        handle = _POOL_STREAMS + 1 + place
+        self.engine.queue(handle)
+        return handle
+
+    def reach(self, handle: int, point: Point) -> Marker:
+        """Put a graph's point at the end of a stream's work, at a replay."""
+        if self.detector is not None:
+            self.detector.record(point.serial, handle)
+        marker = self.mark(handle)
+        self.watcher.recorded(marker)
+        return marker
+
+    def await_point(self, handle: int, point: Point, marker: Marker) -> None:
+        """Make a stream wait for a graph's point, at a replay."""
+        if self.detector is not None:
+            self.detector.wait(handle, point.serial)
+        self.watcher.waited(handle, marker)
+        if not marker.is_done:
+            self.engine.append(handle, Wait(marker))
 
     def mark(self, handle: int) -> Marker:
         """Put a marker at the end of a stream's work."""
@@ -296,7 +323,9 @@ class Simulation:
                 )
             self.engine.append(block.stream, poisoning)
         elif self.capture is not None and block.free_lists is self.capture.pool.free_lists:
-            self.capture.steps.append(poisoning)
+            capture = self.capture
+            handle = block.stream if capture.has(block.stream) else capture.origin
+            capture.steps.append((handle, poisoning))
 
 
 class _Device:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 
 from backend_caps.conformance.simulator.counts import WaitKind
 from backend_caps.conformance.simulator.errors import CaptureError
 from backend_caps.conformance.simulator.queues import Marker
-from backend_caps.conformance.simulator.recording import Capture
+from backend_caps.conformance.simulator.recording import Capture, Point, event_serials
 from backend_caps.conformance.simulator.simulation import Simulation, current
 from backend_caps.conformance.simulator.sites import call_site
-
-_serials = itertools.count(1)
 
 DeviceLike = torch.device | str | int | None
 
@@ -98,10 +96,10 @@ class Event:
         interprocess: bool = False,  # noqa: ARG002
         external: bool = False,
     ) -> None:
-        self._serial = next(_serials)
+        self._serial = next(event_serials)
         self._is_external = external
         self._marker: Marker | None = None
-        self._capture: Capture | None = None
+        self._captured: tuple[Capture, Point] | None = None
 
     def record(self, stream: Stream | None = None) -> None:
         """Move the point to the end of a stream's work, by default the current one's."""
@@ -110,9 +108,9 @@ class Event:
         if capture is None:
             self._record_on(handle)
         elif self._is_external:
-            capture.steps.append(self._record_on)
+            capture.add(handle, self._record_on)
         else:
-            self._capture = capture
+            self._captured = capture, capture.reach(handle)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make a stream wait for the point; before the first record it is no wait.
@@ -123,14 +121,15 @@ class Event:
         simulation = current()
         handle = simulation.current_stream if stream is None else stream.handle
         capture = simulation.capture_of(handle)
-        if self._capture is not None and self._capture is simulation.capture:
-            simulation.capture.streams.add(handle)
-        elif self._capture is not None:
-            self._refuse("its event is in a capture that has ended")
+        if self._captured is not None:
+            own, point = self._captured
+            if own is not simulation.capture:
+                self._refuse("its event is in a capture that has ended")
+            own.wait(handle, point)
         elif capture is None:
             self._wait_on(handle)
         elif self._is_external:
-            capture.steps.append(self._wait_on)
+            capture.add(handle, self._wait_on)
         elif self._marker is not None:
             self._refuse("its event is outside of the capture")
 
@@ -168,7 +167,7 @@ class Event:
 
     def _record_on(self, handle: int) -> None:
         simulation = current()
-        self._capture = None
+        self._captured = None
         self._marker = simulation.record(handle)
         if simulation.detector is not None:
             simulation.detector.record(self._serial, handle)
@@ -180,7 +179,7 @@ class Event:
             if simulation.detector is not None:
                 simulation.detector.wait(handle, self._serial)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> NoReturn:
         action = f"a wait for an event ({reason})"
         expected = "an event of the capture, or an external one, was expected"
         raise CaptureError(action=action, site=str(call_site()), expected=expected)

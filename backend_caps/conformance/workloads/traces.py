@@ -188,8 +188,7 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
         speculation is not None and is_tree == ((seed // 2 + seed // 4) % 2 == 0)
     )
     replayed = bool(kinds) and dice.random() < 0.6  # noqa: PLR2004 - more often than not
-    # Halves bring the mirror, which mixed batches with drafts are better tried without.
-    may_halve = subject.claim("two_batch_overlap") is True and not (is_mixed and speculation)
+    may_halve = subject.claim("two_batch_overlap") is True
     return ServerTrace(
         asked=asked,
         page_size=scenario.page_size,
@@ -199,7 +198,7 @@ def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
         mixed=is_mixed,
         replayed=replayed,
         replays_prompts=BatchKind.MIXED_BATCH in kinds and speculation is None,
-        two_batch=may_halve and not replayed and dice.random() < 0.5,  # noqa: PLR2004 - every other time
+        two_batch=may_halve and dice.random() < 0.5,  # noqa: PLR2004 - every other time
         paired=seed % 4 in {0, 3},
         speculation=speculation,
     )

@@ -1,12 +1,12 @@
 """Captured forwards: which are captured, for what sizes of batch, and how a batch replays one."""
 
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.capture import capture_graphs
+from backend_caps.runtime.graphs.capture import HalvesModel, capture_graphs
 from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
 from backend_caps.runtime.graphs.errors import GraphTokenCountError
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
-from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Replayed
+from backend_caps.runtime.graphs.runner import GraphHalves, GraphMemory, GraphRunner, Replayed
 from backend_caps.startup.graph_buckets import (
     Bucket,
     GraphBucketError,
@@ -17,8 +17,10 @@ from backend_caps.startup.graph_choice import (
     KIND_OF_PHASE,
     GraphChoice,
     Obstacle,
+    TwoBatch,
     after_swap,
     choose_graphs,
+    halved_phases,
 )
 from backend_caps.startup.graph_modes import COMBINATIONS, GraphMode, GraphRequest, Requested
 
@@ -31,12 +33,14 @@ __all__ = [
     "GraphBucketError",
     "GraphBuffers",
     "GraphChoice",
+    "GraphHalves",
     "GraphMemory",
     "GraphMode",
     "GraphRequest",
     "GraphRunner",
     "GraphTokenCountError",
     "GraphUsage",
+    "HalvesModel",
     "NoCaptureObserver",
     "Obstacle",
     "PhaseGraphs",
@@ -45,9 +49,11 @@ __all__ = [
     "Pieces",
     "Replayed",
     "Requested",
+    "TwoBatch",
     "after_swap",
     "capture_graphs",
     "choose_graphs",
+    "halved_phases",
     "mixed_buckets",
     "uniform_buckets",
 ]

@@ -44,12 +44,14 @@ class StaticBatch:
 
     def holds(self, batch: ForwardBatch) -> bool:
         """Tell whether a batch can be padded to this share. Sync: none; no length is read."""
-        own, new = self.forward.tree_mask, batch.tree_mask
-        if (own is None) is not (new is None):
-            return False
-        if own is not None and new is not None and new.shape[0] > own.shape[0]:
-            return False
-        return self.bucket.holds(batch)
+        return self.bucket.holds(batch) and self.takes_mask(batch.tree_mask)
+
+    def takes_mask(self, tree_mask: Tensor | None) -> bool:
+        """Tell whether it reads tree masks, where there is one, and has room for this one."""
+        own = self.forward.tree_mask
+        if own is None or tree_mask is None:
+            return own is tree_mask
+        return tree_mask.shape[0] <= own.shape[0]
 
     def clear(self) -> None:
         """Make every request and token padding.

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
+
+from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.attention import PhaseBackends
+from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
-from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Model
+from backend_caps.runtime.graphs.runner import GraphHalves, GraphMemory, GraphRunner, Model
 from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_buckets import Bucket
 from backend_caps.startup.graph_choice import GraphChoice
@@ -32,6 +34,7 @@ def capture_graphs(
     stream: StreamLike,
     mask_size: int = 0,
     in_pieces: PieceModel | None = None,
+    halves: HalvesModel | None = None,
     observer: CaptureObserver | None = None,
 ) -> CapturedGraphs:
     """Capture what was chosen, phase by phase.
@@ -47,8 +50,11 @@ def capture_graphs(
             host, and where reads of shared buffers end.
         stream: what is captured on: the forward stream, on which graphs are replayed. It waits
             for the current one, on which the model was loaded.
-        mask_size: entries of the tree masks of uniform batches; 0: their tokens are no trees.
+        mask_size: entries of one request's tree mask in uniform batches; 0: their tokens are no
+            trees.
         in_pieces: what pieces are captured of; None where the configuration has none.
+        halves: what full graphs of uniform batches are captured of in two-batch overlap; None
+            captures them whole.
         observer: is called before and after each capture.
     """
     chosen = _Chosen.of(configuration.graph_choices.get(backends.role, ()))
@@ -68,11 +74,21 @@ def capture_graphs(
     stream.wait_stream(streams.current_stream())
     captured = []
     if chosen.buckets:
-        captured.append(_full(site, model, configuration, chosen.buckets, mask_size))
+        captured.append(_full(site, model, configuration, chosen.buckets, mask_size, halves))
     if chosen.token_counts:
         assert in_pieces is not None, "who chooses pieces says what they are captured of"
         captured.append(_pieces(site, in_pieces, chosen.token_counts))
     return _joined(captured, streams.pool_bytes(site.pool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalvesModel:
+    """What is captured of batches that run in halves."""
+
+    compute: Callable[[Sequence[ForwardContext]], Tensor]
+    """Computes both halves, as `GraphHalves.compute`."""
+    backends: PhaseBackends
+    """The second half's attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +134,16 @@ def _full(
     configuration: Configuration,
     chosen: Mapping[Phase, Sequence[Bucket]],
     mask_size: int,
+    halves: HalvesModel | None,
 ) -> CapturedGraphs:
     """Capture one graph for each size."""
     every = _every(chosen)
-    with site.streams.using(site.stream):
-        buffers = GraphBuffers(every, site.streams.device, mask_size)
-        for backend in {id(own): own for own in map(site.backends.of, chosen)}.values():
-            backend.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
-    memory = GraphMemory(buffers=buffers, pool=site.pool)
+    cut = [] if halves is None else [own.halves for own in every if own.halves is not None]
+    whole = [own for own in every if halves is None or own.halves is None]
+    of_first = _buffers(site, site.backends, chosen, [*whole, *(one for one, _ in cut)], mask_size)
+    of_second = None
+    if halves is not None and cut:
+        of_second = _buffers(site, halves.backends, chosen, [other for _, other in cut], mask_size)
     phases = {
         phase: GraphRunner(
             model,
@@ -133,16 +151,42 @@ def _full(
             streams=site.streams,
             stream=site.stream,
             buckets=buckets,
-            memory=memory,
+            memory=GraphMemory(buffers=of_first, pool=site.pool),
             host_seq_lens=configuration.plan.host_seq_lens,
             shared_reads_end=configuration.barriers[phase],
             graph_metadata=_graph_metadata(configuration.plan, phase),
             observer=site.observer,
+            halves=_halves_of(halves, phase, of_second),
         )
         for phase, buckets in chosen.items()
     }
-    usage = GraphUsage(num_graphs=len(every), static_bytes=buffers.num_bytes)
+    static_bytes = sum(own.num_bytes for own in (of_first, of_second) if own is not None)
+    usage = GraphUsage(num_graphs=len(every), static_bytes=static_bytes)
     return CapturedGraphs(phases=phases, usage=usage)
+
+
+def _buffers(
+    site: _Site,
+    backends: PhaseBackends,
+    phases: Iterable[Phase],
+    buckets: Sequence[Bucket],
+    mask_size: int,
+) -> GraphBuffers:
+    """Make what batches of some sizes, or halves of batches, are copied to before a replay."""
+    with site.streams.using(site.stream):
+        largest = max(own.batch_size for own in buckets)
+        buffers = GraphBuffers(buckets, site.streams.device, mask_size * largest)
+        for backend in {id(own): own for own in map(backends.of, phases)}.values():
+            backend.init_cuda_graph_state(buffers.max_batch_size, buffers.max_num_tokens)
+    return buffers
+
+
+def _halves_of(
+    halves: HalvesModel | None, phase: Phase, buffers: GraphBuffers | None
+) -> GraphHalves | None:
+    if halves is None or buffers is None:
+        return None
+    return GraphHalves(compute=halves.compute, backend=halves.backends.of(phase), buffers=buffers)
 
 
 def _pieces(

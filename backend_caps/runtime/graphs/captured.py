@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,8 +35,11 @@ class PhaseGraphs(Protocol):
         Stream: the current one, which must be the captured one.
         """
 
-    def mask_buffer(self, batch_size: int) -> Tensor | None:
-        """Return the memory that they read tree masks from: [M] bool, device, or None."""
+    def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:
+        """Return the memory that they read tree masks from: [M] bool, device, or None.
+
+        There are two, where the batch runs in halves; none, where no graph holds so many requests.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ vocabulary, Hq query heads, Hk key and value heads, D and Dv their sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -312,5 +312,6 @@ class PieceRunner:
             states = self._head(states if last is None else states.index_select(0, last))
         return Replayed(output=states, reads_done=None)
 
-    def mask_buffer(self, batch_size: int) -> None:
+    def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:  # noqa: ARG002
         """Return nothing: no piece reads tree masks."""
+        return ()

@@ -5,7 +5,7 @@ Shapes: B requests and T tokens in the batch, V tokens in the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.runtime.two_batch import split
 from backend_caps.startup.configuration import marked_reads_end
 from backend_caps.startup.graph_buckets import Bucket, smallest_first
 from backend_caps.startup.graph_modes import GraphMode
@@ -44,11 +45,13 @@ class Replayed:
 
     output: Tensor
     """What the model returned: [B, V] after each request's last token, or a row for each of the T
-    tokens where the batch names no last ones. A view of the graph's own memory: its next replay
-    overwrites it, in stream order."""
+    tokens where the batch names no last ones. A view of the graph's own memory, unless padding
+    stood between two halves: its next replay overwrites it, in stream order."""
     reads_done: EventLike | None
     """Behind the replay's last read of shared buffers; None where nobody knows it. Under IN_REPLAY
     it is the graph's own, which its next replay moves on: who waits later waits for that one."""
+    in_halves: bool = False
+    """Whether the batch was cut, and each half of the graph ran one half of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +64,87 @@ class GraphMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Captured:
+class GraphHalves:
+    """What runs the second half of captured batches, in two-batch overlap."""
+
+    compute: Callable[[Sequence[ForwardContext]], Tensor]
+    """Computes both halves, from their prepared metadata to a row for each token: the first half's
+    tokens, then the second's. It joins its other stream to the capture and back."""
+    backend: AttentionBackend
+    """The second half's; `init_cuda_graph_state` has been called."""
+    buffers: GraphBuffers
+    """What it reads; the first half reads those of whole batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """The whole of a captured batch, or one half of it."""
+
+    backend: AttentionBackend
     static: StaticBatch
+
+    @property
+    def context(self) -> ForwardContext:
+        return ForwardContext(self.backend, self.static.forward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Captured:
+    bucket: Bucket
+    parts: tuple[_Part, ...]
+    """One, or two halves."""
     graph: GraphLike
     output: Tensor
     """Kept, so that no other graph of the pool is given its memory."""
     reads_done: EventLike | None
     """What every replay records, under IN_REPLAY."""
+
+    def holds(self, batch: ForwardBatch) -> bool:
+        """Tell whether a batch can be padded to it. Sync: none; no length is read."""
+        first = self.parts[0].static
+        if not self.cuts(batch):
+            fits = self.bucket.holds(batch) and first.takes_mask(batch.tree_mask)
+            return fits and batch.half_masks is None
+        if batch.tree_mask is not None:
+            return False  # it is laid out as one, and halves read one each
+        one, other = batch.half_masks or (None, None)
+        takes = first.takes_mask(one) and self.parts[1].static.takes_mask(other)
+        return self.bucket.holds(batch) and takes
+
+    def cuts(self, batch: ForwardBatch) -> bool:
+        """Tell whether it runs a batch in halves; one request has the first half for itself."""
+        return len(self.parts) > 1 and batch.batch_size > 1
+
+    def load(self, batch: ForwardBatch) -> Sequence[tuple[AttentionBackend, ForwardBatch]]:
+        """Copy a batch to where the graph reads it; each half of the graph gets half of it.
+
+        Returns:
+            Each part's backend, with its share of the batch, padded.
+        """
+        shares = (batch,) if len(self.parts) == 1 else split(batch)
+        return [
+            (own.backend, own.static.load(share))
+            for own, share in zip(self.parts, shares, strict=True)
+        ]
+
+    def output_of(self, batch: ForwardBatch) -> Tensor:
+        """Return the rows of what the graph computed that the batch asks for."""
+        each = self.bucket.tokens_each
+        if each is None:
+            return self.output[: batch.batch_size]
+        computed = self._computed(batch.num_tokens, each)
+        return computed if batch.last_token_indices is None else computed[each - 1 :: each]
+
+    def _computed(self, num_tokens: int, each: int) -> Tensor:
+        """Return a row for each of the batch's tokens, without the padding behind each half."""
+        if len(self.parts) == 1:
+            return self.output[:num_tokens]
+        num_first = max(1, num_tokens // each // 2) * each
+        begin = self.parts[0].static.bucket.num_tokens
+        if num_first in (begin, num_tokens):
+            return self.output[:num_tokens]
+        second = self.output[begin : begin + num_tokens - num_first]
+        return torch.cat((self.output[:num_first], second))
 
 
 class GraphRunner:
@@ -85,11 +162,12 @@ class GraphRunner:
         graph_metadata: how the backend rebuilds metadata for a replay; under IN_GRAPH the graph
             does, and no host code of the backend runs before one.
         observer: is told of each bucket.
+        halves: runs the second half of every bucket that has two; None captures batches whole.
     """
 
     mode = GraphMode.FULL
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name, and each a value of the plan or the device
         self,
         model: Model,
         backend: AttentionBackend,
@@ -102,8 +180,10 @@ class GraphRunner:
         shared_reads_end: SharedReadsEnd,
         graph_metadata: GraphMetadata = GraphMetadata.HOST,
         observer: CaptureObserver | None = None,
+        halves: GraphHalves | None = None,
     ) -> None:
         self._model = model
+        self._halves = halves
         self._backend = backend
         self._streams = streams
         self._stream = stream
@@ -130,24 +210,35 @@ class GraphRunner:
         """
         captured = self._find(batch)
         assert captured is not None, "a batch is replayed only where `holds` says so"
-        padded = captured.static.load(batch)
+        padded = captured.load(batch)
         if self.prepares_replays:
-            self._backend.init_forward_metadata_out_graph(padded)
+            for backend, share in padded:
+                backend.init_forward_metadata_out_graph(share)
         marked = self._mark(SharedReadsEnd.PRE_REPLAY)
         captured.graph.replay()
         marked = marked or captured.reads_done or self._mark(SharedReadsEnd.POST_REPLAY)
-        return Replayed(output=_output_of(batch, captured), reads_done=marked)
+        return Replayed(
+            output=captured.output_of(batch),
+            reads_done=marked,
+            in_halves=captured.cuts(batch),
+        )
 
-    def mask_buffer(self, batch_size: int) -> Tensor | None:
-        """Return the memory that graphs read tree masks from.
+    def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:
+        """Return the memory that graphs read tree masks from, of the whole or of each half.
 
-        returns  [M] bool, device  None where no graph holds so many requests, or reads masks
+        returns  [M] bool, device  None where they read no masks; nothing where no graph holds so
+                                   many requests
         """
-        largest = max((own.static.bucket.batch_size for own in self._smallest_first), default=0)
-        return self._memory.buffers.tree_mask if batch_size <= largest else None
+        largest = max((own.bucket.batch_size for own in self._smallest_first), default=0)
+        if batch_size > largest:
+            return ()
+        whole = self._memory.buffers.tree_mask
+        if self._halves is None or batch_size == 1:
+            return (whole,)
+        return whole, self._halves.buffers.tree_mask
 
     def _find(self, batch: ForwardBatch) -> _Captured | None:
-        return next((own for own in self._smallest_first if own.static.holds(batch)), None)
+        return next((own for own in self._smallest_first if own.holds(batch)), None)
 
     def _mark(self, point: SharedReadsEnd) -> EventLike | None:
         """Record the end of the reads here, where this is the point."""
@@ -161,33 +252,47 @@ class GraphRunner:
     def _capture(self, bucket: Bucket) -> _Captured:
         """Capture a batch of padding, after a forward of it that makes what is made once."""
         streams, stream = self._streams, self._stream
-        static = self._memory.buffers.share_of(bucket, self._host_seq_lens)
         with streams.using(stream):
-            static.clear()
-            self._backend.init_forward_metadata_out_graph(static.forward)
-            self._backend.init_forward_metadata_in_graph(static.forward)
-            self._forward(static.forward)
-            self._backend.init_forward_metadata_out_graph(static.forward)
+            parts = self._parts(bucket)
+            for own in parts:
+                own.static.clear()
+                own.backend.init_forward_metadata_out_graph(own.static.forward)
+                own.backend.init_forward_metadata_in_graph(own.static.forward)
+            self._forward(parts)
+            for own in parts:
+                own.backend.init_forward_metadata_out_graph(own.static.forward)
         graph = streams.graph()
         reads_done = None
         with streams.capturing(graph, self._memory.pool, stream):
-            self._backend.init_forward_metadata_in_graph(static.forward)
+            for own in parts:
+                own.backend.init_forward_metadata_in_graph(own.static.forward)
             if self.shared_reads_end is SharedReadsEnd.IN_REPLAY:
                 reads_done = streams.external_event()
                 reads_done.record(stream)
-            output = self._forward(static.forward)
+            output = self._forward(parts)
         self._observer.captured(self.mode, bucket.num_tokens)
-        return _Captured(static=static, graph=graph, output=output, reads_done=reads_done)
+        return _Captured(
+            bucket=bucket, parts=parts, graph=graph, output=output, reads_done=reads_done
+        )
 
-    def _forward(self, batch: ForwardBatch) -> Tensor:
-        context = ForwardContext(self._backend, batch)
+    def _parts(self, bucket: Bucket) -> tuple[_Part, ...]:
+        """Place a bucket's batch in the buffers: whole, or each half in memory of its own."""
+        sizes = None if self._halves is None else bucket.halves
+        if self._halves is None or sizes is None:
+            return (self._part(self._backend, self._memory.buffers, bucket),)
+        first, second = sizes
+        return (
+            self._part(self._backend, self._memory.buffers, first),
+            self._part(self._halves.backend, self._halves.buffers, second),
+        )
+
+    def _part(self, backend: AttentionBackend, buffers: GraphBuffers, bucket: Bucket) -> _Part:
+        return _Part(backend=backend, static=buffers.share_of(bucket, self._host_seq_lens))
+
+    def _forward(self, parts: Sequence[_Part]) -> Tensor:
+        if len(parts) > 1:
+            assert self._halves is not None, "who captures halves says what runs them"
+            return self._halves.compute([own.context for own in parts])
+        context = parts[0].context
+        batch = context.batch
         return self._model(batch.input_ids, batch.positions, context, batch.last_token_indices)
-
-
-def _output_of(batch: ForwardBatch, captured: _Captured) -> Tensor:
-    """View the rows of what the graph computed that the batch asks for."""
-    each = captured.static.bucket.tokens_each
-    if each is None:
-        return captured.output[: batch.batch_size]
-    computed = captured.output[: batch.num_tokens]
-    return computed if batch.last_token_indices is None else computed[each - 1 :: each]

@@ -9,6 +9,7 @@ brings to a forward, C tokens at a context's end that are a tree.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -80,7 +81,7 @@ class Contexts:
         *,
         start: int,
         visible: Tensor | None = None,
-        mask_buffer: Tensor | None = None,
+        mask_buffers: Sequence[Tensor | None] = (None,),
     ) -> ForwardBatch:
         """Make a forward of Q tokens a request.
 
@@ -89,7 +90,8 @@ class Contexts:
         start        how far behind each length the first token stands in the KV cache
         visible      [B, Q, C] bool, device  what each token sees of the last C tokens of its
                      context, this forward's included; None: all before it
-        mask_buffer  [M] bool, device  memory for the mask; None: it is made anew
+        mask_buffers [M] bool, device  memory for the mask, None: it is made anew; two of them are
+                     for the masks of the batch's halves
 
         Stream: the current one. Sync: none. Allocates: the forward's tensors.
         """
@@ -98,14 +100,10 @@ class Contexts:
         seq_lens = self.seq_lens + added
         seq_lens_cpu = None if self.seq_lens_cpu is None else self.seq_lens_cpu + added
         seq_lens_sum = None if self.seq_lens_sum is None else self.seq_lens_sum + size * added
-        mask = None
+        masks: Sequence[Tensor] = ()
         if visible is not None:
-            mask = tree_mask(
-                visible,
-                seq_lens,
-                seq_lens_sum=seq_lens_sum,
-                max_context_len=self.req_to_token.shape[1],
-                buffer=mask_buffer,
+            masks = _tree_masks(
+                visible, seq_lens, seq_lens_cpu, self.req_to_token.shape[1], mask_buffers
             )
         return ForwardBatch(
             mode=mode,
@@ -117,5 +115,32 @@ class Contexts:
             seq_lens_cpu=seq_lens_cpu,
             seq_lens_sum=seq_lens_sum,
             seq_lens_cpu_upper_bound=None if self.upper_bound is None else self.upper_bound + added,
-            tree_mask=mask,
+            tree_mask=masks[0] if len(masks) == 1 else None,
+            half_masks=(masks[0], masks[1]) if len(masks) > 1 else None,
         )
+
+
+def _tree_masks(
+    visible: Tensor,
+    seq_lens: Tensor,
+    seq_lens_cpu: Tensor | None,
+    max_context_len: int,
+    buffers: Sequence[Tensor | None],
+) -> Sequence[Tensor]:
+    """Lay a batch's tree mask out, or that of each half.
+
+    A half's own layout begins at its own memory's start. Cut out of the whole batch's, it would
+    begin behind a number of entries that only the device knows.
+    """
+    num_first = visible.shape[0] // 2 if len(buffers) > 1 else visible.shape[0]
+    parts = (slice(0, num_first), slice(num_first, None))
+    return [
+        tree_mask(
+            visible[part],
+            seq_lens[part],
+            seq_lens_sum=None if seq_lens_cpu is None else sum(seq_lens_cpu[part].tolist()),
+            max_context_len=max_context_len,
+            buffer=buffer,
+        )
+        for part, buffer in zip(parts, buffers, strict=False)
+    ]

@@ -98,7 +98,10 @@ class SpeculativeRunner:
         state = self._drafter.follow_prompts(forward, hidden.states, next_ids)
         self._stash(batch, tokens, state)
         return StepOutput(
-            tokens=tokens, num_tokens=forward.num_tokens, graph_mode=hidden.graph_mode
+            tokens=tokens,
+            num_tokens=forward.num_tokens,
+            graph_mode=hidden.graph_mode,
+            in_halves=hidden.in_halves,
         )
 
     def _run_drafts(self, batch: ScheduleBatch) -> StepOutput:
@@ -121,17 +124,17 @@ class SpeculativeRunner:
             num_tokens=verify.num_tokens,
             reads_done=None if self._drafter.reads_table_last else hidden.reads_done,
             graph_mode=hidden.graph_mode,
+            in_halves=hidden.in_halves,
         )
 
     def _verify_batch(self, contexts: Contexts, tree: DraftTree) -> ForwardBatch:
-        buffer = self._target.mask_buffer(Phase.VERIFY, tree.tokens.shape[0])
         return contexts.forward(
             ForwardMode.VERIFY,
             tree.tokens,
             contexts.seq_lens[:, None] + tree.depths,
             start=0,
             visible=tree.visible,
-            mask_buffer=buffer,
+            mask_buffers=self._target.mask_buffers(Phase.VERIFY, tree.tokens.shape[0]),
         )
 
     def _close_up(self, out_cache_loc: Tensor, taken: Accepted) -> None:

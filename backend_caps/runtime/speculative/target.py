@@ -5,7 +5,7 @@ Shapes: B rows to score, T tokens in the batch, H features of a token, V tokens 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -31,6 +31,8 @@ class Hidden:
     """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
     graph_mode: GraphMode = GraphMode.EAGER
     """How it ran."""
+    in_halves: bool = False
+    """Whether it ran in two halves."""
 
 
 def states_of(model: LlamaModel) -> Model:
@@ -59,7 +61,8 @@ class TargetRunner:
         model: the target.
         backends: its attention, by phase.
         graphs: what was captured of its hidden states, by phase.
-        two_batch: runs eager forwards in two halves; None runs them whole.
+        two_batch: runs eager forwards in two halves; None runs them whole. What a graph runs in
+            halves was captured so.
     """
 
     def __init__(
@@ -91,10 +94,13 @@ class TargetRunner:
         if graphs is not None and graphs.holds(batch):
             replayed = graphs.replay(batch)
             return Hidden(
-                states=replayed.output, reads_done=replayed.reads_done, graph_mode=graphs.mode
+                states=replayed.output,
+                reads_done=replayed.reads_done,
+                graph_mode=graphs.mode,
+                in_halves=replayed.in_halves,
             )
-        if self._two_batch is not None:
-            return Hidden(states=self._two_batch.hidden_states(batch, phase))
+        if self._two_batch is not None and self._two_batch.cuts(phase, batch.batch_size):
+            return Hidden(states=self._two_batch.hidden_states(batch, phase), in_halves=True)
         backend = self.backends.of(phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)
@@ -104,7 +110,12 @@ class TargetRunner:
         """Score the vocabulary: [B, H] to [B, V] float32, device. Sync: none."""
         return self.model.lm_head(states)
 
-    def mask_buffer(self, phase: Phase, batch_size: int) -> Tensor | None:
-        """Return the memory that graphs of a phase read tree masks from, where one has room."""
+    def mask_buffers(self, phase: Phase, batch_size: int) -> Sequence[Tensor | None]:
+        """Return where tree masks of a batch are laid out: one of the whole, or one of each half.
+
+        returns  [M] bool, device, the memory that a graph reads them from; None: wherever
+        """
         graphs = self._graphs.get(phase)
-        return None if graphs is None else graphs.mask_buffer(batch_size)
+        buffers = () if graphs is None else graphs.mask_buffers(batch_size)
+        cuts = self._two_batch is not None and self._two_batch.cuts(phase, batch_size)
+        return buffers or ((None, None) if cuts else (None,))

@@ -22,7 +22,6 @@ from backend_caps.runtime import (
     SamplingError,
     SharedUseError,
     SpeculationError,
-    TwoBatchLengthsError,
     UnfitBackendError,
     UnservedFlagsError,
     UnservedPhaseError,
@@ -106,12 +105,6 @@ ENGINE = Occasion(
         ),
         BackendSwapError(
             reasons=("'my_flash' needs host_seq_lens 'exact', and the relay was made for 'none'",)
-        ),
-        TwoBatchLengthsError(
-            mode="verify",
-            batch_size=8,
-            field="seq_lens_cpu",
-            wanted="where its tree mask is cut, and the sum of each half's lengths",
         ),
         TreeMaskBufferError(
             size=65536, batch_size=8, num_queries=8, max_context_len=2048, seq_lens_sum=None

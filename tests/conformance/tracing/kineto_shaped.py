@@ -77,6 +77,8 @@ class Profiler(Recorder):
     def waited(self, stream: int, marker: Marker) -> None:
         """Write a stream's wait."""
         super().waited(stream, marker)
+        if self._is_replaying:
+            return  # an edge of the graph
         self._call("cudaStreamWaitEvent", self.costs.event_ns)
         self._sync("Stream Wait Event", stream, marker)
 

@@ -30,6 +30,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs import (
     Bucket,
     GraphBuffers,
+    GraphHalves,
     GraphMemory,
     GraphRunner,
     Replayed,
@@ -41,6 +42,7 @@ from backend_caps.runtime.model import LlamaConfig, LlamaModel
 from backend_caps.runtime.speculative.mask import tree_mask
 from backend_caps.runtime.speculative.tree import visible_nodes
 from backend_caps.runtime.tokens import token_positions
+from backend_caps.runtime.two_batch import TwoBatchRunner
 
 SIMULATED = DeviceTraits(
     has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
@@ -149,6 +151,7 @@ class Rig:
         reads_end: where the backend ends its reads.
         metadata: how the backend rebuilds metadata for a replay.
         mask_size: entries of the tree masks that uniform batches bring; 0: they bring none.
+        in_halves: whether graphs have two halves, the second one's backend built once more.
     """
 
     def __init__(
@@ -161,6 +164,7 @@ class Rig:
         reads_end: SharedReadsEnd = SharedReadsEnd.UNKNOWN,
         metadata: GraphMetadata = GraphMetadata.HOST,
         mask_size: int = 0,
+        in_halves: bool = False,
     ) -> None:
         self.streams = streams
         self.stream: StreamLike = streams.private_stream()
@@ -170,6 +174,19 @@ class Rig:
             self.site = make_site(streams.device)
             self.backend = build(self.site)
             buffers = GraphBuffers(buckets, streams.device, mask_size)
+            self.second = build(self.site)
+            """The second half's backend; of whole batches nobody's."""
+            of_second = GraphBuffers(buckets, streams.device, mask_size)
+        self._halves = None
+        if in_halves:
+            uses = uses_of("torch_padded", TORCH_PADDED, [Phase.DECODE])
+            eager = PhaseBackends(uses, Role.TARGET, self.site)
+            self.two_batch = TwoBatchRunner(self.model, (eager, eager), streams)
+            self._halves = GraphHalves(
+                compute=lambda contexts: self.model.lm_head(self.two_batch.states(contexts)),
+                backend=self.second,
+                buffers=of_second,
+            )
         self.fill(seed=0)
         self.memory = GraphMemory(buffers=buffers, pool=streams.graph_pool())
         self.runner = self.capture(buckets, host_seq_lens, reads_end, metadata)
@@ -192,6 +209,7 @@ class Rig:
             host_seq_lens=host_seq_lens,
             shared_reads_end=reads_end,
             graph_metadata=metadata,
+            halves=self._halves,
         )
 
     def fill(self, seed: int) -> None:
@@ -248,7 +266,7 @@ class Rig:
                 batch.seq_lens,
                 seq_lens_sum=batch.seq_lens_sum,
                 max_context_len=MAX_CONTEXT_LEN,
-                buffer=self.runner.mask_buffer(len(cached)) if in_place else None,
+                buffer=self.runner.mask_buffers(len(cached))[0] if in_place else None,
             )
             positions = (batch.seq_lens - DRAFTS)[:, None] + depths
             return replace(batch, positions=positions.flatten(), tree_mask=mask)

@@ -9,7 +9,8 @@ from itertools import product
 import pytest
 from torch_native_caps import TORCH_PADDED
 
-from backend_caps import BatchKind, Phase, Plan, ServerFlags, resolve
+from backend_caps import UNDECLARED, BatchKind, Phase, Plan, ServerFlags, resolve
+from backend_caps.capability.scale import Undeclared
 from backend_caps.relay import DeviceTraits
 from backend_caps.runtime.graphs import (
     COMBINATIONS,
@@ -18,8 +19,10 @@ from backend_caps.runtime.graphs import (
     GraphMode,
     GraphRequest,
     Obstacle,
+    TwoBatch,
     after_swap,
     choose_graphs,
+    halved_phases,
     mixed_buckets,
     uniform_buckets,
 )
@@ -182,7 +185,17 @@ def test_request_names_its_flag(argv: tuple[str, ...]) -> None:
             (Obstacle.SPECULATION,),
             id="decodes that never run",
         ),
-        pytest.param(HALVES, Phase.PREFILL, (), (Obstacle.TWO_BATCH,), id="halves"),
+        pytest.param(
+            HALVES, Phase.PREFILL, (Obstacle.TWO_BATCH,), (Obstacle.TWO_BATCH,), id="halves"
+        ),
+        pytest.param(HALVES, Phase.DECODE, (), (Obstacle.TWO_BATCH,), id="halves of decodes"),
+        pytest.param(
+            (*HALVES, *ENFORCED),
+            Phase.PREFILL,
+            (Obstacle.TWO_BATCH,),
+            (),
+            id="pieces that a flag asks for",
+        ),
     ],
 )
 def test_obstacles_are_of_a_mode(
@@ -203,10 +216,10 @@ def test_obstacles_are_all_named() -> None:
 
     choices = choose_graphs(plan, NO_GRAPHS, {}, ())
 
-    stands = {own.phase: own.obstacles for own in choices}[Phase.DECODE]
+    stands = {(own.phase, own.kind): own.obstacles for own in choices}[Phase.PREFILL, MIXED]
     device, backend, speculation, halves, sizes, _ = Obstacle
-    assert stands[FULL] == (device, backend, speculation, sizes)
-    assert stands[PIECEWISE] == (device, speculation, halves, sizes)
+    assert stands[FULL] == (device, backend, speculation, halves, sizes)
+    assert stands[PIECEWISE] == (device, halves, sizes)
 
 
 def test_refused_names_flag_and_obstacles() -> None:
@@ -217,6 +230,109 @@ def test_refused_names_flag_and_obstacles() -> None:
         FULL: (Obstacle.BACKEND,),
         PIECEWISE: (choice.requested, Obstacle.TWO_BATCH),
     }
+
+
+@pytest.mark.parametrize(
+    ("argv", "phase", "declared", "mode", "expected"),
+    [
+        pytest.param(
+            HALVES,
+            Phase.VERIFY,
+            frozenset(BatchKind),
+            FULL,
+            TwoBatch(runs_halves=True, because="a captured graph has both halves"),
+            id="captured",
+        ),
+        pytest.param(
+            HALVES,
+            Phase.DECODE,
+            frozenset(),
+            EAGER,
+            TwoBatch(runs_halves=True, because="both halves run eagerly"),
+            id="a backend without graphs",
+        ),
+        pytest.param(
+            HALVES,
+            Phase.PREFILL,
+            frozenset(BatchKind),
+            EAGER,
+            TwoBatch(runs_halves=True, because="both halves run eagerly"),
+            id="prompts",
+        ),
+        pytest.param(
+            (*HALVES, *ENFORCED),
+            Phase.PREFILL,
+            frozenset(BatchKind),
+            PIECEWISE,
+            TwoBatch(
+                runs_halves=False,
+                because="switched off: --enforce-piecewise-cuda-graph is given, and pieces hold "
+                "whole batches",
+            ),
+            id="pieces that a flag asks for",
+        ),
+        pytest.param(
+            (*HALVES, *SPECULATES),
+            Phase.DECODE,
+            frozenset(BatchKind),
+            EAGER,
+            TwoBatch(runs_halves=False, because="with speculation no plain decode runs"),
+            id="decodes that never run",
+        ),
+        pytest.param(
+            (),
+            Phase.DECODE,
+            frozenset(BatchKind),
+            FULL,
+            TwoBatch(runs_halves=False, because="--enable-two-batch-overlap is not given"),
+            id="no flag",
+        ),
+    ],
+)
+def test_choice_says_whether_batches_run_in_halves(
+    argv: tuple[str, ...],
+    phase: Phase,
+    declared: frozenset[BatchKind],
+    mode: GraphMode,
+    expected: TwoBatch,
+) -> None:
+    """The flag runs batches in halves, captured or eager, unless another flag asks for pieces."""
+    choice = choice_of(phase, *argv, declared=declared)
+
+    assert (choice.effective, choice.two_batch) == (mode, expected)
+
+
+@pytest.mark.parametrize("declared", [False, UNDECLARED], ids=["no", "undeclared"])
+def test_backend_that_cannot_switches_halves_off(declared: bool | Undeclared) -> None:
+    """Every batch runs whole, in the mode that it has without the flag, and says why."""
+    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": declared})
+    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
+    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
+    plan = resolve(uses_of("own", declaration, Phase), flags, policy="quiet")
+
+    choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
+
+    assert halved_phases(choices) == frozenset()
+    whole = choose_graphs(plan_of(), SIMULATED, SIZES, COUNTS)
+    assert [own.effective for own in choices] == [own.effective for own in whole]
+    assert {own.two_batch.because for own in choices} == {
+        "switched off: 'own' does not declare two_batch_overlap"
+    }
+    assert "two-batch-overlap-unsupported" in {own.code for own in plan.problems}
+
+
+def test_backend_that_cannot_is_refused_under_strict() -> None:
+    """Who asks for a plan without problems gets none that switches halves off."""
+    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
+    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
+    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
+
+    with pytest.raises(ExceptionGroup) as caught:
+        resolve(uses_of("own", declaration, Phase), flags, policy="strict")
+
+    assert "not every backend may run under it: 'own'" in " ".join(
+        map(str, caught.value.exceptions)
+    )
 
 
 def test_refused_is_empty_where_the_best_mode_runs() -> None:

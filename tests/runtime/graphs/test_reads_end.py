@@ -26,10 +26,13 @@ TRUE_OF = [
 ]
 
 
-def rig_of(build: Build, reads_end: SharedReadsEnd, *, external: bool = True) -> Rig:
+def rig_of(
+    build: Build, reads_end: SharedReadsEnd, *, external: bool = True, in_halves: bool = False
+) -> Rig:
     """Make a rig on the simulated device, with or without external events."""
     streams = DeviceStreams("sim", replace(SIMULATED, has_external_events=external))
-    return Rig(streams, BUCKETS[SINGLE], build=build, reads_end=reads_end)
+    buckets = BUCKETS[SINGLE]
+    return Rig(streams, buckets, build=build, reads_end=reads_end, in_halves=in_halves)
 
 
 def overwritten(rig: Rig, replayed: Replayed) -> Tensor:
@@ -43,14 +46,22 @@ def overwritten(rig: Rig, replayed: Replayed) -> Tensor:
     return rig.on_host(replayed.output)
 
 
-@pytest.mark.parametrize("schedule", systematic_schedules(3), ids=str)
+@pytest.mark.parametrize(
+    ("schedule", "in_halves"),
+    [
+        *((own, False) for own in systematic_schedules(3)),
+        (Schedule.parse("lazy"), True),
+        (Schedule.parse("starve:33"), True),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize(("build", "reads_end"), TRUE_OF)
 def test_reads_end_lets_the_scheduler_write(
-    build: Build, reads_end: SharedReadsEnd, schedule: Schedule
+    build: Build, reads_end: SharedReadsEnd, schedule: Schedule, *, in_halves: bool
 ) -> None:
     """What is written behind the marked point changes no logits, in any order of the device."""
     with simulate(schedule):
-        rig = rig_of(build, reads_end)
+        rig = rig_of(build, reads_end, in_halves=in_halves)
         batch = rig.batch(THREE, kind=SINGLE)
         eager = rig.eager(batch)
 
@@ -59,13 +70,14 @@ def test_reads_end_lets_the_scheduler_write(
         torch.testing.assert_close(logits, eager, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("in_halves", [False, True], ids=["whole", "halves"])
 @pytest.mark.parametrize(("build", "reads_end"), TRUE_OF)
 def test_reads_end_orders_what_the_scheduler_writes(
-    build: Build, reads_end: SharedReadsEnd
+    build: Build, reads_end: SharedReadsEnd, *, in_halves: bool
 ) -> None:
     """No read of the page table races with what is written behind the marked point."""
     with simulate("lazy", check_races=True) as simulation:
-        rig = rig_of(build, reads_end)
+        rig = rig_of(build, reads_end, in_halves=in_halves)
 
         overwritten(rig, rig.replay(rig.batch(THREE, kind=SINGLE)))
 

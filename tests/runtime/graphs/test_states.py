@@ -105,6 +105,6 @@ def test_memory_for_masks_is_that_of_the_phase(
     """Where a graph will read the mask, it is made in the graph's memory."""
     target = _captured(Rig(streams, BUCKETS[UNIFORM], mask_size=MASK_SIZE))
 
-    buffer = target.mask_buffer(phase, batch_size)
+    (buffer,) = target.mask_buffers(phase, batch_size)
 
     assert (None if buffer is None else buffer.numel()) == expected

@@ -115,21 +115,21 @@ def test_graph_of_single_tokens_reads_no_mask(streams: DeviceStreams) -> None:
 @pytest.mark.parametrize(
     ("mask_size", "batch_size", "expected"),
     [
-        pytest.param(MASK_SIZE, LARGEST, MASK_SIZE, id="the largest batch"),
-        pytest.param(MASK_SIZE, 1, MASK_SIZE, id="one request"),
-        pytest.param(MASK_SIZE, LARGEST + 1, None, id="more than any graph holds"),
-        pytest.param(0, 1, None, id="no trees"),
+        pytest.param(MASK_SIZE, LARGEST, (MASK_SIZE,), id="the largest batch"),
+        pytest.param(MASK_SIZE, 1, (MASK_SIZE,), id="one request"),
+        pytest.param(MASK_SIZE, LARGEST + 1, (), id="more than any graph holds"),
+        pytest.param(0, 1, (None,), id="no trees"),
     ],
 )
 def test_memory_for_masks_is_given_to_what_a_graph_holds(
-    mask_size: int, batch_size: int, expected: int | None, streams: DeviceStreams
+    mask_size: int, batch_size: int, expected: tuple[int | None, ...], streams: DeviceStreams
 ) -> None:
     """Who will replay makes its mask there; who will not makes one of its own."""
     rig = Rig(streams, BUCKETS[UNIFORM], mask_size=mask_size)
 
-    buffer = rig.runner.mask_buffer(batch_size)
+    buffers = rig.runner.mask_buffers(batch_size)
 
-    assert (None if buffer is None else buffer.numel()) == expected
+    assert tuple(None if own is None else own.numel() for own in buffers) == expected
 
 
 def test_memory_for_masks_shows_everything_at_first() -> None:
@@ -170,7 +170,7 @@ def test_capture_of_trees_has_the_buffer_as_its_mask(
 
     rig.replay(rig.tree_batch(LENGTHS[:1]))
 
-    buffer = rig.runner.mask_buffer(1)
+    (buffer,) = rig.runner.mask_buffers(1)
     assert all(batch.tree_mask is buffer for batch in rig.backend.out_graph)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,7 +41,7 @@ def _forward(
     *,
     start: int = 0,
     visible: Tensor | None = None,
-    mask_buffer: Tensor | None = None,
+    mask_buffers: Sequence[Tensor | None] = (None,),
 ) -> ForwardBatch:
     """Make a forward of two tokens of each request."""
     device = contexts.seq_lens.device
@@ -49,7 +51,7 @@ def _forward(
         torch.tensor([[3, 4], [5, 5]]).to(device),
         start=start,
         visible=None if visible is None else visible.to(device),
-        mask_buffer=mask_buffer,
+        mask_buffers=mask_buffers,
     )
 
 
@@ -161,10 +163,25 @@ def test_mask_is_made_in_a_buffer_that_holds_it(mirror: bool, size: int) -> None
     """A buffer of just the batch's size is taken, and is the mask."""
     buffer = torch.zeros(size, dtype=torch.bool)
 
-    forward = _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffer=buffer)
+    forward = _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffers=(buffer,))
 
     assert forward.tree_mask is buffer
     assert buffer.tolist()[:24] == _laid_out()
+
+
+@pytest.mark.parametrize("mirror", [True, False], ids=["mirror", "no mirror"])
+def test_mask_of_each_half_is_laid_out_as_one_of_its_own(*, mirror: bool) -> None:
+    """Two buffers take the halves' masks, each from its own start, whatever the lengths before."""
+    buffer = torch.zeros(48, dtype=torch.bool)
+
+    forward = _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffers=(None, buffer))
+
+    assert forward.tree_mask is None
+    assert forward.half_masks is not None
+    exact, sizes = _laid_out(), [2 * (length + 2) for length in LENGTHS]
+    entries = [mask[:size].tolist() for mask, size in zip(forward.half_masks, sizes, strict=True)]
+    assert entries == [exact[: sizes[0]], exact[sizes[0] :]]
+    assert forward.half_masks[1] is buffer
 
 
 @pytest.mark.parametrize(
@@ -176,7 +193,7 @@ def test_mask_buffer_is_checked_against_the_batch(mirror: bool, size: int) -> No
     buffer = torch.zeros(size - 1, dtype=torch.bool)
 
     with pytest.raises(TreeMaskBufferError, match=f"{size - 1} entries; {size} were expected"):
-        _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffer=buffer)
+        _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffers=(buffer,))
 
     assert not buffer.any()
 

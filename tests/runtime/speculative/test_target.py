@@ -72,4 +72,17 @@ def test_target_without_graphs_has_no_memory_for_masks() -> None:
 
     target = TargetRunner(world.model, world.backends(), graphs)
 
-    assert target.mask_buffer(Phase.VERIFY, 1) is None
+    assert target.mask_buffers(Phase.VERIFY, 2) == (None,)
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(1, (None,)), (2, (None, None))])
+def test_target_asks_for_a_mask_of_each_half_that_it_runs(
+    batch_size: int, expected: tuple[None, ...]
+) -> None:
+    """An eager verify in halves takes two masks, and one request's takes one."""
+    world = World("cpu")
+    graphs: Mapping[Phase, GraphRunner] = {}
+
+    target = TargetRunner(world.model, world.backends(), graphs, world.runner())
+
+    assert target.mask_buffers(Phase.VERIFY, batch_size) == expected

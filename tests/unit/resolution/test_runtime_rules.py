@@ -43,6 +43,7 @@ def _plan(*arguments: str, prefill: HostSeqLens = HostSeqLens.NONE) -> Plan:
         pytest.param(("--speculative-algorithm", "STANDALONE"), id="a small model"),
         pytest.param(("--speculative-algorithm", "NGRAM"), id="n-grams"),
         pytest.param((*EAGLE, MIXED), id="mixed chunks"),
+        pytest.param((*EAGLE, "--enable-two-batch-overlap"), id="halves"),
         pytest.param((*EAGLE, "--disaggregation-mode", "decode"), id="disaggregation"),
     ],
 )
