@@ -39,6 +39,19 @@ def test_stream_block_restores_current_stream() -> None:
         assert (inside, sim.current_stream()) == (side, sim.default_stream())
 
 
+def test_stream_block_is_entered_as_often_as_wanted() -> None:
+    """An engine keeps one block for all its steps, as torch's lets it, and may nest it."""
+    with simulate():
+        side = Stream()
+        block = torch.get_device_module("sim").StreamContext(side)
+        with block:
+            with block:
+                inner = sim.current_stream()
+            outer = sim.current_stream()
+
+        assert (inner, outer, sim.current_stream()) == (side, side, sim.default_stream())
+
+
 @in_every_order(1)
 def test_stream_runs_in_order(schedule: Schedule) -> None:
     """What is launched on one stream runs in the order of its launches."""

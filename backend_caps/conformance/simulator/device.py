@@ -30,6 +30,7 @@ class SimModule(ModuleType):
     stream = staticmethod(streams.stream)
     current_stream = staticmethod(streams.current_stream)
     default_stream = staticmethod(streams.default_stream)
+    StreamContext = streams.StreamContext
     set_stream = staticmethod(streams.set_stream)
     CUDAGraph = graphs.CUDAGraph
     graph = staticmethod(graphs.graph)

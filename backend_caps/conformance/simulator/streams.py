@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NoReturn
 
 import torch
@@ -200,17 +198,30 @@ def set_stream(stream: Stream) -> None:
     current().current_stream = stream.handle
 
 
-@contextmanager
-def stream(stream: Stream | None) -> Iterator[None]:
+class StreamContext:
+    """Sends work to a stream within a `with` block, as often as it is entered.
+
+    Args:
+        stream: where to; None leaves it where it goes.
+    """
+
+    def __init__(self, stream: Stream | None) -> None:
+        self._stream = stream
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        simulation = current()
+        self._before.append(simulation.current_stream)
+        if self._stream is not None:
+            simulation.current_stream = self._stream.handle
+
+    def __exit__(self, *_: object) -> None:
+        current().current_stream = self._before.pop()
+
+
+def stream(stream: Stream | None) -> StreamContext:
     """Send work to a stream within a `with` block."""
-    simulation = current()
-    before = simulation.current_stream
-    if stream is not None:
-        simulation.current_stream = stream.handle
-    try:
-        yield
-    finally:
-        simulation.current_stream = before
+    return StreamContext(stream)
 
 
 def synchronize(device: DeviceLike = None, *, of: Simulation | None = None) -> None:  # noqa: ARG001
