@@ -145,6 +145,7 @@ def runner_of(drawn: Drawn, parts: Parts) -> SimpleNamespace:
         ),
         req_to_token_pool=rows,
         token_to_kv_pool=pool,
+        kv_index_translator=SimpleNamespace(is_translating=False),
     )
 
 
@@ -152,6 +153,8 @@ def lengths_of(drawn: Drawn) -> dict[str, object]:
     """Say what SGLang's batch says of lengths, on the device and on the host."""
     seq_lens = [old + new for old, new in drawn.case.requests]
     said: dict[str, object] = {
+        "batch_size": len(drawn.rows),
+        "spec_info": None,
         "req_pool_indices": drawn.rows,
         "seq_lens": torch.tensor(seq_lens),
         "seq_lens_cpu": torch.tensor(seq_lens),
@@ -227,7 +230,6 @@ def real_parts() -> Parts:
     def batch(drawn: Drawn) -> object:
         made = sglang.batches.ForwardBatch(
             forward_mode=sglang.batches.ForwardMode[drawn.case.mode],
-            batch_size=len(drawn.rows),
             input_ids=torch.zeros(len(drawn.q), dtype=torch.int64),
             **{
                 k: v

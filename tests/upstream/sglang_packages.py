@@ -12,6 +12,8 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +25,14 @@ import torch
 from tests.upstream.sglang_wheel import RuntimeContext, SpeculativeAlgorithm, find_wheel
 
 ENGINE = "sglang"
-_PASSING = (ENGINE, "msgspec", "backend_caps_sglang.bridge", "torch_native_sglang")
+_PASSING = (
+    ENGINE,
+    "msgspec",
+    "backend_caps_sglang.bridge",
+    "backend_caps_sglang.draft_graphs",
+    "backend_caps_sglang.verify_masks",
+    "torch_native_sglang",
+)
 """What is there only while it is asked for: SGLang's packages, and what imports them."""
 _PREFIXES = tuple(f"{name}." for name in _PASSING)
 _COMPILES = "sglang.srt.managers.overlap_utils"
@@ -37,6 +46,7 @@ _PACKAGES = (
     ".srt.configs",
     ".srt.layers",
     ".srt.layers.attention",
+    ".srt.layers.attention.qsa",
     ".srt.managers",
     ".srt.mem_cache",
     ".srt.model_executor",
@@ -54,6 +64,13 @@ def _nothing(*_: object) -> None:
     return None
 
 
+class _Struct:
+    """Stands in for msgspec's: keeps the fields that it is given."""
+
+    def __init_subclass__(cls, **_options: object) -> None:
+        dataclass(cls)
+
+
 _CONFIGS = (
     "glm5_next_config",
     "hybrid_gdn_config",
@@ -64,7 +81,7 @@ _CONFIGS = (
     "mambaish_config",
 )
 _STUBS: Mapping[str, Mapping[str, object]] = {
-    "msgspec": {"Struct": object},
+    "msgspec": {"Struct": _Struct},
     "sglang.kernels.kernel_api_logging": {"debug_kernel_api": lambda function: function},
     "sglang.kernels.ops.speculative.gather_spec_extras": {"gather_spec_extras": _nothing},
     "sglang.srt.arg_groups.overrides": dict.fromkeys(
@@ -78,7 +95,14 @@ _STUBS: Mapping[str, Mapping[str, object]] = {
     "sglang.srt.speculative.spec_info": {"SpeculativeAlgorithm": SpeculativeAlgorithm},
     "sglang.srt.utils": dict.fromkeys(("is_cuda", "is_hip", "is_musa", "is_npu"), _no)
     | {"get_device_capability": _nothing},
-    "sglang.srt.utils.common": {"is_npu": _no},
+    "sglang.srt.layers.attention.qsa.config": {"QSAProfile": object},
+    "sglang.srt.speculative.eagle_utils": {
+        "TreeMaskMode": IntEnum("TreeMaskMode", ["FULL_MASK", "QLEN_ONLY"], start=0),
+        "default_tree_mask_mode": _nothing,
+    },
+    "sglang.srt.utils.common": dict.fromkeys(
+        ("cpu_has_amx_support", "is_blackwell", "is_cpu", "is_hip", "is_musa", "is_npu"), _no
+    ),
 }
 """What the modules above import from the rest, by module; `_PARTS` and the context come on top."""
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -143,6 +167,7 @@ def state_of(sglang: SimpleNamespace) -> tuple[object, ...]:
         dict(sglang.backends),
         [*sglang.choices.ATTENTION_BACKEND_CHOICES],
         [*sglang.choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES],
+        [*sglang.choices.DRAFT_ATTENTION_BACKEND_CHOICES],
         {target: [*own] for target, own in sglang.hooks._hooks.items()},  # noqa: SLF001
     )
 
@@ -173,6 +198,7 @@ def _context_names(context: RuntimeContext) -> Mapping[str, object]:
         "get_schedule": context.get_schedule,
         "get_parallel": plain,
         "get_platform": plain,
+        "attention_backends": lambda: (None, None),
     }
 
 

@@ -59,6 +59,10 @@ class RuntimeContext:
     enable_two_batch_overlap: bool = False
     speculative_algorithm: str | None = None
     speculative_num_steps: int | None = None
+    speculative_eagle_topk: int | None = None
+    speculative_num_draft_tokens: int | None = None
+    speculative_adaptive: bool = False
+    enable_multi_layer_eagle: bool = False
     enable_mixed_chunk: bool = False
 
     def get_exec(self) -> SimpleNamespace:
@@ -71,6 +75,10 @@ class RuntimeContext:
         return SimpleNamespace(
             speculative_algorithm=self.speculative_algorithm,
             speculative_num_steps=self.speculative_num_steps,
+            speculative_eagle_topk=self.speculative_eagle_topk,
+            speculative_num_draft_tokens=self.speculative_num_draft_tokens,
+            speculative_adaptive=self.speculative_adaptive,
+            enable_multi_layer_eagle=self.enable_multi_layer_eagle,
         )
 
     def get_schedule(self) -> SimpleNamespace:

@@ -6,15 +6,11 @@ for. `tests.upstream.bridged` runs the same with SGLang's own pools, batches and
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import distribution
-from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -28,29 +24,31 @@ from backend_caps_sglang.bridging.errors import (
 from torch import Tensor
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from backend_caps import Declaration
 from backend_caps.conformance.simulator import simulate
 from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
 from tests.upstream.bridged import (
     CASES,
     CLOSE,
     HEAD_DIM,
-    Case,
     Drawn,
     Parts,
     distance,
     draw,
-    lengths_of,
     runner_of,
 )
-from tests.upstream.sglang_packages import sglang_packages
-from tests.upstream.sglang_wheel import WHEELS, RuntimeContext
+from tests.upstream.bridged_wheel import (
+    BACKENDS,
+    Pool,
+    batch_of,
+    bridged,
+    layer_of,
+    wheel_parts,
+)
+from tests.upstream.sglang_environment import run_beside
+from tests.upstream.sglang_wheel import RuntimeContext
 
 pytestmark = pytest.mark.upstream
 
-ROOT = WHEELS.parents[1]
-PYTHON = WHEELS.with_name("engines") / "sglang-0.5.23" / "bin" / "python"
-BACKENDS = {"torch_native": TORCH_NATIVE, "torch_padded": TORCH_PADDED}
 EXTEND, DECODE = CASES[2], CASES[0]
 LENGTHS = ((5, 1, 31), (3, 9, 2))
 """Contexts of the same requests at two replays."""
@@ -62,90 +60,11 @@ _MLA = SimpleNamespace(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A KV pool of one layer, with the methods of SGLang's."""
-
-    keys: Tensor
-    values: Tensor
-
-    def get_key_buffer(self, _layer_id: int) -> Tensor:
-        """Return keys."""
-        return self.keys
-
-    def get_value_buffer(self, _layer_id: int) -> Tensor:
-        """Return values."""
-        return self.values
-
-    def set_kv_buffer(self, _layer: object, loc: SimpleNamespace, k: Tensor, v: Tensor) -> None:
-        """Store."""
-        self.keys[loc.loc], self.values[loc.loc] = k, v
-
-
-def layer_of(case: Case, **other: object) -> SimpleNamespace:
-    """Say what SGLang's layer says of itself."""
-    plain = {
-        "layer_id": 0,
-        "tp_q_head_num": case.num_q_heads,
-        "tp_k_head_num": case.num_k_heads,
-        "qk_head_dim": HEAD_DIM,
-        "v_head_dim": HEAD_DIM,
-        "scaling": HEAD_DIM**-0.5,
-        "logit_cap": 0.0,
-        "sliding_window_size": -1,
-        "is_cross_attention": False,
-        "xai_temperature_len": -1,
-        "k_scale": None,
-        "v_scale": None,
-        "attn_type": import_module("sglang.srt.layers.radix_attention").AttentionType.DECODER,
-    }
-    return SimpleNamespace(**(plain | other))
-
-
-def batch_of(drawn: Drawn, **other: object) -> SimpleNamespace:
-    """Make a batch with the fields of SGLang's."""
-    modes = import_module("sglang.srt.model_executor.forward_batch_info").ForwardMode
-    said = {"encoder_lens": None, "forward_mode": modes[drawn.case.mode], **lengths_of(drawn)}
-    return SimpleNamespace(**(said | other))
-
-
 @pytest.fixture
-def context() -> RuntimeContext:
-    """The flags of a plain server, which a test may change."""
-    return RuntimeContext()
-
-
-@pytest.fixture
-def parts(context: RuntimeContext) -> Iterator[Parts]:
-    """SGLang's class out of the wheel, and this file's pools, batches and layers."""
-    with sglang_packages(context=context):
-        native = import_module("sglang.srt.layers.attention.torch_native_backend")
-        yield Parts(
-            native=native.TorchNativeAttnBackend,
-            arch=SimpleNamespace(name="MHA"),
-            pools=lambda drawn: (
-                SimpleNamespace(req_to_token=drawn.req_to_token),
-                Pool(drawn.cache[0].clone(), drawn.cache[1].clone()),
-            ),
-            batch=batch_of,
-            layer=layer_of,
-        )
-
-
-def bridged(
-    parts: Parts,
-    drawn: Drawn,
-    declaration: Declaration = TORCH_PADDED,
-    runner: Mapping[str, object] | None = None,
-) -> SimpleNamespace:
-    """Build a backend by its adapter, on a runner that may say other things."""
-    made = runner_of(drawn, parts)
-    vars(made).update(runner or {})
-    name = next(name for name, own in BACKENDS.items() if own is declaration)
-    backend: SimpleNamespace = import_module("backend_caps_sglang.bridge").bridge(
-        name, declaration
-    )(made)
-    return backend
+def parts() -> Iterator[Parts]:
+    """SGLang's class, in a plain server."""
+    with wheel_parts() as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -286,7 +205,7 @@ def test_reads_end_where_the_backend_says(mode: str, ends: str, parts: Parts) ->
     assert bridged(parts, draw(DECODE)).shared_read_ends(modes[mode]).name == ends
 
 
-@pytest.mark.parametrize("mode", ["TARGET_VERIFY", "DRAFT_EXTEND_V2", "SPLIT_PREFILL"])
+@pytest.mark.parametrize("mode", ["TARGET_VERIFY", "DLLM_EXTEND", "SPLIT_PREFILL"])
 def test_mode_that_is_not_bridged_is_refused(mode: str, parts: Parts) -> None:
     """The error names the mode, and those that are bridged."""
     drawn = draw(DECODE)
@@ -355,7 +274,6 @@ def test_layer_without_keys_of_its_own_is_refused(parts: Parts) -> None:
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        ({"is_draft_worker": True}, "the runner is a draft model's"),
         ({"sliding_window_size": 4096}, "the model's sliding windows"),
         ({"kv_cache_dtype": torch.float8_e4m3fn}, "here it is fp8_e4m3"),
         ({"model_config": _MLA}, "it takes attention_arch mha; here it is mla"),
@@ -369,72 +287,73 @@ def test_server_that_is_not_bridged_is_refused(
         bridged(parts, draw(DECODE), runner=other)
 
 
+_MULTI_STEP = {
+    "speculative_num_steps": 3,
+    "speculative_eagle_topk": 1,
+    "speculative_num_draft_tokens": 4,
+}
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (RuntimeContext(speculative_algorithm="EAGLE"), "--speculative-algorithm EAGLE verifies"),
-        (RuntimeContext(enable_two_batch_overlap=True), "--enable-two-batch-overlap is not"),
+        ({"speculative_algorithm": "NGRAM"}, "NGRAM is not bridged; EAGLE, EAGLE3, STANDALONE are"),
+        (
+            {"speculative_algorithm": "EAGLE", **_MULTI_STEP, "speculative_adaptive": True},
+            "--speculative-adaptive changes backends",
+        ),
+        (
+            {"speculative_algorithm": "EAGLE", **_MULTI_STEP, "enable_multi_layer_eagle": True},
+            "--enable-multi-layer-eagle is not bridged",
+        ),
+        (
+            {"speculative_algorithm": "EAGLE", **_MULTI_STEP, "speculative_eagle_topk": 65},
+            "--speculative-eagle-topk is 65, and the backends take at most 64",
+        ),
     ],
 )
-def test_flags_that_are_not_bridged_are_refused(flags: RuntimeContext, reason: str) -> None:
-    """Speculation and two-batch overlap are told at the start, by their flags."""
-    with sglang_packages(context=flags):
-        native = import_module("sglang.srt.layers.attention.torch_native_backend")
-        parts = Parts(
-            native=native.TorchNativeAttnBackend,
-            arch=SimpleNamespace(name="MHA"),
-            pools=lambda drawn: (SimpleNamespace(req_to_token=drawn.req_to_token), None),
-            batch=batch_of,
-            layer=layer_of,
-        )
-
-        with pytest.raises(UnbridgedBackendError, match=reason):
-            bridged(parts, draw(DECODE))
+def test_flags_that_are_not_bridged_are_refused(flags: dict[str, Any], reason: str) -> None:
+    """What is not carried over of speculation, or not declared, is told at the start."""
+    with (
+        wheel_parts(RuntimeContext(**flags)) as parts,
+        pytest.raises(UnbridgedBackendError, match=reason),
+    ):
+        bridged(parts, draw(DECODE))
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> Callable[[str], dict[str, object]]:
-    """Runs a module beside the real SGLang, with this checkout's plugins installed."""
-    for name in ("backend-caps-sglang", "backend-caps-torch-native"):
-        info = Path(str(distribution(name).locate_file("")))
-        folder = f"{name.replace('-', '_')}-{distribution(name).version}.dist-info"
-        (tmp_path / folder).symlink_to(info / folder)
-    plugins = [str(ROOT / "plugins" / name) for name in ("sglang", "torch_native")]
-    path = os.pathsep.join([str(tmp_path), *plugins])
+def test_backend_that_declares_no_two_batch_overlap_is_refused_under_it() -> None:
+    """What it declares counts: SGLang's wrapper would run its halves without asking."""
+    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
+    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
 
-    def run(module: str) -> dict[str, object]:
-        if not PYTHON.exists():
-            raise FileNotFoundError(f"no environment at {PYTHON}. Build it: make upstream")
-        done = subprocess.run(
-            [str(PYTHON), "-m", module],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        )
-        assert done.returncode == 0, done.stderr
-        document: dict[str, object] = json.loads(done.stdout)
-        return document
-
-    return run
+    with wheel_parts(RuntimeContext(enable_two_batch_overlap=True)) as parts:
+        assert bridged(parts, draw(DECODE), TORCH_PADDED).needs_cpu_seq_lens
+        with pytest.raises(UnbridgedBackendError, match="--enable-two-batch-overlap is given"):
+            bridged(parts, draw(DECODE), declaration)
 
 
 @pytest.mark.sglang
-def test_bridged_backend_is_sglangs_own_in_sglang(
-    beside: Callable[[str], dict[str, float]],
-) -> None:
+def test_bridged_backend_is_sglangs_own_in_sglang() -> None:
     """With SGLang's own pools, batches and layers, outputs are within 1e-5 too."""
-    apart = beside("tests.upstream.bridged")
+    apart: Mapping[str, Any] = run_beside("tests.upstream.bridged")
 
     assert len(apart) == len(BACKENDS) * len(CASES)
     assert {case: far for case, far in apart.items() if far > CLOSE} == {}
 
 
 @pytest.mark.sglang
-def test_sglang_loads_the_plugin(beside: Callable[[str], dict[str, object]]) -> None:
+def test_halves_of_two_batch_overlap_are_the_whole_batch() -> None:
+    """SGLang's wrapper has three of a backend, and cuts decode, chain and tree by itself."""
+    apart: Mapping[str, Any] = run_beside("tests.upstream.sglang_halves")
+
+    assert [*apart] == ["decode", "chain", "tree"]
+    assert {case: far for case, far in apart.items() if far > CLOSE} == {}
+
+
+@pytest.mark.sglang
+def test_sglang_loads_the_plugin() -> None:
     """SGLang's scheduler has our decision, its registry our backend, its parser the name."""
-    assert beside("tests.upstream.sglang_loaded") == {
+    assert run_beside("tests.upstream.sglang_loaded") == {
         "scheduler_had_sglangs": True,
         "scheduler_has_ours": True,
         "adapter": "torch_native_sglang:torch_padded (backend-caps-torch-native 0.1.0)",

@@ -168,6 +168,19 @@ def test_backend_of_the_same_bits_is_a_choice_of_deterministic_inference(
     assert "acme_flash" in sglang.choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES
 
 
+@pytest.mark.parametrize(("said", "is_choice"), [("roles={'draft', 'target'}", True), ("", False)])
+def test_backend_that_drafts_is_a_choice_of_drafts(
+    said: str, is_choice: bool, sglang: SimpleNamespace, acme: Path
+) -> None:
+    """SGLang lists the backends of drafts apart; ours are there where they declare the role."""
+    install(acme, "acme", "acme_flash", DECLARED.format(said=said))
+
+    register()
+
+    choices = sglang.choices.DRAFT_ATTENTION_BACKEND_CHOICES
+    assert ("acme_flash" in choices) == is_choice
+
+
 @pytest.mark.parametrize("version", ["0.5.22", "0.5.24.dev1", "0.6.0"])
 def test_other_version_changes_nothing(
     version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -304,7 +317,7 @@ def test_settings_of_backend_caps_hold(
 
     register()
 
-    assert (SHIPPED in sglang.backends, [*sglang.hooks._hooks]) == (False, [DECISION])  # noqa: SLF001
+    assert (SHIPPED in sglang.backends, DECISION in sglang.hooks._hooks) == (False, True)  # noqa: SLF001
 
 
 def test_refused_setting_changes_nothing(

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
-from backend_caps import BackendCapsError, Declaration
+from backend_caps import BackendCapsError, Declaration, Role
 from backend_caps.capability.backend import Backend
 from backend_caps.resolution.contributions import declared
 from backend_caps_sglang.errors import AdapterError
 
 ENGINE: Literal["sglang"] = "sglang"
 _BASE = "sglang.srt.layers.attention.base_attn_backend:AttentionBackend"
+
+
+@runtime_checkable
+class DraftAdapter(Protocol):
+    """An adapter that makes the backends of a draft too, as `bridge`'s do."""
+
+    def draft_steps(self, runner: object, topk: int, num_steps: int) -> object:
+        """Build what SGLang calls a multi-step draft backend: a container of `attn_backends`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +36,8 @@ class Adapter:
     """`"package.module:Name"`, as the declaration has it."""
     is_deterministic: bool
     """Whether the backend declares what deterministic inference asks for, on every server."""
+    is_drafting: bool
+    """Whether it declares the roles of a draft, on any server."""
 
     def __str__(self) -> str:
         return f"{self.place} ({self.owner})"
@@ -38,17 +49,36 @@ class Adapter:
             AdapterError: the adapter cannot be imported, raises, or returns something else.
             BackendCapsError: what the adapter itself refuses, with its reasons.
         """
-        try:
+        with self._faults():
             make: Callable[[object], object] = resolve_name(self.place)
             made = make(runner)
             base: type = resolve_name(_BASE)
+        if not isinstance(made, base):
+            raise self._fault(f"it returned an object of type {type(made).__name__}")
+        return made
+
+    def draft_steps(self, runner: object, topk: int, num_steps: int) -> object:
+        """Build the container of a draft's steps from SGLang's model runner of the draft.
+
+        Raises:
+            AdapterError: the adapter cannot be imported, raises, or makes no such container.
+            BackendCapsError: what the adapter itself refuses, with its reasons.
+        """
+        with self._faults():
+            maker: object = resolve_name(self.place)
+            if isinstance(maker, DraftAdapter):
+                return maker.draft_steps(runner, topk, num_steps)
+        raise self._fault("it has no draft_steps(runner, topk, num_steps), and drafts are run")
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Say whose it is what an adapter raises."""
+        try:
+            yield
         except BackendCapsError:
             raise
         except Exception as error:  # a plugin raises what it likes
             raise self._fault(f"it raised {type(error).__name__}: {error}") from error
-        if not isinstance(made, base):
-            raise self._fault(f"it returned an object of type {type(made).__name__}")
-        return made
 
     def _fault(self, problem: str) -> AdapterError:
         return AdapterError(
@@ -67,6 +97,7 @@ def adapters_of(backends: Iterable[Backend]) -> Iterator[Adapter]:
                 owner=f"{source.distribution} {source.version}",
                 place=declaration.adapters[ENGINE],
                 is_deterministic=_is_deterministic(declaration),
+                is_drafting=_is_drafting(declaration),
             )
 
 
@@ -78,3 +109,9 @@ def _is_deterministic(declaration: Declaration) -> bool:
     return not declaration.parts and all(
         declared(declaration, name, {})[0] is True for name in ("deterministic", "batch_invariant")
     )
+
+
+def _is_drafting(declaration: Declaration) -> bool:
+    """Tell whether a backend declares to run drafts; what its parts declare is asked later."""
+    roles = declared(declaration, "roles", {})[0]
+    return isinstance(roles, frozenset) and Role.DRAFT in roles

@@ -9,17 +9,18 @@ Shapes: T tokens in a batch, Hq query heads, Hk key and value heads, D and Dv th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
+from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_parallel, get_spec
 from torch import Tensor
 
 from backend_caps import BatchKind, Declaration, HostSeqLens, Phase, Plan, SharedReadsEnd
 from backend_caps.engines.sglang.live_flags import parsed_flags, values_of_context
-from backend_caps.protocols import ForwardBatch
+from backend_caps.protocols import ForwardBatch, ReqToTokenPool
 from backend_caps_sglang.bridging.errors import (
     UnbridgedBackendError,
     UnbridgedBatchError,
@@ -27,17 +28,28 @@ from backend_caps_sglang.bridging.errors import (
     UnreplayedBatchError,
 )
 from backend_caps_sglang.bridging.fitting import (
+    DRAFT_STEPS,
+    Place,
     SGLangLayer,
     SGLangRunner,
+    Speculation,
+    places_of,
     plan_of,
     reasons_of_layer,
     reasons_of_server,
 )
 from backend_caps_sglang.bridging.own import OwnBackend, built
 from backend_caps_sglang.bridging.views import BatchView, PoolView, SGLangBatch, Site
+from backend_caps_sglang.draft_steps import BranchTable, DraftSteps
+from backend_caps_sglang.verify_masks import VerifyMasks
 
 _EXTENDS = (ForwardMode.EXTEND, ForwardMode.MIXED)
-_BRIDGED = (ForwardMode.DECODE, *_EXTENDS)
+_BRIDGED = (
+    ForwardMode.DECODE,
+    *_EXTENDS,
+    ForwardMode.TARGET_VERIFY,
+    ForwardMode.DRAFT_EXTEND_V2,
+)
 _PADDED_LENGTH = 1
 """The length of a padded request, in row 0, in which our backends read nothing."""
 
@@ -52,17 +64,34 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         name: of the backend.
         plan: what it needs and supports here.
         own: the backend.
-        max_context_len: tokens of the longest context.
+        runner: SGLang's, whose pools are read.
+        masks: of the batches that it verifies; None where it verifies none.
     """
 
-    def __init__(self, name: str, plan: Plan, own: OwnBackend, max_context_len: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        own: OwnBackend,
+        runner: SGLangRunner,
+        masks: VerifyMasks | None = None,
+    ) -> None:
         super().__init__()
-        self.max_context_len = max_context_len
-        self._name, self._plan, self._own = name, plan, own
+        self.max_context_len = runner.model_config.context_len
+        # SGLang's models and its two-batch wrapper read these three off a backend.
+        self.req_to_token_pool = runner.req_to_token_pool
+        self.token_to_kv_pool = runner.token_to_kv_pool
+        self.kv_index_translator = runner.kv_index_translator
+        self._name, self._plan, self._own, self._masks = name, plan, own, masks
         level = plan["host_seq_lens"].value
         assert isinstance(level, HostSeqLens), "a level is one of the scale"
         self._level = level
         self._checked: set[int] = set()
+
+    @property
+    def verify_mask(self) -> VerifyMask | None:
+        """The buffer that SGLang builds a verify's mask in; None: in new memory each step."""
+        return None if self._masks is None else self._masks.buffer
 
     def init_forward_metadata(self, forward_batch: SGLangBatch) -> None:
         """Prepare an eager forward."""
@@ -70,12 +99,16 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
             self._own.init_forward_metadata(self._view(forward_batch))
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
-        """Make the buffers of graphs, which are captured of decodes.
+        """Make the buffers of graphs: of decodes, or of batches with several tokens a request.
 
         Raises:
             UnreplayedBatchError: the backend does not declare to replay them.
         """
-        self._check_replayed(ForwardMode.DECODE)
+        is_decode = max_num_tokens == max_bs
+        kind = BatchKind.SINGLE_TOKEN_DECODE if is_decode else BatchKind.UNIFORM_BATCH
+        self._check_replayed(kind, Phase.DECODE if is_decode else Phase.VERIFY)
+        if self._masks is not None:
+            self._masks.reserve(max_bs)
         self._own.init_cuda_graph_state(max_bs, max_num_tokens)
 
     def init_forward_metadata_out_graph(
@@ -86,13 +119,25 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         Raises:
             UnreplayedBatchError: the backend does not declare to replay such batches.
         """
-        del in_capture  # one of ours does the same in both
-        self._check_replayed(_mode_of(forward_batch))
-        self._own.init_forward_metadata_out_graph(self._view(forward_batch))
+        mode = _mode_of(forward_batch)
+        self._check_replayed(*_KINDS.get(mode, (BatchKind.MIXED_BATCH, Phase.PREFILL)))
+        if self._masks is not None and mode.is_target_verify() and not in_capture:
+            self._masks.refresh(forward_batch)
+        self._own.init_forward_metadata_out_graph(self._view(forward_batch, is_graph=True))
 
     def init_forward_metadata_in_graph(self, forward_batch: SGLangBatch) -> None:
         """Do the device's share, which a capture records."""
-        self._own.init_forward_metadata_in_graph(self._view(forward_batch))
+        self._own.init_forward_metadata_in_graph(self._view(forward_batch, is_graph=True))
+
+    def update_verify_buffers_to_fill_after_draft(
+        self, spec_info: object, cuda_graph_bs: int | None
+    ) -> None:
+        """Do nothing: SGLang's plan stream waits for the draft before it prepares the verify."""
+
+    @property
+    def replays_draft_extend(self) -> bool:
+        """Whether the backend declares to replay graphs of draft-extends."""
+        return BatchKind.UNIFORM_BATCH in self._replayed(Phase.VERIFY)
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
         """Return the length of a padded request."""
@@ -105,7 +150,7 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
 
     def shared_read_ends(self, fm: ForwardMode) -> SharedReadEnds:
         """Say where reads of the scheduler's buffers end, as the backend declares it."""
-        phase = Phase.DECODE if fm.is_decode() else Phase.PREFILL
+        _, phase = _KINDS.get(fm, (None, Phase.PREFILL))
         ends = self._plan["shared_reads_end", phase].value
         assert isinstance(ends, SharedReadsEnd), "an end is one of the scale"
         return SharedReadEnds[ends.name]
@@ -187,56 +232,152 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
             backend=self._name, layer_id=layer.layer_id, reasons=tuple(reasons)
         )
 
-    def _view(self, batch: SGLangBatch) -> ForwardBatch:
+    def _view(self, batch: SGLangBatch, *, is_graph: bool = False) -> ForwardBatch:
         mode = _mode_of(batch)
-        if mode not in _BRIDGED:
+        if mode not in _BRIDGED or (mode.is_target_verify() and self._masks is None):
             bridged = tuple(own.name for own in _BRIDGED)
             raise UnbridgedBatchError(backend=self._name, mode=mode.name, bridged=bridged)
-        return BatchView(batch, mode in _EXTENDS, self._level)
+        if self._masks is not None and mode.is_target_verify():
+            return self._masks.view(batch, self._level, is_graph=is_graph)
+        if mode.is_draft_extend_v2():
+            each: int | None = len(batch.out_cache_loc) // batch.batch_size
+        else:
+            each = None if mode in _EXTENDS else 1
+        return BatchView(batch=batch, host_seq_lens=self._level, tokens_each=each)
 
-    def _check_replayed(self, mode: ForwardMode) -> None:
-        is_decode = mode.is_decode()
-        kind = BatchKind.SINGLE_TOKEN_DECODE if is_decode else BatchKind.MIXED_BATCH
-        phase = Phase.DECODE if is_decode else Phase.PREFILL
+    def _replayed(self, phase: Phase) -> frozenset[BatchKind]:
         replayed = self._plan["graph_replay", phase].value
         assert isinstance(replayed, frozenset), "batches are a set"
+        return replayed
+
+    def _check_replayed(self, kind: BatchKind, phase: Phase) -> None:
+        replayed = self._replayed(phase)
         if kind not in replayed:
+            is_prefill = phase is Phase.PREFILL
             raise UnreplayedBatchError(
                 backend=self._name,
                 kind=kind.value,
                 declared=tuple(sorted(own.value for own in replayed)),
-                flag=f"--disable-{phase.value}-cuda-graph",
+                flag=f"--disable-{'prefill' if is_prefill else 'decode'}-cuda-graph",
             )
 
 
-def bridge(name: str, declaration: Declaration) -> Callable[[SGLangRunner], Bridge]:
+_KINDS = {
+    ForwardMode.DECODE: (BatchKind.SINGLE_TOKEN_DECODE, Phase.DECODE),
+    ForwardMode.TARGET_VERIFY: (BatchKind.UNIFORM_BATCH, Phase.VERIFY),
+    ForwardMode.DRAFT_EXTEND_V2: (BatchKind.UNIFORM_BATCH, Phase.VERIFY),
+}
+"""What a graph of a mode replays, and the phase that it counts as; others are a prefill's."""
+
+
+class DraftStep(Bridge):
+    """One of our backends in one step of a draft, each branch of a tree a request of its own.
+
+    Args:
+        step: its number, from 0.
+        branches: the page table of trees' branches.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        own: OwnBackend,
+        runner: SGLangRunner,
+        *,
+        step: int,
+        branches: BranchTable,
+    ) -> None:
+        super().__init__(name, plan, own, runner)
+        self._step, self._branches = step, branches
+
+    def _view(self, batch: SGLangBatch, *, is_graph: bool = False) -> ForwardBatch:
+        del is_graph  # a step reads no mask
+        return self._branches.view(batch, self._level, self._step)
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeAdapter:
+    """Builds a backend of backend-caps as SGLang's; made by `bridge`."""
+
+    name: str
+    declaration: Declaration
+
+    def __call__(self, runner: SGLangRunner) -> Bridge:
+        """Build the backend on SGLang's pools: the target's, or a draft's outside of its steps.
+
+        Raises:
+            UnbridgedBackendError: it cannot serve this server, or cannot be built.
+        """
+        flags, _ = parsed_flags(values_of_context())
+        plan, speculation = self._fitting(runner, places_of(runner, flags))
+        own = self._built(runner, runner.req_to_token_pool)
+        is_verified = plan.flags.speculative_algorithm is not None and not runner.is_draft_worker
+        masks = VerifyMasks(runner, speculation) if is_verified else None
+        made: Bridge = self._kind(plan, Bridge)(self.name, plan, own, runner, masks)
+        return made
+
+    def draft_steps(self, runner: SGLangRunner, topk: int, num_steps: int) -> DraftSteps:
+        """Build the container of a draft's steps, each with a backend of its own.
+
+        Raises:
+            UnbridgedBackendError: it cannot serve this server, or cannot be built.
+        """
+        plan, _ = self._fitting(runner, DRAFT_STEPS)
+        branches = BranchTable(runner, topk, num_steps)
+        kind = self._kind(plan, DraftStep)
+        steps = [
+            kind(
+                self.name,
+                plan,
+                self._built(runner, branches),
+                runner,
+                step=step,
+                branches=branches,
+            )
+            for step in range(num_steps - 1)
+        ]
+        made: DraftSteps = self._kind(plan, DraftSteps)(steps, branches)
+        return made
+
+    def _fitting(self, runner: SGLangRunner, places: tuple[Place, ...]) -> tuple[Plan, Speculation]:
+        """Resolve the backend in its places, and refuse what cannot be served there."""
+        flags, _ = parsed_flags(values_of_context())
+        spec = get_spec()
+        is_on = flags.speculative_algorithm is not None
+        speculation = Speculation(
+            topk=spec.speculative_eagle_topk or 1 if is_on else 1,
+            num_draft_tokens=spec.speculative_num_draft_tokens or 1 if is_on else 1,
+            is_adaptive=is_on and bool(spec.speculative_adaptive),
+            has_layers=is_on and bool(spec.enable_multi_layer_eagle),
+        )
+        known = {"speculative_eagle_topk": speculation.topk} if is_on else {}
+        plan = plan_of(self.name, self.declaration, runner, flags.model_copy(update=known), places)
+        found = reasons_of_server(
+            plan, runner, is_dcp=get_parallel().dcp_enabled, speculation=speculation
+        )
+        if reasons := tuple(found):
+            raise UnbridgedBackendError(backend=self.name, reasons=reasons)
+        return plan, speculation
+
+    def _built(self, runner: SGLangRunner, table: ReqToTokenPool) -> OwnBackend:
+        site = Site(table, PoolView(runner.token_to_kv_pool, KVWriteLoc))
+        return built(self.name, self.declaration, site)
+
+    def _kind(self, plan: Plan, base: type) -> type:
+        """Make a class of its own, so that the log names the backend and it states its need."""
+        reads = plan["host_seq_lens"].value is not HostSeqLens.NONE
+        return type(self.name, (base,), {"needs_cpu_seq_lens": reads})
+
+
+def bridge(name: str, declaration: Declaration) -> BridgeAdapter:
     """Return an adapter for SGLang of a backend, for its declaration's `adapters`.
 
     Args:
         name: the backend's.
         declaration: its own; its `implementation` is what is bridged.
     """
-
-    def adapter(runner: SGLangRunner) -> Bridge:
-        """Build the backend on SGLang's pools.
-
-        Raises:
-            UnbridgedBackendError: it cannot serve this server, or cannot be built.
-        """
-        flags, _ = parsed_flags(values_of_context())
-        plan = plan_of(name, declaration, runner, flags)
-        reasons = tuple(reasons_of_server(plan, runner, is_dcp=get_parallel().dcp_enabled))
-        if reasons:
-            raise UnbridgedBackendError(backend=name, reasons=reasons)
-        site = Site(runner.req_to_token_pool, PoolView(runner.token_to_kv_pool, KVWriteLoc))
-        own = built(name, declaration, site)
-        reads = plan["host_seq_lens"].value is not HostSeqLens.NONE
-        # A class of its own, so that the log names the backend, and that it states its need.
-        kind = type(name, (Bridge,), {"needs_cpu_seq_lens": reads})
-        made: Bridge = kind(name, plan, own, runner.model_config.context_len)
-        return made
-
-    return adapter
+    return BridgeAdapter(name, declaration)
 
 
 def _mode_of(batch: SGLangBatch) -> ForwardMode:

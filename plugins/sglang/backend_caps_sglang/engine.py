@@ -20,6 +20,7 @@ from backend_caps_sglang.errors import UnsupportedSGLangError
 
 SUPPORTED = ">=0.5.23,<0.5.24"
 """The versions that this plugin was written against."""
+_DRAFTS = "sglang.srt.speculative.draft_utils:DraftBackendFactory"
 _OVERLAP = "sglang.srt.managers.overlap_utils"
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _CHOICES = "sglang.srt.arg_groups.choices"
@@ -32,6 +33,21 @@ _SIGNATURES = {
     f"{_REGISTRY}:register_attention_backend": ("name",),
     f"{_HOOKS}:HookRegistry.register": ("target", "hook", "hook_type", "source"),
     f"{_HOOKS}:HookRegistry.apply_hooks": (),
+    f"{_DRAFTS}._create_backend": (
+        "self",
+        "backend_name",
+        "backend_map",
+        "error_template",
+        "stamps_children",
+    ),
+    f"{_OVERLAP}:FutureMap.__init__": (
+        "self",
+        "device",
+        "spec_algo",
+        "req_to_token_pool",
+        "needs_cpu_seq_lens",
+        "needs_confidence_relay",
+    ),
 }
 """The parameters of each function that is called or replaced."""
 
@@ -51,6 +67,8 @@ class Engine:
     """The names that the flags take."""
     deterministic_choices: list[str]
     """The names that deterministic inference takes."""
+    draft_choices: list[str]
+    """The names that a draft's own flag takes."""
     register_backend: Callable[..., object]
     """`register_attention_backend`."""
     hooks: MutableMapping[str, list[Hook]]
@@ -59,8 +77,14 @@ class Engine:
     """The targets to which hooks were applied; one more has no effect."""
     register_hook: Callable[..., object]
     """`HookRegistry.register`."""
+    apply_hooks: Callable[..., object]
+    """`HookRegistry.apply_hooks`, which SGLang calls when all plugins are loaded."""
     replace: object
     """The kind of hook that takes a function's place."""
+    around: object
+    """The kind of hook that is called in a function's place, and calls it."""
+    after: object
+    """The kind of hook that is called behind a function."""
 
     @classmethod
     def installed(cls) -> Engine:
@@ -83,10 +107,14 @@ class Engine:
                 f"{_CHOICES}:DETERMINISTIC_ATTENTION_BACKEND_CHOICES", list
             ),
             register_backend=_callable(f"{_REGISTRY}:register_attention_backend"),
+            draft_choices=_typed(f"{_CHOICES}:DRAFT_ATTENTION_BACKEND_CHOICES", list),
             hooks=_typed(f"{_HOOKS}:HookRegistry._hooks", dict),
             patched=_typed(f"{_HOOKS}:HookRegistry._patched", set),
             register_hook=_callable(f"{_HOOKS}:HookRegistry.register"),
+            apply_hooks=_callable(f"{_HOOKS}:HookRegistry.apply_hooks"),
             replace=_found(f"{_HOOKS}:HookType.REPLACE"),
+            around=_found(f"{_HOOKS}:HookType.AROUND"),
+            after=_found(f"{_HOOKS}:HookType.AFTER"),
         )
 
     def origin(self, name: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,14 @@ from backend_caps_sglang.errors import (
     NameTakenError,
     RefutedBackendError,
     UnsupportedSGLangError,
+)
+from backend_caps_sglang.hooks import (
+    DRAFT_BACKENDS,
+    DRAFT_GRAPHS,
+    FUTURE_MAP,
+    DraftBackends,
+    capture_draft_extend,
+    drop_unused_copy,
 )
 from backend_caps_sglang.metrics import publish
 
@@ -107,6 +115,9 @@ def _registered(engine: Engine) -> Mapping[str, str]:
         entries[DECISION] = f"backend-caps {version('backend-caps')}"
         told = tuple(entries.items())
         _decide(engine, Decision(engine.version, told, settings.agreement_deadline_s), undo)
+        _hook(engine, FUTURE_MAP, drop_unused_copy, engine.after, undo)
+        drafts = DraftBackends(engine.backends, partial(_hook_draft_graphs, engine))
+        _hook(engine, DRAFT_BACKENDS, drafts, engine.around, undo)
         check_against_parent(_REGISTRAR, entries, os.environ)
         undo.pop_all()
     return entries
@@ -167,8 +178,12 @@ def _put(engine: Engine, adapter: Adapter, undo: ExitStack) -> None:
     assert callable(decorate), "its signature was held to what SGLang 0.5.23 decorates with"
     decorate(adapter)
     undo.callback(engine.backends.pop, name)
-    lists = [engine.choices, *([engine.deterministic_choices] if adapter.is_deterministic else [])]
-    for choices in lists:
+    lists = (
+        (engine.choices, True),
+        (engine.deterministic_choices, adapter.is_deterministic),
+        (engine.draft_choices, adapter.is_drafting),
+    )
+    for choices in (own for own, is_taken in lists if is_taken):
         choices.append(name)
         undo.callback(choices.remove, name)
 
@@ -181,13 +196,27 @@ def _decide(engine: Engine, decision: Decision, undo: ExitStack) -> None:
     if replacements or DECISION in engine.patched:
         by = [f"{told(hook)} ({source})" for _, hook, source in replacements]
         raise DecisionTakenError(target=DECISION, taken_by=", ".join(by) or "hooks applied before")
-    before = list(engine.hooks.get(DECISION, ()))
-    engine.register_hook(DECISION, decision, engine.replace)
-    undo.callback(partial(_unhook, engine, before))
+    _hook(engine, DECISION, decision, engine.replace, undo)
 
 
-def _unhook(engine: Engine, before: list[tuple[object, object, object]]) -> None:
+def _hook(
+    engine: Engine, target: str, hook: Callable[..., object], kind: object, undo: ExitStack
+) -> None:
+    """Hook a function of SGLang's, once."""
+    before = list(engine.hooks.get(target, ()))
+    if all(own != hook for _, own, _ in before):
+        engine.register_hook(target, hook, kind)
+        undo.callback(partial(_unhook, engine, target, before))
+
+
+def _unhook(engine: Engine, target: str, before: list[tuple[object, object, object]]) -> None:
     if before:
-        engine.hooks[DECISION][:] = before
+        engine.hooks[target][:] = before
     else:
-        del engine.hooks[DECISION]
+        del engine.hooks[target]
+
+
+def _hook_draft_graphs(engine: Engine) -> None:
+    """Hook the capture of a draft's graphs, in a process that has a draft worker."""
+    _hook(engine, DRAFT_GRAPHS, capture_draft_extend, engine.after, ExitStack())
+    engine.apply_hooks()

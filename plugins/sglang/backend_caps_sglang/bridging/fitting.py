@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,13 +12,17 @@ from backend_caps import Declaration, Facts, Phase, Plan, Role, RuleSet, ServerF
 from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.protocols import Layer, ReqToTokenPool
 from backend_caps.resolution.plan import Policy
-from backend_caps.resolution.problems import misfits_of
+from backend_caps.resolution.problems import misfits_of, problems_of_values
 from backend_caps_sglang.bridging.views import SGLangPool
 
 RULES = "sglang-0.5.23"
-_SERVED = (Phase.PREFILL, Phase.DECODE)
-
-
+SPECULATION = ("EAGLE", "EAGLE3", "STANDALONE")
+"""The algorithms whose verify and draft batches are bridged."""
+Place = tuple[Role, Phase]
+DRAFT_STEPS: tuple[Place, ...] = ((Role.DRAFT, Phase.DECODE),)
+"""What SGLang's multi-step container runs, each step in a backend of its own."""
+_DRAFT_EXTEND = ((Role.DRAFT, Phase.PREFILL), (Role.DRAFT_EXTEND, Phase.VERIFY))
+_TARGET = ((Role.TARGET, Phase.PREFILL), (Role.TARGET, Phase.DECODE))
 _CACHE_DTYPES = {"torch.float8_e4m3fn": "fp8_e4m3", "torch.float8_e5m2": "fp8_e5m2"}
 """Of torch's dtypes, those that declarations call by SGLang's names."""
 
@@ -41,6 +46,26 @@ class SGLangModel(Protocol):
     is_encoder_decoder: bool
 
 
+class Translator(Protocol):
+    """What is read of SGLang's `KVIndexTranslator`."""
+
+    is_translating: bool
+    """Whether the page table holds other numbers than the slots of the pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """What SGLang's runtime context says of speculation."""
+
+    topk: int
+    """The width of the draft tree; 1 is a chain, also where nothing is drafted."""
+    num_draft_tokens: int
+    """Tokens of a verify, of each request; 1 where nothing is drafted."""
+    is_adaptive: bool
+    has_layers: bool
+    """Whether the draft is of several layers that run one after the other."""
+
+
 class SGLangRunner(Protocol):
     """What is read of SGLang's model runner."""
 
@@ -53,6 +78,7 @@ class SGLangRunner(Protocol):
     model_config: SGLangModel
     req_to_token_pool: ReqToTokenPool
     token_to_kv_pool: SGLangPool
+    kv_index_translator: Translator
 
 
 class SGLangLayer(Layer, Protocol):
@@ -67,11 +93,28 @@ class SGLangLayer(Layer, Protocol):
     attn_type: Named
 
 
-def plan_of(name: str, declaration: Declaration, runner: SGLangRunner, flags: ServerFlags) -> Plan:
-    """Resolve what a backend needs and supports as the target of this server."""
+def places_of(runner: SGLangRunner, flags: ServerFlags) -> tuple[Place, ...]:
+    """List what SGLang runs in the backend that it builds for a runner.
+
+    A draft's runner runs its prefill and its draft-extend in one backend; the steps between them
+    are the container's.
+    """
+    if runner.is_draft_worker:
+        return _DRAFT_EXTEND
+    verify = () if flags.speculative_algorithm is None else ((Role.TARGET, Phase.VERIFY),)
+    return (*_TARGET, *verify)
+
+
+def plan_of(
+    name: str,
+    declaration: Declaration,
+    runner: SGLangRunner,
+    flags: ServerFlags,
+    places: Iterable[Place],
+) -> Plan:
+    """Resolve what a backend needs and supports in these places of this server."""
     uses = [
-        Use(backend=name, role=Role.TARGET, phase=phase, declaration=declaration)
-        for phase in _SERVED
+        Use(backend=name, role=role, phase=phase, declaration=declaration) for role, phase in places
     ]
     rules = RuleSet.builtin(RULES)
     return resolve(uses, flags, rules=rules, facts=facts_of(runner), policy=Policy.QUIET)
@@ -98,7 +141,9 @@ def facts_of(runner: SGLangRunner) -> Facts:
     return Facts.model_validate(known)
 
 
-def reasons_of_server(plan: Plan, runner: SGLangRunner, *, is_dcp: bool) -> Iterator[str]:
+def reasons_of_server(
+    plan: Plan, runner: SGLangRunner, *, is_dcp: bool, speculation: Speculation
+) -> Iterator[str]:
     """List why a backend cannot serve here: what it declares, and what is not bridged."""
     told = {
         f"it takes {reason.fact} {reason.needed}; here it is {reason.actual}"
@@ -108,15 +153,24 @@ def reasons_of_server(plan: Plan, runner: SGLangRunner, *, is_dcp: bool) -> Iter
         if reason.needed is not None
     }
     yield from sorted(told)
-    flags = plan.flags
+    for problem in problems_of_values(plan):
+        if problem.needed is not None:
+            yield problem.message.removesuffix(".")
+    algorithm = plan.flags.speculative_algorithm
     unbridged = {
-        "the runner is a draft model's, and drafts are not bridged": runner.is_draft_worker,
-        f"--speculative-algorithm {flags.speculative_algorithm} verifies drafts, and verified "
-        "batches are not bridged": flags.speculative_algorithm is not None,
-        "--enable-two-batch-overlap is not bridged": flags.enable_two_batch_overlap is True,
+        f"--speculative-algorithm {algorithm} is not bridged; {', '.join(SPECULATION)} are": (
+            algorithm is not None and algorithm not in SPECULATION
+        ),
+        "--speculative-adaptive changes backends while the server runs, which is not bridged": (
+            speculation.is_adaptive
+        ),
+        "--enable-multi-layer-eagle is not bridged": speculation.has_layers,
         "decode context parallelism merges by log-sum-exp, which is not bridged": is_dcp,
         "the model's sliding windows are not bridged": runner.sliding_window_size is not None,
         "encoder-decoder models are not bridged": runner.model_config.is_encoder_decoder,
+        "a KV cache whose slots are translated is not bridged": (
+            runner.kv_index_translator.is_translating
+        ),
     }
     yield from (reason for reason, holds in unbridged.items() if holds)
 
