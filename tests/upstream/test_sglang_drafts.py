@@ -16,13 +16,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from backend_caps_sglang.adapters import Adapter
+from backend_caps_sglang.bridging.errors import UnbridgedBackendError
 from backend_caps_sglang.errors import AdapterError
 from backend_caps_sglang.hooks import DraftBackends, capture_draft_extend, drop_unused_copy
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from backend_caps import Declaration
+from backend_caps import Declaration, HostSeqLens
 from backend_caps.conformance.simulator import simulate
 from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
 from tests.upstream.bridged import CLOSE, HEAD_DIM, Case, Drawn, Parts, draw, runner_of
@@ -265,9 +266,20 @@ def test_draft_step_pads_with_the_padding_row(parts: Parts, topk: int) -> None:
     assert (view.req_pool_indices.view(3, topk) == 0).all(1).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("topk", [2], indirect=True)
+def test_tree_over_larger_pages_is_refused(parts: Parts) -> None:
+    """SGLang then leaves gaps between branches, which the branches' table does not know of."""
+    runner = runner_of(draw(VERIFY), parts)
+    runner.page_size = 16
+    adapter = import_module("backend_caps_sglang.bridge").bridge("own", TORCH_PADDED)
+
+    with pytest.raises(UnbridgedBackendError, match="trees of drafts over pages of 16 tokens"):
+        adapter.draft_steps(runner, 2, 3)
+
+
 @pytest.mark.parametrize("topk", [1], indirect=True)
 def test_container_states_its_need(parts: Parts) -> None:
-    """SGLang's decision reads the flag off the container, and counts it where it is stated."""
+    """SGLang's decision reads the flag off the container, and the metrics its plan."""
     runner = runner_of(draw(VERIFY), parts)
     module = import_module("backend_caps_sglang.bridge")
     containers = [
@@ -276,6 +288,8 @@ def test_container_states_its_need(parts: Parts) -> None:
     ]
 
     assert [vars(type(own))["needs_cpu_seq_lens"] for own in containers] == [False, True]
+    levels = [own.plan["host_seq_lens"].value for own in containers]
+    assert levels == [HostSeqLens.NONE, HostSeqLens.EXACT]
 
 
 def adapter_of(place: str) -> Adapter:

@@ -337,7 +337,7 @@ class BridgeAdapter:
             )
             for step in range(num_steps - 1)
         ]
-        made: DraftSteps = self._kind(plan, DraftSteps)(steps, branches)
+        made: DraftSteps = self._kind(plan, DraftSteps)(steps, branches, plan)
         return made
 
     def _fitting(self, runner: SGLangRunner, places: tuple[Place, ...]) -> tuple[Plan, Speculation]:

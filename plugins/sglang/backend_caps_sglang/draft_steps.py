@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from backend_caps import HostSeqLens
+from backend_caps import HostSeqLens, Plan
 from backend_caps_sglang.bridging.fitting import SGLangRunner
 from backend_caps_sglang.bridging.views import SGLangBatch
 
@@ -165,13 +165,14 @@ class DraftSteps:
     Args:
         steps: a backend for each step but the last, which runs no model.
         branches: what they read.
+        plan: what each of them needs and supports in this server.
     """
 
     attn_backends: Sequence[StepBackend]
     """By step."""
 
-    def __init__(self, steps: Sequence[StepBackend], branches: BranchTable) -> None:
-        self.attn_backends = steps
+    def __init__(self, steps: Sequence[StepBackend], branches: BranchTable, plan: Plan) -> None:
+        self.attn_backends, self.plan = steps, plan
         self.max_context_len = steps[0].max_context_len
         self._branches = branches
 

@@ -165,6 +165,9 @@ def reasons_of_server(
             speculation.is_adaptive
         ),
         "--enable-multi-layer-eagle is not bridged": speculation.has_layers,
+        f"trees of drafts over pages of {runner.page_size} tokens are not bridged": (
+            speculation.topk > 1 and runner.page_size > 1
+        ),
         "decode context parallelism merges by log-sum-exp, which is not bridged": is_dcp,
         "the model's sliding windows are not bridged": runner.sliding_window_size is not None,
         "encoder-decoder models are not bridged": runner.model_config.is_encoder_decoder,
