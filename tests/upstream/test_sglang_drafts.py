@@ -300,6 +300,7 @@ def adapter_of(place: str) -> Adapter:
         place=place,
         is_deterministic=False,
         is_drafting=True,
+        declaration=TORCH_PADDED,
     )
 
 

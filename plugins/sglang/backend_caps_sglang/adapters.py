@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pkgutil import resolve_name
@@ -25,6 +25,14 @@ class DraftAdapter(Protocol):
         """Build what SGLang calls a multi-step draft backend: a container of `attn_backends`."""
 
 
+@runtime_checkable
+class DeclaredAdapter(Protocol):
+    """An adapter that resolves a declaration, as `bridge`'s do."""
+
+    def with_declaration(self, declaration: Declaration, /) -> object:
+        """Return the adapter with another declaration in the place of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """Makes one of our backends for SGLang. What it names is imported when it is called."""
@@ -38,6 +46,8 @@ class Adapter:
     """Whether the backend declares what deterministic inference asks for, on every server."""
     is_drafting: bool
     """Whether it declares the roles of a draft, on any server."""
+    declaration: Declaration
+    """As the registry has it: without the claims that lack evidence, where that is required."""
 
     def __str__(self) -> str:
         return f"{self.place} ({self.owner})"
@@ -50,8 +60,9 @@ class Adapter:
             BackendCapsError: what the adapter itself refuses, with its reasons.
         """
         with self._faults():
-            make: Callable[[object], object] = resolve_name(self.place)
-            made = make(runner)
+            make = self._maker()
+            assert callable(make), f"{self.place} is no function"
+            made: object = make(runner)
             base: type = resolve_name(_BASE)
         if not isinstance(made, base):
             raise self._fault(f"it returned an object of type {type(made).__name__}")
@@ -65,10 +76,17 @@ class Adapter:
             BackendCapsError: what the adapter itself refuses, with its reasons.
         """
         with self._faults():
-            maker: object = resolve_name(self.place)
+            maker = self._maker()
             if isinstance(maker, DraftAdapter):
                 return maker.draft_steps(runner, topk, num_steps)
         raise self._fault("it has no draft_steps(runner, topk, num_steps), and drafts are run")
+
+    def _maker(self) -> object:
+        """Import what the declaration names, with the declaration that the registry has."""
+        maker: object = resolve_name(self.place)
+        if isinstance(maker, DeclaredAdapter):
+            return maker.with_declaration(self.declaration)
+        return maker
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
@@ -98,6 +116,7 @@ def adapters_of(backends: Iterable[Backend]) -> Iterator[Adapter]:
                 place=declaration.adapters[ENGINE],
                 is_deterministic=_is_deterministic(declaration),
                 is_drafting=_is_drafting(declaration),
+                declaration=declaration,
             )
 
 

@@ -9,7 +9,7 @@ Shapes: T tokens in a batch, Hq query heads, Hk key and value heads, D and Dv th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 from sglang.srt.layers.attention.verify_mask import VerifyMask
@@ -302,6 +302,10 @@ class BridgeAdapter:
 
     name: str
     declaration: Declaration
+
+    def with_declaration(self, declaration: Declaration, /) -> BridgeAdapter:
+        """Return an adapter that resolves another declaration: one without unverified claims."""
+        return replace(self, declaration=declaration)
 
     def __call__(self, runner: SGLangRunner) -> Bridge:
         """Build the backend on SGLang's pools: the target's, or a draft's outside of its steps.

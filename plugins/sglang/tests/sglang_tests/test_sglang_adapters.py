@@ -116,3 +116,32 @@ def test_refusal_of_an_adapter_keeps_its_reasons(
         adapter("draft")
 
     assert caught.value.reasons == ("it does not serve a draft",)
+
+
+class _Declared:
+    """Makes the backend of the declaration that it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Declaration] = []
+
+    def with_declaration(self, declaration: Declaration) -> Callable[[object], object]:
+        """Note the declaration."""
+        self.given.append(declaration)
+        return _Acme
+
+    def __call__(self, runner: object) -> object:
+        """Make the backend of its own declaration, which is not asked for."""
+        raise AssertionError(runner)
+
+
+def test_adapter_resolves_the_declaration_that_the_registry_has(
+    install: Callable[[Callable[[object], object]], None],
+) -> None:
+    """Where evidence is required, claims that lack it do not count inside SGLang either."""
+    declared, reduced = _Declared(), declaring(Capabilities())
+    install(declared)
+    (adapter,) = adapters_of([reduced])
+
+    adapter("runner")
+
+    assert declared.given == [reduced.declaration]
