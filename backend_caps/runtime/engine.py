@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from weakref import finalize
 import torch
 from torch.distributed import ProcessGroup
 
-from backend_caps.capability.kind import Role
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
@@ -43,8 +43,8 @@ class Engine:
             backends, its FutureMap is the one that steps go through, on its device.
         options: room and cutting.
         observer: is told of every step.
-        draft_model_path: a Hugging Face folder of what drafts: an EAGLE head or a small model, as
-            the plan's `--speculative-algorithm` says.
+        draft_model_path: a Hugging Face folder of what drafts: an EAGLE or EAGLE3 head or a small
+            model, as the plan's `--speculative-algorithm` says.
         capture_observer: is told how far the captures have come.
 
     Raises:
@@ -82,6 +82,7 @@ class Engine:
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
         self.graphs = parts.graphs
+        """What was captured, by role."""
         follows = parts.stepping.decoding.follows_results
         self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
@@ -129,7 +130,14 @@ class Engine:
         """
         return cls(
             model_path,
-            configuration_of(plan, model_path, device=device, options=options, streams=streams),
+            configuration_of(
+                plan,
+                model_path,
+                device=device,
+                draft_model_path=draft_model_path,
+                options=options,
+                streams=streams,
+            ),
             options=options,
             observer=observer,
             draft_model_path=draft_model_path,
@@ -345,9 +353,7 @@ class Engine:
             ImplementationError: a backend cannot be built.
         """
         self._require_running()
-        new = swapped(
-            self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self.graphs.with_backend
-        )
+        new = swapped(self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self._captured)
         page_size = self.memory.page_size
         check_fit(new, self.model, self.streams, self._draft_config, page_size)
         self.streams.synchronize()
@@ -356,11 +362,16 @@ class Engine:
             own.put(made)
         self.streams.synchronize()
         choices = {
-            **self.configuration.graph_choices,
-            Role.TARGET: after_swap(self.graph_choices, new),
+            role: after_swap(own, new, role)
+            for role, own in self.configuration.graph_choices.items()
         }
         self.configuration = replace(self.configuration, plan=new, graph_choices=choices)
         return new
+
+    @property
+    def _captured(self) -> Collection[tuple[Role, Phase]]:
+        """Return where graphs have the work of a backend in them."""
+        return {(role, phase) for role, own in self.graphs.items() for phase in own.with_backend}
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.

@@ -149,7 +149,7 @@ def eagle3_of(folder: str | Path, target_folder: str | Path) -> Eagle3Config:
         "speculators_model_type": "eagle3",
         "draft_vocab_size": len(known),
         "norm_before_residual": True,
-        "eagle_aux_hidden_state_layer_ids": [0, own.num_hidden_layers // 2, own.num_hidden_layers],
+        "eagle_aux_hidden_state_layer_ids": [*_layers_read(own)],
         "transformer_layer_config": _document(layer, target.dtype),
     }
     weights = {
@@ -158,6 +158,12 @@ def eagle3_of(folder: str | Path, target_folder: str | Path) -> Eagle3Config:
     }
     _write(folder, document, weights)
     return Eagle3Config.from_folder(folder)
+
+
+def _layers_read(target: LlamaConfig) -> Sequence[int]:
+    """Choose three layers of a target, or as many as it has: a small one lacks the default ones."""
+    last = target.num_hidden_layers
+    return sorted({0, last // 2, last})
 
 
 def _weights_of_eagle3(
@@ -175,6 +181,7 @@ def _weights_of_eagle3(
         for name, weight in target.named_weights()
         if name.startswith(("model.layers.0.", "model.norm.")) and "_proj.bias" not in name
     }
+    num_aux = len(_layers_read(target.config))
     group = layer.num_attention_heads // layer.num_key_value_heads
     copied = torch.eye(-(-size // layer.head_dim) * layer.head_dim, size)
     by_head = copied.view(-1, layer.head_dim, size)
@@ -192,7 +199,7 @@ def _weights_of_eagle3(
     table[ids] = True
     return {
         **weights,
-        "fc.weight": torch.eye(size).repeat(1, 3) / 3,
+        "fc.weight": torch.eye(size).repeat(1, num_aux) / num_aux,
         "layers.0.hidden_norm.weight": torch.zeros(size),
         "lm_head.weight": target.lm_head.weight[ids],
         "d2t": ids - torch.arange(len(known)),

@@ -6,7 +6,8 @@ layers whose inputs an EAGLE3 head reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,7 +27,20 @@ class AuxStates:
 
     def __init__(self, layer_ids: Collection[int]) -> None:
         self._layer_ids = layer_ids
-        self._kept: list[Tensor] = []
+        self.kept: list[Tensor] = []
+        """[T, H] device each."""
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Self]) -> Self:
+        """Join what was collected of parts of a batch, in the order of their tokens.
+
+        Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
+        """
+        joined = cls(())
+        joined.kept = [
+            torch.cat(states) for states in zip(*(own.kept for own in parts), strict=True)
+        ]
+        return joined
 
     def before(self, layer_id: int, hidden: Tensor) -> None:
         """Keep the input [T, H] of a layer if it is one of those to collect.
@@ -34,14 +48,14 @@ class AuxStates:
         Layers come in ascending order, so states are joined in that order, as in SGLang and vLLM.
         """
         if layer_id in self._layer_ids:
-            self._kept.append(hidden)
+            self.kept.append(hidden)
 
     def beside(self, states: Tensor) -> Tensor:
         """Join what was collected to the right of [T, H] states: [T, (1 + A) * H], or as it is.
 
         Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
         """
-        return torch.cat([states, *self._kept], dim=-1) if self._kept else states
+        return torch.cat([states, *self.kept], dim=-1) if self.kept else states
 
 
 class LlamaModel:
