@@ -7,7 +7,7 @@ are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
@@ -41,7 +41,7 @@ _STATES_GAIN = 0.001
 enough for drafts to be right at times."""
 _NORM_GAIN = 0.02
 """Of the norm through which an EAGLE3 head reads states, for the same reason."""
-_LOADERS = {
+_LOADERS: Mapping[Algorithm, Callable[[Path, LlamaModel], DraftModel]] = {
     Algorithm.EAGLE: load_eagle,
     Algorithm.EAGLE3: load_eagle3,
     Algorithm.STANDALONE: load_standalone,

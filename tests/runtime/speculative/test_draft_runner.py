@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from backend_caps import BatchKind, Phase, Plan, Role, SharedReadsEnd
+from backend_caps import BatchKind, Phase, Plan, Role
 from backend_caps.conformance.simulator import simulate
-from backend_caps.relay import DeviceStreams, DeviceTraits
+from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs import GraphMode, Obstacle, choose_graphs, kind_of
 from backend_caps.runtime.options import EngineOptions, draft_buckets
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.step import Step, StepLauncher
 from tests.runtime.engines import plan_of
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept
@@ -61,7 +62,7 @@ def _plan(algorithm: Algorithm, topk: int, *arguments: str) -> Plan:
 
 
 def _run(
-    models: Models, algorithm: Algorithm, plan: Plan, traits: DeviceTraits = SIMULATED
+    models: Models, algorithm: Algorithm, plan: Plan, graph_batch_sizes: tuple[int, ...] = (1, 3)
 ) -> tuple[list[list[int]], Forwards, Kept]:
     """Generate on the simulated device; return tokens, forwards and steps."""
     forwards, kept = Forwards(), Kept()
@@ -69,10 +70,10 @@ def _run(
         models.target,
         plan,
         "sim",
-        options=OPTIONS,
+        options=replace(OPTIONS, graph_batch_sizes=graph_batch_sizes),
         observer=kept,
         draft_model_path=models.drafts[algorithm],
-        streams=DeviceStreams("sim", traits),
+        streams=DeviceStreams("sim", SIMULATED),
     )
     for own in engine.all_backends:
         own.observer = forwards
@@ -87,19 +88,16 @@ def _tokens(models: Models) -> list[list[int]]:
 
 @pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
 @pytest.mark.parametrize("algorithm", MODELS, ids=lambda own: own.value)
-@pytest.mark.parametrize("schedule", ["starve:1", "random:3"])
-def test_drafts_replay_graphs_in_any_order(
-    models: Models, algorithm: Algorithm, topk: int, schedule: str
-) -> None:
+def test_drafts_replay_graphs_in_any_order(models: Models, algorithm: Algorithm, topk: int) -> None:
     """Draft steps and draft-extends are replayed without a race, and tokens are the target's."""
-    with simulate(schedule, check_races=True) as simulation:
+    with simulate("random:3", check_races=True) as simulation:
         tokens, forwards, kept = _run(models, algorithm, _plan(algorithm, topk))
 
     modes = {
         place: {mode for *own, mode in forwards.counted if (*own,) == place} for place in DRAFTED
     }
     assert tokens == _tokens(models)
-    assert modes == dict.fromkeys(DRAFTED, {FULL})
+    assert modes == {place: {FULL} for place in DRAFTED}
     assert simulation.races == ()
     assert {own.graph_mode for own in kept.steps if own.mode is ForwardMode.DECODE} == {FULL}
 
@@ -121,38 +119,21 @@ def test_replayed_drafts_are_those_of_a_model_that_reads_everything_anew(
     assert [own.tree for own in watch.kept] == [slow.tree(own.read) for own in watch.kept]
 
 
-@pytest.mark.parametrize("algorithm", MODELS, ids=lambda own: own.value)
-def test_drafts_that_no_graph_holds_run_eagerly(models: Models, algorithm: Algorithm) -> None:
-    """Without sizes nothing of a draft is captured, and the tokens are the same."""
-    with simulate("lazy"):
-        engine = Engine.from_plan(
-            models.target,
-            _plan(algorithm, 2),
-            "sim",
-            options=replace(OPTIONS, graph_batch_sizes=()),
-            draft_model_path=models.drafts[algorithm],
-        )
-        tokens = engine.generate(PROMPTS, 9)
-
-    assert tokens == _tokens(models)
-    assert not any(own.usage.num_graphs for own in engine.graphs.values())
-
-
-@pytest.mark.parametrize(
-    ("point", "marked"), [(SharedReadsEnd.POST_REPLAY, True), (SharedReadsEnd.UNKNOWN, False)]
-)
-def test_barrier_of_a_replayed_step_is_released_by_its_draft_extend(
-    models: Models, point: SharedReadsEnd, marked: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sizes", [(1, 3), ()], ids=["replayed", "eager"])
+def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
+    models: Models, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step whose draft-extend is replayed has the event that its point marks, or none."""
-    plan = _plan(Algorithm.EAGLE3, 1).raised("shared_reads_end", point, "a test asks for it")
+    """A step has the event that its draft-extend's replay marks; an eager one has none."""
     found: list[bool] = []
-    barrier = "backend_caps.runtime.step.StepLauncher.barrier"
-    monkeypatch.setattr(barrier, lambda _self, step: found.append(step.reads_done is not None))
+    monkeypatch.setattr(StepLauncher, "barrier", lambda _, step: found.append(_has_event(step)))
     with simulate("eager"):
-        _run(models, Algorithm.EAGLE3, plan)
+        _run(models, Algorithm.EAGLE3, _plan(Algorithm.EAGLE3, 1), sizes)
 
-    assert any(found) is marked
+    assert any(found) is bool(sizes)
+
+
+def _has_event(step: Step) -> bool:
+    return step.reads_done is not None
 
 
 def _choices(plan: Plan, role: Role, **sizes: Sequence[int]) -> dict[Phase, tuple[object, ...]]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.request import Request
@@ -136,7 +137,6 @@ def test_only_trees_are_closed_up(
     assert len(moves) == expected
 
 
-@pytest.mark.parametrize("reads_table_last", [True, False])
 def test_reads_of_a_step_end_where_those_of_its_last_forward_do() -> None:
     """Draft-extend comes behind the verify, so its point is the step's, and not the verify's."""
     scene = make_scene(marked=True)
@@ -147,6 +147,7 @@ def test_reads_of_a_step_end_where_those_of_its_last_forward_do() -> None:
     assert output.reads_done is scene.drafter.reads_done
 
 
+@pytest.mark.parametrize("reads_table_last", [True, False])
 def test_reads_of_a_replay_end_the_step_s_where_no_draft_reads(reads_table_last: bool) -> None:
     """A draft model looks slots up behind the verify, so the verify's mark is not the last."""
     scene = make_scene(marked=True)
