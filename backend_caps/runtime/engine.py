@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from weakref import finalize
 import torch
 from torch.distributed import ProcessGroup
 
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import Role
 from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
@@ -22,7 +22,7 @@ from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
-from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, after_swap
+from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, with_backends
 from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
 from backend_caps.runtime.pipeline import ChunkLimits, ChunkProfiler, ChunkSizes, balanced_sizes
 from backend_caps.runtime.prompts import check_length, checked_tokens
@@ -78,11 +78,9 @@ class Engine:
             forward_stream=self.step_streams.forward,
             capture_observer=capture_observer,
         )
-        self.model, self.memory = parts.model, parts.memory
+        self.model, self.memory, self.graphs = parts.model, parts.memory, parts.graphs
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
-        self.graphs = parts.graphs
-        """What was captured, by role."""
         follows = parts.stepping.decoding.follows_results
         self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
@@ -353,25 +351,16 @@ class Engine:
             ImplementationError: a backend cannot be built.
         """
         self._require_running()
-        new = swapped(self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self._captured)
-        page_size = self.memory.page_size
-        check_fit(new, self.model, self.streams, self._draft_config, page_size)
+        supplied, captured = self.relay.host_seq_lens, with_backends(self.graphs)
+        new = swapped(self.plan, swaps, supplied=supplied, captured=captured)
+        check_fit(new, self.model, self.streams, self._draft_config, self.memory.page_size)
         self.streams.synchronize()
         built = [own.built(new.uses) for own in self.all_backends]
         for own, made in zip(self.all_backends, built, strict=True):
             own.put(made)
         self.streams.synchronize()
-        choices = {
-            role: after_swap(own, new, role)
-            for role, own in self.configuration.graph_choices.items()
-        }
-        self.configuration = replace(self.configuration, plan=new, graph_choices=choices)
+        self.configuration = self.configuration.swapped(new)
         return new
-
-    @property
-    def _captured(self) -> Collection[tuple[Role, Phase]]:
-        """Return where graphs have the work of a backend in them."""
-        return {(role, phase) for role, own in self.graphs.items() for phase in own.with_backend}
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.

@@ -7,6 +7,7 @@ from backend_caps.runtime.graphs.captured import (
     GraphUsage,
     PhaseGraphs,
     total_usage,
+    with_backends,
 )
 from backend_caps.runtime.graphs.errors import GraphTokenCountError
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
@@ -64,4 +65,5 @@ __all__ = [
     "mixed_buckets",
     "total_usage",
     "uniform_buckets",
+    "with_backends",
 ]
