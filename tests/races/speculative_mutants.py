@@ -233,7 +233,7 @@ _LENGTHS = (
         name="bounds count the bonus token",
         kind=Kind.BOUND,
         file="backend_caps/runtime/speculative/building.py",
-        function="make_relay",
+        function="_shape",
         source="accept_tokens=settings.accept_tokens",
         replacement="accept_tokens=settings.num_steps",
         protects="upper bounds, from a step that accepts all of its draft",
