@@ -183,13 +183,11 @@ def _padded(replayed: SharedReadsEnd | None) -> Declaration:
     """Declare where the reads of a replay end: in it, they are its first operators."""
     if replayed is None:
         return TORCH_PADDED
-    own: dict[str, object] = {"shared_reads_end": replayed}
-    changes: dict[str, object] = {}
+    capabilities = TORCH_PADDED.capabilities.model_copy(update={"shared_reads_end": replayed})
+    changes: dict[str, object] = {"capabilities": capabilities}
     if replayed is SharedReadsEnd.PRE_REPLAY:
         # It copies the page table before each replay, so the graph has not all of its metadata.
         device = {"graph_metadata": GraphMetadata.DEVICE}
         changes["capabilities"] = capabilities.model_copy(update=device)
         changes["implementation"] = "tests.races.early_padded:EarlyPadded"
-        own["graph_metadata"] = GraphMetadata.DEVICE  # its host code writes it before a replay
-    changes["capabilities"] = TORCH_PADDED.capabilities.model_copy(update=own)
     return TORCH_PADDED.model_copy(update=changes)
