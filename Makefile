@@ -23,7 +23,7 @@ HEADLINE := --attention-backend acme_flash --speculative-algorithm EAGLE3 \
 ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
 WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/conformance/*
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
-  .cache/wheels/flashinfer_python-0.7.2.post1.stamp
+  .cache/wheels/flashinfer_python-0.7.2.post1.stamp .cache/wheels/speculators-0.9.0.stamp
 SGLANG := .cache/engines/sglang-0.5.23
 SERVED := plugins/sglang plugins/torch_native
 RELEASING := .cache/releasing

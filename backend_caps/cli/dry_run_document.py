@@ -274,10 +274,9 @@ def _eager_because(own: PhaseRun, started: Started) -> list[str]:
     """Say why forwards were not replayed: what keeps the phase from graphs, or their size."""
     if own.role is None or not own.modes[GraphMode.EAGER]:
         return []
-    if own.role.value != "target":
-        return ["drafts of a model are never captured"]
     assert own.phase is not None, "a forward has a phase"
-    phase = next(each for each in shown_choices(started.engine) if each.phase is own.phase)
+    choices = shown_choices(started.engine)[own.role]
+    phase = next(each for each in choices if each.phase is own.phase)
     if phase.effective is not GraphMode.EAGER:
         return ["no graph was captured that holds its batches"]
     refused = refused_words(phase)

@@ -105,7 +105,7 @@ def _eager_because(engine: Engine, totals: StepTotals) -> dict[str, str]:
     return {
         mode.value: "its batches are larger than any that was captured"
         for mode, phase in phases.items()
-        if phase in engine.graphs.phases
+        if phase in engine.graphs[Role.TARGET].phases
     }
 
 

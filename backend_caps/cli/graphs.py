@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from backend_caps.capability.kind import Phase
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.report.generate_documents import (
     GraphModeDocument,
     GraphsDocument,
@@ -13,33 +13,43 @@ from backend_caps.report.generate_documents import (
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs import (
-    KIND_OF_PHASE,
     GraphChoice,
     GraphMode,
     Obstacle,
     Requested,
+    kind_of,
+    total_usage,
 )
 
 
 def graphs_document(engine: Engine) -> GraphsDocument:
     """Write down what an engine has captured, and how its batches run."""
-    usage = engine.graphs.usage
+    usage = total_usage(engine.graphs.values())
     return GraphsDocument(
-        phases=[_phase(choice, engine.plan) for choice in shown_choices(engine)],
+        phases=[
+            _phase(role, choice, engine.plan)
+            for role, choices in shown_choices(engine).items()
+            for choice in choices
+        ],
         num_graphs=usage.num_graphs,
         pool_bytes=usage.pool_bytes,
         static_bytes=usage.static_bytes,
     )
 
 
-def shown_choices(engine: Engine) -> Sequence[GraphChoice]:
-    """List the choices about batches that there are."""
-    return [own for own in engine.graph_choices if own.kind is KIND_OF_PHASE[own.phase]]
+def shown_choices(engine: Engine) -> Mapping[Role, Sequence[GraphChoice]]:
+    """List the choices about batches that there are, by role."""
+    flags = engine.plan.flags
+    return {
+        role: [own for own in choices if own.kind is kind_of(flags, role, own.phase)]
+        for role, choices in engine.configuration.graph_choices.items()
+    }
 
 
-def _phase(choice: GraphChoice, plan: Plan) -> PhaseGraphsDocument:
+def _phase(role: Role, choice: GraphChoice, plan: Plan) -> PhaseGraphsDocument:
     phase, halves = choice.phase, choice.two_batch
     return PhaseGraphsDocument(
+        role=role.value,
         phase=phase.value,
         kind=choice.kind.value,
         supported={mode.value: _supported(choice, mode) for mode in GraphMode},

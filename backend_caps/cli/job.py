@@ -141,6 +141,7 @@ def _configuration(
             request.flags,
             models.target,
             device=asked.device,
+            draft_model_path=models.draft,
             options=replace(asked.options, dtype=getattr(torch, dtype)),
             facts=request.facts,
             registry=registry,

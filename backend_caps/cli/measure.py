@@ -59,9 +59,8 @@ def drafts_document(plan: Plan) -> DraftsDocument | None:
     settings = SpecSettings.from_flags(plan.flags)
     if settings is None:
         return None
-    is_eagle3 = plan.flags.speculative_algorithm == "EAGLE3"
     return DraftsDocument(
-        algorithm="EAGLE3" if is_eagle3 else settings.algorithm.value,
+        algorithm=settings.algorithm.value,
         topk=settings.topk,
         num_steps=settings.num_steps,
         num_draft_tokens=settings.num_draft_tokens,

@@ -206,7 +206,7 @@ def _ahead(ranks: Sequence[RankRunDocument]) -> Iterator[str]:
 
 def _eager(document: DryRunDocument) -> Iterator[str]:
     """Say what kept forwards from graphs, where the table of graph modes does not."""
-    told = {own.phase for own in document.graphs.phases if own.effective == "eager"}
+    told = {own.name for own in document.graphs.phases if own.effective == "eager"}
     places: dict[str, list[str]] = {}
     for rank in document.ranks:
         for own in rank.phases:

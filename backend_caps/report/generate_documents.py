@@ -59,6 +59,8 @@ class GraphModeDocument(Document):
 class PhaseGraphsDocument(Document):
     """How the batches of one phase run: three things, each with its cause."""
 
+    role: Literal["target", "draft", "draft_extend"]
+    """Whose forwards."""
     phase: Literal["prefill", "decode", "verify"]
     """Whose batches."""
     kind: Literal["single_token_decode", "uniform_batch", "mixed_batch"]
@@ -77,6 +79,13 @@ class PhaseGraphsDocument(Document):
     """Whether batches of two requests or more run in halves; null where no flag asks for it."""
     in_halves_because: str
     """What runs them so, or keeps them whole."""
+
+    @property
+    def name(self) -> str:
+        """What the forwards are called in tables, as in a dry run."""
+        if self.role == "target":
+            return self.phase
+        return f"{self.role} prefill" if self.phase == "prefill" else self.role
 
 
 class GraphsDocument(Document):

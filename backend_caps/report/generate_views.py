@@ -226,7 +226,7 @@ def _phase(phase: PhaseGraphsDocument) -> tuple[str, ...]:
     if not because:
         because = phase.supported[phase.effective].because
     requested = f"{phase.requested}: {phase.requested_because}"
-    return phase.phase, supported, requested, phase.effective, "\n".join(because)
+    return phase.name, supported, requested, phase.effective, "\n".join(because)
 
 
 def _kv_cache(run: RunDocument) -> str:

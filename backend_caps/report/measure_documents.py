@@ -16,7 +16,7 @@ class DraftsDocument(Document):
     """How steps speculate."""
 
     algorithm: Literal["EAGLE", "EAGLE3", "STANDALONE", "NGRAM"]
-    """Where drafts come from, as the flags say; EAGLE3 runs with a head of EAGLE's kind."""
+    """Where drafts come from, as the flags say."""
     topk: int
     """Candidates that each draft step keeps."""
     num_steps: int

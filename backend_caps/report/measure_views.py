@@ -70,9 +70,8 @@ def drafts_words(drafts: DraftsDocument) -> str:
     tokens = _counted(drafts.num_draft_tokens, "token", "tokens")
     shape = f"chains of {tokens}" if drafts.topk == 1 else f"trees of {tokens}"
     steps = _counted(drafts.num_steps, "step", "steps")
-    is_eagle3 = drafts.algorithm == "EAGLE3"
-    named = "EAGLE3, with a head of EAGLE's kind" if is_eagle3 else drafts.algorithm
-    return f"{named}, top-k {drafts.topk}, {steps}: {shape}, the last token included"
+    sizes = f"top-k {drafts.topk}, {steps}: {shape}, the last token included"
+    return f"{drafts.algorithm}, {sizes}"
 
 
 def _difference(levels: Sequence[LevelDocument]) -> Iterator[str]:

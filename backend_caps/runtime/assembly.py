@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from backend_caps.runtime.options import (
 )
 from backend_caps.runtime.pools import Pools, make_pools
 from backend_caps.runtime.scheduler import Scheduler
+from backend_caps.runtime.speculative.building import load_draft
 from backend_caps.runtime.speculative.mask import mask_size
 from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.runtime.speculative.target import TargetRunner, states_of
@@ -58,8 +59,8 @@ class Parts:
     backends: tuple[PhaseBackends, ...]
     """Every attention that a step runs: the target's first, once more for second halves of batches,
     then a draft model's, by role."""
-    graphs: CapturedGraphs
-    """What was captured of the target."""
+    graphs: Mapping[Role, CapturedGraphs]
+    """What was captured, by role."""
     worker: Worker
     """Runs plain forwards of the target."""
     waiting: WaitingLine
@@ -95,6 +96,7 @@ def assemble(
         num_positions=plan.flags.context_length,
         lookahead=lookahead,
     )
+    draft_model = None if settings is None else load_draft(settings, model, draft_model_path)
     check_fit(plan, model, staging.streams)
     context_len, mixed = model.num_positions - lookahead, plan.flags.enable_mixed_chunk
     check_token_counts(options, largest_step(options, context_len, settings, mixed=mixed))
@@ -123,7 +125,9 @@ def assemble(
             memory=memory,
             pools=pools,
             staging=staging,
-            draft_model_path=draft_model_path,
+            draft_model=draft_model,
+            forward_stream=forward_stream,
+            capture_observer=capture_observer,
         )
     return Parts(
         model=model,
@@ -132,7 +136,7 @@ def assemble(
             *((backends,) if two_batch is None else two_batch.backends),
             *stepping.draft_backends,
         ),
-        graphs=graphs,
+        graphs={Role.TARGET: graphs, **stepping.draft_graphs},
         worker=worker,
         waiting=_waiting_line(options, settings, memory),
         stepping=stepping,

@@ -26,8 +26,9 @@ from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.model import LlamaConfig
 from backend_caps.runtime.model.loading import dtype_of
-from backend_caps.runtime.options import EngineOptions, buckets_of, check_flags
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.options import EngineOptions, buckets_of, check_flags, draft_buckets
+from backend_caps.runtime.speculative.building import draft_shape
+from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.startup.agreement import Ranks
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.configure import check_device, configure
@@ -38,6 +39,7 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
     model_path: str | Path,
     *,
     device: str | torch.device,
+    draft_model_path: str | Path | None = None,
     options: EngineOptions | None = None,
     facts: Facts | None = None,
     registry: Registry | None = None,
@@ -55,6 +57,8 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
         flags: the server's.
         model_path: a Hugging Face folder of the target; its config.json is read.
         device: where the engine runs.
+        draft_model_path: a Hugging Face folder of what drafts; an EAGLE3 head's config.json is
+            read.
         options: room and cutting, as the engine gets them.
         facts: what is known of machine and model; the folder's config fills in the rest.
         registry: what is installed; found unless given.
@@ -73,7 +77,7 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
     check_flags(flags)
     options = options or EngineOptions()
     config = LlamaConfig.from_folder(model_path)
-    sizes = _Sizes.of(flags, config, options)
+    sizes = _Sizes.of(flags, config, options, draft_model_path)
     own = _facts(flags, config, dtype_of(options.dtype, config))
     return configure(
         flags,
@@ -98,6 +102,7 @@ def configuration_of(
     model_path: str | Path,
     *,
     device: str | torch.device,
+    draft_model_path: str | Path | None = None,
     options: EngineOptions | None = None,
     debug: bool = False,
     streams: DeviceStreams | None = None,
@@ -113,7 +118,7 @@ def configuration_of(
     if streams is None:
         check_device(device)
     config = LlamaConfig.from_folder(model_path)
-    sizes = _Sizes.of(plan.flags, config, options or EngineOptions())
+    sizes = _Sizes.of(plan.flags, config, options or EngineOptions(), draft_model_path)
     return Configuration.from_plan(
         plan,
         pool_size=sizes.pool_size,
@@ -134,31 +139,29 @@ class _Sizes:
     graphs: Mapping[Role, GraphSizes]
 
     @classmethod
-    def of(cls, flags: ServerFlags, config: LlamaConfig, options: EngineOptions) -> _Sizes:
+    def of(
+        cls,
+        flags: ServerFlags,
+        config: LlamaConfig,
+        options: EngineOptions,
+        draft_model_path: str | Path | None,
+    ) -> _Sizes:
         settings = SpecSettings.from_flags(flags)
         target = GraphSizes(
             buckets=buckets_of(options, settings), token_counts=options.graph_token_counts
         )
+        pool_size = options.max_running_requests + 1
+        if settings is None:
+            return cls(pool_size=pool_size, draft=None, graphs={Role.TARGET: target})
+        dtype = dtype_of(options.dtype, config)
+        of_draft = {
+            role: GraphSizes(buckets=own) for role, own in draft_buckets(options, settings).items()
+        }
         return cls(
-            pool_size=options.max_running_requests + 1,
-            draft=_draft_shape(settings, config, dtype_of(options.dtype, config)),
-            graphs={Role.TARGET: target},
+            pool_size=pool_size,
+            draft=draft_shape(settings, config, dtype, draft_model_path),
+            graphs={Role.TARGET: target, **of_draft},
         )
-
-
-def _draft_shape(
-    settings: SpecSettings | None, config: LlamaConfig, dtype: torch.dtype
-) -> DraftShape | None:
-    """Return what a draft model hands to the next step; None where no model drafts."""
-    if settings is None or not settings.has_draft_model:
-        return None
-    reads_hidden = settings.algorithm is Algorithm.EAGLE
-    return DraftShape(
-        topk=settings.topk,
-        hidden_size=config.hidden_size if reads_hidden else None,
-        dtype=dtype if reads_hidden else None,
-        accept_tokens=settings.accept_tokens,
-    )
 
 
 def _facts(flags: ServerFlags, config: LlamaConfig, dtype: torch.dtype) -> Mapping[str, object]:

@@ -22,7 +22,7 @@ from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
-from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, after_swap
+from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, with_backends
 from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
 from backend_caps.runtime.pipeline import ChunkLimits, ChunkProfiler, ChunkSizes, balanced_sizes
 from backend_caps.runtime.prompts import check_length, checked_tokens
@@ -43,8 +43,8 @@ class Engine:
             backends, its FutureMap is the one that steps go through, on its device.
         options: room and cutting.
         observer: is told of every step.
-        draft_model_path: a Hugging Face folder of what drafts: an EAGLE head or a small model, as
-            the plan's `--speculative-algorithm` says.
+        draft_model_path: a Hugging Face folder of what drafts: an EAGLE or EAGLE3 head or a small
+            model, as the plan's `--speculative-algorithm` says.
         capture_observer: is told how far the captures have come.
 
     Raises:
@@ -78,10 +78,9 @@ class Engine:
             forward_stream=self.step_streams.forward,
             capture_observer=capture_observer,
         )
-        self.model, self.memory = parts.model, parts.memory
+        self.model, self.memory, self.graphs = parts.model, parts.memory, parts.graphs
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
-        self.graphs = parts.graphs
         follows = parts.stepping.decoding.follows_results
         self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
@@ -129,7 +128,14 @@ class Engine:
         """
         return cls(
             model_path,
-            configuration_of(plan, model_path, device=device, options=options, streams=streams),
+            configuration_of(
+                plan,
+                model_path,
+                device=device,
+                draft_model_path=draft_model_path,
+                options=options,
+                streams=streams,
+            ),
             options=options,
             observer=observer,
             draft_model_path=draft_model_path,
@@ -345,21 +351,15 @@ class Engine:
             ImplementationError: a backend cannot be built.
         """
         self._require_running()
-        new = swapped(
-            self.plan, swaps, supplied=self.relay.host_seq_lens, captured=self.graphs.with_backend
-        )
-        page_size = self.memory.page_size
-        check_fit(new, self.model, self.streams, self._draft_config, page_size)
+        supplied, captured = self.relay.host_seq_lens, with_backends(self.graphs)
+        new = swapped(self.plan, swaps, supplied=supplied, captured=captured)
+        check_fit(new, self.model, self.streams, self._draft_config, self.memory.page_size)
         self.streams.synchronize()
         built = [own.built(new.uses) for own in self.all_backends]
         for own, made in zip(self.all_backends, built, strict=True):
             own.put(made)
         self.streams.synchronize()
-        choices = {
-            **self.configuration.graph_choices,
-            Role.TARGET: after_swap(self.graph_choices, new),
-        }
-        self.configuration = replace(self.configuration, plan=new, graph_choices=choices)
+        self.configuration = self.configuration.swapped(new)
         return new
 
     def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:

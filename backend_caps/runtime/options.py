@@ -91,17 +91,38 @@ def buckets_of(
     They are those of full graphs, also where `choose_graphs` finds something else that keeps a
     phase from them: its sizes are named all the same.
     """
-    rows, sizes = options.max_running_requests, options.graph_batch_sizes
-    most = min(rows, options.max_graph_batch_size or rows)
-    batch_sizes = (*(size for size in sizes if size < most), most) if sizes else ()
-    uniform = partial(uniform_buckets, batch_sizes, pads=options.pads_graphs)
+    uniform = partial(uniform_buckets, _batch_sizes(options), pads=options.pads_graphs)
     plain = {
         Phase.DECODE: uniform(),
-        Phase.PREFILL: mixed_buckets(rows, options.graph_token_counts),
+        Phase.PREFILL: mixed_buckets(options.max_running_requests, options.graph_token_counts),
     }
     if speculation is None:
         return plain
     return {**plain, Phase.VERIFY: uniform(speculation.num_draft_tokens)}
+
+
+def draft_buckets(
+    options: EngineOptions, speculation: SpecSettings
+) -> Mapping[Role, Mapping[Phase, Sequence[Bucket]]]:
+    """List the sizes of a draft model's forwards: draft steps, and what was accepted.
+
+    The batch sizes are those of decode. With one step, nothing is drafted beyond what draft-extend
+    leaves.
+    """
+    if not speculation.has_draft_model:
+        return {}
+    uniform = partial(uniform_buckets, _batch_sizes(options), pads=options.pads_graphs)
+    steps = uniform(speculation.topk) if speculation.num_steps > 1 else ()
+    return {
+        Role.DRAFT: {Phase.DECODE: steps},
+        Role.DRAFT_EXTEND: {Phase.VERIFY: uniform(speculation.accept_tokens)},
+    }
+
+
+def _batch_sizes(options: EngineOptions) -> Sequence[int]:
+    rows, sizes = options.max_running_requests, options.graph_batch_sizes
+    most = min(rows, options.max_graph_batch_size or rows)
+    return (*(size for size in sizes if size < most), most) if sizes else ()
 
 
 def check_token_counts(options: EngineOptions, largest: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from backend_caps.capability.kind import Role
 from backend_caps.relay import FutureMap
+from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.decoding import Decoding, PlainDecoding
 from backend_caps.runtime.errors import ConfigurationMisfitError
+from backend_caps.runtime.graphs import CapturedGraphs, CaptureObserver
 from backend_caps.runtime.memory import RequestMemory, TokenToKVPool
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.pools import Pools
@@ -35,6 +38,8 @@ class Stepping:
     """What the scheduler makes of running requests."""
     draft_backends: tuple[PhaseBackends, ...] = ()
     """The attention of a draft model, by role; none where there is no model."""
+    draft_graphs: Mapping[Role, CapturedGraphs] = field(default_factory=dict)
+    """What was captured of a draft model, by role."""
     draft_model: DraftModel | None = None
     """None where no model drafts."""
     draft_cache: TokenToKVPool | None = None
@@ -58,16 +63,27 @@ def speculative_stepping(
     memory: RequestMemory,
     pools: Pools,
     staging: Staging,
-    draft_model_path: str | Path | None,
+    draft_model: DraftModel | None,
+    forward_stream: StreamLike,
+    capture_observer: CaptureObserver | None,
 ) -> Stepping:
     """Make steps that draft and verify.
 
     Raises:
         ConfigurationMisfitError: the relay was made for another draft.
-        BackendCapsError: the draft model or its attention cannot be had.
+        BackendCapsError: the draft's attention cannot be had.
     """
     plan, relay = configuration.plan, configuration.future_map
-    drafting = make_drafting(plan, settings, target.model, pools, staging, draft_model_path)
+    drafting = make_drafting(
+        configuration,
+        settings,
+        target.model,
+        draft_model,
+        pools,
+        staging,
+        forward_stream=forward_stream,
+        capture_observer=capture_observer,
+    )
     if drafting.shape != configuration.draft:
         raise ConfigurationMisfitError(
             field="draft shape", configured=str(configuration.draft), needed=str(drafting.shape)
@@ -88,6 +104,7 @@ def speculative_stepping(
         relay=relay,
         decoding=decoding,
         draft_backends=tuple(drafting.backends.values()),
+        draft_graphs=drafting.graphs,
         draft_model=drafting.model,
         draft_cache=drafting.cache,
     )

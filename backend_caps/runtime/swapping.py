@@ -20,7 +20,11 @@ from backend_caps.runtime.errors import BackendSwapError
 
 
 def swapped(
-    plan: Plan, swaps: Iterable[Use], *, supplied: HostSeqLens, captured: Collection[Phase]
+    plan: Plan,
+    swaps: Iterable[Use],
+    *,
+    supplied: HostSeqLens,
+    captured: Collection[tuple[Role, Phase]],
 ) -> Plan:
     """Resolve a plan with other backends in the places of its own.
 
@@ -30,7 +34,7 @@ def swapped(
         plan: the engine's.
         swaps: uses of the plan, by role and phase, with other backends.
         supplied: what the relay tells the host about lengths.
-        captured: phases of the target of which there are graphs.
+        captured: roles and phases of which there are graphs.
 
     Raises:
         BackendSwapError: the engine cannot go on with them, for all the reasons that it names.
@@ -69,7 +73,7 @@ def _reasons(
     new: Plan,
     swaps: Iterable[Use],
     supplied: HostSeqLens,
-    captured: Collection[Phase],
+    captured: Collection[tuple[Role, Phase]],
 ) -> Iterator[str]:
     needed = new.host_seq_lens
     if new.relays_speculation and supplied < needed:
@@ -80,8 +84,9 @@ def _reasons(
             f"was made for {supplied.value!r}"
         )
     for use in swaps:
-        if use.role is Role.TARGET and use.phase in captured:
-            yield f"graphs of phase {use.phase.value!r} were captured with the backend before"
+        if (use.role, use.phase) in captured:
+            of = "" if use.role is Role.TARGET else f"{use.role.value} "
+            yield f"graphs of {of}phase {use.phase.value!r} were captured with the backend before"
     known = {problem.message for problem in plan.problems}
     for problem in new.problems:
         if problem.message not in known and not problem.is_open:

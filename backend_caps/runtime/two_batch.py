@@ -21,6 +21,7 @@ from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.model import DecoderLayer, LlamaModel
+from backend_caps.runtime.model.llama import AuxStates
 
 _EVERY_PHASE = frozenset(Phase)
 
@@ -90,12 +91,12 @@ class TwoBatchRunner:
         hidden = self.hidden_states(batch, phase)
         if batch.last_token_indices is not None:
             hidden = hidden.index_select(0, batch.last_token_indices)
-        return self._model.lm_head(hidden)
+        return self._model.logits(hidden)
 
     def hidden_states(self, batch: ForwardBatch, phase: Phase) -> Tensor:
         """Compute all but the LM head, tokens in the batch's order.
 
-        returns  [T, H] device
+        returns  [T, H] device, or what the model's `hidden_states` returns
 
         Stream: the current one, and the second half's, which it waits for. Sync: none, where the
         backends declare `sync_free_prepare`. Allocates: the result and what lies between.
@@ -129,14 +130,18 @@ class TwoBatchRunner:
         for turn in turns:
             with self._streams.using(turn.stream):
                 halves.append(_HalfForward(self._model, turn))
-        for layer in self._model.layers:
+        for layer_id, layer in enumerate(self._model.layers):
             for turn, half in zip(turns, halves, strict=True):
                 with self._streams.using(turn.stream):
-                    half.run(layer)
+                    half.run(layer_id, layer)
         forward.wait_stream(self._side)
-        # It was allocated on the second half's stream, and is read on this one.
-        self._streams.keep_alive(halves[1].hidden)
-        return self._model.norm(torch.cat([half.hidden for half in halves]))
+        for half in halves:
+            half.aux.before(len(self._model.layers), half.hidden)
+        # They were allocated on the second half's stream, and are read on this one.
+        for own in (halves[1].hidden, *halves[1].aux.kept):
+            self._streams.keep_alive(own)
+        aux = AuxStates.of_parts([half.aux for half in halves])
+        return aux.beside(self._model.norm(torch.cat([half.hidden for half in halves])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +171,12 @@ class _HalfForward:
         self._rotation = model.rotary.look_up(half.positions)
         self.hidden = model.embedding(half.input_ids)
         """[T, H] device: what the next layer takes."""
+        self.aux = AuxStates(model.aux_layer_ids)
+        """The inputs of layers that an EAGLE3 head reads."""
 
-    def run(self, layer: DecoderLayer) -> None:
+    def run(self, layer_id: int, layer: DecoderLayer) -> None:
         """Compute the next layer."""
+        self.aux.before(layer_id, self.hidden)
         self.hidden = layer(self.hidden, self._rotation, self._turn)
 
 

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.relay.streams import DeviceTraits
-from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import CauseKind, Plan
 from backend_caps.startup.graph_buckets import Bucket
 from backend_caps.startup.graph_modes import (
     COMBINATIONS,
@@ -27,7 +28,15 @@ KIND_OF_PHASE: Mapping[Phase, BatchKind] = MappingProxyType(
         Phase.VERIFY: BatchKind.UNIFORM_BATCH,
     }
 )
-"""What the batches of each phase are, in this engine."""
+"""What the batches of each phase of the target are, in this engine."""
+
+
+def kind_of(flags: ServerFlags, role: Role, phase: Phase) -> BatchKind:
+    """Return what the batches of a role and phase are: a tree's draft step has several tokens."""
+    is_draft_step = role is Role.DRAFT and phase is Phase.DECODE
+    if is_draft_step and (flags.speculative_eagle_topk or 1) > 1:
+        return BatchKind.UNIFORM_BATCH
+    return KIND_OF_PHASE[phase]
 
 
 class Obstacle(Enum):
@@ -39,6 +48,8 @@ class Obstacle(Enum):
     """A backend of the phase does not declare that its captures may be replayed."""
     SPECULATION = "speculation"
     """A speculative engine needs more of it than a full graph leaves, or does not run it."""
+    DRAFT = "draft"
+    """It is of a draft model, of which this is not captured."""
     TWO_BATCH = "two_batch"
     """Batches run in halves: pieces hold them whole, and a graph of prompts cannot cut them."""
     SIZES = "sizes"
@@ -56,6 +67,7 @@ _REASONS = {
     Obstacle.DEVICE: "the device has no graphs",
     Obstacle.BACKEND: "its backend does not declare it in graph_replay",
     Obstacle.SPECULATION: "with speculation the verify alone is captured whole",
+    Obstacle.DRAFT: "of a draft model, draft steps and draft-extend alone are captured, whole",
     Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves, eagerly",
     Obstacle.SIZES: "no sizes of it are named",
     Obstacle.SWAPPED: "its backend was swapped in after the captures",
@@ -135,14 +147,16 @@ def choose_graphs(
     """
     served = {use.phase for use in plan.uses if use.role is role}
     return tuple(
-        _choice(plan, traits, phase, kind, buckets.get(phase, ()), token_counts, role)
+        _choice(plan, traits, role, phase, kind, buckets.get(phase, ()), token_counts)
         for phase in Phase
         if phase in served
         for kind in BatchKind
     )
 
 
-def after_swap(choices: Iterable[GraphChoice], plan: Plan) -> tuple[GraphChoice, ...]:
+def after_swap(
+    choices: Iterable[GraphChoice], plan: Plan, role: Role = Role.TARGET
+) -> tuple[GraphChoice, ...]:
     """Say again how batches run, where other backends are in the place of some.
 
     Nothing is captured anew, and whoever is in a full graph is not swapped: each kind of batch goes
@@ -151,16 +165,19 @@ def after_swap(choices: Iterable[GraphChoice], plan: Plan) -> tuple[GraphChoice,
     Args:
         choices: what was decided when the engine was made, or said after a swap.
         plan: with the other backends.
+        role: whose choices they are.
     """
     return tuple(
-        own if own.effective is GraphMode.FULL else replace(own, obstacles=_behind(own, plan))
+        own if own.effective is GraphMode.FULL else replace(own, obstacles=_behind(own, plan, role))
         for own in choices
     )
 
 
-def _behind(choice: GraphChoice, plan: Plan) -> Mapping[GraphMode, tuple[Obstacle, ...]]:
+def _behind(
+    choice: GraphChoice, plan: Plan, role: Role
+) -> Mapping[GraphMode, tuple[Obstacle, ...]]:
     """List what keeps a kind of batch without a full graph from each mode."""
-    declares = choice.kind in _replayed(plan, choice.phase)
+    declares = choice.kind in _replayed(plan, role, choice.phase)
     before = {*choice.obstacles[GraphMode.FULL]}
     stands = before - {Obstacle.BACKEND, Obstacle.SWAPPED}
     if not declares:
@@ -180,18 +197,18 @@ def halved_phases(choices: Iterable[GraphChoice]) -> frozenset[Phase]:
 def _choice(
     plan: Plan,
     traits: DeviceTraits,
+    role: Role,
     phase: Phase,
     kind: BatchKind,
     buckets: Sequence[Bucket],
     token_counts: Sequence[int],
-    role: Role,
 ) -> GraphChoice:
     sizes = tuple(own for own in buckets if own.kind is kind)
     counts = tuple(sorted(set(token_counts))) if kind is KIND_OF_PHASE[phase] else ()
     asked, kept_whole = requested(plan.flags, phase), _kept_whole(plan, role, phase)
     obstacles = {
-        GraphMode.FULL: _against_full(plan, traits, phase, kind, has_sizes=bool(sizes)),
-        GraphMode.PIECEWISE: _against_pieces(plan, traits, phase, has_sizes=bool(counts)),
+        GraphMode.FULL: _against_full(plan, traits, role, phase, kind, has_sizes=bool(sizes)),
+        GraphMode.PIECEWISE: _against_pieces(plan, traits, role, phase, has_sizes=bool(counts)),
     }
     if kept_whole is None:
         _add_halves(obstacles, kind, asked)
@@ -210,24 +227,35 @@ def _choice(
 
 
 def _against_full(
-    plan: Plan, traits: DeviceTraits, phase: Phase, kind: BatchKind, *, has_sizes: bool
+    plan: Plan,
+    traits: DeviceTraits,
+    role: Role,
+    phase: Phase,
+    kind: BatchKind,
+    *,
+    has_sizes: bool,
 ) -> tuple[Obstacle, ...]:
     """List what keeps a kind of batch from one graph."""
+    is_target = role is Role.TARGET
+    is_draft_prompt = not is_target and phase is Phase.PREFILL
     return _standing(
         {
             Obstacle.DEVICE: not traits.has_graphs,
-            Obstacle.BACKEND: kind not in _replayed(plan, phase),
+            Obstacle.BACKEND: kind not in _replayed(plan, role, phase),
             # A draft head wants the state of every token; a graph of prompts keeps the last ones.
-            Obstacle.SPECULATION: _speculates(plan) and phase is not Phase.VERIFY,
-            Obstacle.SIZES: not has_sizes,
+            Obstacle.SPECULATION: is_target and _speculates(plan) and phase is not Phase.VERIFY,
+            Obstacle.DRAFT: is_draft_prompt,
+            Obstacle.SIZES: not (has_sizes or is_draft_prompt),
         }
     )
 
 
 def _against_pieces(
-    plan: Plan, traits: DeviceTraits, phase: Phase, *, has_sizes: bool
+    plan: Plan, traits: DeviceTraits, role: Role, phase: Phase, *, has_sizes: bool
 ) -> tuple[Obstacle, ...]:
     """List what keeps batches of a phase from pieces: nothing that a backend declares."""
+    if role is not Role.TARGET:
+        return _standing({Obstacle.DEVICE: not traits.has_graphs, Obstacle.DRAFT: True})
     return _standing(
         {
             Obstacle.DEVICE: not traits.has_graphs,
@@ -280,10 +308,15 @@ def _two_batch(kept_whole: str | None, asked: Requested, effective: GraphMode) -
             return TwoBatch(runs_halves=True, because="both halves run eagerly")
 
 
-def _replayed(plan: Plan, phase: Phase) -> frozenset[object]:
-    replayed = plan["graph_replay", phase].value
-    assert isinstance(replayed, frozenset), "a plan's set of kinds is a frozenset"
-    return replayed
+def _replayed(plan: Plan, role: Role, phase: Phase) -> frozenset[object]:
+    """Return what may be replayed of a role: what other roles' backends say is about theirs."""
+    resolved = plan["graph_replay", phase]
+    said = [own.value for own in resolved.causes if own.role in (role, None)]
+    if any(own.kind is CauseKind.OVERRIDE for own in resolved.causes) or not said:
+        said = [resolved.value]
+    sets = [own for own in said if isinstance(own, frozenset)]
+    assert len(sets) == len(said), "a set of kinds is a frozenset"
+    return frozenset.intersection(*sets)
 
 
 def _speculates(plan: Plan) -> bool:

@@ -11,14 +11,14 @@ from backend_caps import ServerFlags, configure
 from backend_caps.cli.generate import DIFFERS
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model import first_layers, random_llama
+from backend_caps.runtime.model import eagle3_of, first_layers, random_llama
 from tests.cli.conftest import CommandLine
 
 NATIVE = "--attention-backend torch_native"
 PADDED = "--attention-backend torch_padded"
-EAGLE, STANDALONE, NGRAM = (
+EAGLE, EAGLE3, STANDALONE, NGRAM = (
     f"--speculative-algorithm {algorithm} --speculative-eagle-topk 1"
-    for algorithm in ("EAGLE", "STANDALONE", "NGRAM")
+    for algorithm in ("EAGLE", "EAGLE3", "STANDALONE", "NGRAM")
 )
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
@@ -49,7 +49,9 @@ def _outputs(document: GenerateDocument) -> list[list[int]]:
     return [each.output for each in document.outputs]
 
 
-@pytest.mark.parametrize("algorithm", [EAGLE, STANDALONE], ids=["EAGLE", "STANDALONE"])
+@pytest.mark.parametrize(
+    "algorithm", [EAGLE, EAGLE3, STANDALONE], ids=["EAGLE", "EAGLE3", "STANDALONE"]
+)
 def test_generate_makes_models_that_are_often_right(line: CommandLine, algorithm: str) -> None:
     """Without folders a target and a draft are made, of which some drafts are accepted."""
     document = _document(line, "--prompts 2", f"{PADDED} {algorithm}")
@@ -122,9 +124,25 @@ def test_generate_says_why_speculating_steps_are_eager(line: CommandLine) -> Non
     """What keeps a verify from a full graph is named, and what keeps prompts from one."""
     graphs = _document(line, "--prompts 1", f"{PADDED} {EAGLE}").graphs
 
-    because = {own.phase: own.refused["full"] for own in graphs.phases}
+    because = {own.name: own.refused["full"] for own in graphs.phases}
     assert because["verify"] == ["the device has no graphs"]
     assert "with speculation the verify alone is captured whole" in because["prefill"]
+
+
+def test_generate_runs_an_eagle3_head_whose_drafts_are_replayed(
+    line: CommandLine, tmp_path: Path
+) -> None:
+    """A head in a published layout gives the target's tokens; its forwards are graphs' replays."""
+    random_llama(tmp_path / "target", seed=3, num_layers=3, later_gain=0.2)
+    eagle3_of(tmp_path / "head", tmp_path / "target")
+    prompts = f"--model {tmp_path / 'target'} --token-ids 1,2,3 --token-ids 4,5,6,7"
+    named = f"{prompts} --draft-model {tmp_path / 'head'} --device sim"
+
+    document = _document(line, named, f"{PADDED} --speculative-algorithm EAGLE3")
+
+    modes = {own.name: own.effective for own in document.graphs.phases}
+    assert [modes[name] for name in ("verify", "draft", "draft_extend")] == ["full"] * 3
+    assert _outputs(document) == _outputs(_document(line, prompts, NATIVE))
 
 
 def test_generate_blames_no_sizes_that_are_named(line: CommandLine) -> None:

@@ -66,6 +66,7 @@ _CANNOT = GraphModeDocument(supported=False, because=["not declared"])
 GRAPHS = GraphsDocument(
     phases=[
         PhaseGraphsDocument(
+            role="target",
             phase="prefill",
             kind="mixed_batch",
             supported={"full": _CANNOT, "piecewise": _CAN, "eager": _CAN},
@@ -77,6 +78,7 @@ GRAPHS = GraphsDocument(
             in_halves_because="no flag",
         ),
         PhaseGraphsDocument(
+            role="target",
             phase="decode",
             kind="single_token_decode",
             supported={"full": _CAN, "piecewise": _CANNOT, "eager": _CAN},

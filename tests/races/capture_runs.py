@@ -79,13 +79,14 @@ def run_captures(case: Case, folder: Path) -> tuple[Finding, ...]:
 def _replayed(folder: Path, trace: Trace, tokens: list[int]) -> Tensor:
     streams = DeviceStreams("sim")
     stream = streams.private_stream()
-    model = load_llama(folder, streams.device)
     plan = plan_of(trace)
-    backends = PhaseBackends(plan.uses, Role.TARGET, Site.made_for(model, streams.device))
     sizes = {Role.TARGET: GraphSizes(buckets={Phase.DECODE: uniform_buckets((4,))})}
     configuration = Configuration.from_plan(
         plan, pool_size=max(_ROWS) + 1, device="sim", graph_sizes=sizes, streams=streams
     )
+    # The FutureMap waits for the device once, so it is made before what a capture has to wait for.
+    model = load_llama(folder, streams.device)
+    backends = PhaseBackends(plan.uses, Role.TARGET, Site.made_for(model, streams.device))
     graphs = capture_graphs(model, backends, configuration, stream=stream).phases
     with streams.using(stream):
         return graphs[Phase.DECODE].replay(_first_tokens(tokens, streams.device)).output.cpu()

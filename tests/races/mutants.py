@@ -40,9 +40,8 @@ built = [own.built(new.uses) for own in self.all_backends]
         kind=Kind.SYNCHRONIZE,
         file="backend_caps/runtime/engine.py",
         function="Engine.swap_backends",
-        source="self.streams.synchronize(); self.plan, self.graph_choices = "
-        "(new, after_swap(self.graph_choices, new))",
-        replacement="self.plan, self.graph_choices = (new, after_swap(self.graph_choices, new))",
+        source="self.streams.synchronize(); self.configuration = self.configuration.swapped(new)",
+        replacement="self.configuration = self.configuration.swapped(new)",
         protects="nothing here: only a backend that makes buffers when it is made needs it",
     ),
 )

@@ -29,7 +29,7 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.runtime.model import random_llama
-from backend_caps.runtime.model.drafts import eagle_of, first_layers
+from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculative.settings import Algorithm
 from tests.races.speculation import Speculation
@@ -41,13 +41,15 @@ _PROMPT_GRAPHS = 8
 """Steps of more tokens are not replayed. Where chunks are smaller, so are graphs."""
 _TARGET = "target"
 _DRAFTS: Mapping[Algorithm, str] = MappingProxyType(
-    {Algorithm.EAGLE: "head", Algorithm.STANDALONE: "small"}
+    {Algorithm.EAGLE: "head", Algorithm.EAGLE3: "eagle3", Algorithm.STANDALONE: "small"}
 )
 """Folders of the models that draft."""
 _LATER_GAIN = 0.15
 """What the target's second layer adds: drafts of the first one are right half of the time."""
 _STATES_GAIN = 0.002
 """How much a head makes of states: enough for wrong ones to change its drafts."""
+_NORM_GAIN = 0.02
+"""Of the norm through which an EAGLE3 head reads states, for the same reason."""
 _RULES = frozenset({"two-batch-overlap", "ngram"})
 """Rules about what this engine itself reads on the host; others are about SGLang's own code."""
 
@@ -120,6 +122,11 @@ def _write_drafts(folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     states.copy_(torch.randn(states.shape, generator=generator) * _STATES_GAIN)
     save_file(weights, file, metadata={"format": "pt"})
+    eagle3 = folder / _DRAFTS[Algorithm.EAGLE3]
+    eagle3_of(eagle3, folder / _TARGET)
+    weights = load_file(eagle3 / "model.safetensors")
+    weights["layers.0.hidden_norm.weight"].fill_(_NORM_GAIN)
+    save_file(weights, eagle3 / "model.safetensors", metadata={"format": "pt"})
 
 
 def _spoken(speculation: Speculation) -> list[str]:

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings, num_candidates
 
-_ALGORITHMS = (Algorithm.EAGLE,) * 4 + (Algorithm.STANDALONE,) * 3 + (Algorithm.NGRAM,)
+_ALGORITHMS = (
+    *(Algorithm.EAGLE,) * 2,
+    *(Algorithm.EAGLE3,) * 2,
+    *(Algorithm.STANDALONE,) * 3,
+    Algorithm.NGRAM,
+)
 """Each as often as it is drawn: the last one overlaps nothing."""
 _MOST_DRAFT_TOKENS = 12
 """More only take longer."""

@@ -54,7 +54,7 @@ self._relay.publish(batch.req_pool_indices, batch.seq_lens)
         kind=Kind.STALE,
         file=_RUNNER,
         function=_RUN_DRAFTS,
-        source="self._stash(batch, taken.bonus_tokens, state)",
+        source="self._stash(batch, taken.bonus_tokens, followed.state)",
         protects="the next step, from growing its trees from old roots",
     ),
     Mutant(
@@ -71,8 +71,8 @@ self._relay.publish(batch.req_pool_indices, batch.seq_lens)
         kind=Kind.BARRIER,
         file=_RUNNER,
         function=_RUN_DRAFTS,
-        source="None if self._drafter.reads_table_last else hidden.reads_done",
-        replacement="hidden.reads_done",
+        source="followed if self._drafter.reads_table_last else hidden",
+        replacement="hidden",
         protects="the page table, which draft-extend reads behind the verify's replay",
     ),
     Mutant(
@@ -233,7 +233,7 @@ _LENGTHS = (
         name="bounds count the bonus token",
         kind=Kind.BOUND,
         file="backend_caps/runtime/speculative/building.py",
-        function="make_relay",
+        function="_shape",
         source="accept_tokens=settings.accept_tokens",
         replacement="accept_tokens=settings.num_steps",
         protects="upper bounds, from a step that accepts all of its draft",

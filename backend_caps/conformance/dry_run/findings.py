@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
+from backend_caps.capability.kind import RELAY_LOOP, Phase
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.conformance.dry_run.running import DryRun, Started
 from backend_caps.conformance.dry_run.sizes import Sizes
 from backend_caps.conformance.dry_run.spending import NAMES, PhaseRun
 from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.graphs import KIND_OF_PHASE, GraphMode
+from backend_caps.runtime.graphs import GraphMode, kind_of
 
 
 class Finding(Enum):
@@ -134,14 +134,16 @@ def _of_lengths(done: DryRun, plan: Plan) -> Iterator[NotAsDecided]:
 
 def _of_graphs(done: DryRun, started: Started) -> Iterator[NotAsDecided]:
     """Tell of phases whose batches were captured, and never replayed."""
+    flags = started.engine.plan.flags
     effective = {
-        choice.phase: choice.effective
-        for choice in started.engine.graph_choices
-        if choice.kind is KIND_OF_PHASE[choice.phase]
+        (role, choice.phase): choice.effective
+        for role, choices in started.engine.configuration.graph_choices.items()
+        for choice in choices
+        if choice.kind is kind_of(flags, role, choice.phase)
     }
     for own in done.phases:
-        mode = effective.get(own.phase or Phase.DECODE, GraphMode.EAGER)
-        if own.role is not Role.TARGET or not _is_captured(own, mode, started.sizes):
+        mode = effective.get(own.place, GraphMode.EAGER)
+        if not _is_captured(own, mode, started.sizes):
             continue
         if own.modes[GraphMode.EAGER] == own.num_forwards:
             yield NotAsDecided(
@@ -149,7 +151,7 @@ def _of_graphs(done: DryRun, started: Started) -> Iterator[NotAsDecided]:
                 message=f"none of {own.num_forwards} forwards was replayed, for no graph was "
                 f"captured that holds one; their graph mode is {mode.value}, so replays were "
                 "expected",
-                phase=NAMES[own.role, own.phase or Phase.DECODE],
+                phase=NAMES[own.place],
                 stand_in=done.plan.stands_in(own.role, own.phase),
             )
 

@@ -30,6 +30,7 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.problems import misfits_of
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.graphs import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
 from backend_caps.runtime.model import LlamaConfig
 from backend_caps.runtime.request import Request, Sampling
@@ -288,7 +289,7 @@ def _memory(engine: Engine) -> Memory:
         assert isinstance(cache, TokenToKVPool), "the engine's own"
         caches.setdefault(own.role, cache)
     drafts = caches.get(Role.DRAFT)
-    usage = engine.graphs.usage
+    usage = total_usage(engine.graphs.values())
     return Memory(
         kv_cache_bytes=caches[Role.TARGET].num_bytes,
         draft_kv_cache_bytes=0 if drafts is None else drafts.num_bytes,

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from backend_caps.runtime.model import eagle_of, first_layers, random_llama
+from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.speculative.settings import Algorithm
 
 _DRAFTED_LAYERS, _LATER_GAIN = 3, 0.2
@@ -82,6 +82,8 @@ def _written(
     match algorithm:
         case Algorithm.EAGLE:
             eagle_of(draft, target)
+        case Algorithm.EAGLE3:
+            eagle3_of(draft, target)
         case Algorithm.STANDALONE:
             first_layers(draft, target)
         case _:

@@ -2,7 +2,13 @@
 
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.capture import HalvesModel, capture_graphs
-from backend_caps.runtime.graphs.captured import CapturedGraphs, GraphUsage, PhaseGraphs
+from backend_caps.runtime.graphs.captured import (
+    CapturedGraphs,
+    GraphUsage,
+    PhaseGraphs,
+    total_usage,
+    with_backends,
+)
 from backend_caps.runtime.graphs.errors import GraphTokenCountError
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
@@ -21,6 +27,7 @@ from backend_caps.startup.graph_choice import (
     after_swap,
     choose_graphs,
     halved_phases,
+    kind_of,
 )
 from backend_caps.startup.graph_modes import COMBINATIONS, GraphMode, GraphRequest, Requested
 
@@ -54,6 +61,9 @@ __all__ = [
     "capture_graphs",
     "choose_graphs",
     "halved_phases",
+    "kind_of",
     "mixed_buckets",
+    "total_usage",
     "uniform_buckets",
+    "with_backends",
 ]

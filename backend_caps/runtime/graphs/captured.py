@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
-from backend_caps.capability.kind import Phase
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import Replayed
@@ -67,3 +67,18 @@ class CapturedGraphs:
     def with_backend(self) -> frozenset[Phase]:
         """The phases whose graphs have the work of a backend in them."""
         return frozenset(phase for phase, own in self.phases.items() if own.mode is GraphMode.FULL)
+
+
+def total_usage(captured: Iterable[CapturedGraphs]) -> GraphUsage:
+    """Add up what the captures of several roles took, each of which has a pool of its own."""
+    usages = [own.usage for own in captured]
+    return GraphUsage(
+        num_graphs=sum(own.num_graphs for own in usages),
+        pool_bytes=sum(own.pool_bytes for own in usages),
+        static_bytes=sum(own.static_bytes for own in usages),
+    )
+
+
+def with_backends(captured: Mapping[Role, CapturedGraphs]) -> frozenset[tuple[Role, Phase]]:
+    """Return the roles and phases whose graphs have the work of a backend in them."""
+    return frozenset((role, phase) for role, own in captured.items() for phase in own.with_backend)

@@ -8,12 +8,13 @@ from backend_caps.runtime.model.draft import DraftModel, StandaloneDraft
 from backend_caps.runtime.model.draft_errors import (
     DraftLayersError,
     DraftMismatchError,
+    HeadKindError,
     NoHeadError,
-    UnsupportedHeadError,
 )
-from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
-from backend_caps.runtime.model.drafts import eagle_of, first_layers, random_eagle
+from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
+from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers, random_eagle
 from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
+from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
 from backend_caps.runtime.model.errors import (
     ModelConfigError,
     ModelFileMissingError,
@@ -36,9 +37,12 @@ __all__ = [
     "DraftLayersError",
     "DraftMismatchError",
     "DraftModel",
+    "Eagle3Config",
+    "Eagle3Head",
     "EagleConfig",
     "EagleHead",
     "Embedding",
+    "HeadKindError",
     "LMHead",
     "Llama3Rope",
     "LlamaConfig",
@@ -51,11 +55,12 @@ __all__ = [
     "SamplingBatch",
     "StandaloneDraft",
     "UnsupportedDtypeError",
-    "UnsupportedHeadError",
     "UnsupportedModelError",
+    "eagle3_of",
     "eagle_of",
     "first_layers",
     "load_eagle",
+    "load_eagle3",
     "load_llama",
     "load_standalone",
     "random_eagle",

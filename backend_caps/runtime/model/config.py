@@ -161,7 +161,7 @@ class LlamaConfig(BaseModel):
             ExceptionGroup: there are several of one of the last two.
         """
         path = Path(folder) / "config.json"
-        raw = _read(path)
+        raw = cls._flat(str(path), _read(path))
         raise_all(f"config {str(path)!r}", list(unsupported(str(path), raw, cls.architectures)))
         ends_path, ends = _ends(path, raw)
         try:
@@ -169,6 +169,16 @@ class LlamaConfig(BaseModel):
         except ValidationError as error:
             raise_all(f"config {str(path)!r}", _faults(path, ends_path, error))
             raise
+
+    @classmethod
+    def _flat(cls, path: str, raw: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+        """Return the document with this class's keys at its top; draft heads may nest them.
+
+        Raises:
+            UnsupportedModelError: the document asks for what this decoder does not compute.
+        """
+        del path
+        return raw
 
 
 def _read(path: Path) -> Mapping[str, JsonValue]:

@@ -27,21 +27,24 @@ class DraftMismatchError(BackendCapsError):
 
 
 @dataclass(eq=False, kw_only=True)
-class UnsupportedHeadError(BackendCapsError):
-    """A folder holds a draft head of a kind that this runtime does not run."""
+class HeadKindError(BackendCapsError):
+    """A folder holds a draft head of another kind than the algorithm drafts with."""
 
     folder: str
-    kind: str
     found: str
-    """The weight that tells."""
+    """The kind that the weights are of: `EAGLE` or `EAGLE3`."""
+    evidence: str
+    """What of the weights shows it."""
+    expected: str
+    """The algorithm."""
 
     @property
     def message(self) -> str:
-        """The kind, how it shows, and what this runtime runs."""
+        """Both kinds, how the found one shows, and what to do."""
         return (
-            f"the weights in {self.folder!r} are those of an {self.kind} head: {self.found} is "
-            f"among them; a head of EAGLE 1 or 2, with fc.weight and layers.0, was expected. "
-            f"Name such a head, or a standalone draft."
+            f"the weights in {self.folder!r} are those of an {self.found} head: {self.evidence}; "
+            f"an {self.expected} head was expected. Run it with --speculative-algorithm "
+            f"{self.found}, or name another head."
         )
 
 
@@ -58,7 +61,7 @@ class NoHeadError(BackendCapsError):
         """What is missing, and what such a folder may be good for."""
         return (
             f"the weights in {self.folder!r} are those of no draft head: {self.missing} is not "
-            f"among them; a head of EAGLE 1 or 2, made for the target, was expected. Name such a "
+            f"among them; an EAGLE or EAGLE3 head, made for the target, was expected. Name such a "
             f"head, or draft with this model by --speculative-algorithm STANDALONE."
         )
 

@@ -11,20 +11,32 @@ from backend_caps.resolution.errors import raise_all
 from backend_caps.runtime.model.checkpoint import StoredWeight, open_checkpoint
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import StandaloneDraft
-from backend_caps.runtime.model.draft_errors import (
-    DraftMismatchError,
-    NoHeadError,
-    UnsupportedHeadError,
-)
+from backend_caps.runtime.model.draft_errors import DraftMismatchError, HeadKindError, NoHeadError
 from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
+from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
+from backend_caps.runtime.model.errors import ModelConfigError, ModelWeightsError
+from backend_caps.runtime.model.linear import Embedding, LMHead
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.loading import load_llama
 from backend_caps.runtime.model.weights import check_weights, fill_weights
 
+_META = torch.device("meta")
 _PREFIX = "model."
 _SHARED = ("embed_tokens.weight", "lm_head.weight")
 _FC = "fc.weight"
 _BIAS = "fc.bias"
+_MIDLAYER = "midlayer."
+_HIDDEN_NORM = "layers.0.hidden_norm.weight"
+_RENAMED = (
+    (_MIDLAYER, "layers.0."),
+    ("aux_norm_low.", "fc_norm.0."),
+    ("aux_norm_mid.", "fc_norm.1."),
+    ("aux_norm_high.", "fc_norm.2."),
+)
+"""Older names of an EAGLE3 head's parts."""
+_D2T = "d2t"
+_UNREAD = ("t2d", "verifier_lm_head.weight", "verifier_norm.weight")
+"""Weights of published EAGLE3 heads that follow from others, or that training alone needs."""
 
 
 def load_standalone(
@@ -69,7 +81,7 @@ def load_eagle(
         ModelFileMissingError: the folder lacks a file.
         ModelFileUnreadableError: a file is not what it should be.
         NoHeadError: the folder holds no draft head.
-        UnsupportedHeadError: the head is one of EAGLE3.
+        HeadKindError: the head is one of EAGLE3.
         UnsupportedModelError: the config describes what this decoder does not compute.
         ModelConfigError: a value of a config is none that its key can have.
         DraftMismatchError: its hidden state or vocabulary has another size than the target's.
@@ -86,11 +98,130 @@ def load_eagle(
         }
         _check_sizes(folder, sizes)
         has_bias = _BIAS in stored if config.bias is None else config.bias
-        hollow = _head(config, target, torch.device("meta"), has_bias=has_bias, num_positions=1)
+        hollow = _head(config, target, _META, has_bias=has_bias, num_positions=1)
         check_weights(folder, hollow, stored, set(_redundant(stored)))
         head = _head(config, target, target.device, has_bias=has_bias, num_positions=num_positions)
         fill_weights(head, stored)
     return head
+
+
+def load_eagle3(
+    folder: str | Path, target: LlamaModel, *, num_positions: int | None = None
+) -> Eagle3Head:
+    """Load a head of EAGLE3; dtype and device are the target's.
+
+    Its layer's weights are named `midlayer` or `layers.0`, all with or without a leading `model.`.
+    An embedding that is not stored is the target's, and so is an LM head of a whole vocabulary.
+
+    Sync: copies every weight to the device, and may wait for it. Allocates: the head.
+
+    Args:
+        folder: has config.json and safetensors, in one file or in several with an index.
+        target: the head was made for it.
+        num_positions: longest context that is computed; by default what the config says.
+
+    Raises:
+        ModelFileMissingError: the folder lacks a file.
+        ModelFileUnreadableError: a file is not what it should be.
+        NoHeadError: the folder holds no draft head.
+        HeadKindError: the head is one of EAGLE 1 or 2.
+        UnsupportedModelError: the config describes what this head does not compute.
+        ModelConfigError: a value of a config is none that its key can have.
+        DraftMismatchError: the head was made for a target of another size.
+        ExceptionGroup: there are several of one of the last three.
+        ModelWeightsError: weights are missing, unexpected, or of another shape or dtype, or `d2t`
+            names tokens that the target does not have.
+    """
+    with open_checkpoint(Path(folder)) as checkpoint:
+        stored = _renamed(_unprefixed(checkpoint))
+        _require_fc(folder, stored)
+        if _HIDDEN_NORM not in stored:
+            evidence = f"{_HIDDEN_NORM} is not among them"
+            raise HeadKindError(
+                folder=str(folder), found="EAGLE", evidence=evidence, expected="EAGLE3"
+            )
+        config = Eagle3Config.from_folder(folder)
+        _check_sizes(
+            folder,
+            {
+                "target_hidden_size": (config.target_hidden_size, target.config.hidden_size),
+                "vocab_size": (config.vocab_size, target.config.vocab_size),
+            },
+        )
+        layers_read(folder, config, target.config)
+        embedding, lm_head = _shared(config, target, stored)
+        hollow = Eagle3Head(
+            config, _META, target.dtype, embedding=embedding, lm_head=lm_head, num_positions=1
+        )
+        redundant = {*_UNREAD, *_redundant(stored)} - dict(hollow.named_weights()).keys()
+        if config.draft_vocab_size == config.vocab_size:
+            redundant.add(_D2T)
+        check_weights(folder, hollow, stored, redundant)
+        if config.draft_vocab_size != config.vocab_size:
+            _check_tokens(folder, stored[_D2T], config.vocab_size)
+        head = Eagle3Head(
+            config,
+            target.device,
+            target.dtype,
+            embedding=embedding,
+            lm_head=lm_head,
+            num_positions=num_positions,
+        )
+        fill_weights(head, stored)
+    return head
+
+
+def layers_read(folder: str | Path, config: Eagle3Config, target: LlamaConfig) -> tuple[int, ...]:
+    """Return the layers of a target whose inputs an EAGLE3 head reads, ascending.
+
+    Raises:
+        ModelConfigError: the target does not have them.
+    """
+    num_layers = target.num_hidden_layers
+    read = config.layers_read(num_layers)
+    if len({*read}) < len(read) or read[0] < 0 or read[-1] > num_layers:
+        raise ModelConfigError(
+            path=str(Path(folder) / "config.json"),
+            key="eagle_aux_hidden_state_layer_ids",
+            value=[*read],
+            expected=f"different layers from 0 to {num_layers}, as the target has,",
+        )
+    return read
+
+
+def _shared(
+    config: Eagle3Config, target: LlamaModel, stored: Collection[str]
+) -> tuple[Embedding | None, LMHead | None]:
+    """Choose what a head shares with its target: what it does not store, and what fits."""
+    is_as_wide = config.hidden_size == target.config.hidden_size
+    has_all_tokens = config.draft_vocab_size == config.vocab_size
+    embedding = None if _SHARED[0] in stored or not is_as_wide else target.embedding
+    is_alone = _SHARED[1] in stored or config.tie_word_embeddings
+    lm_head = None if is_alone or not (is_as_wide and has_all_tokens) else target.lm_head
+    return embedding, lm_head
+
+
+def _renamed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
+    """Give the parts of older EAGLE3 heads their names of today."""
+    named: dict[str, StoredWeight] = {}
+    for name, weight in stored.items():
+        old, new = next((own for own in _RENAMED if name.startswith(own[0])), ("", ""))
+        named[new + name.removeprefix(old)] = weight
+    return named
+
+
+def _check_tokens(folder: str | Path, d2t: StoredWeight, vocab_size: int) -> None:
+    """Refuse a table that maps two tokens to one, or one to none of the target's."""
+    offsets = d2t.read().to(torch.int64)
+    ids = offsets + torch.arange(offsets.shape[0])
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    fault = None
+    if outside.numel():
+        fault = f"d2t that maps a token to {int(outside[0])} instead of 0 to {vocab_size - 1}"
+    elif len({*ids.tolist()}) < ids.shape[0]:
+        fault = "d2t that maps several tokens to one instead of each to another"
+    if fault is not None:
+        raise ModelWeightsError(folder=str(folder), missing=(), unexpected=(), unfit=(fault,))
 
 
 def _head(
@@ -121,10 +252,24 @@ def _unprefixed(stored: Mapping[str, StoredWeight]) -> dict[str, StoredWeight]:
     return named
 
 
+def _is_of_eagle3(name: str) -> bool:
+    """Tell whether a weight of this name is one that EAGLE3 heads alone have."""
+    return name in {"d2t", "t2d", _HIDDEN_NORM} or name.startswith(_MIDLAYER)
+
+
 def _refuse_others(folder: str | Path, stored: Collection[str]) -> None:
-    for name in sorted(stored):
-        if name in {"d2t", "t2d"} or name.startswith("midlayer."):
-            raise UnsupportedHeadError(folder=str(folder), kind="EAGLE3", found=name)
+    found = next((name for name in sorted(stored) if _is_of_eagle3(name)), None)
+    if found is not None:
+        raise HeadKindError(
+            folder=str(folder),
+            found="EAGLE3",
+            evidence=f"{found} is among them",
+            expected="EAGLE",
+        )
+    _require_fc(folder, stored)
+
+
+def _require_fc(folder: str | Path, stored: Collection[str]) -> None:
     if _FC not in stored:
         raise NoHeadError(folder=str(folder), missing=_FC)
 

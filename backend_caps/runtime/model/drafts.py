@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft_errors import DraftLayersError
 from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
+from backend_caps.runtime.model.eagle3 import Eagle3Config
 from backend_caps.runtime.model.linear import Embedding, LMHead
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.loading import load_llama
@@ -28,6 +29,10 @@ from backend_caps.runtime.model.random_llama import SCORE_SCALE, random_weight
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 _MEASURED = 256
 """Tokens whose states say how long a state is."""
+_SHARPNESS = 4.0
+"""Of queries and keys by which a token finds itself: enough for others to get next to nothing."""
+_UNKNOWN_OF_FOUR = 3
+"""Which of every four tokens a head does not know."""
 
 
 def random_eagle(
@@ -89,7 +94,8 @@ def first_layers(
     hollow = LlamaModel(config, _META, model.dtype, num_positions=1)
     weights = dict(model.named_weights())
     kept = {name: weights[name] for name, _ in hollow.named_weights()}
-    _write(folder, config, {"architectures": ["LlamaForCausalLM"]}, kept)
+    own: dict[str, JsonValue] = {"architectures": ["LlamaForCausalLM"]}
+    _write(folder, {**own, **_document(config, model.dtype)}, kept)
     return LlamaConfig.from_folder(folder)
 
 
@@ -109,6 +115,96 @@ def eagle_of(folder: str | Path, target_folder: str | Path) -> EagleConfig:
     target = load_llama(target_folder, _CPU, num_positions=_MEASURED)
     config = _with_layers(target.config, 1)
     return _write_head(folder, config, _weights_of_first_layer(target), target.dtype)
+
+
+def eagle3_of(folder: str | Path, target_folder: str | Path) -> Eagle3Config:
+    """Write an EAGLE3 head made of a target's first layer, and return its config.
+
+    It is the oftener right the less the other layers add. Its config.json is in the layout of the
+    `speculators` package. Of every four tokens it knows three, so `d2t` is no identity. It reads
+    tokens alone, by weights: its `hidden_norm` is 0.
+
+    Args:
+        folder: made where it is not there; its config.json and model.safetensors are overwritten.
+        target_folder: as `load_llama` takes it.
+
+    Raises:
+        BackendCapsError: the target cannot be loaded; see `load_llama`.
+    """
+    target = load_llama(target_folder, _CPU, num_positions=1)
+    own, copying = target.config, -(-target.config.hidden_size // target.config.head_dim)
+    num_keys = own.num_key_value_heads + copying
+    layer = _with_layers(own, 1).model_copy(
+        update={
+            "num_key_value_heads": num_keys,
+            "num_attention_heads": num_keys * (own.num_attention_heads // own.num_key_value_heads),
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+        }
+    )
+    known = [token for token in range(own.vocab_size) if token % 4 != _UNKNOWN_OF_FOUR]
+    document: dict[str, JsonValue] = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": len(known),
+        "norm_before_residual": True,
+        "eagle_aux_hidden_state_layer_ids": [*_layers_read(own)],
+        "transformer_layer_config": _document(layer, target.dtype),
+    }
+    weights = {
+        name: weight if weight.dtype is torch.int64 else weight.to(target.dtype)
+        for name, weight in _weights_of_eagle3(target, layer, known).items()
+    }
+    _write(folder, document, weights)
+    return Eagle3Config.from_folder(folder)
+
+
+def _layers_read(target: LlamaConfig) -> Sequence[int]:
+    """Choose three layers of a target, or as many as it has: a small one lacks the default ones."""
+    last = target.num_hidden_layers
+    return sorted({0, last // 2, last})
+
+
+def _weights_of_eagle3(
+    target: LlamaModel, layer: LlamaConfig, known: Sequence[int]
+) -> dict[str, Tensor]:
+    """Make a head's weights of the target's first layer.
+
+    An EAGLE3 head has no residual from its embedding: what a layer adds to it has to come through
+    attention. So beside the target's heads there are heads that attend to their own token, by
+    queries that equal the keys, and copy its embedding.
+    """
+    size = target.config.hidden_size
+    weights = {
+        name.removeprefix("model."): weight.to(torch.float32)
+        for name, weight in target.named_weights()
+        if name.startswith(("model.layers.0.", "model.norm.")) and "_proj.bias" not in name
+    }
+    num_aux = len(_layers_read(target.config))
+    group = layer.num_attention_heads // layer.num_key_value_heads
+    copied = torch.eye(-(-size // layer.head_dim) * layer.head_dim, size)
+    by_head = copied.view(-1, layer.head_dim, size)
+    repeated = by_head.repeat_interleave(group, dim=0).flatten(0, 1)
+    norm = weights["layers.0.input_layernorm.weight"] * _input_scale(target)
+    added = {"q_proj": repeated * _SHARPNESS, "k_proj": copied * _SHARPNESS, "v_proj": copied}
+    for part, rows in added.items():
+        name = f"layers.0.self_attn.{part}.weight"
+        own = torch.cat([weights[name], rows])
+        weights[name] = torch.cat([own, torch.zeros_like(own)], dim=1)
+    name = "layers.0.self_attn.o_proj.weight"
+    weights[name] = torch.cat([weights[name], repeated.T / group / norm[:, None]], dim=1)
+    ids = torch.tensor(known)
+    table = torch.zeros(target.config.vocab_size, dtype=torch.bool)
+    table[ids] = True
+    return {
+        **weights,
+        "fc.weight": torch.eye(size).repeat(1, num_aux) / num_aux,
+        "layers.0.hidden_norm.weight": torch.zeros(size),
+        "lm_head.weight": target.lm_head.weight[ids],
+        "d2t": ids - torch.arange(len(known)),
+        "t2d": table,
+    }
 
 
 def _weights_of_first_layer(target: LlamaModel) -> dict[str, Tensor]:
@@ -178,27 +274,27 @@ def _write_head(
     folder: str | Path, config: LlamaConfig, weights: Mapping[str, Tensor], dtype: torch.dtype
 ) -> EagleConfig:
     stored = {name: weight.to(dtype) for name, weight in weights.items()}
-    _write(folder, config, {"architectures": ["LlamaForCausalLMEagle"], "bias": False}, stored)
+    own: dict[str, JsonValue] = {"architectures": ["LlamaForCausalLMEagle"], "bias": False}
+    _write(folder, {**own, **_document(config, dtype)}, stored)
     return EagleConfig.from_folder(folder)
 
 
-def _write(
-    folder: str | Path,
-    config: LlamaConfig,
-    own: Mapping[str, JsonValue],
-    weights: Mapping[str, Tensor],
-) -> None:
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in weights.values()}
-    document = {
-        **own,
+def _document(config: LlamaConfig, dtype: torch.dtype) -> dict[str, JsonValue]:
+    """Write a model's shape as a config.json has it."""
+    return {
         "model_type": "llama",
         **config.model_dump(mode="json", exclude={"rope", "dtype", "eos_token_ids"}),
         "rope_parameters": config.rope.model_dump(mode="json"),
         "eos_token_id": list(config.eos_token_ids) or None,
-        "torch_dtype": ", ".join(dtypes),
+        "torch_dtype": str(dtype).removeprefix("torch."),
     }
+
+
+def _write(
+    folder: str | Path, document: Mapping[str, JsonValue], weights: Mapping[str, Tensor]
+) -> None:
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     # Parts of one tensor are stored apart.
     apart = {name: weight.clone() for name, weight in weights.items()}

@@ -88,6 +88,20 @@ class EagleHead:
         """True: it continues from hidden states."""
         return True
 
+    @property
+    def num_features(self) -> int:
+        """H: it reads the target's last hidden state."""
+        return self.config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """The target's."""
+        return self.config.vocab_size
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """Return the target's states [T, H] as they are: `fc` takes them together with tokens."""
+        return features
+
     def hidden_states(
         self, input_ids: Tensor, positions: Tensor, hidden: Tensor | None, context: AttentionContext
     ) -> Tensor:
@@ -119,6 +133,10 @@ class EagleHead:
         Keeps: nothing. Capture: yes.
         """
         return self.lm_head(hidden)
+
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        """Return the ids as they are: the vocabulary is the target's."""
+        return draft_ids
 
     def named_weights(self) -> NamedWeights:
         """List the head's own weights by their names in a checkpoint, none of the target's."""

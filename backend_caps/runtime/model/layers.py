@@ -33,10 +33,17 @@ class Attention:
         layer_id: the layer's place in the KV cache.
         device: where the weights are.
         dtype: of weights, inputs and outputs.
+        in_features: features of a token that queries, keys and values are made of; None is H.
     """
 
     def __init__(
-        self, config: LlamaConfig, layer_id: int, device: torch.device, dtype: torch.dtype
+        self,
+        config: LlamaConfig,
+        layer_id: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        in_features: int | None = None,
     ) -> None:
         size, has_bias = config.head_dim, config.attention_bias
         num_queries, num_keys = config.num_attention_heads, config.num_key_value_heads
@@ -50,7 +57,7 @@ class Attention:
         )
         """What the backend has to know of this layer."""
         self._qkv_proj = Linear(
-            config.hidden_size,
+            in_features or config.hidden_size,
             {"q_proj": num_queries * size, "k_proj": num_keys * size, "v_proj": num_keys * size},
             has_bias=has_bias,
             device=device,
@@ -67,7 +74,7 @@ class Attention:
     def __call__(self, hidden: Tensor, rotation: Rotation, context: AttentionContext) -> Tensor:
         """Attend from each token to its request's context.
 
-        hidden   [T, H] device
+        hidden   [T, H] device, or [T, in_features]
         returns  [T, H] device
 
         Stream: the current one. Sync: the backend's. Allocates: q, k and v, rotated and not, and

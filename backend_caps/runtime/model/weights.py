@@ -13,6 +13,8 @@ from backend_caps.runtime.model.linear import Weighted
 
 _CONVERTED = ("F32", "BF16", "F16", "F64")
 """Dtypes of weights that are the numbers themselves, and are converted."""
+_INTEGERS = ("I64", "I32")
+"""Dtypes of tables of token ids."""
 
 
 def check_weights(
@@ -59,5 +61,7 @@ def _unfit(expected: Mapping[str, Tensor], stored: Mapping[str, StoredWeight]) -
         shape = tuple(weight.shape)
         if found.shape != shape:
             yield f"{name} of shape {found.shape} instead of {shape}"
-        elif found.dtype not in _CONVERTED:
-            yield f"{name} of dtype {found.dtype} instead of {' or '.join(_CONVERTED)}"
+            continue
+        taken = _CONVERTED if weight.is_floating_point() else _INTEGERS
+        if found.dtype not in taken:
+            yield f"{name} of dtype {found.dtype} instead of {' or '.join(taken)}"

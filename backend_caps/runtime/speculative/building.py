@@ -1,29 +1,44 @@
-"""From a plan to what drafts: the draft model and its backends."""
+"""From a configuration to what drafts: the draft model, its backends and its graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Role
 from backend_caps.relay import DraftShape
-from backend_caps.resolution.plan import Plan
+from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
+from backend_caps.runtime.graphs import CapturedGraphs, CaptureObserver
 from backend_caps.runtime.memory import TokenToKVPool
-from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.model import (
+    Eagle3Config,
+    Eagle3Head,
+    LlamaConfig,
+    LlamaModel,
+    load_eagle,
+    load_eagle3,
+    load_standalone,
+)
 from backend_caps.runtime.model.draft import DraftModel
-from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
 from backend_caps.runtime.options import check_fit
 from backend_caps.runtime.pools import Pools, make_cache
+from backend_caps.runtime.speculative.draft_runner import DraftRunner, capture_draft
 from backend_caps.runtime.speculative.drafter import Drafter
+from backend_caps.runtime.speculative.mask import mask_size
 from backend_caps.runtime.speculative.model_drafter import ModelDrafter
 from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.staging import Staging
+from backend_caps.startup.configuration import Configuration
+
+_ROLES = (Role.DRAFT, Role.DRAFT_EXTEND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,58 +48,156 @@ class Drafting:
     drafter: Drafter
     shape: DraftShape | None
     """None where the draft has no state."""
-    backends: Mapping[Role, PhaseBackends]
+    backends: Mapping[Role, PhaseBackends] = field(default_factory=dict)
     """The attention of a draft model, by role; none where there is no model."""
+    graphs: Mapping[Role, CapturedGraphs] = field(default_factory=dict)
+    """What was captured of a draft model, by role."""
     model: DraftModel | None = None
     """None where no model drafts."""
     cache: TokenToKVPool | None = None
     """The model's keys and values, in the target's slots."""
 
 
-def make_drafting(
-    plan: Plan,
-    settings: SpecSettings,
-    target: LlamaModel,
-    pools: Pools,
-    staging: Staging,
-    draft_model_path: str | Path | None,
-) -> Drafting:
-    """Load the draft model, and build its attention.
+def load_draft(
+    settings: SpecSettings, target: LlamaModel, draft_model_path: str | Path | None
+) -> DraftModel | None:
+    """Load the draft model, and let its target return what it reads; None where none drafts.
+
+    The target's `aux_layer_ids` are set, so call it before the target's forwards are captured.
 
     Raises:
-        SpeculationError: trees have more branches than the model has tokens.
+        SpeculationError: trees have more branches than the draft has tokens.
         MissingDraftModelError: the algorithm drafts with a model, and none is named.
-        BackendCapsError: the model or a backend cannot be had.
+        BackendCapsError: the model cannot be loaded.
     """
-    if settings.topk > (vocab_size := target.config.vocab_size):
-        raise SpeculationError(
-            flag="--speculative-eagle-topk",
-            value=settings.topk,
-            expected=f"at most the model's {vocab_size} tokens",
-        )
-    if settings.algorithm is Algorithm.NGRAM:
-        return Drafting(drafter=NgramDrafter(settings, staging), shape=None, backends={})
+    _check_topk(settings, target.config.vocab_size, "model")
+    if not settings.has_draft_model:
+        return None
     if draft_model_path is None:
         raise MissingDraftModelError(algorithm=settings.algorithm.value)
-    load = load_eagle if settings.algorithm is Algorithm.EAGLE else load_standalone
-    model: DraftModel = load(draft_model_path, target, num_positions=target.num_positions)
+    load = _LOADERS[settings.algorithm]
+    model = load(draft_model_path, target, num_positions=target.num_positions)
+    _check_topk(settings, model.vocab_size, "draft")
+    if isinstance(model, Eagle3Head):
+        target.aux_layer_ids = model.config.layers_read(target.config.num_hidden_layers)
+    return model
+
+
+def draft_shape(
+    settings: SpecSettings,
+    target: LlamaConfig,
+    dtype: torch.dtype,
+    draft_model_path: str | Path | None,
+) -> DraftShape | None:
+    """Return what a draft model hands to the next step, from config.json alone.
+
+    Args:
+        settings: the server's.
+        target: the target's shape.
+        dtype: what the target computes in.
+        draft_model_path: the draft's folder, which an EAGLE3 head's width is read from.
+
+    Raises:
+        MissingDraftModelError: the algorithm is EAGLE3, and no folder is named.
+        BackendCapsError: the head's config cannot be read.
+    """
+    if not settings.has_draft_model:
+        return None
+    hidden_size: int | None = None
+    if settings.algorithm is Algorithm.EAGLE:
+        hidden_size = target.hidden_size
+    elif settings.algorithm is Algorithm.EAGLE3:
+        if draft_model_path is None:
+            raise MissingDraftModelError(algorithm=settings.algorithm.value)
+        hidden_size = Eagle3Config.from_folder(draft_model_path).hidden_size
+    return _shape(settings, hidden_size, dtype)
+
+
+def make_drafting(
+    configuration: Configuration,
+    settings: SpecSettings,
+    target: LlamaModel,
+    model: DraftModel | None,
+    pools: Pools,
+    staging: Staging,
+    *,
+    forward_stream: StreamLike,
+    capture_observer: CaptureObserver | None = None,
+) -> Drafting:
+    """Build a draft model's memory and attention, and capture its forwards.
+
+    Args:
+        configuration: says what is captured, and who attends.
+        settings: how large a tree is.
+        target: says what follows.
+        model: drafts; None: the host does.
+        pools: the target's.
+        staging: carries host numbers to the device.
+        forward_stream: what is captured on.
+        capture_observer: is called after each capture.
+
+    Raises:
+        BackendCapsError: a backend cannot be had, or does not take the model.
+    """
+    if model is None:
+        return Drafting(drafter=NgramDrafter(settings, staging), shape=None)
+    plan = configuration.plan
     check_fit(plan, target, staging.streams, model.config)
     cache = make_cache(plan, model.config, target, pools.token_to_kv_pool.num_slots)
     site = replace(pools, token_to_kv_pool=cache)
-    backends = {
-        role: PhaseBackends(plan.uses, role, site) for role in (Role.DRAFT, Role.DRAFT_EXTEND)
-    }
+    backends = {role: PhaseBackends(plan.uses, role, site) for role in _ROLES}
     table: Tensor = pools.req_to_token_pool.req_to_token
-    hidden_size = target.config.hidden_size if model.reads_hidden else None
+    masked = 0
+    if not settings.is_chain:
+        masked = mask_size(1, settings.topk, seq_lens_sum=None, max_context_len=table.shape[1])
+    graphs = {
+        role: capture_draft(
+            model,
+            own,
+            configuration,
+            stream=forward_stream,
+            mask_size=masked if role is Role.DRAFT else 0,
+            observer=capture_observer,
+        )
+        for role, own in backends.items()
+    }
+    hidden_size = model.config.hidden_size if model.reads_hidden else None
     return Drafting(
-        drafter=ModelDrafter(model, backends, settings, table),
-        shape=DraftShape(
-            topk=settings.topk,
-            hidden_size=hidden_size,
-            dtype=None if hidden_size is None else target.dtype,
-            accept_tokens=settings.accept_tokens,
-        ),
+        drafter=ModelDrafter(DraftRunner(model, backends, graphs), settings, table),
+        shape=_shape(settings, hidden_size, target.dtype),
         backends=backends,
+        graphs={role: own.captured for role, own in graphs.items()},
         model=model,
         cache=cache,
     )
+
+
+def _shape(settings: SpecSettings, hidden_size: int | None, dtype: torch.dtype) -> DraftShape:
+    return DraftShape(
+        topk=settings.topk,
+        hidden_size=hidden_size,
+        dtype=None if hidden_size is None else dtype,
+        accept_tokens=settings.accept_tokens,
+    )
+
+
+def _check_topk(settings: SpecSettings, vocab_size: int, whose: str) -> None:
+    if settings.topk > vocab_size:
+        raise SpeculationError(
+            flag="--speculative-eagle-topk",
+            value=settings.topk,
+            expected=f"at most the {whose}'s {vocab_size} tokens",
+        )
+
+
+class _Loader(Protocol):
+    def __call__(
+        self, folder: str | Path, target: LlamaModel, *, num_positions: int | None
+    ) -> DraftModel: ...
+
+
+_LOADERS: Mapping[Algorithm, _Loader] = {
+    Algorithm.EAGLE: load_eagle,
+    Algorithm.EAGLE3: load_eagle3,
+    Algorithm.STANDALONE: load_standalone,
+}

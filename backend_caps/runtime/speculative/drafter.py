@@ -1,7 +1,7 @@
 """Who drafts: what a speculative step asks of it, around the verify of the target.
 
 Shapes: B requests and T tokens in the batch, N tokens in a tree, A the most tokens that a step
-accepts, H features of a token.
+accepts, F features that a draft head reads of a token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.state import DraftState
+from backend_caps.runtime.speculative.state import DraftState, Followed
 from backend_caps.runtime.speculative.tree import DraftTree
 from backend_caps.runtime.speculative.verify import Accepted
 
@@ -28,18 +28,20 @@ class Drafter(Protocol):
     def tree(self, batch: ScheduleBatch, contexts: Contexts) -> DraftTree:
         """Draft from what the last step left, which the relay has put into `batch.spec_info`."""
 
-    def follow_prompts(self, forward: ForwardBatch, states: Tensor, next_ids: Tensor) -> DraftState:
+    def follow_prompts(
+        self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
+    ) -> DraftState:
         """Take in prompts, and one token behind each.
 
         forward   the target's forward of them
-        states    [T, H] device      the target's hidden states
+        features  [T, F] device      the target's `Hidden.features`
         next_ids  [B] int64, device  the token behind each request's tokens
         """
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, states: Tensor) -> DraftState:
+    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
         """Take in what the target accepted of a tree.
 
         contexts  as the step found them
         accepted  [B, A] each
-        states    [B, N, H] device  the target's hidden states
+        features  [B, N, F] device  the target's `Hidden.features`
         """

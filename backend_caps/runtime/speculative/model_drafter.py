@@ -1,4 +1,4 @@
-"""Drafts of a model: EAGLE's head, or a small one of its own.
+"""Drafts of a model: a head of EAGLE or EAGLE3, or a small model of its own.
 
 The two differ in how far they have read when a step begins. A small model reads tokens, and has
 read the bonus token: its context is one longer than the target's. A head reads a token together
@@ -6,27 +6,25 @@ with the target's hidden state of the token before, so it stands one place furth
 is as long as the target's, and the bonus token was the last that it read.
 
 Shapes: B requests and T tokens in the batch, K candidates that a draft step keeps, S draft steps,
-N tokens in a tree, A the most tokens that a step accepts, H features of a token.
+N tokens in a tree, A the most tokens that a step accepts, H features of the draft's tokens, F
+features that a head reads of a target's token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from backend_caps.capability.kind import Role
-from backend_caps.runtime.attention import ForwardContext, PhaseBackends
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.speculative.beams import Beams, Candidates, best_tree
 from backend_caps.runtime.speculative.contexts import Contexts
+from backend_caps.runtime.speculative.draft_runner import DraftRunner
 from backend_caps.runtime.speculative.settings import SpecSettings
-from backend_caps.runtime.speculative.state import DraftState
+from backend_caps.runtime.speculative.state import DraftState, Followed
 from backend_caps.runtime.speculative.tree import DraftTree
 from backend_caps.runtime.speculative.verify import Accepted
 
@@ -35,24 +33,17 @@ class ModelDrafter:
     """Draft with a model, which keeps keys and values of its own in the target's slots.
 
     Args:
-        model: drafts.
-        backends: its attention, by role: draft steps and prompts, and what was accepted.
+        runner: runs the model.
         settings: how large a tree is.
         req_to_token: [P, W] int32, device, the page table.
     """
 
-    def __init__(
-        self,
-        model: DraftModel,
-        backends: Mapping[Role, PhaseBackends],
-        settings: SpecSettings,
-        req_to_token: Tensor,
-    ) -> None:
-        self._model = model
-        self._backends = backends
+    def __init__(self, runner: DraftRunner, settings: SpecSettings, req_to_token: Tensor) -> None:
+        self._runner = runner
+        self._model = runner.model
         self._settings = settings
         self._req_to_token = req_to_token
-        self._ahead = 0 if model.reads_hidden else 1
+        self._ahead = 0 if self._model.reads_hidden else 1
         """How much longer its contexts are than the target's."""
 
     @property
@@ -81,7 +72,9 @@ class ModelDrafter:
             candidates = candidates.grown(beams, probabilities.view(shape), tokens.view(shape))
         return best_tree(candidates, left.bonus_tokens, self._settings.num_draft_tokens)
 
-    def follow_prompts(self, forward: ForwardBatch, states: Tensor, next_ids: Tensor) -> DraftState:
+    def follow_prompts(
+        self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
+    ) -> DraftState:
         """Take in prompts, and one token behind each; a small model takes that by itself.
 
         Stream: the current one, which must be the forward stream. Sync: the backend's.
@@ -90,32 +83,33 @@ class ModelDrafter:
         assert last is not None, "prompts are cut, and each stretch has a last token"
         if self._model.reads_hidden:
             shifted = forward.input_ids.roll(-1).index_copy(0, last, next_ids)
-            own = self._states(Role.DRAFT, replace(forward, input_ids=shifted), states)
-            return self._state_of(own.index_select(0, last))
-        self._states(Role.DRAFT, forward, None)
+            own = self._runner.run(Role.DRAFT, replace(forward, input_ids=shifted), features)
+            return self._state_of(own.states.index_select(0, last))
+        self._runner.run(Role.DRAFT, forward, None)
         contexts = Contexts.of_forward(forward, self._req_to_token)
         behind = contexts.forward(
             ForwardMode.EXTEND, next_ids[:, None], forward.seq_lens[:, None], start=0
         )
-        return self._state_of(self._states(Role.DRAFT, behind, None))
+        return self._state_of(self._runner.run(Role.DRAFT, behind, None).states)
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, states: Tensor) -> DraftState:
+    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
         """Take in as many tokens as can be accepted, and go on from the last that was.
 
-        What stands behind that one is nobody's, and the next step overwrites it.
+        What stands behind that one belongs to no context, and the next step overwrites it.
 
         Stream: the current one, which must be the forward stream. Sync: the backend's.
         """
         size, count = accepted.tokens.shape
-        places = torch.arange(self._ahead, self._ahead + count, device=states.device)
+        places = torch.arange(self._ahead, self._ahead + count, device=features.device)
         positions = contexts.seq_lens[:, None] + places
         forward = contexts.forward(
             ForwardMode.DRAFT_EXTEND, accepted.tokens, positions, start=self._ahead
         )
-        read = _rows_of(states, accepted.path).flatten(0, 1) if self._model.reads_hidden else None
-        own = self._states(Role.DRAFT_EXTEND, forward, read).view(size, count, -1)
+        read = _rows_of(features, accepted.path).flatten(0, 1) if self._model.reads_hidden else None
+        own = self._runner.run(Role.DRAFT_EXTEND, forward, read)
         last = (accepted.accept_lens - 1)[:, None]
-        return self._state_of(_rows_of(own, last).squeeze(1))
+        state = self._state_of(_rows_of(own.states.view(size, count, -1), last).squeeze(1))
+        return Followed(state=state, reads_done=own.reads_done)
 
     def _draft_step(
         self, contexts: Contexts, beams: Beams, step: int, states: Tensor | None
@@ -130,22 +124,13 @@ class ModelDrafter:
             position[:, None].expand(size, topk),
             start=start,
             visible=beams.ancestors,
+            mask_buffers=self._runner.mask_buffers(Role.DRAFT, Phase.DECODE, size),
         )
         read = None
         if self._model.reads_hidden:
             assert states is not None, "the relay carries hidden states"
             read = beams.gather_parents(states).flatten(0, 1)
-        return self._states(Role.DRAFT, forward, read).view(size, topk, -1)
-
-    def _states(self, role: Role, forward: ForwardBatch, hidden: Tensor | None) -> Tensor:
-        backends, phase = self._backends[role], forward.mode.phase
-        backends.observer.began(role, phase)
-        backend = backends.of(phase)
-        backend.init_forward_metadata(forward)
-        context = ForwardContext(backend, forward)
-        states = self._model.hidden_states(forward.input_ids, forward.positions, hidden, context)
-        backends.observer.ended(GraphMode.EAGER)
-        return states
+        return self._runner.run(Role.DRAFT, forward, read).states.view(size, topk, -1)
 
     def _state_of(self, states: Tensor) -> DraftState:
         """Make of the last states [B, H] what the next step starts from."""
@@ -154,10 +139,10 @@ class ModelDrafter:
         return DraftState(topk_p=topk_p, topk_index=topk_index, hidden_states=hidden)
 
     def _best(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the K likeliest tokens of each row, and how likely they are."""
+        """Return how likely the K likeliest tokens of each row are, and their target ids."""
         probabilities = self._model.logits(states).softmax(dim=-1)
         best = probabilities.topk(self._settings.topk, dim=-1)
-        return best.values, best.indices
+        return best.values, self._model.target_ids(best.indices)
 
 
 def _rows_of(states: Tensor, places: Tensor) -> Tensor:

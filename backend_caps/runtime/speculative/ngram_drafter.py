@@ -19,7 +19,7 @@ from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.ngram import HostTree, NgramIndex
 from backend_caps.runtime.speculative.settings import SpecSettings
-from backend_caps.runtime.speculative.state import DraftState
+from backend_caps.runtime.speculative.state import DraftState, Followed
 from backend_caps.runtime.speculative.tree import DraftTree, visible_nodes
 from backend_caps.runtime.speculative.verify import Accepted
 from backend_caps.runtime.staging import Staging
@@ -65,15 +65,17 @@ class NgramDrafter:
             visible=None if settings.is_chain else visible_nodes(parents, settings.num_steps),
         )
 
-    def follow_prompts(self, forward: ForwardBatch, states: Tensor, next_ids: Tensor) -> DraftState:
+    def follow_prompts(
+        self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
+    ) -> DraftState:
         """Need nothing of it: the host's tokens are all that there is."""
-        del forward, states, next_ids
+        del forward, features, next_ids
         return DraftState()
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, states: Tensor) -> DraftState:
+    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
         """Need nothing of it: the host's tokens are all that there is."""
-        del contexts, accepted, states
-        return DraftState()
+        del contexts, accepted, features
+        return Followed(state=DraftState())
 
     def _trees(self, requests: Sequence[Request]) -> list[HostTree]:
         """Draft for each request; whoever is not among them any more is forgotten."""

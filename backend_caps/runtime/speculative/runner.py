@@ -95,7 +95,7 @@ class SpeculativeRunner:
         tokens = sample_tokens(scores, forward.sampling)
         self._relay.publish(batch.req_pool_indices, batch.seq_lens)
         next_ids = self._next_ids(batch, tokens)
-        state = self._drafter.follow_prompts(forward, hidden.states, next_ids)
+        state = self._drafter.follow_prompts(forward, hidden.features, next_ids)
         self._stash(batch, tokens, state)
         return StepOutput(
             tokens=tokens,
@@ -116,13 +116,15 @@ class SpeculativeRunner:
         self._relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)
         if tree.visible is not None:
             self._close_up(verify.out_cache_loc, taken)
-        states = hidden.states.view(*tree.tokens.shape, -1)
-        state = self._drafter.follow_accepted(contexts, taken, states)
-        self._stash(batch, taken.bonus_tokens, state)
+        features = hidden.features.view(*tree.tokens.shape, -1)
+        followed = self._drafter.follow_accepted(contexts, taken, features)
+        self._stash(batch, taken.bonus_tokens, followed.state)
+        # The scheduler may write the page table behind the step's last forward that reads it.
+        last = followed if self._drafter.reads_table_last else hidden
         return StepOutput(
             tokens=torch.cat((taken.accept_lens[:, None], taken.tokens), dim=1),
             num_tokens=verify.num_tokens,
-            reads_done=None if self._drafter.reads_table_last else hidden.reads_done,
+            reads_done=last.reads_done,
             graph_mode=hidden.graph_mode,
             in_halves=hidden.in_halves,
         )

@@ -14,14 +14,16 @@ class Algorithm(Enum):
     """Where drafts come from."""
 
     EAGLE = "EAGLE"
-    """A draft head, which continues from the target's hidden states."""
+    """A draft head of EAGLE 1 or 2, which continues from the target's last hidden states."""
+    EAGLE3 = "EAGLE3"
+    """A draft head that reads hidden states of several of the target's layers."""
     STANDALONE = "STANDALONE"
     """A small model of its own."""
     NGRAM = "NGRAM"
     """What followed the same tokens before, looked up on the host."""
 
 
-_NAMES = {"EAGLE3": Algorithm.EAGLE, **{own.value: own for own in Algorithm}}
+_NAMES = {own.value: own for own in Algorithm}
 _DEFAULT_STEPS = 3
 _MOST_STEPS = 64
 """Far beyond what pays: a draft that deep is hardly ever right, and each step has its slots."""

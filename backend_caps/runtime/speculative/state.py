@@ -1,4 +1,4 @@
-"""What a draft worker hands from one step to the next.
+"""What a drafter hands from one step to the next.
 
 Shapes: B requests in the batch, K candidates, H hidden features.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from backend_caps.relay.streams import EventLike
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,3 +24,12 @@ class DraftState:
     """[B] int64, device: each request's last token, which the drafts continue."""
     hidden_states: Tensor | None = None
     """[B, H] device: where a draft head goes on from; None where the draft reads none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What a drafter leaves of a step, once it has read what was accepted."""
+
+    state: DraftState
+    reads_done: EventLike | None = None
+    """Behind its last read of buffers that the scheduler writes; None where nobody marked it."""

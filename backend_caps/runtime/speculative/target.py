@@ -1,6 +1,7 @@
 """The target model in a speculative step: hidden states first, which drafts go on from.
 
-Shapes: B rows to score, T tokens in the batch, H features of a token, V tokens in the vocabulary.
+Shapes: B rows to score, T tokens in the batch, H features of a token, F features that a draft head
+reads of it, V tokens in the vocabulary.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Hidden:
     """What a forward of the target leaves on the device."""
 
     states: Tensor
-    """[T, H] device: normed, as the LM head and a draft head take them."""
+    """[T, H] device: normed, as the LM head takes them."""
+    features: Tensor
+    """[T, F] device: what a draft head reads: the same states, or those of several layers."""
     reads_done: EventLike | None = None
     """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
     graph_mode: GraphMode = GraphMode.EAGER
@@ -93,22 +96,40 @@ class TargetRunner:
         graphs = self._graphs.get(phase)
         if graphs is not None and graphs.holds(batch):
             replayed = graphs.replay(batch)
-            return Hidden(
-                states=replayed.output,
+            return self._hidden(
+                replayed.output,
                 reads_done=replayed.reads_done,
                 graph_mode=graphs.mode,
                 in_halves=replayed.in_halves,
             )
         if self._two_batch is not None and self._two_batch.cuts(phase, batch.batch_size):
-            return Hidden(states=self._two_batch.hidden_states(batch, phase), in_halves=True)
+            return self._hidden(self._two_batch.hidden_states(batch, phase), in_halves=True)
         backend = self.backends.of(phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)
-        return Hidden(states=self.model.hidden_states(batch.input_ids, batch.positions, context))
+        return self._hidden(self.model.hidden_states(batch.input_ids, batch.positions, context))
+
+    def _hidden(
+        self,
+        joined: Tensor,
+        *,
+        reads_done: EventLike | None = None,
+        graph_mode: GraphMode = GraphMode.EAGER,
+        in_halves: bool = False,
+    ) -> Hidden:
+        """Tell apart what a forward of the model returned side by side."""
+        size = self.model.config.hidden_size
+        return Hidden(
+            states=joined[:, :size],
+            features=joined[:, size:] if self.model.aux_layer_ids else joined,
+            reads_done=reads_done,
+            graph_mode=graph_mode,
+            in_halves=in_halves,
+        )
 
     def logits(self, states: Tensor) -> Tensor:
         """Score the vocabulary: [B, H] to [B, V] float32, device. Sync: none."""
-        return self.model.lm_head(states)
+        return self.model.logits(states)
 
     def mask_buffers(self, phase: Phase, batch_size: int) -> Sequence[Tensor | None]:
         """Return where tree masks of a batch are laid out: one of the whole, or one of each half.

@@ -32,13 +32,13 @@ from backend_caps.runtime.metrics import MetricsPortError
 from backend_caps.runtime.model import (
     DraftLayersError,
     DraftMismatchError,
+    HeadKindError,
     ModelConfigError,
     ModelFileMissingError,
     ModelFileUnreadableError,
     ModelWeightsError,
     NoHeadError,
     UnsupportedDtypeError,
-    UnsupportedHeadError,
     UnsupportedModelError,
 )
 from backend_caps.runtime.pipeline.errors import ChunkLimitsError
@@ -64,7 +64,9 @@ MODELS = Occasion(
         DraftMismatchError(folder="draft", key="vocab_size", value=32000, expected=128256),
         DraftLayersError(num_layers=3, target_folder="llama", available=2),
         NoHeadError(folder="my/draft", missing="fc.weight"),
-        UnsupportedHeadError(folder="eagle3", kind="EAGLE3", found="d2t"),
+        HeadKindError(
+            folder="my/head", found="EAGLE3", evidence="d2t is among them", expected="EAGLE"
+        ),
     ),
 )
 ENGINE = Occasion(

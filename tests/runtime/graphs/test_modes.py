@@ -217,9 +217,14 @@ def test_obstacles_are_all_named() -> None:
     choices = choose_graphs(plan, NO_GRAPHS, {}, ())
 
     stands = {(own.phase, own.kind): own.obstacles for own in choices}[Phase.PREFILL, MIXED]
-    device, backend, speculation, halves, sizes, _ = Obstacle
-    assert stands[FULL] == (device, backend, speculation, halves, sizes)
-    assert stands[PIECEWISE] == (device, halves, sizes)
+    assert stands[FULL] == (
+        Obstacle.DEVICE,
+        Obstacle.BACKEND,
+        Obstacle.SPECULATION,
+        Obstacle.TWO_BATCH,
+        Obstacle.SIZES,
+    )
+    assert stands[PIECEWISE] == (Obstacle.DEVICE, Obstacle.TWO_BATCH, Obstacle.SIZES)
 
 
 def test_refused_names_flag_and_obstacles() -> None:

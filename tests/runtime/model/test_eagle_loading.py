@@ -11,12 +11,12 @@ from torch import Tensor
 from backend_caps.runtime.model import (
     DraftMismatchError,
     EagleHead,
+    HeadKindError,
     LlamaModel,
     ModelConfigError,
     ModelFileMissingError,
     ModelWeightsError,
     NoHeadError,
-    UnsupportedHeadError,
     UnsupportedModelError,
     load_eagle,
     load_llama,
@@ -208,14 +208,14 @@ def test_head_of_eagle3_is_refused(tmp_path: Path, target: LlamaModel, name: str
     _rewrite(tmp_path, lambda weights: weights.update({name: torch.zeros(2)}))
     _configure(tmp_path, architectures=["LlamaForCausalLMEagle3"])
 
-    with pytest.raises(UnsupportedHeadError) as raised:
+    with pytest.raises(HeadKindError) as raised:
         load_eagle(tmp_path / "head", target)
 
     found = name.removeprefix("model.")
     assert raised.value.message == (
         f"the weights in {str(tmp_path / 'head')!r} are those of an EAGLE3 head: {found} is among "
-        f"them; a head of EAGLE 1 or 2, with fc.weight and layers.0, was expected. "
-        f"Name such a head, or a standalone draft."
+        f"them; an EAGLE head was expected. Run it with --speculative-algorithm EAGLE3, or name "
+        f"another head."
     )
 
 

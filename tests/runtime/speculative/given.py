@@ -18,7 +18,7 @@ from backend_caps.runtime.memory import PagePool, RequestMemory
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.state import DraftState
+from backend_caps.runtime.speculative.state import DraftState, Followed
 from backend_caps.runtime.speculative.target import Hidden, TargetRunner
 from backend_caps.runtime.speculative.tree import DraftTree
 from backend_caps.runtime.speculative.verify import Accepted
@@ -48,6 +48,7 @@ class Given:
         self._trees = trees
         self._log = log
         self.reads_table_last = True
+        self.reads_done: EventLike | None = None
         self.states: Tensor | None = None
         """What it was handed of the target."""
         self.next_ids: Tensor | None = None
@@ -59,19 +60,21 @@ class Given:
         self._log.append("tree")
         return self._trees
 
-    def follow_prompts(self, forward: ForwardBatch, states: Tensor, next_ids: Tensor) -> DraftState:
+    def follow_prompts(
+        self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
+    ) -> DraftState:
         """Note what follows prompts."""
         del forward
         self._log.append("follow")
-        self.states, self.next_ids = states, next_ids
+        self.states, self.next_ids = features, next_ids
         return DraftState()
 
-    def follow_accepted(self, contexts: Contexts, accepted: Accepted, states: Tensor) -> DraftState:
+    def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
         """Note what was accepted."""
         del contexts
         self._log.append("follow")
-        self.states, self.accepted = states, accepted
-        return DraftState()
+        self.states, self.accepted = features, accepted
+        return Followed(state=DraftState(), reads_done=self.reads_done)
 
 
 class Noted(FutureMap):

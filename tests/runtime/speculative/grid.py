@@ -80,7 +80,7 @@ class Way:
             return False  # a chain is one path
         if self.mirror is Mirror.OF_BACKEND:
             return self.topk == 1
-        is_forced = self.mixed and self.algorithm is Algorithm.EAGLE
+        is_forced = self.mixed and self.algorithm in {Algorithm.EAGLE, Algorithm.EAGLE3}
         return not is_forced or self.mirror.level is HostSeqLens.EXACT
 
     @property

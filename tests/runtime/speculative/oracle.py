@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model import random_llama
-from backend_caps.runtime.model.drafts import eagle_of, first_layers
+from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers
 from backend_caps.runtime.speculative.settings import Algorithm
 from tests.runtime.oracle import MAX_NEW_TOKENS, MAX_PROMPT_LEN, STOPS, VOCAB_SIZE, Job, tokens_of
 
@@ -97,8 +97,10 @@ def _written(folder: Path, attention: float) -> LlamaForCausalLM:
 
 
 def _target(folder: Path, model: LlamaForCausalLM, jobs: Sequence[Job]) -> Target:
-    drafts = {Algorithm.EAGLE: folder / "eagle", Algorithm.STANDALONE: folder / "standalone"}
+    models = (Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.STANDALONE)
+    drafts = {own: folder / own.value.lower() for own in models}
     eagle_of(drafts[Algorithm.EAGLE], folder)
+    eagle3_of(drafts[Algorithm.EAGLE3], folder)
     first_layers(drafts[Algorithm.STANDALONE], folder)
     return Target(folder=folder, drafts=drafts, jobs=jobs, tokens=tokens_of(model, jobs))
 

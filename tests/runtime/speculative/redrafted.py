@@ -7,7 +7,7 @@ are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
@@ -20,10 +20,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import LlamaModel, load_llama, random_llama
+from backend_caps.runtime.model import Eagle3Head, LlamaModel, load_llama, random_llama
 from backend_caps.runtime.model.draft import DraftModel
-from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
-from backend_caps.runtime.model.drafts import eagle_of, first_layers
+from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
+from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.model_drafter import ModelDrafter
@@ -39,6 +39,13 @@ VOCAB_SIZE = 61
 _STATES_GAIN = 0.001
 """Of a head's weights of states, beside those of tokens: enough for states to matter, and little
 enough for drafts to be right at times."""
+_NORM_GAIN = 0.02
+"""Of the norm through which an EAGLE3 head reads states, for the same reason."""
+_LOADERS: Mapping[Algorithm, Callable[[Path, LlamaModel], DraftModel]] = {
+    Algorithm.EAGLE: load_eagle,
+    Algorithm.EAGLE3: load_eagle3,
+    Algorithm.STANDALONE: load_standalone,
+}
 _CPU = torch.device("cpu")
 
 
@@ -57,6 +64,7 @@ def write_models(folder: Path) -> Models:
     a wrong state makes a wrong draft.
     """
     target, head, small = folder / "target", folder / "head", folder / "small"
+    eagle3 = folder / "eagle3"
     random_llama(
         target, vocab_size=VOCAB_SIZE, num_layers=3, later_gain=0.2, max_position_embeddings=96
     )
@@ -68,7 +76,14 @@ def write_models(folder: Path) -> Models:
     noise = torch.randn(states.shape, generator=generator) * _STATES_GAIN
     weights["fc.weight"] = torch.cat([tokens, noise], dim=1)
     save_file(weights, head / "model.safetensors", metadata={"format": "pt"})
-    return Models(target=target, drafts={Algorithm.EAGLE: head, Algorithm.STANDALONE: small})
+    eagle3_of(eagle3, target)
+    weights = load_file(eagle3 / "model.safetensors")
+    weights["layers.0.hidden_norm.weight"].fill_(_NORM_GAIN)
+    save_file(weights, eagle3 / "model.safetensors", metadata={"format": "pt"})
+    return Models(
+        target=target,
+        drafts={Algorithm.EAGLE: head, Algorithm.EAGLE3: eagle3, Algorithm.STANDALONE: small},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +167,11 @@ class SlowDrafter:
     def __init__(self, models: Models, settings: SpecSettings) -> None:
         self._settings = settings
         self._target: LlamaModel = load_llama(models.target, _CPU)
-        load = load_eagle if settings.algorithm is Algorithm.EAGLE else load_standalone
+        load = _LOADERS[settings.algorithm]
         self._draft: DraftModel = load(models.drafts[settings.algorithm], self._target)
+        if isinstance(self._draft, Eagle3Head):
+            num_layers = self._target.config.num_hidden_layers
+            self._target.aux_layer_ids = self._draft.config.layers_read(num_layers)
 
     @torch.inference_mode()
     def tree(self, read: Sequence[int]) -> HostTree:
@@ -174,7 +192,8 @@ class SlowDrafter:
         """Ask the draft model what follows some drafts."""
         state = self._state(read, path, known)
         best = self._draft.logits(state[None]).softmax(dim=-1).topk(self._settings.topk)
-        return list(zip(best.values[0].tolist(), best.indices[0].tolist(), strict=True))
+        tokens = self._draft.target_ids(best.indices[0])
+        return list(zip(best.values[0].tolist(), tokens.tolist(), strict=True))
 
     def _state(self, read: Sequence[int], path: Sequence[int], known: Tensor | None) -> Tensor:
         """Return the draft model's last state, when it has read all tokens and some drafts."""
@@ -191,9 +210,10 @@ class SlowDrafter:
         return self._draft.hidden_states(ids, torch.arange(len(tokens)), hidden, _Causal())
 
     def _target_states(self, tokens: Sequence[int]) -> Tensor:
-        return self._target.hidden_states(
+        joined = self._target.hidden_states(
             torch.tensor(tokens), torch.arange(len(tokens)), _Causal()
         )
+        return self._draft.fuse(joined[:, -self._draft.num_features :])
 
 
 class _Causal:

@@ -27,6 +27,8 @@ SIZES = [pytest.param(1, id="chains"), pytest.param(4, id="trees")]
 LENGTHS = [
     pytest.param(Way(algorithm=Algorithm.EAGLE), 1.5, id="chains of a head"),
     pytest.param(Way(algorithm=Algorithm.EAGLE, topk=4), 1.9, id="trees of a head"),
+    pytest.param(Way(algorithm=Algorithm.EAGLE3), 1.3, id="chains of an EAGLE3 head"),
+    pytest.param(Way(algorithm=Algorithm.EAGLE3, topk=4), 1.6, id="trees of an EAGLE3 head"),
     pytest.param(Way(algorithm=Algorithm.STANDALONE), 1.5, id="chains of a small model"),
     pytest.param(Way(algorithm=Algorithm.STANDALONE, topk=4), 1.9, id="trees of a small model"),
     pytest.param(Way(algorithm=Algorithm.NGRAM), 1.25, id="chains of n-grams"),

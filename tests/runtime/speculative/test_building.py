@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from backend_caps import BatchKind, Phase, Role
-from backend_caps.relay import DeviceStreams, DraftShape
+from backend_caps.relay import DraftShape
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
@@ -16,7 +16,7 @@ from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
 from backend_caps.runtime.model import load_llama
 from backend_caps.runtime.options import EngineOptions, buckets_of
 from backend_caps.runtime.pools import Pools, make_pools
-from backend_caps.runtime.speculative.building import Drafting, make_drafting
+from backend_caps.runtime.speculative.building import Drafting, load_draft, make_drafting
 from backend_caps.runtime.speculative.model_drafter import ModelDrafter
 from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
@@ -46,10 +46,22 @@ def _settings(plan: Plan) -> SpecSettings:
 
 def _drafting(models: Models, plan: Plan, draft: Path | None) -> tuple[Drafting, Pools]:
     """Make what drafts for the target, and the target's pools."""
-    settings, staging = _settings(plan), Staging(DeviceStreams("cpu"))
+    settings, options = _settings(plan), EngineOptions()
     target = load_llama(models.target, torch.device("cpu"), num_positions=64)
-    _, pools = make_pools(plan, target, EngineOptions(), staging, settings.lookahead)
-    return make_drafting(plan, settings, target, pools, staging, draft), pools
+    model = load_draft(settings, target, draft)
+    configuration = configuration_of(plan, models.target, device="cpu", draft_model_path=draft)
+    staging = Staging(configuration.streams)
+    _, pools = make_pools(plan, target, options, staging, settings.lookahead)
+    drafting = make_drafting(
+        configuration,
+        settings,
+        target,
+        model,
+        pools,
+        staging,
+        forward_stream=staging.streams.current_stream(),
+    )
+    return drafting, pools
 
 
 @pytest.mark.parametrize("name", ["EAGLE", "EAGLE3", "STANDALONE"])
@@ -85,6 +97,11 @@ def test_trees_have_no_more_branches_than_the_model_has_tokens(name: str, models
             DraftShape(topk=2, hidden_size=HIDDEN_SIZE, dtype=torch.float32, accept_tokens=4),
             id="a head",
         ),
+        pytest.param(
+            Algorithm.EAGLE3,
+            DraftShape(topk=2, hidden_size=HIDDEN_SIZE, dtype=torch.float32, accept_tokens=4),
+            id="a head of several layers",
+        ),
         pytest.param(Algorithm.STANDALONE, DraftShape(topk=2, accept_tokens=4), id="a small model"),
     ],
 )
@@ -95,7 +112,9 @@ def test_relay_carries_what_a_draft_model_goes_on_from(
     plan = _plan(algorithm.value, "--speculative-eagle-topk", "2")
 
     drafting, _ = _drafting(models, plan, models.drafts[algorithm])
-    configuration = configuration_of(plan, models.target, device="cpu")
+    configuration = configuration_of(
+        plan, models.target, device="cpu", draft_model_path=models.drafts[algorithm]
+    )
 
     assert drafting.shape == configuration.draft == shape
     assert isinstance(drafting.drafter, ModelDrafter)
@@ -116,19 +135,14 @@ def test_draft_model_has_attention_of_each_role(models: Models) -> None:
     assert set(drafting.backends) == {Role.DRAFT, Role.DRAFT_EXTEND}
 
 
-def test_draft_model_has_a_cache_of_its_own_in_the_target_s_slots(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draft_model_has_a_cache_of_its_own_in_the_target_s_slots(models: Models) -> None:
     """What it stores is not the target's, and stands where the page table says."""
-    made: list[Pools] = []
-    module = "backend_caps.runtime.speculative.building.PhaseBackends"
-    monkeypatch.setattr(module, lambda _uses, _role, site: made.append(site))
+    drafting, pools = _drafting(models, _plan("EAGLE"), models.drafts[Algorithm.EAGLE])
 
-    _, pools = _drafting(models, _plan("EAGLE"), models.drafts[Algorithm.EAGLE])
-
-    assert all(own.req_to_token_pool is pools.req_to_token_pool for own in made)
-    caches = [own.token_to_kv_pool for own in made]
-    assert caches[0] is caches[1] is not pools.token_to_kv_pool
+    sites = [own.site for own in drafting.backends.values()]
+    assert all(own.req_to_token_pool is pools.req_to_token_pool for own in sites)
+    caches = [own.token_to_kv_pool for own in sites]
+    assert caches[0] is caches[1] is drafting.cache is not pools.token_to_kv_pool
     assert caches[0].num_slots == pools.token_to_kv_pool.num_slots
 
 

@@ -18,7 +18,7 @@ from tests.runtime.speculative.oracle import CONTEXT_LEN, Targets
 
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
 
-EAGLE, STANDALONE, NGRAM = Algorithm
+EAGLE, EAGLE3, STANDALONE, NGRAM = Algorithm
 WAYS = [
     Way(algorithm=EAGLE, topk=4),
     Way(algorithm=EAGLE, topk=2, num_steps=2, mirror=Mirror.UPPER_BOUND, chunked=True),

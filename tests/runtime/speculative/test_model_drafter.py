@@ -26,7 +26,7 @@ from tests.runtime.speculative.redrafted import (
 MAX_NEW_TOKENS = 12
 SHAPES = {"chain": (1, 3, 4), "tree": (2, 3, 7), "wide tree": (4, 2, 6), "one step": (3, 1, 4)}
 """K, S and N."""
-MODELS = (Algorithm.EAGLE, Algorithm.STANDALONE)
+MODELS = (Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.STANDALONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

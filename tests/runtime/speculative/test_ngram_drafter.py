@@ -213,8 +213,9 @@ def test_drafts_of_the_host_leave_nothing_on_the_device() -> None:
     scene = Scene()
     batch = ScheduleBatch.empty(scene.memory, scene.staging)
 
-    state = scene.drafter.follow_accepted(scene.contexts(batch), _accepted(NOTHING), NOTHING)
+    followed = scene.drafter.follow_accepted(scene.contexts(batch), _accepted(NOTHING), NOTHING)
 
+    state = followed.state
     left = (state.topk_p, state.topk_index, state.bonus_tokens, state.hidden_states)
     assert left == (None, None, None, None)
     assert not scene.drafter.reads_table_last

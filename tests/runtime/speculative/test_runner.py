@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.request import Request
@@ -134,6 +135,16 @@ def test_only_trees_are_closed_up(
     scene.run()
 
     assert len(moves) == expected
+
+
+def test_reads_of_a_step_end_where_those_of_its_last_forward_do() -> None:
+    """Draft-extend comes behind the verify, so its point is the step's, and not the verify's."""
+    scene = make_scene(marked=True)
+    scene.drafter.reads_done = DeviceStreams("cpu").event()
+
+    output = scene.run()
+
+    assert output.reads_done is scene.drafter.reads_done
 
 
 @pytest.mark.parametrize("reads_table_last", [True, False])

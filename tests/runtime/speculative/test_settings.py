@@ -38,13 +38,13 @@ def test_flags_without_an_algorithm_do_not_speculate() -> None:
     ("name", "expected"),
     [
         ("EAGLE", Algorithm.EAGLE),
-        ("EAGLE3", Algorithm.EAGLE),
+        ("EAGLE3", Algorithm.EAGLE3),
         ("STANDALONE", Algorithm.STANDALONE),
         ("NGRAM", Algorithm.NGRAM),
     ],
 )
 def test_flags_name_an_algorithm(name: str, expected: Algorithm) -> None:
-    """Each algorithm has its flag's spelling; EAGLE3 is a draft head too."""
+    """Each algorithm has its flag's spelling."""
     assert _settings(algorithm=name).algorithm is expected
 
 

@@ -20,7 +20,7 @@ from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import random_llama
-from backend_caps.runtime.model.drafts import eagle_of, first_layers
+from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers
 from backend_caps.runtime.observers import StepTotals
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
@@ -48,7 +48,7 @@ class Way:
     topk: int = 1
     batch_size: int = 3
     replays: bool = False
-    """Whether graphs run the verify."""
+    """Whether graphs run the verify, the draft steps and the draft-extend."""
 
     def __str__(self) -> str:
         shape = "chain" if self.topk == 1 else "tree"
@@ -57,7 +57,7 @@ class Way:
 
 
 _AXES: Mapping[str, Sequence[object]] = {
-    "algorithm": (Algorithm.EAGLE, Algorithm.STANDALONE),
+    "algorithm": (Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.STANDALONE),
     "topk": (1, 3),
     "batch_size": (1, 3),
     "replays": (False, True),
@@ -122,6 +122,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = path / "target"
     random_llama(target, vocab_size=64, hidden_size=16, num_heads=2, later_gain=0.2)
     eagle_of(path / Algorithm.EAGLE.value, target)
+    eagle3_of(path / Algorithm.EAGLE3.value, target)
     first_layers(path / Algorithm.STANDALONE.value, target)
     return path
 

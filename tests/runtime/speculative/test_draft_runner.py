@@ -1,0 +1,195 @@
+"""Forwards of a draft model that replay captured graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from backend_caps import BatchKind, Phase, Plan, Role
+from backend_caps.conformance.simulator import simulate
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.configuration import configuration_of
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.graphs import GraphMode, Obstacle, choose_graphs, kind_of
+from backend_caps.runtime.options import EngineOptions, draft_buckets
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.step import Step, StepLauncher
+from tests.runtime.engines import plan_of
+from tests.runtime.graphs.rig import SIMULATED
+from tests.runtime.observed import Kept
+from tests.runtime.speculative.redrafted import Models, SlowDrafter, Watch, write_models
+
+FULL, PIECEWISE, EAGER = GraphMode
+PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5], [3, 5, 8, 9]]
+OPTIONS = EngineOptions(max_running_requests=3, graph_batch_sizes=(1, 3))
+MODELS = (Algorithm.EAGLE, Algorithm.EAGLE3, Algorithm.STANDALONE)
+DRAFTED = ((Role.DRAFT, Phase.DECODE), (Role.DRAFT_EXTEND, Phase.VERIFY))
+
+
+@dataclass
+class Forwards:
+    """An observer that counts forwards by role, phase and graph mode."""
+
+    counted: Counter[tuple[Role, Phase, GraphMode]] = field(default_factory=Counter)
+    _begun: tuple[Role, Phase] | None = None
+
+    def began(self, role: Role, phase: Phase) -> None:
+        """Keep whose forward it is."""
+        self._begun = (role, phase)
+
+    def ended(self, graph_mode: GraphMode) -> None:
+        """Count it."""
+        assert self._begun is not None, "what ends has begun"
+        self.counted[*self._begun, graph_mode] += 1
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Write a target and its drafts once."""
+    return write_models(tmp_path_factory.mktemp("models"))
+
+
+def _plan(algorithm: Algorithm, topk: int, *arguments: str) -> Plan:
+    return plan_of(
+        *("--attention-backend", "torch_padded", "--context-length", "64"),
+        *("--speculative-algorithm", algorithm.value, "--speculative-num-steps", "3"),
+        *("--speculative-eagle-topk", str(topk), *arguments),
+    )
+
+
+def _run(
+    models: Models, algorithm: Algorithm, plan: Plan, graph_batch_sizes: tuple[int, ...] = (1, 3)
+) -> tuple[list[list[int]], Forwards, Kept]:
+    """Generate on the simulated device; return tokens, forwards and steps."""
+    forwards, kept = Forwards(), Kept()
+    engine = Engine.from_plan(
+        models.target,
+        plan,
+        "sim",
+        options=replace(OPTIONS, graph_batch_sizes=graph_batch_sizes),
+        observer=kept,
+        draft_model_path=models.drafts[algorithm],
+        streams=DeviceStreams("sim", SIMULATED),
+    )
+    for own in engine.all_backends:
+        own.observer = forwards
+    return engine.generate(PROMPTS, 9), forwards, kept
+
+
+def _tokens(models: Models) -> list[list[int]]:
+    """Generate without speculation."""
+    plan = plan_of("--attention-backend", "torch_native", "--context-length", "64")
+    return Engine.from_plan(models.target, plan, "cpu").generate(PROMPTS, 9)
+
+
+@pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
+@pytest.mark.parametrize("algorithm", MODELS, ids=lambda own: own.value)
+def test_drafts_replay_graphs_in_any_order(models: Models, algorithm: Algorithm, topk: int) -> None:
+    """Draft steps and draft-extends are replayed without a race, and tokens are the target's."""
+    with simulate("random:3", check_races=True) as simulation:
+        tokens, forwards, kept = _run(models, algorithm, _plan(algorithm, topk))
+
+    modes = {
+        place: {mode for *own, mode in forwards.counted if (*own,) == place} for place in DRAFTED
+    }
+    assert tokens == _tokens(models)
+    assert modes == {place: {FULL} for place in DRAFTED}
+    assert simulation.races == ()
+    assert {own.graph_mode for own in kept.steps if own.mode is ForwardMode.DECODE} == {FULL}
+
+
+@pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
+@pytest.mark.parametrize("algorithm", MODELS, ids=lambda own: own.value)
+def test_replayed_drafts_are_those_of_a_model_that_reads_everything_anew(
+    models: Models, algorithm: Algorithm, topk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What graphs read of hidden states, masks and lengths is right: the drafted trees are."""
+    plan, watch = _plan(algorithm, topk), Watch.over(monkeypatch)
+    with simulate("eager"):
+        _run(models, algorithm, plan)
+    settings = SpecSettings.from_flags(plan.flags)
+    assert settings is not None, "an algorithm is named"
+
+    slow = SlowDrafter(models, settings)
+
+    assert [own.tree for own in watch.kept] == [slow.tree(own.read) for own in watch.kept]
+
+
+@pytest.mark.parametrize("sizes", [(1, 3), ()], ids=["replayed", "eager"])
+def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
+    models: Models, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step has the event that its draft-extend's replay marks; an eager one has none."""
+    found: list[bool] = []
+    monkeypatch.setattr(StepLauncher, "barrier", lambda _, step: found.append(_has_event(step)))
+    with simulate("eager"):
+        _run(models, Algorithm.EAGLE3, _plan(Algorithm.EAGLE3, 1), sizes)
+
+    assert any(found) is bool(sizes)
+
+
+def _has_event(step: Step) -> bool:
+    return step.reads_done is not None
+
+
+def _choices(plan: Plan, role: Role, **sizes: Sequence[int]) -> dict[Phase, tuple[object, ...]]:
+    settings = SpecSettings.from_flags(plan.flags)
+    assert settings is not None, "an algorithm is named"
+    buckets = draft_buckets(replace(OPTIONS, **sizes), settings)[role]  # type: ignore[arg-type]
+    return {
+        own.phase: (own.effective, own.obstacles[FULL])
+        for own in choose_graphs(plan, SIMULATED, buckets, (), role)
+        if own.kind is kind_of(plan.flags, role, own.phase)
+    }
+
+
+@pytest.mark.parametrize("topk", [1, 2])
+def test_drafts_are_captured_where_their_backend_declares_it(topk: int) -> None:
+    """Draft steps and draft-extend are captured whole; a draft model's prompts are not."""
+    plan = _plan(Algorithm.EAGLE3, topk)
+
+    assert _choices(plan, Role.DRAFT) == {
+        Phase.PREFILL: (EAGER, (Obstacle.DRAFT,)),
+        Phase.DECODE: (FULL, ()),
+    }
+    assert _choices(plan, Role.DRAFT_EXTEND) == {Phase.VERIFY: (FULL, ())}
+
+
+def test_draft_s_backend_is_its_own_obstacle(models: Models) -> None:
+    """A draft's backend that declares no replay keeps drafts from graphs, and not the target."""
+    plan = _plan(Algorithm.EAGLE3, 1, "--speculative-draft-attention-backend", "torch_native")
+    configuration = configuration_of(
+        plan,
+        models.target,
+        device="cpu",
+        draft_model_path=models.drafts[Algorithm.EAGLE3],
+        options=OPTIONS,
+        streams=DeviceStreams("cpu"),
+    )
+
+    assert _choices(plan, Role.DRAFT_EXTEND) == {Phase.VERIFY: (EAGER, (Obstacle.BACKEND,))}
+    (verify,) = (
+        own
+        for own in configuration.graph_choices[Role.TARGET]
+        if (own.phase, own.kind) == (Phase.VERIFY, BatchKind.UNIFORM_BATCH)
+    )
+    assert Obstacle.BACKEND not in verify.obstacles[FULL]
+
+
+def test_sizes_of_drafts_are_those_of_decode() -> None:
+    """A draft step has K tokens a request, a draft-extend one more than there are steps."""
+    settings = SpecSettings(algorithm=Algorithm.EAGLE3, topk=2, num_steps=3, num_draft_tokens=6)
+
+    buckets = draft_buckets(OPTIONS, settings)
+
+    sizes = {
+        role: [(own.batch_size, own.num_tokens) for of in phases.values() for own in of]
+        for role, phases in buckets.items()
+    }
+    assert sizes == {Role.DRAFT: [(1, 2), (3, 6)], Role.DRAFT_EXTEND: [(1, 4), (3, 12)]}
+    assert draft_buckets(OPTIONS, replace(settings, num_steps=1))[Role.DRAFT][Phase.DECODE] == ()
+    assert draft_buckets(OPTIONS, replace(settings, algorithm=Algorithm.NGRAM)) == {}
