@@ -117,7 +117,7 @@ hops: $(VENV)/developing
 headline: $(VENV)/developing
 	$(PIP) install --no-deps --no-build-isolation --upgrade --target .cache/headline tests/headline
 	$(BIN)/backend-caps generate $(THIRD_PARTY) --prompts 6 --compare-plain -- $(HEADLINE)
-	$(BIN)/backend-caps trace --path .cache/headline --steps 3 --output .cache/headline.json --svg .cache/headline.svg -- $(HEADLINE)
+	$(BIN)/backend-caps trace --path .cache/headline --rules backend-caps-1 --steps 3 --output .cache/headline.json --svg .cache/headline.svg -- $(HEADLINE)
 	$(BIN)/backend-caps generate $(THIRD_PARTY) --prompts 6 --compare-plain -- $(HEADLINE) --enable-two-batch-overlap
 
 # Traces under every policy, and a search for a run that shows each mutant.

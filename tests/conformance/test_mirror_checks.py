@@ -73,7 +73,7 @@ def test_absent_mirror_is_told_with_its_readers() -> None:
     """A fault says what happened, whose forward it was, and which lines read what."""
     words = _words(_result(OF_NAME["sum_in_draft_extend"], mirror_absent.CHECK))
 
-    told = words[0].replace(".py:42", "").replace(".py:43", "")
+    told = re.sub(r"\.py:\d+", "", words[0])
     assert told == (
         "without the mirror it raised AssertionError; where it is there, draft_extend/verify "
         "reads seq_lens_sum (mirror, mirror)"

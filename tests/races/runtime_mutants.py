@@ -6,6 +6,7 @@ from tests.races.mutation import Kind, Mutant
 
 _LAUNCH = "StepLauncher.launch"
 _TO_HOST = "StepLauncher._to_host"
+_TWO_BATCH, _STATES = "backend_caps/runtime/two_batch.py", "TwoBatchRunner.states"
 _STEP_WITHOUT_TENSORS = """batch=type(own)(
     memory=own.memory, staging=own.staging, mode=own.mode, requests=own.requests,
     generations=own.generations, samples=own.samples, seq_lens_cpu=own.seq_lens_cpu,
@@ -238,5 +239,48 @@ _PIPELINE = (
     ),
 )
 
-RUNTIME_MUTANTS = (*_STEP, *_BATCH, *_ENGINE, *_GRAPHS, *_PIPELINE)
+_HALVES = (
+    Mutant(
+        name="second half waits for the batch",
+        kind=Kind.WAIT,
+        file=_TWO_BATCH,
+        function=_STATES,
+        source="self._side.wait_stream(forward)",
+        protects="the second half, from tokens and metadata that are not there yet",
+    ),
+    Mutant(
+        name="forward waits for the second half",
+        kind=Kind.WAIT,
+        file=_TWO_BATCH,
+        function=_STATES,
+        source="forward.wait_stream(self._side)",
+        protects="what follows a forward, from a second half that still runs",
+    ),
+    Mutant(
+        name="states of the second half are kept",
+        kind=Kind.KEEP_ALIVE,
+        file=_TWO_BATCH,
+        function=_STATES,
+        source="self._streams.keep_alive(own)",
+        protects="tensors of the second half's stream, which the forward stream reads",
+    ),
+    Mutant(
+        name="attention waits for the other half's",
+        kind=Kind.WAIT,
+        file=_TWO_BATCH,
+        function="_Turn.attend",
+        source="self.stream.wait_event(self.last)",
+        protects="the KV cache, which both halves write, from two attentions at once",
+    ),
+    Mutant(
+        name="attention of a half is recorded",
+        kind=Kind.RECORD,
+        file=_TWO_BATCH,
+        function="_Turn.attend",
+        source="self.last.record(self.stream)",
+        protects="the other half's attention: an event that was never recorded is no wait",
+    ),
+)
+
+RUNTIME_MUTANTS = (*_STEP, *_BATCH, *_ENGINE, *_GRAPHS, *_PIPELINE, *_HALVES)
 """All of them."""

@@ -155,6 +155,7 @@ CHECK = Check(
         "roles",
         "mirror-absent",
         "mirror-bound",
+        "context-bound",
         "sync-free-prepare",
         "inputs-untouched",
         "padding-harmless",
