@@ -1,7 +1,8 @@
 """What an attention backend needs and supports: declared once, resolved with reasons.
 
-The names below are loaded on first use: importing the package costs nothing. Only `configure`
-loads torch; it is for an engine, and `from backend_caps import *` leaves it out.
+The names below are loaded on first use: importing the package costs nothing. `configure`,
+`Configuration` and `GraphSizes` load torch; they are for an engine, and
+`from backend_caps import *` leaves them out.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from backend_caps.resolution.selection import Selection, select
     from backend_caps.resolution.uses import Use
     from backend_caps.settings.settings import Settings
+    from backend_caps.startup.configuration import Configuration as Configuration
+    from backend_caps.startup.configuration import GraphSizes as GraphSizes
     from backend_caps.startup.configure import configure as configure
 
 __all__ = [
@@ -108,6 +111,7 @@ _MODULES = {
     "resolution.selection": ("Selection", "select"),
     "resolution.uses": ("Use",),
     "settings.settings": ("Settings",),
+    "startup.configuration": ("Configuration", "GraphSizes"),
     "startup.configure": ("configure",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
