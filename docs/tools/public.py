@@ -18,12 +18,14 @@ MODULES: Mapping[str, str] = {
 }
 """Public modules, each with its page below `docs/reference/api`."""
 
+_LOADING_TORCH = ("Configuration", "GraphSizes", "configure")
+"""Public names of `backend_caps` that `__all__` leaves out."""
+
 
 def public_names(module: str) -> Sequence[str]:
     """List the public names of a module."""
     listed: Sequence[str] = import_module(module).__all__
-    left_out = ["Configuration", "GraphSizes", "configure"] if module == "backend_caps" else []  # for they load torch
-    return [*listed, *left_out]
+    return [*listed, *(_LOADING_TORCH if module == "backend_caps" else ())]
 
 
 def is_error(module: str, name: str) -> bool:
