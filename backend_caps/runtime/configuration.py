@@ -18,6 +18,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import AttentionArch, Capabilities
 from backend_caps.discovery.registry import Registry
+from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.engine import RUNTIME
@@ -29,7 +30,7 @@ from backend_caps.runtime.model.loading import dtype_of
 from backend_caps.runtime.options import EngineOptions, buckets_of, check_flags, draft_buckets
 from backend_caps.runtime.speculative.building import draft_shape
 from backend_caps.runtime.speculative.settings import SpecSettings
-from backend_caps.startup.agreement import Ranks
+from backend_caps.startup.agreement import Ranks, fail
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.configure import check_device, configure
 
@@ -74,11 +75,16 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
         BackendCapsError: what `configure` raises, and flags or folders that this engine does not
             serve.
     """
-    check_flags(flags)
     options = options or EngineOptions()
-    config = LlamaConfig.from_folder(model_path)
-    sizes = _Sizes.of(flags, config, options, draft_model_path)
-    own = _facts(flags, config, dtype_of(options.dtype, config))
+    try:
+        check_flags(flags)
+        config = LlamaConfig.from_folder(model_path)
+        sizes = _Sizes.of(flags, config, options, draft_model_path)
+        own = _facts(flags, config, dtype_of(options.dtype, config))
+    except BackendCapsError as error:
+        if group is not None:
+            fail(error, group, given=flags)
+        raise
     return configure(
         flags,
         pool_size=sizes.pool_size,

@@ -134,7 +134,12 @@ def configure(  # noqa: PLR0913 - what a server is started with
     else:
         ranks = group if isinstance(group, Ranks) else Ranks(group=group)
         stated_policy = policy.value if isinstance(policy, Policy) else policy
-        arguments = {"pool_size": pool_size, "draft": draft, "policy": stated_policy}
+        arguments = {
+            "pool_size": pool_size,
+            "draft": draft,
+            "graph_sizes": {role.value: graph_sizes[role] for role in Role if role in graph_sizes},
+            "policy": stated_policy,
+        }
         plan = agree(
             decide,
             ranks,

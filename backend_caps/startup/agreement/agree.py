@@ -93,6 +93,28 @@ def agree(
         channel.ended()
 
 
+def fail(error: Exception, group: dist.ProcessGroup | Ranks, *, given: ServerFlags) -> None:
+    """Send the other ranks, which call `agree`, the error that keeps this one from calling it.
+
+    Args:
+        error: what was raised; the caller raises it again. It gets a note on whether it was sent.
+        group: the ranks that agree.
+        given: the flags as they were given.
+
+    Raises:
+        ControlGroupError: the group has no gloo, or this rank is no member.
+        AgreementDeadlineError: the deadline is none.
+
+    Sync: waits for every rank, on the host, until the deadline.
+    """
+    ranks = group if isinstance(group, Ranks) else Ranks(group=group)
+    channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
+    try:
+        tell_failure(error, channel, fields=start_fields(given, {}, frozenset(ranks.per_rank)))
+    finally:
+        channel.ended()
+
+
 def _decided(
     decide: Callable[[], Plan], channel: GroupChannel, fields: Mapping[str, tuple[Treatment, str]]
 ) -> Plan:

@@ -21,10 +21,13 @@ from backend_caps import HostSeqLens, Registry, discover
 from backend_caps.relay import AcceptTokensError, DraftShape
 from backend_caps.report.errors import LockFileError
 from backend_caps.resolution.errors import PlanRefusedError, UnusableBackendError
+from backend_caps.runtime.configuration import configure_engine
+from backend_caps.runtime.model import ModelFileMissingError, random_llama
 from backend_caps.startup.agreement import (
     GroupChannel,
     MissingRanksError,
     RankFailedError,
+    Ranks,
     RanksDifferError,
 )
 from backend_caps.startup.agreement.group import RoundOptions
@@ -97,6 +100,33 @@ def test_plugin_that_breaks_on_one_rank_stops_all(tmp_path: Path) -> None:
     }
     assert "rank 1 (" in came[0].text
     assert "this node has no such library" in came[0].text
+
+
+def test_model_that_is_missing_on_one_rank_stops_all(tmp_path: Path) -> None:
+    """An error of `configure_engine` before there is a plan reaches the other ranks."""
+    random_llama(tmp_path / "target")
+
+    came = run_ranks(2, partial(_without_model, folder=tmp_path))
+
+    assert {rank: type(own.error) for rank, own in came.items()} == {
+        0: RankFailedError,
+        1: ModelFileMissingError,
+    }
+    assert "rank 1 (" in came[0].text
+    assert max(own.seconds for own in came.values()) < _LONG_S / 2
+
+
+def _without_model(rank: int, folder: Path) -> str:
+    """Configure this package's engine, for a folder that rank 1 does not have."""
+    assert dist.group.WORLD is not None, "a rank has a group"
+    return configure_engine(
+        SERVER.flags.updated({"speculative_algorithm": None}),
+        folder / ("target" if rank == 0 else "lost"),
+        device="cpu",
+        registry=SERVER.registry,
+        policy="quiet",
+        group=Ranks(group=dist.group.WORLD, deadline_s=_LONG_S),
+    ).plan.fingerprint
 
 
 def _breaking(rank: int, folder: Path) -> str:
