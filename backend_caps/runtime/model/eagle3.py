@@ -162,7 +162,8 @@ class Eagle3Head:
             embedding = Embedding(config.vocab_size, size, device, dtype)
             self._owned["embed_tokens"] = embedding
         self.embedding = embedding
-        if lm_head is None and config.tie_word_embeddings:
+        has_own = config.draft_vocab_size != config.vocab_size
+        if lm_head is None and config.tie_word_embeddings and not has_own:
             lm_head = LMHead(embedding.weight)
         elif lm_head is None:
             weight = torch.empty(config.draft_vocab_size, size, device=device, dtype=dtype)
@@ -175,7 +176,6 @@ class Eagle3Head:
         self.rotary = RotaryTable(config.rope, config.head_dim, self.num_positions, device, dtype)
         self.layer = Eagle3Layer(config, device, dtype)
         self._norm = RMSNorm(size, eps, device, dtype)
-        has_own = config.draft_vocab_size != config.vocab_size
         self._d2t = (
             torch.zeros(config.draft_vocab_size, dtype=torch.int64, device=device)
             if has_own

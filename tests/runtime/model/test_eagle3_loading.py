@@ -175,3 +175,15 @@ def test_eagle3_of_a_target_is_in_the_speculators_layout(
     assert known == [token for token in range(VOCAB_SIZE) if token % 4 != 3]
     config = Eagle3Config.from_folder(tmp_path / "head")
     assert (config.norm_before_residual, config.layers_read(8)) == (True, (0, 4, 8))
+
+
+def test_tied_head_of_an_own_vocabulary_keeps_its_lm_head(
+    tmp_path: Path, target: LlamaModel
+) -> None:
+    """An LM head over fewer tokens is no embedding of the target's, whatever config.json ties."""
+    random_eagle3(tmp_path / "head", target.config, tie_word_embeddings=True)
+
+    head = load_eagle3(tmp_path / "head", target)
+
+    logits = head.lm_head(torch.zeros(2, target.config.hidden_size))
+    assert logits.shape == (2, VOCAB_SIZE // 2)
