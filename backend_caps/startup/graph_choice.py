@@ -66,7 +66,7 @@ class Obstacle(Enum):
 _REASONS = {
     Obstacle.DEVICE: "the device has no graphs",
     Obstacle.BACKEND: "its backend does not declare it in graph_replay",
-    Obstacle.SPECULATION: "with speculation the verify alone is captured whole",
+    Obstacle.SPECULATION: "of the target, speculation captures only the verify",
     Obstacle.DRAFT: "of a draft model, draft steps and draft-extend alone are captured, whole",
     Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves, eagerly",
     Obstacle.SIZES: "no sizes of it are named",
@@ -168,9 +168,23 @@ def after_swap(
         role: whose choices they are.
     """
     return tuple(
-        own if own.effective is GraphMode.FULL else replace(own, obstacles=_behind(own, plan, role))
+        own
+        if own.effective is GraphMode.FULL
+        else replace(
+            own,
+            obstacles=_behind(own, plan, role),
+            two_batch=_halves_behind(own, plan, role),
+        )
         for own in choices
     )
+
+
+def _halves_behind(choice: GraphChoice, plan: Plan, role: Role) -> TwoBatch:
+    """Say again why batches stay whole, where the backend that kept them so may be gone."""
+    if choice.two_batch.runs_halves or choice.effective is GraphMode.PIECEWISE:
+        return choice.two_batch
+    because = _kept_whole(plan, role, choice.phase) or "switched off when the engine was made"
+    return replace(choice.two_batch, because=because)
 
 
 def _behind(
@@ -272,9 +286,14 @@ def _kept_whole(plan: Plan, role: Role, phase: Phase) -> str | None:
         return "--enable-two-batch-overlap is not given"
     if role is not Role.TARGET:
         return "drafts run whole"
-    if supported.value is False:
-        names = sorted({cause.name for cause in supported.causes if cause.value is False})
-        return f"switched off: {', '.join(map(repr, names))} does not declare two_batch_overlap"
+    against = {
+        cause.name
+        for cause in supported.causes
+        if cause.value is False and cause.role in (Role.TARGET, None)
+    }
+    if supported.value is False and against:
+        names = ", ".join(map(repr, sorted(against)))
+        return f"switched off: two_batch_overlap is not supported by {names}"
     if phase is Phase.DECODE and _speculates(plan):
         return "with speculation no plain decode runs"
     return None

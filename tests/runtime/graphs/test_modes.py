@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 from torch_native_caps import TORCH_PADDED
 
-from backend_caps import UNDECLARED, BatchKind, Phase, Plan, ServerFlags, resolve
+from backend_caps import UNDECLARED, BatchKind, Phase, Plan, Role, ServerFlags, resolve
 from backend_caps.capability.scale import Undeclared
 from backend_caps.relay import DeviceTraits
 from backend_caps.runtime.graphs import (
@@ -321,9 +321,37 @@ def test_backend_that_cannot_switches_halves_off(declared: bool | Undeclared) ->
     whole = choose_graphs(plan_of(), SIMULATED, SIZES, COUNTS)
     assert [own.effective for own in choices] == [own.effective for own in whole]
     assert {own.two_batch.because for own in choices} == {
-        "switched off: 'own' does not declare two_batch_overlap"
+        "switched off: two_batch_overlap is not supported by 'own'"
     }
     assert "two-batch-overlap-unsupported" in {own.code for own in plan.problems}
+
+
+def test_draft_s_backend_that_cannot_leaves_the_target_s_halves() -> None:
+    """Drafts run whole anyway, so their backend's word is not about the target's batches."""
+    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
+    other = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
+    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES, *SPECULATES])
+    drafts = (replace(use, role=Role.DRAFT) for use in uses_of("other", other, Phase))
+    plan = resolve((*uses_of("own", TORCH_PADDED, Phase), *drafts), flags, policy="quiet")
+
+    choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
+
+    assert plan["two_batch_overlap"].value is False
+    assert halved_phases(choices) == {Phase.PREFILL, Phase.VERIFY}
+
+
+def test_swap_to_a_backend_that_could_does_not_bring_halves_back() -> None:
+    """The cause of the engine's start is gone from the plan, and batches still run whole."""
+    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
+    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
+    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
+    plan = resolve(uses_of("own", declaration, Phase), flags, policy="quiet")
+    choices = choose_graphs(plan, NO_GRAPHS, SIZES, COUNTS)
+
+    swapped = after_swap(choices, plan_of(*HALVES))
+
+    assert {own.two_batch.because for own in swapped} == {"switched off when the engine was made"}
+    assert halved_phases(swapped) == frozenset()
 
 
 def test_backend_that_cannot_is_refused_under_strict() -> None:
