@@ -80,7 +80,7 @@ def generate_document(
         job = Job.configured(asked, request, registry, models)
         stack.enter_context(importable(request.path))
         ran = _ran(asked, job, simulation, stack)
-        differing = _differing(asked, job, registry, ran) if asked.compares_plain else None
+        differing = _differing(asked, request, registry, job, ran) if asked.compares_plain else None
     plan = job.configuration.plan
     return GenerateDocument(
         schema_="backend-caps/generate@1",
@@ -103,24 +103,29 @@ def generate_document(
     )
 
 
-def _differing(asked: Asked, job: Job, registry: Registry, ran: _Ran) -> list[int]:
-    """Run the prompts by the plain loop on the CPU; list those that get other tokens."""
+def _differing(
+    asked: Asked, request: CommandRequest, registry: Registry, job: Job, ran: _Ran
+) -> list[int]:
+    """Run the prompts by the plain loop on the same device; list those that get other tokens."""
     flags = job.configuration.plan.flags.updated(_PLAIN)
     options = replace(job.options, graph_batch_sizes=(), graph_token_counts=())
     configuration = configure_engine(
         flags,
         job.models.target,
-        device="cpu",
+        device=asked.device,
         options=options,
+        facts=request.facts,
         registry=registry,
+        rules=request.rules,
         policy=Policy.QUIET,
+        unsafe_override=request.override,
     )
     with Engine(job.models.target, configuration, options=options) as engine:
         plain = engine.generate(job.prompts, sampling=asked.sampling)
     return [
         place
-        for place, (request, tokens) in enumerate(zip(ran.requests, plain, strict=True))
-        if request.output != tokens
+        for place, (own, tokens) in enumerate(zip(ran.requests, plain, strict=True))
+        if own.output != tokens
     ]
 
 

@@ -217,7 +217,7 @@ def graph_modes_view(graphs: GraphsDocument) -> Iterator[Section]:
 
 
 def _halves(phase: PhaseGraphsDocument) -> tuple[str, ...]:
-    return phase.phase, "yes" if phase.in_halves else "no", phase.in_halves_because
+    return phase.name, "yes" if phase.in_halves else "no", phase.in_halves_because
 
 
 def _phase(phase: PhaseGraphsDocument) -> tuple[str, ...]:

@@ -425,9 +425,9 @@ def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, mod
         pytest.param(
             f"generate -- {NATIVE} --tp-size 2",
             1,
-            "error: the plan was resolved with --tp-size 2, which this engine does not do; one "
-            "process and a KV cache of bfloat16, float16 or float32 were expected. Resolve a plan "
-            "without them.",
+            "error: the plan was resolved with --tp-size 2, which this engine does not do; "
+            "flags of one process that decodes text, with a KV cache of bfloat16, float16 or "
+            "float32, were expected. Resolve a plan without them.",
             id="two ranks",
         ),
         pytest.param(

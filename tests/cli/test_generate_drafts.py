@@ -126,7 +126,7 @@ def test_generate_says_why_speculating_steps_are_eager(line: CommandLine) -> Non
 
     because = {own.name: own.refused["full"] for own in graphs.phases}
     assert because["verify"] == ["the device has no graphs"]
-    assert "with speculation the verify alone is captured whole" in because["prefill"]
+    assert "of the target, speculation captures only the verify" in because["prefill"]
 
 
 def test_generate_runs_an_eagle3_head_whose_drafts_are_replayed(
@@ -152,7 +152,7 @@ def test_generate_blames_no_sizes_that_are_named(line: CommandLine) -> None:
     phases = _document(line, options, f"{PADDED} {NGRAM}").graphs.phases
 
     refused = {own.phase: own.refused.get("full") for own in phases}
-    speculation = ["with speculation the verify alone is captured whole"]
+    speculation = ["of the target, speculation captures only the verify"]
     assert refused == {"prefill": speculation, "decode": speculation, "verify": None}
 
 
@@ -239,9 +239,10 @@ def build(site):
 """A backend whose verifies see nothing."""
 
 
-def test_generate_compares_with_the_plain_loop(line: CommandLine) -> None:
+@pytest.mark.parametrize("device", ["--device cpu", "--device sim"])
+def test_generate_compares_with_the_plain_loop(line: CommandLine, device: str) -> None:
     """The same prompts without drafts, overlap and graphs have the same tokens."""
-    document = _document(line, "--prompts 2 --compare-plain", f"{PADDED} {EAGLE}")
+    document = _document(line, f"--prompts 2 --compare-plain {device}", f"{PADDED} {EAGLE}")
 
     assert document.differs_from_plain == []
 

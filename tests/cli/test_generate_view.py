@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -251,7 +251,7 @@ def test_hidden_syncs_are_counted_by_place(hidden_syncs: list[str], text: str) -
 
 def test_halves_are_shown_where_a_flag_asks_for_them() -> None:
     """Each phase says whether its batches run in halves, and why, and the steps are counted."""
-    because = "switched off: 'fa3' does not declare two_batch_overlap"
+    because = "switched off: two_batch_overlap is not supported by 'fa3'"
     asked = [
         own.model_copy(update={"in_halves": False, "in_halves_because": because})
         for own in GRAPHS.phases
@@ -262,7 +262,18 @@ def test_halves_are_shown_where_a_flag_asks_for_them() -> None:
 
     rows = [row for each in sections if isinstance(each, Table) for row in each.rows]
     assert ("halves", "18 in 25 steps") in rows
-    assert ("decode", "no", because) in rows
+    assert (GRAPHS.phases[1].name, "no", because) in rows
+
+
+@pytest.mark.parametrize(
+    ("differing", "text"), [([], "the same tokens"), ([0, 2], "other tokens of prompts 1, 3")]
+)
+def test_tokens_beside_the_plain_loop_s_are_compared(differing: Sequence[int], text: str) -> None:
+    """The prompts that got other tokens are counted from 1."""
+    sections = list(generate_view(_with(differs_from_plain=differing)))
+
+    rows = [row for each in sections if isinstance(each, Table) for row in each.rows]
+    assert ("beside the plain loop", text) in rows
 
 
 @pytest.mark.parametrize(
