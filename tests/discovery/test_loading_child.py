@@ -152,6 +152,13 @@ def test_read_tells_a_module_that_is_not_there(value: str) -> None:
     assert (answer.fault, answer.detail) == ("missing-module", "no_such")
 
 
+def test_read_names_no_file_of_a_module_without_a_name() -> None:
+    """No file belongs to it, so the error stands alone."""
+    answer = read(BACKENDS, ":DECLARATION")
+
+    assert (answer.fault, answer.detail) == ("raises", "ValueError: Empty module name")
+
+
 def test_read_tells_the_line_that_raised(importable: Importable) -> None:
     """The line is the plugin's own, not one of the machinery's."""
     module = importable("\ndef f():\n    raise ValueError('x')\n\nf()\n")

@@ -18,7 +18,14 @@ pytestmark = pytest.mark.usefixtures("fake_flashinfer")
 
 
 UNCLAIMED = frozenset(
-    {"mirror-absent", "mirror-bound", "metadata", "determinism", "batch-invariance"}
+    {
+        "mirror-absent",
+        "mirror-bound",
+        "context-bound",
+        "metadata",
+        "determinism",
+        "batch-invariance",
+    }
 )
 """Checks of what it does not claim."""
 ONE = Effort(seeds=range(1), num_steps=100)

@@ -13,6 +13,7 @@ UNCLAIMED = {
         {
             "mirror-absent",
             "mirror-bound",
+            "context-bound",
             "padding-harmless",
             "replay",
             "metadata",
