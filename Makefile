@@ -43,8 +43,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
-	$(BIN)/backend-caps resolve -- $(SERVER)
-	$(BIN)/backend-caps relay -- $(SERVER)
+	$(BIN)/backend-caps resolve --rules backend-caps-1 -- $(SERVER)
+	$(BIN)/backend-caps relay --rules backend-caps-1 -- $(SERVER)
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
 	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_native -- $(DEPLOYMENT)
 

@@ -36,7 +36,7 @@ class Break:
     file: str
     """Under `backend_caps`."""
     line: str
-    """As it stands there, once, without its indentation."""
+    """As it stands there, without its indentation; where it occurs more than once, the first."""
     broken: str
     """What stands there instead."""
     test: str

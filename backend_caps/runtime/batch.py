@@ -255,7 +255,8 @@ class ScheduleBatch:
     ) -> tuple[tuple[int, ...], tuple[int, ...], None] | tuple[Tensor, Tensor, tuple[int, ...]]:
         """Say how many tokens each request brings, and how many it has before them.
 
-        Where the last is known on the device alone, both are there, and the first on the host too.
+        Where prefixes are known only on the device, both come as device tensors, and the lengths on
+        the host as well.
         """
         assert isinstance(self.extend_seq_lens, tuple), "prompts are cut on the host"
         assert isinstance(self.extend_prefix_lens, tuple), "prompts are cut on the host"

@@ -264,7 +264,7 @@ class ConfigurationMisfitError(BackendCapsError):
         return (
             f"the configuration's {self.field} is {self.configured}; {self.needed} was expected, "
             "for these models and options. Make the configuration by configure_engine, with the "
-            "model_path and options that the engine gets."
+            "model_path, draft_model_path and options that the engine gets."
         )
 
 

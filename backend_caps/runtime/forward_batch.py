@@ -55,8 +55,8 @@ class ForwardBatch:
     extend_prefix_lens_cpu: tuple[int, ...] | None = None
     """Tokens before them, where `extend_seq_lens_cpu` is."""
     mixed_lens_cpu: tuple[int, ...] | None = None
-    """[B] tokens of each request, on the host, of a mixed batch whose extend lengths came on the
-    device: its prefixes are not known here, so no backend reads it, but the split needs no more."""
+    """[B] tokens of each request, on the host, where extend lengths are device tensors. Only
+    `two_batch.split` reads it."""
     last_token_indices: Tensor | None = None
     """[B] int64, device: each request's last token, of which logits are made; None: every token."""
     sampling: SamplingBatch | None = None
@@ -84,7 +84,8 @@ class ForwardBatch:
         """Make a step's tensors, once its tokens are there (`FutureMap.resolve_future`).
 
         Extend lengths come as host numbers or as device tensors, both of one kind. Host numbers
-        are uploaded and kept beside; of tensors, which are used as they are, backends have none.
+        are uploaded and kept beside. Device tensors are used as they are; the host fields then
+        stay None.
 
         Stream: the current one, which must be the forward stream.
         Sync: none. Keeps: the batch's tensors.

@@ -169,8 +169,8 @@ _FEATURES: Mapping[str, re.Pattern[str]] = MappingProxyType(
         "prefix caching": re.compile(r"hicache|hierarchical-cache|lmcache|radix"),
         "LoRA": re.compile(r"lora"),
         "multimodal input": re.compile(r"-mm-|multimodal|image"),
-        "grammars": re.compile(r"grammar"),
-        "quantised weights": re.compile(r"quantiz|-quant$"),
+        "grammars": re.compile(r"grammar|constrained-json"),
+        "quantised weights": re.compile(r"quantiz|-quant$|torchao"),
     }
 )
 """What a server may do that this engine does not, by the words of the flags that ask for it."""

@@ -46,7 +46,7 @@ class Configuration:
     graph_choices: Mapping[Role, tuple[GraphChoice, ...]]
     """How each kind of batch runs in each phase of a role: whole graphs, pieces or eagerly."""
     barriers: Mapping[Phase, SharedReadsEnd]
-    """By phase of the target: the point of a replayed graph after which the scheduler may write
+    """By phase, for all roles: the point of a replayed graph after which the scheduler may write
     shared buffers again. The barrier of an eager forward is its end."""
 
     @classmethod
@@ -90,7 +90,7 @@ class Configuration:
         )
 
     def swapped(self, plan: Plan) -> Self:
-        """Return what is served with once other backends are in the places of some.
+        """Return this configuration for a plan with swapped backends.
 
         The FutureMap is the same; see `after_swap` for the graphs.
         """

@@ -7,6 +7,11 @@ from backend_caps.resolution.rules import RuleSet
 from docs.tools.markdown import table
 from docs.tools.values import shown
 
+_MIXED = (
+    "With `--enable-mixed-chunk` and overlapped drafts, `host_seq_lens` counts what prefill "
+    "backends declare too."
+)
+
 
 def rules() -> str:
     """Give each built-in rule set with its rules."""
@@ -29,6 +34,9 @@ def _rule_set(rules: RuleSet) -> str:
             f"### {rules.name}{default}",
             f"Overlaps the steps of: {', '.join(sorted(rules.relays))}.",
             f"Built in besides: {', '.join(sorted(rules.algorithms - rules.relays)) or 'none'}.",
-            table(("rule", "where", "forces", "reason"), rows),
+            *((_MIXED,) if rules.mixes_relayed_rows else ()),
+            table(("rule", "where", "forces", "reason"), rows)
+            if rows
+            else "No rule forces anything.",
         )
     )

@@ -90,7 +90,7 @@ class Adapter:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Say whose it is what an adapter raises."""
+        """Wrap what an adapter raises in an `AdapterError`."""
         try:
             yield
         except BackendCapsError:
