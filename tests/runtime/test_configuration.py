@@ -7,7 +7,7 @@ import torch
 
 from backend_caps import BatchKind, Capabilities, HostSeqLens, Phase, Role, ServerFlags, resolve
 from backend_caps.capability.facts import Given
-from backend_caps.relay import DraftShape
+from backend_caps.relay import DraftShape, FutureMap, RelayBatch
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.rules import Rule
@@ -73,12 +73,24 @@ def test_map_of_the_plain_loop_brings_nothing(models: Models) -> None:
     assert (made.future_map.host_seq_lens, made.future_map.speculative) == (HostSeqLens.NONE, True)
 
 
-def test_engine_steps_through_the_configured_map(models: Models) -> None:
-    """The relay of an engine is the configuration's own object."""
+def test_engine_steps_through_the_configured_map(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step of an engine reads the last one's tokens through the configuration's own map."""
     made = configuration_of(plan_of(*PADDED), models.target, device="cpu")
+    used: list[FutureMap] = []
+    resolve_future = FutureMap.resolve_future
 
+    def seen(relay: FutureMap, batch: RelayBatch) -> None:
+        used.append(relay)
+        resolve_future(relay, batch)
+
+    monkeypatch.setattr(FutureMap, "resolve_future", seen)
     with Engine(models.target, made) as engine:
-        assert engine.relay is made.future_map
+        engine.generate([[1, 2, 3]], 4)
+
+    assert len(used) >= 3
+    assert {id(own) for own in used} == {id(made.future_map)}
 
 
 def test_configuration_says_how_batches_run(models: Models) -> None:

@@ -161,7 +161,9 @@ def test_engine_refuses_backends_that_share_no_page_size(oracle: Oracle) -> None
         ("--enable-lora",),
         ("--enable-multimodal",),
         ("--grammar-backend=xgrammar",),
+        ("--constrained-json-whitespace-pattern=x",),
         ("--quantization=fp8",),
+        ("--torchao-config=int4wo",),
     ],
 )
 def test_engine_refuses_flags_of_another_server(oracle: Oracle, arguments: tuple[str, ...]) -> None:
