@@ -30,7 +30,7 @@ from backend_caps.runtime.model.loading import dtype_of
 from backend_caps.runtime.options import EngineOptions, buckets_of, check_flags, draft_buckets
 from backend_caps.runtime.speculative.building import draft_shape
 from backend_caps.runtime.speculative.settings import SpecSettings
-from backend_caps.startup.agreement import Ranks, fail
+from backend_caps.startup.agreement import Ranks, send_failure
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.configure import check_device, configure
 
@@ -83,7 +83,7 @@ def configure_engine(  # noqa: PLR0913 - what a server is started with
         own = _facts(flags, config, dtype_of(options.dtype, config))
     except BackendCapsError as error:
         if group is not None:
-            fail(error, group, given=flags)
+            send_failure(error, Ranks.of(group), given=flags)
         raise
     return configure(
         flags,

@@ -32,8 +32,8 @@ def split(batch: ForwardBatch) -> tuple[ForwardBatch, ForwardBatch]:
     The first half has B // 2 requests, so of an odd number the second has one more; of one request
     the first half has it, and the second has none. Nothing is read of lengths that the host may
     lack: in decode and verify every request brings T / B tokens, and where each brings its own
-    number the scheduler cut them. A half has a mirror where the batch has
-    one. Tokens are chosen of the whole batch, so neither half has `sampling`.
+    number the scheduler cut them. A half has a mirror where the batch has one. Tokens are chosen of
+    the whole batch, so neither half has `sampling`.
 
     Stream: the current one. Sync: none. Allocates: the second half's `last_token_indices`; all
     else are views. Keeps: nothing.

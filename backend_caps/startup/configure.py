@@ -132,7 +132,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
     if group is None:
         plan = decide()
     else:
-        ranks = group if isinstance(group, Ranks) else Ranks(group=group)
+        ranks = Ranks.of(group)
         stated_policy = policy.value if isinstance(policy, Policy) else policy
         arguments = {
             "pool_size": pool_size,

@@ -46,6 +46,7 @@ from backend_caps.runtime.graphs import (
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.speculative.mask import mask_size
+from backend_caps.startup.configuration import marked_reads_end
 
 BATCH_SIZES = (1, 2, MOST_REQUESTS)
 """Requests that graphs are captured for; batches of other sizes are padded."""
@@ -179,7 +180,7 @@ class Graphs:
     Args:
         rig: the backend, which is built anew.
         scenario: what the batches are made of.
-        reads_end: where replays mark the end of their reads.
+        reads_end: the end of a forward's reads, which replays mark as far as the device can.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class Graphs:
             buckets=buckets_of(self._scenario, batch_sizes),
             memory=self._memory,
             host_seq_lens=level,
-            shared_reads_end=self._reads_end,
+            shared_reads_end=marked_reads_end(self._reads_end, self.streams.traits),
         )
         self._runners.append(runner)
 

@@ -20,7 +20,6 @@ from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.two_batch import split
-from backend_caps.startup.configuration import marked_reads_end
 from backend_caps.startup.graph_buckets import Bucket, smallest_first
 from backend_caps.startup.graph_modes import GraphMode
 
@@ -158,7 +157,8 @@ class GraphRunner:
         buckets: the sizes that it captures.
         memory: what its graphs share, with those of other runners on the same stream.
         host_seq_lens: what batches bring of lengths on the host, at least.
-        shared_reads_end: where a forward of the backend ends its reads of shared buffers.
+        shared_reads_end: where replays mark the end of their reads of shared buffers, as
+            `marked_reads_end` says for the device.
         graph_metadata: how the backend rebuilds metadata for a replay; under IN_GRAPH the graph
             does, and no host code of the backend runs before one.
         observer: is told of each bucket.
@@ -192,7 +192,7 @@ class GraphRunner:
         self._host_seq_lens = host_seq_lens
         self.prepares_replays = graph_metadata is not GraphMetadata.IN_GRAPH
         """Whether `init_forward_metadata_out_graph` is called before each replay."""
-        self.shared_reads_end = marked_reads_end(shared_reads_end, streams.traits)
+        self.shared_reads_end = shared_reads_end
         """Where replays mark the end of their reads."""
         largest_first = reversed(smallest_first(buckets))
         self._smallest_first = [self._capture(bucket) for bucket in largest_first][::-1]

@@ -4,7 +4,7 @@ Each rank resolves by itself, from its own environment. What they come to is com
 anything is captured; docs/explanation/how-ranks-agree.md says how, and what it costs.
 """
 
-from backend_caps.startup.agreement.agree import Ranks, agree, fail
+from backend_caps.startup.agreement.agree import Ranks, agree, send_failure
 from backend_caps.startup.agreement.errors import (
     AgreementDeadlineError,
     ControlGroupError,
@@ -38,8 +38,8 @@ __all__ = [
     "UnknownPerRankFlagError",
     "agree",
     "agreed",
-    "fail",
     "failure_of",
+    "send_failure",
     "statement_of",
     "tell_failure",
 ]

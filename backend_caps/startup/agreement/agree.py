@@ -31,8 +31,8 @@ class Ranks:
             parallelism whose batches are one another's. It needs gloo for the CPU; beside it there
             may be nccl, which is not used.
         deadline_s: seconds that this rank waits for the others, from its own call on.
-        per_rank: names of `ServerFlags`, `Facts`, `pool_size` or `draft`, in which ranks may
-            differ; they are the same names on all ranks.
+        per_rank: names of `ServerFlags`, `Facts`, `pool_size`, `draft` or `graph_sizes`, in which
+            ranks may differ; they are the same names on all ranks.
 
     Raises:
         UnknownPerRankFlagError: there is no such flag or fact.
@@ -48,8 +48,13 @@ class Ranks:
         if unknown:
             raise UnknownPerRankFlagError(names=unknown, known=known)
 
+    @classmethod
+    def of(cls, group: dist.ProcessGroup | Ranks) -> Ranks:
+        """Return ranks as they are, and of a group alone those that differ in nothing."""
+        return group if isinstance(group, Ranks) else cls(group=group)
 
-_ARGUMENTS = ("pool_size", "draft")
+
+_ARGUMENTS = ("pool_size", "draft", "graph_sizes")
 """What `configure` is given beside the flags, and ranks share."""
 
 
@@ -93,12 +98,12 @@ def agree(
         channel.ended()
 
 
-def fail(error: Exception, group: dist.ProcessGroup | Ranks, *, given: ServerFlags) -> None:
+def send_failure(error: Exception, ranks: Ranks, *, given: ServerFlags) -> None:
     """Send the other ranks, which call `agree`, the error that keeps this one from calling it.
 
     Args:
         error: what was raised; the caller raises it again. It gets a note on whether it was sent.
-        group: the ranks that agree.
+        ranks: who agrees.
         given: the flags as they were given.
 
     Raises:
@@ -107,7 +112,6 @@ def fail(error: Exception, group: dist.ProcessGroup | Ranks, *, given: ServerFla
 
     Sync: waits for every rank, on the host, until the deadline.
     """
-    ranks = group if isinstance(group, Ranks) else Ranks(group=group)
     channel = GroupChannel(ranks.group, host=host_name(), deadline_s=ranks.deadline_s)
     try:
         tell_failure(error, channel, fields=start_fields(given, {}, frozenset(ranks.per_rank)))

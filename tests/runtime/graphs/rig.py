@@ -43,6 +43,7 @@ from backend_caps.runtime.speculative.mask import tree_mask
 from backend_caps.runtime.speculative.tree import visible_nodes
 from backend_caps.runtime.tokens import token_positions
 from backend_caps.runtime.two_batch import TwoBatchRunner
+from backend_caps.startup.configuration import marked_reads_end
 
 SIMULATED = DeviceTraits(
     has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True
@@ -207,7 +208,7 @@ class Rig:
             buckets=buckets,
             memory=self.memory,
             host_seq_lens=host_seq_lens,
-            shared_reads_end=reads_end,
+            shared_reads_end=marked_reads_end(reads_end, self.streams.traits),
             graph_metadata=metadata,
             halves=self._halves,
         )
