@@ -32,6 +32,7 @@ from backend_caps.runtime.options import (
     EngineOptions,
     check_fit,
     check_token_counts,
+    graph_sizes_of,
     largest_step,
 )
 from backend_caps.runtime.pools import Pools, make_pools
@@ -46,7 +47,7 @@ from backend_caps.runtime.step import StepLauncher
 from backend_caps.runtime.stepping import Stepping, plain_stepping, speculative_stepping
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.runtime.worker import Worker
-from backend_caps.startup.configuration import Configuration
+from backend_caps.startup.configuration import Configuration, GraphSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def assemble(
     """
     plan = configuration.plan
     settings = _settings(plan, draft_model_path)
-    _check_rows(configuration, options)
+    _check_options(configuration, options, settings)
     lookahead = 0 if settings is None else settings.lookahead
     model = load_llama(
         model_path,
@@ -174,12 +175,31 @@ def make_scheduler(
     )
 
 
-def _check_rows(configuration: Configuration, options: EngineOptions) -> None:
-    configured, needed = configuration.future_map.pool_size, options.max_running_requests + 1
-    if configured != needed:
-        raise ConfigurationMisfitError(
-            field="pool_size", configured=str(configured), needed=str(needed)
-        )
+def _check_options(
+    configuration: Configuration, options: EngineOptions, settings: SpecSettings | None
+) -> None:
+    """Refuse options other than those the configuration was made with."""
+    pool_size, sizes = options.max_running_requests + 1, graph_sizes_of(options, settings)
+    configured = _sizes_by_name(configuration.future_map.pool_size, configuration.graph_sizes)
+    for name, needed in _sizes_by_name(pool_size, sizes).items():
+        found = configured.get(name, "none")
+        if found != needed:
+            raise ConfigurationMisfitError(field=name, configured=found, needed=needed)
+
+
+def _sizes_by_name(pool_size: int, graphs: Mapping[Role, GraphSizes]) -> Mapping[str, str]:
+    sizes = {"pool_size": str(pool_size)}
+    for role, own in graphs.items():
+        sizes[f"{role.value} graph token counts"] = _listed(own.token_counts)
+        for phase, buckets in own.buckets.items():
+            counts = _listed([bucket.num_tokens for bucket in buckets])
+            padded = "padded" if all(bucket.pads for bucket in buckets) else "exact"
+            sizes[f"{role.value} {phase.value} graph sizes"] = f"{counts} ({padded})"
+    return sizes
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts)) or "none"
 
 
 def _settings(plan: Plan, draft_model_path: str | Path | None) -> SpecSettings | None:

@@ -27,7 +27,7 @@ from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.model import LlamaConfig
 from backend_caps.runtime.model.loading import dtype_of
-from backend_caps.runtime.options import EngineOptions, buckets_of, check_flags, draft_buckets
+from backend_caps.runtime.options import EngineOptions, check_flags, graph_sizes_of
 from backend_caps.runtime.speculative.building import draft_shape
 from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.startup.agreement import Ranks, send_failure
@@ -153,20 +153,14 @@ class _Sizes:
         draft_model_path: str | Path | None,
     ) -> _Sizes:
         settings = SpecSettings.from_flags(flags)
-        target = GraphSizes(
-            buckets=buckets_of(options, settings), token_counts=options.graph_token_counts
-        )
-        pool_size = options.max_running_requests + 1
-        if settings is None:
-            return cls(pool_size=pool_size, draft=None, graphs={Role.TARGET: target})
-        dtype = dtype_of(options.dtype, config)
-        of_draft = {
-            role: GraphSizes(buckets=own) for role, own in draft_buckets(options, settings).items()
-        }
+        draft = None
+        if settings is not None:
+            dtype = dtype_of(options.dtype, config)
+            draft = draft_shape(settings, config, dtype, draft_model_path)
         return cls(
-            pool_size=pool_size,
-            draft=draft_shape(settings, config, dtype, draft_model_path),
-            graphs={Role.TARGET: target, **of_draft},
+            pool_size=options.max_running_requests + 1,
+            draft=draft,
+            graphs=graph_sizes_of(options, settings),
         )
 
 

@@ -29,13 +29,13 @@ from backend_caps.runtime.errors import (
     UnservedFlagsError,
 )
 from backend_caps.runtime.graphs import (
-    Bucket,
     GraphTokenCountError,
     mixed_buckets,
     uniform_buckets,
 )
 from backend_caps.runtime.model import LlamaConfig, LlamaModel
 from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.startup.configuration import GraphSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,39 +83,29 @@ class EngineOptions:
                 raise PoolShapeError(field=name, value=size)
 
 
-def buckets_of(
+def graph_sizes_of(
     options: EngineOptions, speculation: SpecSettings | None = None
-) -> Mapping[Phase, Sequence[Bucket]]:
-    """List the sizes of batch that the options name, up to the largest that can be.
+) -> Mapping[Role, GraphSizes]:
+    """List the sizes of graphs that the options name, by role, up to the largest batch.
 
     They are those of full graphs, also where `choose_graphs` finds something else that keeps a
-    phase from them: its sizes are named all the same.
+    phase from them: its sizes are named all the same. A draft model's batch sizes are those of
+    decode; with one step, nothing is drafted beyond what draft-extend leaves.
     """
     uniform = partial(uniform_buckets, _batch_sizes(options), pads=options.pads_graphs)
-    plain = {
-        Phase.DECODE: uniform(),
-        Phase.PREFILL: mixed_buckets(options.max_running_requests, options.graph_token_counts),
-    }
-    if speculation is None:
-        return plain
-    return {**plain, Phase.VERIFY: uniform(speculation.num_draft_tokens)}
-
-
-def draft_buckets(
-    options: EngineOptions, speculation: SpecSettings
-) -> Mapping[Role, Mapping[Phase, Sequence[Bucket]]]:
-    """List the sizes of a draft model's forwards: draft steps, and what was accepted.
-
-    The batch sizes are those of decode. With one step, nothing is drafted beyond what draft-extend
-    leaves.
-    """
-    if not speculation.has_draft_model:
-        return {}
-    uniform = partial(uniform_buckets, _batch_sizes(options), pads=options.pads_graphs)
+    mixed = mixed_buckets(options.max_running_requests, options.graph_token_counts)
+    buckets = {Phase.DECODE: uniform(), Phase.PREFILL: mixed}
+    if speculation is not None:
+        buckets[Phase.VERIFY] = uniform(speculation.num_draft_tokens)
+    sizes = {Role.TARGET: GraphSizes(buckets=buckets, token_counts=options.graph_token_counts)}
+    if speculation is None or not speculation.has_draft_model:
+        return sizes
     steps = uniform(speculation.topk) if speculation.num_steps > 1 else ()
+    accepted = uniform(speculation.accept_tokens)
     return {
-        Role.DRAFT: {Phase.DECODE: steps},
-        Role.DRAFT_EXTEND: {Phase.VERIFY: uniform(speculation.accept_tokens)},
+        **sizes,
+        Role.DRAFT: GraphSizes(buckets={Phase.DECODE: steps}),
+        Role.DRAFT_EXTEND: GraphSizes(buckets={Phase.VERIFY: accepted}),
     }
 
 

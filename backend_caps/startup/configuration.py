@@ -43,6 +43,8 @@ class Configuration:
     """The relay between steps, made for the plan."""
     draft: DraftShape | None
     """What the relay carries for a draft model; None where it carries nothing."""
+    graph_sizes: Mapping[Role, GraphSizes]
+    """The sizes that the engine asked graphs for."""
     graph_choices: Mapping[Role, tuple[GraphChoice, ...]]
     """How each kind of batch runs in each phase of a role: whole graphs, pieces or eagerly."""
     barriers: Mapping[Phase, SharedReadsEnd]
@@ -85,6 +87,7 @@ class Configuration:
             plan=plan,
             future_map=future_map,
             draft=draft,
+            graph_sizes=graph_sizes,
             graph_choices=_graph_choices(plan, traits, graph_sizes),
             barriers={phase: _barrier(plan, phase, traits) for phase in Phase},
         )

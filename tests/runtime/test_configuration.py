@@ -127,12 +127,30 @@ def test_configuration_without_the_use_names_those_it_has(models: Models) -> Non
         pytest.param(
             (*PADDED, *EAGLE), EngineOptions(dtype=torch.bfloat16), "draft shape", id="draft"
         ),
+        pytest.param(
+            PADDED,
+            EngineOptions(graph_batch_sizes=(1,), max_graph_batch_size=2),
+            "target decode graph sizes",
+            id="graphs",
+        ),
+        pytest.param(
+            PADDED,
+            EngineOptions(graph_token_counts=(8,)),
+            "target graph token counts",
+            id="pieces",
+        ),
+        pytest.param(
+            PADDED,
+            EngineOptions(pads_graphs=False),
+            "target decode graph sizes",
+            id="padding",
+        ),
     ],
 )
 def test_engine_refuses_the_configuration_of_another(
     arguments: tuple[str, ...], options: EngineOptions, field: str, models: Models
 ) -> None:
-    """Rows and draft state have to be those of the engine's options and models."""
+    """Rows, graph sizes and draft state have to be those of the engine's options and models."""
     plan = plan_of(*arguments)
     made = configuration_of(plan, models.target, device="cpu")
     draft: Path | None = None

@@ -14,7 +14,7 @@ from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
 from backend_caps.runtime.model import load_llama
-from backend_caps.runtime.options import EngineOptions, buckets_of
+from backend_caps.runtime.options import EngineOptions, graph_sizes_of
 from backend_caps.runtime.pools import Pools, make_pools
 from backend_caps.runtime.speculative.building import Drafting, load_draft, make_drafting
 from backend_caps.runtime.speculative.model_drafter import ModelDrafter
@@ -171,10 +171,10 @@ def test_sizes_of_a_speculating_engine_are_of_verifies_too(
     settings = _settings(_plan("EAGLE", "--speculative-eagle-topk", str(topk)))
     options = EngineOptions(graph_batch_sizes=(1, 2, 8), max_running_requests=4)
 
-    buckets = buckets_of(options, settings)
+    buckets = graph_sizes_of(options, settings)[Role.TARGET].buckets
 
     assert {phase: own for phase, own in buckets.items() if phase is not Phase.VERIFY} == (
-        buckets_of(options)
+        graph_sizes_of(options)[Role.TARGET].buckets
     )
     sizes = [(own.kind, own.batch_size, own.num_tokens) for own in buckets[Phase.VERIFY]]
     assert sizes == [(kind, count, count * num_tokens) for count in (1, 2, 4)]
@@ -186,7 +186,9 @@ def test_batches_above_the_largest_graph_are_captured_for_nothing() -> None:
         graph_batch_sizes=(1, 2, 8), max_running_requests=4, max_graph_batch_size=3
     )
 
-    buckets = buckets_of(options, _settings(_plan("EAGLE", "--speculative-eagle-topk", "1")))
+    settings = _settings(_plan("EAGLE", "--speculative-eagle-topk", "1"))
+
+    buckets = graph_sizes_of(options, settings)[Role.TARGET].buckets
 
     sizes = {phase: [own.batch_size for own in buckets[phase]] for phase in buckets}
     assert sizes == {Phase.DECODE: [1, 2, 3], Phase.PREFILL: [], Phase.VERIFY: [1, 2, 3]}

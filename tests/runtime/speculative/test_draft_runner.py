@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from torch import Tensor
 
 from backend_caps import BatchKind, Phase, Plan, Role
 from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
+from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs import GraphMode, Obstacle, choose_graphs, kind_of
-from backend_caps.runtime.options import EngineOptions, draft_buckets
+from backend_caps.runtime.options import EngineOptions, graph_sizes_of
+from backend_caps.runtime.speculative.draft_runner import DraftRunner, DraftStates
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.step import Step, StepLauncher
 from tests.runtime.engines import plan_of
@@ -123,23 +127,38 @@ def test_replayed_drafts_are_those_of_a_model_that_reads_everything_anew(
 def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
     models: Models, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step has the event that its draft-extend's replay marks; an eager one has none."""
-    found: list[bool] = []
-    monkeypatch.setattr(StepLauncher, "barrier", lambda _, step: found.append(_has_event(step)))
+    """A decode step has the event that its draft-extend's replay marks; an eager one has none."""
+    marked: list[EventLike | None] = []
+    found: list[EventLike | None] = []
+    run = DraftRunner.run
+
+    def watched(
+        runner: DraftRunner, role: Role, batch: ForwardBatch, hidden: Tensor | None
+    ) -> DraftStates:
+        states = run(runner, role, batch, hidden)
+        if role is Role.DRAFT_EXTEND:
+            marked.append(states.reads_done)
+        return states
+
+    def barrier(_: StepLauncher, step: Step) -> None:
+        if step.batch.mode is ForwardMode.DECODE:
+            found.append(step.reads_done)
+
+    monkeypatch.setattr(DraftRunner, "run", watched)
+    monkeypatch.setattr(StepLauncher, "barrier", barrier)
     with simulate("eager"):
         _run(models, Algorithm.EAGLE3, _plan(Algorithm.EAGLE3, 1), sizes)
 
-    assert any(found) is bool(sizes)
-
-
-def _has_event(step: Step) -> bool:
-    return step.reads_done is not None
+    assert found, "decode steps were taken"
+    assert {*map(id, found)} <= {*map(id, marked)}
+    assert all((own is not None) is bool(sizes) for own in found)
 
 
 def _choices(plan: Plan, role: Role, **sizes: Sequence[int]) -> dict[Phase, tuple[object, ...]]:
     settings = SpecSettings.from_flags(plan.flags)
     assert settings is not None, "an algorithm is named"
-    buckets = draft_buckets(replace(OPTIONS, **sizes), settings)[role]  # type: ignore[arg-type]
+    options = replace(OPTIONS, **sizes)  # type: ignore[arg-type]
+    buckets = graph_sizes_of(options, settings)[role].buckets
     return {
         own.phase: (own.effective, own.obstacles[FULL])
         for own in choose_graphs(plan, SIMULATED, buckets, (), role)
@@ -184,12 +203,15 @@ def test_sizes_of_drafts_are_those_of_decode() -> None:
     """A draft step has K tokens a request, a draft-extend one more than there are steps."""
     settings = SpecSettings(algorithm=Algorithm.EAGLE3, topk=2, num_steps=3, num_draft_tokens=6)
 
-    buckets = draft_buckets(OPTIONS, settings)
+    found = graph_sizes_of(OPTIONS, settings)
 
     sizes = {
-        role: [(own.batch_size, own.num_tokens) for of in phases.values() for own in of]
-        for role, phases in buckets.items()
+        role: [
+            (own.batch_size, own.num_tokens) for of in found[role].buckets.values() for own in of
+        ]
+        for role in (Role.DRAFT, Role.DRAFT_EXTEND)
     }
     assert sizes == {Role.DRAFT: [(1, 2), (3, 6)], Role.DRAFT_EXTEND: [(1, 4), (3, 12)]}
-    assert draft_buckets(OPTIONS, replace(settings, num_steps=1))[Role.DRAFT][Phase.DECODE] == ()
-    assert draft_buckets(OPTIONS, replace(settings, algorithm=Algorithm.NGRAM)) == {}
+    one_step = graph_sizes_of(OPTIONS, replace(settings, num_steps=1))
+    assert one_step[Role.DRAFT].buckets == {Phase.DECODE: ()}
+    assert {*graph_sizes_of(OPTIONS, replace(settings, algorithm=Algorithm.NGRAM))} == {Role.TARGET}
