@@ -21,7 +21,7 @@ THIRD_PARTY := --path .cache/headline --device sim
 HEADLINE := --attention-backend acme_flash --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --context-length 128
 ENGINE := --attention-backend torch_native --page-size 16 --enable-mixed-chunk
-WITH_TORCH := backend_caps/relay/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/conformance/*
+AT_90 := backend_caps/relay/*,backend_caps/simulator/*,backend_caps/startup/*,backend_caps/runtime/*,backend_caps/kit/*,backend_caps/insight/*,backend_caps/pytest_plugin.py,backend_caps/supervisor.py
 WHEELS := .cache/wheels/sglang-0.5.13.stamp .cache/wheels/sglang-0.5.23.stamp \
   .cache/wheels/flashinfer_python-0.7.2.post1.stamp .cache/wheels/speculators-0.9.0.stamp
 SGLANG := .cache/engines/sglang-0.5.23
@@ -76,8 +76,8 @@ unit: $(VENV)/developing $(WHEELS)
 covered: $(VENV)/developing $(WHEELS)
 	CI=true $(PYTEST) --cov --cov-report=
 	@rm -f .coverage.*  # of processes that were killed on purpose
-	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(WITH_TORCH)'
-	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(WITH_TORCH)'
+	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(AT_90)'
+	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(AT_90)'
 
 # What vLLM's wheel says, of 336 MB, and the page that is made of it.
 vllm: $(VENV)/developing $(LARGE_WHEELS)
@@ -126,7 +126,7 @@ races: $(VENV)/developing
 
 # Backends that lie, and honest ones, before all checks. `make liars LIARS="--seeds 50"` draws more.
 liars: $(VENV)/developing
-	$(BIN)/python -m tests.conformance.liars $(LIARS)
+	$(BIN)/python -m tests.kit.liars $(LIARS)
 
 # A browser for tests/browser, which are skipped without one. Where there is none, Debian's.
 browser:
@@ -148,7 +148,7 @@ evidence: $(VENV)/developing
 soak: $(VENV)/developing
 	$(BIN)/python -m tests.races.soak $(SOAK)
 	$(BIN)/python -m tests.runtime.speculative.grid_soak $(GRID)
-	$(BIN)/python -m pytest --numprocesses 2 -m soak tests/conformance tests/runtime plugins
+	$(BIN)/python -m pytest --numprocesses 2 -m soak tests/kit tests/runtime plugins
 
 # On a machine with a CUDA device, under a torch that was built for it.
 # FlashInfer compiles there what it runs, with CUDA's compiler; where one of them is not to be had,

@@ -34,7 +34,7 @@ _MOST_TRACED = 4
 """Cases of one test that are traced: the others run the same lines, and tracing doubles them."""
 _HEAVY = tuple(
     Path(__file__).parent / "tests" / name
-    for name in ("conformance", "races", "relay", "runtime", "simulator", "upstream")
+    for name in ("kit", "insight", "races", "relay", "runtime", "simulator", "upstream")
 )
 """Where tests compute: what they are to cover is measured in parts of a hundred."""
 _OTHERS = tuple(
@@ -56,7 +56,7 @@ _WITH_CHILDREN = tuple(
         "cli/test_dry_run.py",
         "cli/test_output.py",
         "cli/test_process.py",
-        "conformance/test_watching.py",
+        "kit/test_supervisor.py",
         "discovery",
     )
 )

@@ -13,8 +13,8 @@ import sys
 
 TYPE_CHECKING = False  # that of `typing`, which the working directory could stand in for
 if TYPE_CHECKING:
-    from backend_caps.conformance.watching import Log
     from backend_caps.discovery.loading import Loading
+    from backend_caps.supervisor import Log
 
 _READ_PLUGINS = frozenset(
     {
@@ -79,7 +79,7 @@ def _reads_plugins(own: list[str]) -> bool:
 
 
 def _watched() -> Log | None:
-    from backend_caps.conformance.watching import watched  # noqa: PLC0415 - where native code runs
+    from backend_caps.supervisor import watched  # noqa: PLC0415 - where native code runs
 
     return watched()
 

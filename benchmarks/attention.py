@@ -31,7 +31,7 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import BackendCapsError, Facts, Phase, Role, Use, discover
-from backend_caps.conformance.scenes import Pools, layer_of
+from backend_caps.kit.scenes import Pools, layer_of
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch

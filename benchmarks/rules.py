@@ -18,7 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import ServerFlags, discover
-from backend_caps.conformance.measuring import SteadySteps, small_models, steady_steps
+from backend_caps.insight.measure import SteadySteps, steady_steps
+from backend_caps.kit.models import small_models
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backend_caps.conformance.simulator import Simulation, register, simulate
+from backend_caps.simulator import Simulation, register, simulate
 from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 NUM_OPS = 12

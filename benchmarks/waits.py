@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import HostSeqLens
-from backend_caps.conformance.simulator import Counts, simulate
 from backend_caps.relay import DeviceStreams
+from backend_caps.simulator import Counts, simulate
 from benchmarks.recorded import Count, Record, keep, path_asked
 from benchmarks.speculation import (
     SGLANG,

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from backend_caps.conformance.simulator.simulation import current
 from backend_caps.relay import DEVICE_TRAITS, DeviceStreams
 from backend_caps.relay.streams import StreamLike
+from backend_caps.simulator.simulation import current
 from benchmarks.speculation import LoopBatch, MakeRelay, Relay, SpeculativeLoop
 
 _SETTLING, _COUNTED = 3, 10

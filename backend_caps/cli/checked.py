@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 
-from backend_caps.conformance.kit import (
+from backend_caps.kit import (
     Check,
     CheckResult,
     Claimed,
@@ -21,7 +21,6 @@ from backend_caps.conformance.kit import (
     Verdict,
     claims_of,
 )
-from backend_caps.conformance.simulator import DEVICE_NAME
 from backend_caps.report.check_documents import (
     CHECK_SCHEMA,
     CheckDocument,
@@ -37,6 +36,7 @@ from backend_caps.report.check_documents import (
     LinesDocument,
     SaidDocument,
 )
+from backend_caps.simulator import DEVICE_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,8 @@ from rich.console import Console
 
 from backend_caps.cli.checked import Ran, check_document, check_list_document
 from backend_caps.cli.job import importable
-from backend_caps.conformance.checks import CHECKS
-from backend_caps.conformance.engines.sglang import SGLANG_CHECKS, sglang_subject
-from backend_caps.conformance.kit import (
+from backend_caps.discovery.registry import Registry
+from backend_caps.kit import (
     Check,
     CheckObservers,
     CheckProgress,
@@ -37,10 +36,11 @@ from backend_caps.conformance.kit import (
     subject_named,
     write_evidence,
 )
-from backend_caps.conformance.watching import Log
-from backend_caps.discovery.registry import Registry
+from backend_caps.kit.adapters import engine_adapter
+from backend_caps.kit.checks import CHECKS
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
 from backend_caps.report.progress import terminal_of
+from backend_caps.supervisor import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Asked:
     @property
     def known(self) -> Sequence[Check]:
         """List the checks that there are for what it is."""
-        return CHECKS if self.engine is None else SGLANG_CHECKS
+        return CHECKS if self.engine is None else engine_adapter(self.engine).checks
 
     @classmethod
     def from_context(cls, ctx: click.Context) -> Self:
@@ -127,7 +127,7 @@ def checked(name: str, asked: Asked, registry: Registry, log: Log | None = None)
 
 
 def _subject(name: str, asked: Asked, registry: Registry) -> Subject:
-    find = subject_named if asked.engine is None else sglang_subject
+    find = subject_named if asked.engine is None else engine_adapter(asked.engine).subject
     subject, left_out = find(registry, name), sorted(asked.without)
     words = tuple(word for forward in left_out for word in ("--without", forward))
     return replace(subject, without=asked.without, words=(*subject.words, *words))

@@ -14,9 +14,9 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.dry_run_asked import DryRunAsked
 from backend_caps.cli.graphs import graphs_document, refused_words, shown_choices
-from backend_caps.conformance.dry_run import DryRun, PhaseRun, RunPlan, StepKind, findings_of
-from backend_caps.conformance.dry_run.running import Started
-from backend_caps.conformance.dry_run.spending import AROUND, NAMES
+from backend_caps.insight.dry_run import DryRun, PhaseRun, RunPlan, StepKind, findings_of
+from backend_caps.insight.dry_run.running import Started
+from backend_caps.insight.dry_run.spending import AROUND, NAMES
 from backend_caps.report.documents import PlanDocument
 from backend_caps.report.dry_run_documents import (
     AgreementDocument,

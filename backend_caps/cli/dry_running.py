@@ -19,14 +19,14 @@ from backend_caps.cli.job import importable
 from backend_caps.cli.options import Decided, Request, request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.working import working
-from backend_caps.conformance.dry_run import RunPlan, ServerSizes, dry_run, dry_start, run_plan
-from backend_caps.conformance.measuring import SmallModels
-from backend_caps.conformance.simulator import DEVICE_NAME, register, simulate
 from backend_caps.errors import BackendCapsError
+from backend_caps.insight.dry_run import RunPlan, ServerSizes, dry_run, dry_start, run_plan
+from backend_caps.kit.models import SmallModels
 from backend_caps.report.dry_run_views import dry_run_view
 from backend_caps.resolution.errors import leaves_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
+from backend_caps.simulator import DEVICE_NAME, register, simulate
 from backend_caps.startup.agreement import Ranks, agree
 from backend_caps.startup.configure import check_device
 from backend_caps.startup.locked import check_locked

@@ -21,7 +21,6 @@ from backend_caps.cli.generated import (
 from backend_caps.cli.graphs import graphs_document
 from backend_caps.cli.job import Job, importable, models_of
 from backend_caps.cli.options import Request as CommandRequest
-from backend_caps.conformance.simulator import Simulation, WaitKind, simulate
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.documents import plan_document
 from backend_caps.report.generate_documents import GenerateDocument, SimulationDocument
@@ -34,6 +33,7 @@ from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTota
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import now_s
+from backend_caps.simulator import Simulation, WaitKind, simulate
 
 _PLAIN: Mapping[str, object] = MappingProxyType(
     {

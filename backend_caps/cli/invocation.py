@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from backend_caps.discovery.loading import Loading
 
 if TYPE_CHECKING:
-    from backend_caps.conformance.watching import Log
+    from backend_caps.supervisor import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ import torch
 
 from backend_caps.cli.asked import Asked
 from backend_caps.cli.options import Request as CommandRequest
-from backend_caps.conformance.measuring import SmallModels, small_models
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
+from backend_caps.kit.models import SmallModels, small_models
 from backend_caps.relay.streams import declared_traits
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy

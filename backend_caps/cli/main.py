@@ -31,7 +31,7 @@ from backend_caps.resolution.errors import (
 )
 
 if TYPE_CHECKING:
-    from backend_caps.conformance.watching import Log
+    from backend_caps.supervisor import Log
 
 REFUSED = 1
 """The plan or a plugin is refused."""

@@ -10,14 +10,13 @@ from pathlib import Path
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.cli.job import importable
 from backend_caps.cli.options import Request
-from backend_caps.conformance.measuring import (
+from backend_caps.insight.measure import (
     LeftOut,
     Levels,
     NotMeasuredError,
     SteadySteps,
     measured_levels,
 )
-from backend_caps.conformance.simulator import DEVICE_NAME
 from backend_caps.report.documents import PlanDocument
 from backend_caps.report.measure_documents import (
     DraftsDocument,
@@ -30,6 +29,7 @@ from backend_caps.report.measure_documents import (
 from backend_caps.report.measure_results import stored_times
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.simulator import DEVICE_NAME
 
 
 def measure_document(

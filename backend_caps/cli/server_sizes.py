@@ -10,7 +10,7 @@ import click
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request
 from backend_caps.cli.settings import traced_in
-from backend_caps.conformance.dry_run import GraphSizes, ServerSizes
+from backend_caps.insight.dry_run import GraphSizes, ServerSizes
 from backend_caps.resolution.command_line import CommandLine, Reader
 from backend_caps.resolution.engine import Engine, engine, option_of
 from backend_caps.resolution.errors import FlagValueError, raise_all

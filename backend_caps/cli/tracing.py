@@ -23,9 +23,9 @@ from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.cli.working import working
-from backend_caps.conformance.dry_run import RunPlan, run_plan
-from backend_caps.conformance.simulator import DEVICE_NAME, register
-from backend_caps.conformance.tracing import (
+from backend_caps.errors import BackendCapsError
+from backend_caps.insight.dry_run import RunPlan, run_plan
+from backend_caps.insight.trace import (
     CLOCK_SAYS,
     PROFILER_SAYS,
     Costs,
@@ -33,7 +33,6 @@ from backend_caps.conformance.tracing import (
     check_recordable,
     traced_levels,
 )
-from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
 from backend_caps.report.documents import plan_document
 from backend_caps.report.sections import Picture
@@ -49,6 +48,7 @@ from backend_caps.report.trace_timeline import COPY, FORWARD, HOST_COPY, Timelin
 from backend_caps.report.trace_views import trace_view
 from backend_caps.report.words import decided_by
 from backend_caps.resolution.plan import Plan
+from backend_caps.simulator import DEVICE_NAME, register
 from backend_caps.startup.configure import check_device
 
 _US = 1000

@@ -12,9 +12,9 @@ MODULES: Mapping[str, str] = {
     "backend_caps.protocols": "protocols",
     "backend_caps.relay": "relay",
     "backend_caps.runtime": "runtime",
-    "backend_caps.conformance.kit": "kit",
-    "backend_caps.conformance.scenes": "scenes",
-    "backend_caps.conformance.simulator": "simulator",
+    "backend_caps.kit": "kit",
+    "backend_caps.kit.scenes": "scenes",
+    "backend_caps.simulator": "simulator",
 }
 """Public modules, each with its page below `docs/reference/api`."""
 

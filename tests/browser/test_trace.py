@@ -18,8 +18,8 @@ from backend_caps.report.trace_svg import picture_of
 from backend_caps.report.trace_views import trace_view
 from tests.browser.conftest import Show
 from tests.browser.perfetto import served
-from tests.conformance.tracing.conftest import CHAIN, recorded
 from tests.docs.pages import ROOT
+from tests.insight.trace.conftest import CHAIN, recorded
 from tests.unit.report.timelines import EXACT, NONE, details, level
 
 PICTURE = (ROOT / "docs" / "images" / "the-relay-timeline.svg").read_text("utf-8")

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
-from backend_caps.conformance.checks import CHECKS
-from backend_caps.conformance.kit import Journal, find_case
-from backend_caps.conformance.watching import Log
+from backend_caps.kit import Journal, find_case
+from backend_caps.kit.checks import CHECKS
 from backend_caps.report.check_documents import CheckDocument
+from backend_caps.supervisor import Log
 from tests.cli.conftest import CommandLine
-from tests.conformance.made import HONEST as HONEST_SUBJECT
+from tests.kit.made import HONEST as HONEST_SUBJECT
 
 HONEST = """\
 from backend_caps import Capabilities, Declaration, Given, OneOf, Part, Role, When

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from backend_caps.cli.check import FORWARDS
 from backend_caps.cli.main import cli
-from backend_caps.conformance.checks import numerics
-from backend_caps.conformance.kit import (
+from backend_caps.discovery.registry import discover
+from backend_caps.kit import (
     Case,
     Effort,
     Fault,
@@ -21,9 +21,9 @@ from backend_caps.conformance.kit import (
     Subject,
     run_checks,
 )
-from backend_caps.conformance.kit.scenarios import forwards_of
-from backend_caps.conformance.workloads.long_run import SteadyRun
-from backend_caps.discovery.registry import discover
+from backend_caps.kit.checks import numerics
+from backend_caps.kit.scenarios import forwards_of
+from backend_caps.kit.workloads.long_run import SteadyRun
 
 NO_VERIFY = frozenset({"verify"})
 

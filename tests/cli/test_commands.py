@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.conformance.simulator import simulate
+from backend_caps.simulator import simulate
 from tests.cli.conftest import DECLARATIONS, ENTRY_POINTS, CommandLine
 
 READS = "--attention-backend acme_reads"

@@ -9,10 +9,10 @@ import pytest
 
 from backend_caps.capability.evidence import declaration_digest
 from backend_caps.cli.checking import Asked, checked
-from backend_caps.conformance.kit import Effort
-from backend_caps.conformance.kit.deadline import CASE_DEADLINE_S
 from backend_caps.discovery.evidence import Implementation, imports_of, versions_of
 from backend_caps.discovery.registry import discover
+from backend_caps.kit import Effort
+from backend_caps.kit.deadline import CASE_DEADLINE_S
 from tests.cli.conftest import CommandLine
 from tests.unit.evidence import HELD, evidence
 

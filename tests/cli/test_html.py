@@ -9,7 +9,7 @@ import pytest
 
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.cli.checked import check_list_document
-from backend_caps.conformance.checks import CHECKS
+from backend_caps.kit.checks import CHECKS
 from backend_caps.report.check_views import check_list_view, check_view
 from backend_caps.report.html.page import page
 from backend_caps.report.sections import Lines

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
-from backend_caps.conformance.measuring import NotMeasuredError, measured_levels
+from backend_caps.insight.measure import NotMeasuredError, measured_levels
 from backend_caps.relay.host_lengths import NoLengths
 from backend_caps.report import measure_results
 from backend_caps.report.measure_documents import LevelDocument, MeasureDocument

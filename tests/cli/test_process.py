@@ -74,7 +74,7 @@ def test_interrupt_while_plugins_are_begun_is_said_in_a_word(tmp_path: Path) -> 
 
 WATCHED = """
 from backend_caps import __main__
-from backend_caps.conformance.watching import Log
+from backend_caps.supervisor import Log
 
 log = Log()
 __main__._watched = lambda: log

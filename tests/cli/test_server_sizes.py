@@ -12,9 +12,9 @@ from backend_caps.cli.dry_run import dry_run
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
-from backend_caps.conformance.dry_run import GraphSizes, ServerSizes
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import BackendCapsError
+from backend_caps.insight.dry_run import GraphSizes, ServerSizes
 from backend_caps.resolution.engine import Engine
 
 NEW = "--rules sglang-0.5.23"

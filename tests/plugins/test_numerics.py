@@ -18,7 +18,7 @@ from backend_caps_flex_attention import FlexAttention, Mode
 from backend_caps_torch_native import TorchNative, TorchPadded
 from torch import Tensor
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     Requests,
     Scene,
     Setting,

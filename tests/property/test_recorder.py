@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.conformance.simulator import register, simulate
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.streams import Event, Stream
-from backend_caps.conformance.tracing.blocks import Ran
-from backend_caps.conformance.tracing.recorder import Recorder
+from backend_caps.insight.trace.blocks import Ran
+from backend_caps.insight.trace.recorder import Recorder
+from backend_caps.simulator import register, simulate
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.streams import Event, Stream
 
 STREAMS = (1, 2, 3)
 _stream = st.sampled_from(STREAMS)

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend_caps.conformance.simulator.queues import Op
-from backend_caps.conformance.simulator.run import simulate
-from backend_caps.conformance.simulator.simulation import Simulation
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.stats import NoObserver, StepStats
+from backend_caps.simulator.queues import Op
+from backend_caps.simulator.run import simulate
+from backend_caps.simulator.simulation import Simulation
 from tests.races.cases import Case, Fault, Finding
 from tests.races.engine_runs import trace_of
 from tests.races.left_over import collect_cycles, findings_after

@@ -16,13 +16,13 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator.run import simulate
-from backend_caps.conformance.simulator.simulation import Simulation
 from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams, DeviceTraits, EventLike
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import NoObserver, StepObserver
+from backend_caps.simulator.run import simulate
+from backend_caps.simulator.simulation import Simulation
 from tests.races.accepts import Accepts
 from tests.races.cases import Case, Fault, Finding, Program
 from tests.races.left_over import collect_cycles, findings_after

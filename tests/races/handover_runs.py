@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from backend_caps.conformance.simulator.run import simulate
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import NoObserver, StepObserver
+from backend_caps.simulator.run import simulate
 from tests.races.cases import Case, Finding
 from tests.races.engine_runs import (
     EndlessError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
-from backend_caps.conformance.simulator.simulation import Simulation
+from backend_caps.simulator.simulation import Simulation
 from tests.races.cases import Fault, Finding
 
 

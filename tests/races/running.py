@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from backend_caps.conformance.simulator.errors import SimDeviceError
 from backend_caps.errors import BackendCapsError
+from backend_caps.simulator.errors import SimDeviceError
 from tests.races.capture_runs import run_captures
 from tests.races.cases import Case, Fault, Finding, Program
 from tests.races.ended_runs import run_ended

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from backend_caps import BatchKind, HostSeqLens, Phase, Registry
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import SharedUseError
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.stats import StepStats
+from backend_caps.simulator import simulate
 from tests.runtime.composites import install, plan_of
 from tests.runtime.engines import PLAIN_LOOP, leaks, run
 from tests.runtime.graphs.rig import SIMULATED

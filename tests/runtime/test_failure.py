@@ -11,7 +11,6 @@ from backend_caps_torch_native import TorchPadded
 from torch import Tensor
 
 from backend_caps import AttentionArch, Plan
-from backend_caps.conformance.simulator import register, simulate
 from backend_caps.protocols import ForwardBatch, Layer
 from backend_caps.relay import DEVICE_TRAITS, DeviceStreams
 from backend_caps.runtime import (
@@ -27,6 +26,7 @@ from backend_caps.runtime import (
 )
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.stats import StepStats
+from backend_caps.simulator import register, simulate
 from backend_caps.startup.configure import UnavailableDeviceError
 from tests.runtime.engines import leaks, make_engine, plan_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backend_caps import HostSeqLens
-from backend_caps.conformance.simulator import register, simulate
 from backend_caps.runtime import Engine, EngineOptions, Handover, Sampling
+from backend_caps.simulator import register, simulate
 from tests.races.handover_mutants import HANDOVER_MUTANTS
 from tests.races.mutation import mutated
 from tests.runtime.handovers import (

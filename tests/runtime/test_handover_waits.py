@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from backend_caps import HostSeqLens
-from backend_caps.conformance.simulator import Simulation, WaitKind, register, simulate
 from backend_caps.runtime import Engine, Handover, Sampling
+from backend_caps.simulator import Simulation, WaitKind, register, simulate
 from tests.runtime.handovers import (
     PROMPTS,
     Way,

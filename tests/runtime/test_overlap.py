@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.conformance.simulator import Simulation, register, simulate
-from backend_caps.conformance.simulator.queues import Op
-from backend_caps.conformance.simulator.streams import Stream
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
+from backend_caps.simulator import Simulation, register, simulate
+from backend_caps.simulator.queues import Op
+from backend_caps.simulator.streams import Stream
 from tests.runtime.engines import plan_of
 
 ENDLESS = Sampling(max_new_tokens=64, stop_token_ids=frozenset())

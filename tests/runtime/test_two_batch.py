@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import simulate
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model import SamplingBatch
 from backend_caps.runtime.two_batch import split
+from backend_caps.simulator import simulate
 from tests.runtime.graphs.rig import Requests
 from tests.runtime.two_batches import World
 

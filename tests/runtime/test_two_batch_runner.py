@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from backend_caps import Phase
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.two_batch import TwoBatchRunner
+from backend_caps.simulator import simulate
 from tests.runtime.graphs.rig import CONFIG, Requests
 from tests.runtime.two_batches import Call, Noted, World
 

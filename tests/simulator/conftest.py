@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from backend_caps.conformance.simulator import register
+from backend_caps.simulator import register
 
 
 @pytest.fixture(scope="session", autouse=True)

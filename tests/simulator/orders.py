@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.conformance.simulator import Schedule, systematic_schedules
+from backend_caps.simulator import Schedule, systematic_schedules
 
 
 def in_every_order(num_streams: int) -> pytest.MarkDecorator:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.simulator import Schedule, SimDeviceError, register, simulate
-from backend_caps.conformance.simulator.streams import Event, Stream
 from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike, StreamLike, StreamModule
+from backend_caps.simulator import Schedule, SimDeviceError, register, simulate
+from backend_caps.simulator.streams import Event, Stream
 from tests.relay.batches import DRAFT, POOL_SIZE, Batch, SpecState, numbers
 
 ROWS = (3, 1, 7)

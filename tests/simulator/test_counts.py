@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import Counts, Waited, WaitKind, simulate
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
-from backend_caps.conformance.simulator.streams import Event, Stream
+from backend_caps.simulator import Counts, Waited, WaitKind, simulate
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.graphs import CUDAGraph, graph
+from backend_caps.simulator.streams import Event, Stream
 
 Act = Callable[[Tensor], object]
 

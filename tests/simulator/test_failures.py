@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import Schedule, SimDeviceError, simulate
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.streams import Event, Stream
+from backend_caps.simulator import Schedule, SimDeviceError, simulate
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 
 

@@ -3,22 +3,22 @@ from typing import cast
 import pytest
 import torch
 
-from backend_caps.conformance.simulator import (
+from backend_caps.simulator import (
     CaptureError,
     Schedule,
     simulate,
     systematic_schedules,
 )
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.errors import GraphStateError
-from backend_caps.conformance.simulator.graphs import (
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.errors import GraphStateError
+from backend_caps.simulator.graphs import (
     CUDAGraph,
     graph,
     graph_pool_handle,
     is_current_stream_capturing,
     memory_snapshot,
 )
-from backend_caps.conformance.simulator.streams import Event, Stream
+from backend_caps.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 
 

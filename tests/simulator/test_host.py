@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import HOST, Schedule, simulate
-from backend_caps.conformance.simulator import streams as sim
+from backend_caps.simulator import HOST, Schedule, simulate
+from backend_caps.simulator import streams as sim
 from tests.simulator.orders import in_every_order
 
 

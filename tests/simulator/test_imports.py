@@ -9,7 +9,7 @@ RUN = """\
 import sys
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from backend_caps.conformance.simulator import simulate
+from backend_caps.simulator import simulate
 
 with torch.no_grad(), simulate("eager"):
     query = torch.ones(1, 2, 5, 16).to("sim")

@@ -4,9 +4,9 @@ from typing import cast
 import pytest
 import torch
 
-from backend_caps.conformance.simulator import Schedule, SimDeviceError, simulate
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.streams import Stream
+from backend_caps.simulator import Schedule, SimDeviceError, simulate
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.streams import Stream
 from tests.simulator.orders import in_every_order
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from backend_caps.conformance.simulator import Schedule, UnsupportedOperatorError, simulate
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.streams import Stream
+from backend_caps.simulator import Schedule, UnsupportedOperatorError, simulate
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.streams import Stream
 from tests.simulator.orders import in_every_order
 
 Call = Callable[[torch.device], Tensor]

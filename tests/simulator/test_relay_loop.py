@@ -3,7 +3,7 @@
 import pytest
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.conformance.simulator import (
+from backend_caps.simulator import (
     DirtyRunError,
     OrderPolicy,
     Schedule,

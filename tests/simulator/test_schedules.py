@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 
-from backend_caps.conformance.simulator import (
+from backend_caps.simulator import (
     NestedSimulationError,
     OrderPolicy,
     Schedule,
@@ -11,7 +11,7 @@ from backend_caps.conformance.simulator import (
     simulate,
     systematic_schedules,
 )
-from backend_caps.conformance.simulator.streams import Stream
+from backend_caps.simulator.streams import Stream
 
 
 @pytest.mark.parametrize("word", ["eager", "lazy", "starve:0", "starve:12", "random:17"])

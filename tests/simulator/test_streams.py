@@ -4,10 +4,10 @@ from contextlib import suppress
 import pytest
 import torch
 
-from backend_caps.conformance.simulator import Schedule, simulate
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.counts import WaitKind
-from backend_caps.conformance.simulator.streams import Event, Stream
+from backend_caps.simulator import Schedule, simulate
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.counts import WaitKind
+from backend_caps.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 
 

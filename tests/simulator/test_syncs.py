@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import simulate
-from backend_caps.conformance.simulator import streams as sim
-from backend_caps.conformance.simulator.streams import Event
+from backend_caps.simulator import simulate
+from backend_caps.simulator import streams as sim
+from backend_caps.simulator.streams import Event
 
 
 def _line() -> int:

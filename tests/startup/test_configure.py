@@ -27,7 +27,6 @@ from backend_caps import (
     discover,
 )
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DraftShape
 from backend_caps.resolution.errors import (
     NoFittingBackendError,
@@ -36,6 +35,7 @@ from backend_caps.resolution.errors import (
 )
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model import random_llama
+from backend_caps.simulator import simulate
 from backend_caps.startup.configure import UnavailableDeviceError
 
 ROLES = frozenset(Role)

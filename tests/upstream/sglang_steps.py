@@ -69,7 +69,7 @@ class Run:
 def run(folder: Path, arguments: dict[str, object]) -> dict[str, object]:
     """Serve the requests, and describe the run."""
     import_module("sglang")  # activates the platform
-    from backend_caps.conformance.simulator import simulate  # noqa: PLC0415
+    from backend_caps.simulator import simulate  # noqa: PLC0415
     from tests.upstream.sglang_models import write_models  # noqa: PLC0415
     from tests.upstream.sglang_platform import choose_kernels  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ from backend_caps_flashinfer.package import (
 )
 from torch import Tensor
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     FORK,
     GROVE,
@@ -34,7 +34,7 @@ from backend_caps.conformance.scenes import (
     scene,
     tree_scene,
 )
-from backend_caps.conformance.simulator import simulate
+from backend_caps.simulator import simulate
 from tests.upstream import flashinfer_wheel as wheel
 
 # Run by other tests too, and faster untraced.

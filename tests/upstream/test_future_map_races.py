@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import Schedule, simulate
 from backend_caps.relay import DeviceStreams, RelayPayload
 from backend_caps.relay.streams import StreamLike
+from backend_caps.simulator import Schedule, simulate
 from benchmarks.speculation import LoopBatch, SpeculativeLoop
 from benchmarks.waits import HIDDEN, bare
 from tests.simulator.orders import in_every_order

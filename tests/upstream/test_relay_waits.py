@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from backend_caps import HostSeqLens
-from backend_caps.conformance.simulator import Schedule, Waited, WaitKind, simulate
 from backend_caps.relay import DeviceStreams
+from backend_caps.simulator import Schedule, Waited, WaitKind, simulate
 from benchmarks.speculation import (
     MakeRelay,
     SglangRelay,

@@ -24,8 +24,8 @@ from backend_caps_sglang.bridging.errors import (
 from torch import Tensor
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
-from backend_caps.conformance.simulator import simulate
-from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
+from backend_caps.simulator import simulate
+from backend_caps.simulator.graphs import CUDAGraph, graph
 from tests.upstream.bridged import (
     CASES,
     CLOSE,

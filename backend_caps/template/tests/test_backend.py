@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     PREFILL,
     PREFIXED,

@@ -6,9 +6,9 @@ from backend_caps.cli.generate import NoBackendNamedError
 from backend_caps.cli.job import ModelDtypeError
 from backend_caps.cli.output import OutputError
 from backend_caps.cli.trace_errors import TraceWriteError
-from backend_caps.conformance.dry_run.errors import CannotRunError, DryStartError, StandInError
-from backend_caps.conformance.measuring.errors import NotMeasuredError, StepFailedError
-from backend_caps.conformance.tracing.errors import (
+from backend_caps.insight.dry_run.errors import CannotRunError, DryStartError, StandInError
+from backend_caps.insight.measure.errors import NotMeasuredError, StepFailedError
+from backend_caps.insight.trace.errors import (
     NoTimelineError,
     TooManyStepsError,
 )

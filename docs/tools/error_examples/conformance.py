@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.conformance.kit.errors import (
+from backend_caps.kit.errors import (
     BaselineError,
     EvidenceError,
     UncheckableError,
@@ -10,7 +10,7 @@ from backend_caps.conformance.kit.errors import (
     UnknownCheckError,
     UnknownSubjectError,
 )
-from backend_caps.conformance.simulator.errors import (
+from backend_caps.simulator.errors import (
     CaptureError,
     DirtyRunError,
     GraphStateError,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from backend_caps.conformance.checks import CHECKS
-from backend_caps.conformance.kit import Check
-from backend_caps.conformance.kit.scenarios import Forward
+from backend_caps.kit import Check
+from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.scenarios import Forward
 from docs.tools.markdown import table
 from docs.tools.sources import attribute_docs_of
 

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
+from backend_caps.simulator import simulate
 from tests.runtime.graphs.rig import SIMULATED
 
 

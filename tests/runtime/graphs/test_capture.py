@@ -17,7 +17,6 @@ from backend_caps import (
     SharedReadsEnd,
     resolve,
 )
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.relay.streams import GraphLike, StreamLike
 from backend_caps.runtime.attention import PhaseBackends
@@ -29,6 +28,7 @@ from backend_caps.runtime.graphs import (
     capture_graphs,
 )
 from backend_caps.runtime.speculative.target import states_of
+from backend_caps.simulator import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from tests.runtime.graphs.rig import BUCKETS, CONFIG, SIMULATED, Rig, make_model, make_site, uses_of
 from tests.runtime.graphs.spies import WatchedPadded

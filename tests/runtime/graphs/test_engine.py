@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs import GraphMode, Obstacle
 from backend_caps.runtime.model.drafts import first_layers
 from backend_caps.runtime.options import EngineOptions
+from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of, run
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept

@@ -9,12 +9,12 @@ import pytest
 from torch_native_caps import TORCH_PADDED
 
 from backend_caps import BatchKind, HostSeqLens, Phase, Plan, ServerFlags, resolve
-from backend_caps.conformance.simulator import simulate
-from backend_caps.conformance.simulator.errors import CaptureError
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.options import EngineOptions
+from backend_caps.simulator import simulate
+from backend_caps.simulator.errors import CaptureError
 from tests.runtime.engines import run
 from tests.runtime.graphs.baked import (
     AskedInGraph,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from backend_caps import BatchKind, HostSeqLens
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
+from backend_caps.simulator import simulate
 from tests.runtime.graphs.rig import (
     BUCKETS,
     DRAFTS,

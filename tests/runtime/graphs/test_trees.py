@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from backend_caps import BatchKind, HostSeqLens
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.graphs import GraphBuffers, uniform_buckets
+from backend_caps.simulator import simulate
 from tests.runtime.graphs.rig import BUCKETS, DRAFTS, MAX_CONTEXT_LEN, SIMULATED, Rig
 from tests.runtime.graphs.spies import WatchedPadded
 

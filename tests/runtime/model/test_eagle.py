@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import simulate
 from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.model import (
     EagleConfig,
@@ -18,6 +17,7 @@ from backend_caps.runtime.model import (
     random_eagle,
     random_llama,
 )
+from backend_caps.simulator import simulate
 from tests.runtime.model.eagles import HeadOracle, cache_of, run_head, save_head
 from tests.runtime.model.folders import LLAMA3_ROPE, save
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import simulate
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.errors import TreeMaskBufferError
+from backend_caps.simulator import simulate
 from tests.runtime.memories import make_batch, make_memory, values_of
 
 WIDTH = 12

@@ -10,7 +10,6 @@ import pytest
 from torch import Tensor
 
 from backend_caps import BatchKind, Phase, Plan, Role
-from backend_caps.conformance.simulator import simulate
 from backend_caps.relay import DeviceStreams
 from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.batch import ForwardMode
@@ -22,6 +21,7 @@ from backend_caps.runtime.options import EngineOptions, graph_sizes_of
 from backend_caps.runtime.speculative.draft_runner import DraftRunner, DraftStates
 from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.step import Step, StepLauncher
+from backend_caps.simulator import simulate
 from tests.runtime.engines import plan_of
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import simulate
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.memory import RequestMemory
@@ -24,6 +23,7 @@ from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.tree import DraftTree, visible_nodes
 from backend_caps.runtime.speculative.verify import Accepted
 from backend_caps.runtime.staging import Staging
+from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.memories import enter, make_memory, make_request
 from tests.runtime.observed import Kept

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.simulator import Schedule, register, simulate
-from backend_caps.conformance.simulator.graphs import CUDAGraph, graph
 from backend_caps.runtime.model.sampling import SamplingBatch
 from backend_caps.runtime.speculative.beams import Candidates, best_tree
 from backend_caps.runtime.speculative.mask import tree_mask
 from backend_caps.runtime.speculative.verify import accepted, predict
+from backend_caps.simulator import Schedule, register, simulate
+from backend_caps.simulator.graphs import CUDAGraph, graph
 from tests.runtime.speculative.drafted import (
     VOCAB,
     Drafts,

@@ -14,8 +14,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
-from backend_caps.conformance.simulator import Counts, Simulation, Waited, WaitKind, simulate
-from backend_caps.conformance.simulator.streams import Stream
 from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
@@ -26,6 +24,8 @@ from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculative.settings import Algorithm
 from backend_caps.runtime.stats import StepStats
+from backend_caps.simulator import Counts, Simulation, Waited, WaitKind, simulate
+from backend_caps.simulator.streams import Stream
 from tests.relay.forbidding import syncs_forbidden
 from tests.runtime.speculative.pairwise import pairwise_cover
 

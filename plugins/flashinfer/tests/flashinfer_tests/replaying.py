@@ -12,7 +12,7 @@ import torch
 from backend_caps_flashinfer import FlashInfer
 from torch import Tensor
 
-from backend_caps.conformance.scenes import FORK, GROVE, Pools, Scene, padded
+from backend_caps.kit.scenes import FORK, GROVE, Pools, Scene, padded
 from backend_caps.relay.streams import GraphLike
 from backend_caps.runtime.forward_batch import ForwardBatch
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from backend_caps_flashinfer import FlashInfer, MissingMirrorError
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     FORK,
     GROVE,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from backend_caps_flashinfer import FlashInfer
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     Requests,
     Scene,
     Setting,

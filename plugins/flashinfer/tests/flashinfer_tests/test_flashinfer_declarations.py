@@ -12,7 +12,7 @@ from backend_caps_flashinfer import FlashInfer, MissingFlashInferError
 from flashinfer_caps import FLASHINFER
 
 from backend_caps import Declaration, Facts, HostSeqLens
-from backend_caps.conformance.scenes import DECODE, scene
+from backend_caps.kit.scenes import DECODE, scene
 
 PROJECT = Path(flashinfer_caps.__file__).parent
 

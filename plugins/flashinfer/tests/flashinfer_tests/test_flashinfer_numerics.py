@@ -9,7 +9,7 @@ from flashinfer_caps import FLASHINFER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     PREFIXED,
     VERIFY,

@@ -11,7 +11,7 @@ import pytest
 from backend_caps_flex_attention import FlexAttention, Mode
 from torch import Tensor
 
-from backend_caps.conformance.scenes import Scene, padded
+from backend_caps.kit.scenes import Scene, padded
 
 EAGER = partial(FlexAttention, mode=Mode.EAGER)
 needs_compiler = pytest.mark.skipif(

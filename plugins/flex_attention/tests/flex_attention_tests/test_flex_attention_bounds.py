@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     Setting,
     reference_attention,
     scene,

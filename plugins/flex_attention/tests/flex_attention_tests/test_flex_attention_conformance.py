@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from backend_caps import discover
-from backend_caps.conformance.checks import CHECKS
-from backend_caps.conformance.kit import Check, Effort, Subject, Verdict, run_checks
+from backend_caps.kit import Check, Effort, Subject, Verdict, run_checks
+from backend_caps.kit.checks import CHECKS
 
 UNCLAIMED = frozenset({"batch-invariance"})
 """Checks of what it does not claim."""

@@ -11,15 +11,15 @@ import pytest
 import torch
 from backend_caps_flex_attention import FlexAttention, Mode
 
-from backend_caps.conformance.scenes import PREFIXED, reference_attention, scene
-from backend_caps.conformance.simulator import simulate
+from backend_caps.kit.scenes import PREFIXED, reference_attention, scene
+from backend_caps.simulator import simulate
 
 from .rig import EAGER
 
 _WITHOUT_COMPILER = """
 import logging
 import torch
-from backend_caps.conformance.scenes import PREFIXED, reference_attention, scene
+from backend_caps.kit.scenes import PREFIXED, reference_attention, scene
 from backend_caps_flex_attention import FlexAttention
 
 logging.basicConfig(format="%(message)s")

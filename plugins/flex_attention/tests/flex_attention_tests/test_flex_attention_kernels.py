@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     CHAIN,
     COMB,
     DECODE,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     GROVE,
     PREFIXED,

@@ -8,7 +8,7 @@ from flex_attention_caps import FLEX_ATTENTION
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     GROVE,
     VERIFY,
     Setting,

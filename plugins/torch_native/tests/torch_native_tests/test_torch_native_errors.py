@@ -7,7 +7,7 @@ import pytest
 from backend_caps_torch_native import MissingMirrorError, TorchNative, TorchPadded, TreeMaskError
 from torch_native_caps import TORCH_NATIVE
 
-from backend_caps.conformance.scenes import GROVE, PREFIXED, VERIFY, scene, tree_scene, with_mask
+from backend_caps.kit.scenes import GROVE, PREFIXED, VERIFY, scene, tree_scene, with_mask
 
 
 @pytest.mark.parametrize("field", ["seq_lens_cpu", "extend_seq_lens_cpu"])

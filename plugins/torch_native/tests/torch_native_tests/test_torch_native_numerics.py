@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_native_caps import TORCH_PADDED
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     GROVE,
     PREFIXED,

@@ -7,7 +7,7 @@ import torch
 from backend_caps_torch_native import TorchNative, TorchPadded
 from backend_caps_torch_native.paged import PagedAttention
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     COMB,
     DECODE,
     FORK,

@@ -9,7 +9,7 @@ import torch
 from backend_caps_triton import TritonAttention
 from torch import Tensor
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     Pools,
     Scene,
     Setting,

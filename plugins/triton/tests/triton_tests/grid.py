@@ -10,7 +10,7 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 
-from backend_caps.conformance.scenes import Requests, Scene, Setting, layer_of, scene
+from backend_caps.kit.scenes import Requests, Scene, Setting, layer_of, scene
 
 HEADS = ((1, 1), (4, 1), (8, 8), (8, 2), (8, 1), (32, 8), (64, 8), (64, 64))
 """Query heads, and key and value heads."""

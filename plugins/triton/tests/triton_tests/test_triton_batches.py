@@ -5,7 +5,7 @@ import torch
 from backend_caps_triton import NoCompilerError, TritonAttention
 from backend_caps_triton.work import Cutting, WorkBuffers
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     GROVE,
     PREFIXED,

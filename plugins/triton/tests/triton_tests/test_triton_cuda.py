@@ -7,7 +7,7 @@ import torch
 from backend_caps_triton import TritonAttention
 from backend_caps_triton.work import Cutting
 
-from backend_caps.conformance.scenes import reference_attention
+from backend_caps.kit.scenes import reference_attention
 
 from .graphs import DECODE, NUM_REQUESTS, TREES, VERIFY, Captured, drawn
 

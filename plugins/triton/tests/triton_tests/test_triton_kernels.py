@@ -14,7 +14,7 @@ from backend_caps_triton.ops import attend
 from backend_caps_triton.tiling import Tiling
 from torch import Tensor
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     GROVE,
     PREFIXED,

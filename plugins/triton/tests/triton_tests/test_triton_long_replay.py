@@ -6,7 +6,7 @@ import pytest
 import torch
 from backend_caps_triton import TritonAttention
 
-from backend_caps.conformance.simulator import simulate
+from backend_caps.simulator import simulate
 
 from .graphs import DECODE, NUM_REQUESTS, TREES, VERIFY, Captured, drawn
 

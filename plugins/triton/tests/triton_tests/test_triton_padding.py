@@ -4,7 +4,7 @@ import pytest
 import torch
 from backend_caps_triton import TritonAttention
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     DECODE,
     PREFIXED,
     VERIFY,

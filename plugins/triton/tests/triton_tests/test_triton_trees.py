@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_caps import TRITON
 
-from backend_caps.conformance.scenes import (
+from backend_caps.kit.scenes import (
     CHAIN,
     COMB,
     FORK,

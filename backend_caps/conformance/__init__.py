@@ -1,1 +1,0 @@
-"""What a declaration and a runtime are tried on. Imports torch."""

@@ -1,0 +1,348 @@
+"""From the plan that was decided to one that runs here: its values, with code that is there.
+
+A stand-in lends its code alone. What the plan says of lengths on the host and of graphs stays as it
+was decided, so a stand-in may ask for no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.scale import ANY
+from backend_caps.capability.status import Status
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.discovery.registry import Registry
+from backend_caps.errors import BackendCapsError
+from backend_caps.insight.dry_run.errors import CannotRunError, StandInError
+from backend_caps.relay.streams import declared_traits
+from backend_caps.resolution.errors import leaves_of
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan, Policy, Resolved
+from backend_caps.resolution.problems import misfits_of
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.uses import ENGINE_DEFAULT, PAIR, Use
+from backend_caps.runtime.graphs import KIND_OF_PHASE
+from backend_caps.runtime.options import MISFITS, features_of
+from backend_caps.startup.implementation import ImplementationError, load_implementation
+
+Asked = Mapping[Role, str]
+"""The backend that may stand in, by the role of those that it stands in for."""
+_OF_RANKS: Mapping[str, object] = {"tp_size": 1, "pp_size": 1, "dp_size": 1}
+"""Flags by which ranks divide the work; here each runs a model by itself."""
+_TOLD = ("graph_metadata", "sync_free_prepare", "shared_reads_end")
+"""Values that a stand-in may make worse, where it is said."""
+_MACHINE = frozenset({"device", "compute_capability"})
+_REFUSED = MISFITS - {"device-unsupported", "compute-capability-unsupported"}
+"""Problems with which no engine starts; of the machine each backend is asked by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """A backend whose code runs in the place of another's."""
+
+    role: Role
+    phase: Phase
+    backend: str
+    """The one that the server would run."""
+    name: str
+    """The one that runs here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worsened:
+    """A value that is not as it was decided, because of a stand-in."""
+
+    capability: str
+    phase: Phase | None
+    decided: str
+    here: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What an engine is made for here."""
+
+    plan: Plan
+    stand_ins: tuple[StandIn, ...] = ()
+    changes: tuple[Worsened, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Flags of the server that do not hold here, each with why."""
+    idle: tuple[str, ...] = ()
+    """Who was asked for roles in which nobody has to stand in."""
+
+    def stands_in(self, role: Role | None = None, phase: Phase | None = None) -> str | None:
+        """Say who stands in for whom in a role and phase, or anywhere; None: nobody does."""
+        return told_of(
+            own for own in self.stand_ins if role in (None, own.role) and phase in (None, own.phase)
+        )
+
+
+def told_of(stand_ins: Iterable[StandIn]) -> str | None:
+    """Say who stands in for whom; None where nobody does."""
+    places: dict[str, list[str]] = {}
+    for own in stand_ins:
+        names = places.setdefault(own.name, [])
+        if own.backend not in names:
+            names.append(own.backend)
+    told = (f"{name} in place of {' and '.join(own)}" for name, own in places.items())
+    return ", ".join(told) or None
+
+
+def run_plan(plan: Plan, plugins: Registry, device: str, asked: Asked) -> RunPlan:
+    """Make the plan that runs here, with code that is there.
+
+    Args:
+        plan: what was decided.
+        plugins: what is installed, without an engine's own backends.
+        device: where it is to run.
+        asked: who may stand in for what cannot run.
+
+    Raises:
+        CannotRunError: a backend cannot run here, and nobody may stand in for it.
+        StandInError: who may cannot either, or asks for more than was decided.
+    """
+    own = _here(plan, device)
+    blocked = {use: why for use in own.uses if (why := _reason_against(use, own, device))}
+    left_out = _left_out(plan.flags)
+    roles = {use.role for use in blocked}
+    needed = {name for role, name in asked.items() if role in roles}
+    idle = tuple(sorted({*asked.values()} - needed))
+    if not blocked:
+        return RunPlan(plan=own, left_out=left_out, idle=idle)
+    named = {use: asked.get(use.role) for use in blocked}
+    nobody = [use for use, name in named.items() if name is None]
+    if nobody:
+        reasons = {_name_of(use): blocked[use] for use in nobody}
+        raise CannotRunError(
+            reasons=tuple(reasons.items()),
+            device=device,
+            would_run=tuple(_would_run(own, plugins, device, blocked)),
+            unread_engine=next((use.unread_engine for use in nobody if use.unread_engine), None),
+        )
+    try:
+        return replace(
+            _standing_in(own, plugins, device, {use: str(name) for use, name in named.items()}),
+            left_out=left_out,
+            idle=idle,
+        )
+    except StandInError as error:
+        error.would_run = tuple(_would_run(own, plugins, device, blocked))
+        raise
+
+
+def _here(plan: Plan, device: str) -> Plan:
+    """Say of the plan's machine what this one is; an engine's wrapper of a pair runs nothing."""
+    kind = torch.device(device).type
+    known: dict[str, object] = {"device": kind, "compute_capability": None}
+    if kind == "cuda":
+        known["compute_capability"] = torch.cuda.get_device_capability(device)
+    return replace(
+        plan,
+        flags=plan.flags.updated({**_OF_RANKS, "device": None, "unrelated": ()}),
+        facts=plan.facts.model_copy(update=known),
+        uses=tuple(use for use in plan.uses if use.backend != PAIR),
+    )
+
+
+def _left_out(flags: ServerFlags) -> tuple[str, ...]:
+    said = dict(flags)
+    ranks = (
+        f"--{name.replace('_', '-')} {said[name]}; each rank runs a whole model by itself"
+        for name, one in _OF_RANKS.items()
+        if said[name] != one
+    )
+    features = (
+        f"{flag}; the engine of a dry run has no {feature}"
+        for flag, feature in features_of(flags).items()
+    )
+    return (*ranks, *features)
+
+
+def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
+    """Say what keeps a use's code from running here; None where nothing does."""
+    if use.adds_only:
+        return None
+    if use.backend == ENGINE_DEFAULT:
+        return (
+            "no flag names it, and what an engine picks by itself is not known here; name it with "
+            "--attention-backend"
+        )
+    if use.declaration is None:
+        return "not read" if use.problem is None else use.problem.message.removesuffix(".")
+    if use.readings:
+        owner = f"{use.source.distribution} {use.source.version}"
+        return f"what it declares was read from {owner}, whose own server alone runs its code"
+    if use.declaration.implementation is None:
+        return f"only what it declares is known ({use.source}), and no code of it"
+    try:
+        load_implementation(use)
+    except ImplementationError as error:
+        return error.problem
+    if declared_traits(torch.device(device)).is_stand_in:
+        return None
+    misfits = (each for each in misfits_of(use, use.declaration, plan) if each.fact in _MACHINE)
+    told = (
+        f"it takes {each.fact} {each.needed}, and here it is {each.actual}"
+        for each in misfits
+        if each.needed is not None
+    )
+    return "; ".join(told) or None
+
+
+def _would_run(plan: Plan, plugins: Registry, device: str, blocked: Iterable[Use]) -> Iterator[str]:
+    """List who could stand in for all that cannot run; who runs on every device goes first."""
+    known = [own for own in plugins.values() if own.status is Status.OK]
+    for backend in sorted(known, key=lambda own: (not _runs_anywhere(own), own.name)):
+        name = backend.name
+        if not (_runs_anywhere(backend) or _runs_on(backend, device)):
+            continue
+        try:
+            _standing_in(plan, plugins, device, dict.fromkeys(blocked, name))
+        except StandInError:
+            continue
+        yield name
+
+
+def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use, str]) -> RunPlan:
+    """Put others in the places of some uses, and keep what was decided.
+
+    Raises:
+        StandInError: one of them cannot run here, or asks for more.
+    """
+    others = {use: _in_place(use, name, plugins) for use, name in named.items()}
+    for other in others.values():
+        if why := _reason_against(other, plan, device):
+            raise StandInError(name=other.backend, problem=why)
+    _check_taken(plan, [*others.values()], named)
+    uses = [others.get(use, use) for use in plan.uses]
+    asks = _asks(plan, uses, named)
+    return RunPlan(
+        plan=replace(
+            plan.with_values(lambda phase, own: _joined(own, asks, phase)), uses=asks.uses
+        ),
+        stand_ins=tuple(
+            StandIn(role=use.role, phase=use.phase, backend=_name_of(use), name=other.backend)
+            for use, other in others.items()
+        ),
+        changes=tuple(_changes(plan, asks, [*named.values()])),
+    )
+
+
+def _runs_anywhere(backend: Backend) -> bool:
+    return _devices(backend) is ANY
+
+
+def _runs_on(backend: Backend, device: str) -> bool:
+    """Tell whether a backend says that it takes a device; a stand-in for one is a CPU."""
+    is_stand_in = declared_traits(torch.device(device)).is_stand_in
+    devices = _devices(backend)
+    kind = "cpu" if is_stand_in else torch.device(device).type
+    return isinstance(devices, frozenset) and kind in devices
+
+
+def _devices(backend: Backend) -> object:
+    declaration = backend.declaration
+    return None if declaration is None else declaration.capabilities.stated().get("devices")
+
+
+def _name_of(use: Use) -> str:
+    """Name what a flag names: a composite for its parts."""
+    return (*use.via, use.backend)[0]
+
+
+def _in_place(use: Use, name: str, plugins: Registry) -> Use:
+    backend: Backend | None = plugins.get(name)
+    if backend is None or backend.declaration is None or backend.status is not Status.OK:
+        raise StandInError(name=name, problem="no installed plugin declares it")
+    return Use(
+        backend=name,
+        role=use.role,
+        phase=use.phase,
+        declaration=backend.declaration,
+        source=backend.source,
+        slot=use.slot,
+    )
+
+
+def _check_taken(plan: Plan, others: Sequence[Use], named: Mapping[Use, str]) -> None:
+    """Refuse stand-ins with which no engine would start.
+
+    Raises:
+        StandInError: one of them does not take what the flags ask for.
+    """
+    problems = _asks(plan, others, named).problems
+    told = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
+    if told:
+        names = ", ".join(sorted({*named.values()}))
+        raise StandInError(name=names, problem=" ".join(told).removesuffix("."))
+
+
+def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:
+    """Resolve what the stand-ins ask for, with all that stays."""
+    try:
+        return resolve(
+            uses,
+            plan.flags,
+            rules=plan.rules,
+            facts=plan.facts,
+            policy=Policy.QUIET,
+            unsafe_override=plan.unsafe_override,
+        )
+    except (BackendCapsError, ExceptionGroup) as error:
+        told = "; ".join(str(fault) for fault in leaves_of(error))
+        names = ", ".join(sorted({*named.values()}))
+        raise StandInError(name=names, problem=told.removesuffix(".")) from error
+
+
+def _joined(own: Resolved, asks: Plan, phase: Phase | None) -> Resolved:
+    value = CAPABILITIES[own.capability].join(own.value, _value(asks, own.capability, phase).value)
+    return replace(own, value=value)
+
+
+def _value(plan: Plan, name: str, phase: Phase | None) -> Resolved:
+    return plan.server[name] if phase is None else plan.phases[phase][name]
+
+
+def _changes(plan: Plan, asks: Plan, names: Sequence[str]) -> Iterator[Worsened]:
+    """List what becomes worse; what a dry run is about may not.
+
+    Raises:
+        StandInError: lengths on the host, or graphs, would not be as they were decided.
+    """
+    for phase, own in plan.values():
+        joined = _joined(own, asks, phase)
+        if joined.value == own.value or not own.effect.active:
+            continue
+        if own.capability == "host_seq_lens" or _loses_graphs(plan, joined, phase):
+            where = "" if phase is None else f" in {phase.value}"
+            raise StandInError(
+                name=", ".join(sorted({*names})),
+                problem=f"with it {own.capability}{where} is {text_of(joined.value)}, and was "
+                f"decided to be {text_of(own.value)}",
+            )
+        if own.capability in _TOLD:
+            yield Worsened(
+                capability=own.capability,
+                phase=phase,
+                decided=text_of(own.value),
+                here=text_of(joined.value),
+            )
+
+
+def _loses_graphs(plan: Plan, joined: Resolved, phase: Phase | None) -> bool:
+    """Tell whether batches would be replayed as it was decided, and would not with it."""
+    if joined.capability != "graph_replay" or phase is None:
+        return False
+    speculates = plan.flags.speculative_algorithm is not None
+    if speculates and phase is not Phase.VERIFY:  # this engine captures no other whole
+        return False
+    before = _value(plan, joined.capability, phase).value
+    assert isinstance(before, frozenset), "kinds of batch are a set"
+    assert isinstance(joined.value, frozenset), "kinds of batch are a set"
+    return KIND_OF_PHASE[phase] in before - joined.value

@@ -1,0 +1,315 @@
+"""What batches a case is made of: a forward of the engine, and the sizes of model and cache."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeVar
+
+import torch
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.scale import ANY
+from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.kit.scenes import (
+    Scene,
+    Setting,
+    Tree,
+    beams,
+    layer_of,
+    masked_scene,
+    random_tree,
+    scene,
+    tree_scene,
+)
+from backend_caps.kit.subject import Subject
+from backend_caps.runtime.batch import ForwardMode
+
+_T = TypeVar("_T", int, str)
+VERIFIED = 3
+"""Tokens of each request in a chain that is verified."""
+TREE_NODES = 5
+"""Tokens of each request in a tree that is verified."""
+DRAFT_STEPS = 2
+"""Draft steps whose beams a draft forward attends to."""
+MOST_REQUESTS = 4
+"""Requests of the largest batch."""
+_SHORT = 24
+"""The longest context of a scenario that is about something else."""
+_WIDEST = 3
+"""Children of a node, and beams of a draft step, unless fewer are claimed."""
+_FLATTER = 0.75
+"""Of the usual scaling: who leaves a layer's own away takes that."""
+
+
+class Forward(Enum):
+    """A forward of the engine: what its batch is for."""
+
+    PREFILL = "prefill"
+    """Prompts from their first token on."""
+    CHUNK = "chunk"
+    """Stretches of prompts, over what is cached of them."""
+    MIXED = "mixed"
+    """Stretches of prompts, and decode rows behind them."""
+    DECODE = "decode"
+    """One token a request."""
+    VERIFY = "verify"
+    """A chain of drafts for each request."""
+    TREE = "tree"
+    """A tree of drafts for each request."""
+    DRAFT = "draft"
+    """The beams of a draft step, for each request."""
+    DRAFT_EXTEND = "draft-extend"
+    """The accepted tokens of each request, for the draft model."""
+
+    @property
+    def role(self) -> Role:
+        """Whose forward it is."""
+        match self:
+            case Forward.DRAFT:
+                return Role.DRAFT
+            case Forward.DRAFT_EXTEND:
+                return Role.DRAFT_EXTEND
+            case _:
+                return Role.TARGET
+
+    @property
+    def phase(self) -> Phase:
+        """Which backend runs it."""
+        return self.mode.phase
+
+    @property
+    def mode(self) -> ForwardMode:
+        """What the engine calls its batch."""
+        return _MODES[self]
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """Of which kind a graph of it would be, where each request brings several tokens."""
+        if self.phase is Phase.PREFILL:
+            return BatchKind.MIXED_BATCH
+        is_single = self is Forward.DECODE
+        return BatchKind.SINGLE_TOKEN_DECODE if is_single else BatchKind.UNIFORM_BATCH
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether its tokens do not each see all before them."""
+        return self in {Forward.TREE, Forward.DRAFT}
+
+
+_MODES = {
+    Forward.PREFILL: ForwardMode.EXTEND,
+    Forward.CHUNK: ForwardMode.EXTEND,
+    Forward.MIXED: ForwardMode.MIXED,
+    Forward.DECODE: ForwardMode.DECODE,
+    Forward.VERIFY: ForwardMode.VERIFY,
+    Forward.TREE: ForwardMode.VERIFY,
+    Forward.DRAFT: ForwardMode.DECODE,
+    Forward.DRAFT_EXTEND: ForwardMode.DRAFT_EXTEND,
+}
+CAUSAL = tuple(forward for forward in Forward if not forward.is_tree)
+"""Forwards whose tokens each see all before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What batches are made of, but for their requests, which a seed draws."""
+
+    forward: Forward
+    page_size: int = 1
+    dtype: str = "float32"
+    head_size: int = 16
+    num_heads: int = 4
+    """Of queries."""
+    num_kv_heads: int = 2
+    topk: int = _WIDEST
+    """Children of a node, and beams of a draft step."""
+    min_context_len: int = _SHORT
+    """What the longest context is at least."""
+
+    @property
+    def name(self) -> str:
+        """One word, by which it is found again."""
+        sizes = f"page-{self.page_size},head-{self.head_size}x{self.num_heads}:{self.num_kv_heads}"
+        tree = f",topk-{self.topk}" if self.forward.is_tree else ""
+        context = "" if self.min_context_len == _SHORT else f",context-{self.min_context_len}"
+        return f"{self.forward.value},{self.dtype},{sizes}{tree}{context}"
+
+    @property
+    def max_context_len(self) -> int:
+        """The longest context: some pages, and a few tokens more; or some draft steps' beams."""
+        return max(self.min_context_len, 2 * self.page_size + 8, DRAFT_STEPS * self.topk + VERIFIED)
+
+    @property
+    def num_nodes(self) -> int:
+        """Tokens of each request in a tree: in a wide one, room for a node of all children."""
+        return TREE_NODES if self.topk <= _WIDEST else self.topk + 2
+
+    def setting(self, seed: int) -> Setting:
+        """Say what a scene is made of: room for the largest batch, on pages of random places."""
+        pages_each = -(-self.max_context_len // self.page_size)
+        return Setting(
+            layer=layer_of(
+                self.num_heads,
+                self.num_kv_heads,
+                self.head_size,
+                scaling=_FLATTER * self.head_size**-0.5,
+            ),
+            dtype=getattr(torch, self.dtype),
+            page_size=self.page_size,
+            max_context_len=self.max_context_len,
+            num_slots=(MOST_REQUESTS * pages_each + 3) * self.page_size,
+            num_rows=MOST_REQUESTS + 3,
+            seed=seed,
+        )
+
+
+def dice_for(scenario: Scenario, seed: int) -> random.Random:
+    """Make dice that fall alike for the same case, on every machine."""
+    return random.Random(f"{scenario.name}#{seed}")  # noqa: S311 - no secrets
+
+
+def draw(scenario: Scenario, seed: int) -> Scene:
+    """Draw a batch; seed 0 is a batch of one request, and lengths are often at a page's edge."""
+    dice = dice_for(scenario, seed)
+    count = (1, 3, MOST_REQUESTS, 2)[seed % 4]
+    return draw_requests(scenario, dice, count, setting_seed=seed)
+
+
+def draw_requests(
+    scenario: Scenario, dice: random.Random, count: int, *, setting_seed: int
+) -> Scene:
+    """Draw a batch of so many requests."""
+    setting = scenario.setting(setting_seed)
+    match scenario.forward:
+        case Forward.TREE:
+            made = _trees(scenario, dice, count, setting)
+        case Forward.DRAFT:
+            made = _beams(scenario, dice, count, setting)
+        case _:
+            requests = [_request(scenario, dice, place) for place in range(count)]
+            is_uniform = scenario.forward.phase is not Phase.PREFILL
+            made = scene(requests, uniform=is_uniform, setting=setting)
+    return replace(made, batch=replace(made.batch, mode=scenario.forward.mode))
+
+
+def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, int]:
+    """Draw cached and new tokens of one request."""
+    longest = scenario.max_context_len
+    match scenario.forward:
+        case Forward.PREFILL:
+            return 0, _length(scenario, dice, 1, longest)
+        case Forward.CHUNK:
+            cached = _length(scenario, dice, 1, longest - 1)
+            return cached, dice.randint(1, min(9, longest - cached))
+        case Forward.MIXED:
+            new = 1 if place % 2 else dice.randint(1, 9)
+            return _length(scenario, dice, 0, longest - new), new
+        case Forward.DECODE:
+            return _length(scenario, dice, 0, longest - 1), 1
+        case _:
+            return _length(scenario, dice, 0, longest - VERIFIED), VERIFIED
+
+
+def _trees(scenario: Scenario, dice: random.Random, count: int, setting: Setting) -> Scene:
+    longest = scenario.max_context_len - scenario.num_nodes
+    trees = [
+        (_length(scenario, dice, 0, longest), _tree(scenario, dice, place))
+        for place in range(count)
+    ]
+    return tree_scene(trees, setting=setting)
+
+
+def _tree(scenario: Scenario, dice: random.Random, place: int) -> Tree:
+    """Draw a tree; of wide ones every other has a root of all children, the last with its own."""
+    if scenario.topk > _WIDEST and place % 2 == 0:
+        return [0] * (scenario.topk + 1) + [scenario.topk]
+    return random_tree(scenario.num_nodes, scenario.topk, dice)
+
+
+def _beams(scenario: Scenario, dice: random.Random, count: int, setting: Setting) -> Scene:
+    """Draw the last of some draft steps, each of whose beams sees one beam of each step before."""
+    longest = scenario.max_context_len - DRAFT_STEPS * scenario.topk
+    drafts = [
+        (_length(scenario, dice, 0, longest), beams(scenario.topk, DRAFT_STEPS, dice))
+        for _ in range(count)
+    ]
+    return masked_scene(drafts, setting=setting)
+
+
+def _length(scenario: Scenario, dice: random.Random, least: int, most: int) -> int:
+    """Draw a length, every other time at the edge of a page or of what can be."""
+    size = scenario.page_size
+    edges = {least, most, size - 1, size, size + 1, 2 * size - 1, 2 * size}
+    if dice.random() < 0.5:  # noqa: PLR2004 - every other time
+        return dice.choice(sorted(edge for edge in edges if least <= edge <= most))
+    return dice.randint(least, most)
+
+
+def forwards_of(subject: Subject) -> tuple[Forward, ...]:
+    """List the forwards that a backend says it takes, by its roles and how wide trees may be."""
+    return tuple(
+        forward
+        for forward in Forward
+        if forward.role in roles_of(subject)
+        and forward.value not in subject.without
+        and (not forward.is_tree or topk_of(subject) > 1)
+    )
+
+
+def topk_of(subject: Subject) -> int:
+    """Return the widest draft tree that a backend claims to take."""
+    claimed = subject.claim("max_speculative_topk")
+    assert isinstance(claimed, int), "a limit is a number"
+    return claimed
+
+
+def roles_of(subject: Subject) -> frozenset[Role]:
+    """Return the roles that a backend claims to take."""
+    claimed = subject.claim("roles")
+    assert isinstance(claimed, frozenset), "roles are a set"
+    return claimed
+
+
+def scenarios_of(subject: Subject, forwards: Sequence[Forward]) -> Iterator[Scenario]:
+    """List a scenario of each forward that the backend takes, at a small and at a larger page."""
+    taken = forwards_of(subject)
+    dtype, head_size = dtypes_of(subject)[0], head_sizes_of(subject)[0]
+    for forward in forwards:
+        if forward not in taken:
+            continue
+        for page_size in page_sizes_of(subject)[:2]:
+            yield Scenario(
+                forward=forward,
+                page_size=page_size,
+                dtype=dtype,
+                head_size=head_size,
+                topk=min(_WIDEST, topk_of(subject)),
+            )
+
+
+def page_sizes_of(subject: Subject) -> tuple[int, ...]:
+    """List page sizes that are claimed, of those that servers use, the smallest two first."""
+    return _claimed(subject, "page_sizes", (1, 16, 64, 32, 128, 4, 256))
+
+
+def head_sizes_of(subject: Subject) -> tuple[int, ...]:
+    """List head sizes that are claimed, of those that models have; the first is small."""
+    return _claimed(subject, "head_sizes", (16, 64, 128, 80, 96, 256, 32, 576))
+
+
+def dtypes_of(subject: Subject) -> tuple[str, ...]:
+    """List dtypes that are claimed, the most precise first."""
+    return _claimed(subject, "dtypes", ("float32", "bfloat16", "float16"))
+
+
+def _claimed(subject: Subject, capability: str, known: tuple[_T, ...]) -> tuple[_T, ...]:
+    """List what is claimed of what is known; where nothing of it is, the first."""
+    stated = subject.declaration.capabilities.stated().get(capability)
+    if stated is ANY:
+        return known
+    assert stated is None or isinstance(stated, Container), "what takes some values tells which"
+    taken = () if stated is None else tuple(own for own in known if own in stated)
+    return taken or known[:1]

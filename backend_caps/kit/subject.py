@@ -1,0 +1,135 @@
+"""The backend under test, and what it claims."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+from typing import cast
+
+from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import BY_HAND, Source
+from backend_caps.kit.errors import UncheckableError
+from backend_caps.resolution.contributions import declared
+from backend_caps.resolution.uses import Use
+from backend_caps.runtime.attention import AttentionBackend, BackendSite
+from backend_caps.simulator import Site
+from backend_caps.startup.implementation import load_implementation
+
+_TOLERANCES: Mapping[str, float] = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""Two steps of the dtype's own rounding, of sums of a few hundred; float32's is a kernel's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A backend under test.
+
+    Args:
+        name: as flags name it.
+        declaration: what it says of itself; no composite, whose parts are checked each.
+        source: where that stands.
+        builder: builds it where its class is not one of this runtime's, and so needs an adapter.
+        words: what `backend-caps check` is told of it beside its name, to find it again.
+        without: forwards that are left out, by name, because it is known to fail them.
+    """
+
+    name: str
+    declaration: Declaration
+    source: Source = BY_HAND
+    builder: Callable[[BackendSite], AttentionBackend] | None = None
+    words: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, backend: Backend) -> Subject:
+        """Take a backend that was found.
+
+        Raises:
+            UncheckableError: its declaration was not read, or it is a composite.
+        """
+        if backend.status is not Status.OK or backend.declaration is None:
+            problem = "; ".join(each.message for each in backend.problems) or backend.status.value
+            raise UncheckableError(backend=backend.name, problem=problem)
+        if backend.declaration.parts:
+            parts = ", ".join(sorted({part.backend for part in backend.declaration.parts}))
+            raise UncheckableError(
+                backend=backend.name, problem=f"it is a composite: check its parts, {parts}"
+            )
+        return cls(name=backend.name, declaration=backend.declaration, source=backend.source)
+
+    def build(self, site: BackendSite) -> AttentionBackend:
+        """Build a new one from pools.
+
+        Raises:
+            ImplementationError: it names none, or none that can be imported.
+            Exception: whatever its constructor raises.
+        """
+        if self.builder is not None:
+            return self.builder(site)
+        return cast("AttentionBackend", load_implementation(self._use)(site))
+
+    def load(self) -> object:
+        """Import its implementation: a class, or what else makes one.
+
+        Raises:
+            ImplementationError: it names none, or none that can be imported.
+        """
+        return load_implementation(self._use)
+
+    def claim(
+        self,
+        capability: str,
+        role: Role = Role.TARGET,
+        phase: Phase = Phase.DECODE,
+        **facts: object,
+    ) -> object:
+        """Say what it claims in a use, conditions that are decided by the facts included."""
+        situation = {**facts, "role": role, "phase": phase}
+        return declared(self.declaration, capability, situation)[0]
+
+    def tolerance(self, dtype: str) -> float:
+        """Say how far an output may be from the definition's, absolutely and relatively."""
+        return self.declaration.tolerances.get(dtype, _TOLERANCES[dtype])
+
+    @property
+    def root(self) -> Path:
+        """The folder, or the one file, that holds the implementation's code."""
+        module = self._module.partition(".")[0]
+        load_implementation(self._use)
+        file = sys.modules[module].__file__
+        if file is None:  # a namespace package, which has no file of its own
+            file = sys.modules[self._module].__file__
+        assert file is not None, "what was imported from source has a file"
+        path = Path(file)
+        return path.parent if path.name == "__init__.py" else path
+
+    def line_in(self, traceback: TracebackType | None) -> Site | None:
+        """Find the innermost line of the backend's own code; None where there is none."""
+        sites = [Site(frame.f_code.co_filename, line) for frame, line in walk_tb(traceback)]
+        own = [site for site in sites if self.owns(site.file)]
+        return own[-1] if own else None
+
+    def owns(self, file: str) -> bool:
+        """Tell whether a file is the backend's own code."""
+        return Path(file).is_relative_to(self.root)
+
+    @property
+    def _module(self) -> str:
+        implementation = self.declaration.implementation
+        assert implementation is not None, "who has none cannot be built"
+        return implementation.partition(":")[0]
+
+    @property
+    def _use(self) -> Use:
+        return Use(
+            backend=self.name,
+            role=Role.TARGET,
+            phase=Phase.DECODE,
+            declaration=self.declaration,
+            source=self.source,
+        )

@@ -1,0 +1,311 @@
+"""`pytest --backend-caps NAME`: what a backend declares, a test for each case of each check.
+
+pytest loads this in every run where backend-caps is installed: what costs anything is imported
+where it is asked for. A test is named `backend-caps::NAME::CHECK::CASE`.
+
+A check stands behind others, as in the command: the tests run in the order of the checks, whatever
+shuffles the suite's own, and those of a check are skipped once one of what it stands behind has
+failed. Under pytest-xdist a worker knows of its own tests alone: what failed in another one is not
+known to it, and the tests run. A check none of whose cases has an answer fails the session, which
+the process that starts workers sees whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _pytest._code.code import TerminalRepr
+
+    from backend_caps.kit import Case, Check, Effort, Finding, Subject
+
+_GROUP = "backend-caps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the options ask for."""
+
+    subjects: Sequence[Subject]
+    checks: Sequence[Check]
+    effort: Effort
+    device: str
+
+
+_ASKED: pytest.StashKey[_Asked] = pytest.StashKey()
+_FAILED: pytest.StashKey[set[tuple[str, str]]] = pytest.StashKey()
+"""Backend and check of what failed in this process."""
+_BLOCKED = "backend-caps-blocked"
+"""The property of a test whose case has no answer, with the reason."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that ask for a backend's claims."""
+    group = parser.getgroup(_GROUP, "what an attention backend declares")
+    group.addoption(
+        "--backend-caps",
+        action="append",
+        metavar="NAME",
+        help="check what this backend declares, a test for each case; repeatable",
+    )
+    group.addoption(
+        "--backend-caps-only",
+        action="append",
+        metavar="CHECK",
+        help="run this check; repeatable",
+    )
+    group.addoption(
+        "--backend-caps-device",
+        default="sim",
+        choices=["sim", "cpu", "cuda"],
+        help="where backends are checked: sim unless given",
+    )
+    group.addoption(
+        "--backend-caps-seeds",
+        type=int,
+        metavar="N",
+        help="how often each scenario is drawn: 4 unless given",
+    )
+    group.addoption("--backend-caps-quick", action="store_true", help="try a little of everything")
+    parser.addini(
+        "backend_caps", "backends to check where the command line names no tests", type="args"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the backends from the settings where the command line names neither them nor tests."""
+    names_tests = config.args_source is pytest.Config.ArgsSource.ARGS
+    if not config.option.backend_caps and not names_tests:
+        config.option.backend_caps = config.getini("backend_caps")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what is checked, and where."""
+    names, device = config.option.backend_caps, config.option.backend_caps_device
+    return f"backend-caps: checks {', '.join(names)} on {device}" if names else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Find what is asked for, before pytest-xdist starts processes that look for it too.
+
+    Raises:
+        UsageError: there is no such backend, check or device, or it cannot be built.
+    """
+    if session.config.option.backend_caps:
+        session.config.stash[_ASKED] = _asked(session.config)
+        session.config.stash[_FAILED] = set()
+        session.config.pluginmanager.register(_Answers(), _BLOCKED)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Put the tests of backends behind the suite's own, before any are chosen from.
+
+    Where they were shuffled, they get their order back.
+    """
+    asked = config.stash.get(_ASKED, None)
+    made = [] if asked is None else list(_items(session, asked))
+    items += made
+    yield
+    places = {item: place for place, item in enumerate(made)}
+    items.sort(key=lambda item: places.get(item, -1))
+
+
+class _Answers:
+    """Which checks have an answer, and which have blocked cases alone."""
+
+    def __init__(self) -> None:
+        self._answered: set[str] = set()
+        self._blocked: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in what became of a test."""
+        check = report.nodeid.rpartition("::")[0]
+        if report.when != "call" or not check.startswith(f"{_GROUP}::"):
+            return
+        if report.outcome != "skipped":
+            self._answered.add(check)
+        for name, reason in report.user_properties:
+            if name == _BLOCKED:
+                self._blocked.setdefault(check, str(reason))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail a session that has a check without an answer, and is green otherwise."""
+        if exitstatus == pytest.ExitCode.OK and self._unanswered():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the checks without an answer."""
+        for check, reason in self._unanswered().items():
+            terminalreporter.write_line(f"ERROR {check}: no case has an answer: {reason}", red=True)
+
+    def _unanswered(self) -> dict[str, str]:
+        return {own: why for own, why in self._blocked.items() if own not in self._answered}
+
+
+def _asked(config: pytest.Config) -> _Asked:
+    from backend_caps.discovery.registry import discover  # noqa: PLC0415 - loads pydantic
+    from backend_caps.errors import BackendCapsError  # noqa: PLC0415 - with them
+    from backend_caps.kit import (  # noqa: PLC0415 - loads torch
+        Effort,
+        checks_named,
+        require_device,
+        subject_named,
+    )
+    from backend_caps.kit.checks import CHECKS  # noqa: PLC0415 - loads torch
+
+    given = config.option
+    effort = Effort.quick() if given.backend_caps_quick else Effort()
+    if given.backend_caps_seeds is not None:
+        effort = replace(effort, seeds=range(given.backend_caps_seeds))
+    try:
+        require_device(given.backend_caps_device)
+        checks, registry = checks_named(CHECKS, given.backend_caps_only or ()), discover()
+        subjects = [subject_named(registry, name) for name in given.backend_caps]
+    except BackendCapsError as error:
+        raise pytest.UsageError(f"--backend-caps: {error}") from error
+    return _Asked(subjects=subjects, checks=checks, effort=effort, device=given.backend_caps_device)
+
+
+def _items(session: pytest.Session, asked: _Asked) -> Iterator[pytest.Item]:
+    """Make the tests of backends."""
+    group = Group.from_parent(session, name=_GROUP, nodeid=_GROUP)
+    for subject in asked.subjects:
+        of_backend = Group.from_parent(group, name=subject.name)
+        for check in asked.checks:
+            of_check = Group.from_parent(of_backend, name=check.code)
+            yield from _tests(of_check, subject, check, asked)
+
+
+def _tests(parent: Group, subject: Subject, check: Check, asked: _Asked) -> Iterator[pytest.Item]:
+    """Make the tests of one check; one that does not apply is a test that is skipped."""
+    from backend_caps.kit import cases_on  # noqa: PLC0415 - loads torch
+
+    place = _place(subject)
+    reason = check.unfit(asked.device) or check.excuse(subject)
+    if reason is not None:
+        yield NotChecked.from_parent(parent, name="not-checked", place=place, reason=reason)
+        return
+    for case in cases_on(asked.device, check, subject, asked.effort):
+        name = case.name.partition("/")[2]
+        test = CaseTest.from_parent(parent, name=name, place=place)
+        yield test.about(subject, check, case, asked.device)
+
+
+def _place(subject: Subject) -> tuple[Path, int]:
+    """Say where the declaration stands: its file and line, the line from 0."""
+    file, _, line = (subject.source.declared_at or "").rpartition(":")
+    return (Path(file), int(line) - 1) if line.isdecimal() else (subject.root, 0)
+
+
+class CaseFailedError(Exception):
+    """A case found faults."""
+
+    def __init__(self, findings: Sequence[Finding], device: str) -> None:
+        super().__init__(*findings)
+        self.findings = findings
+        self.device = device
+
+    def __str__(self) -> str:
+        return "\n\n".join("\n".join(self._told(finding)) for finding in self.findings)
+
+    def _told(self, finding: Finding) -> Iterator[str]:
+        claims = ", ".join(finding.claims)
+        yield f"does not hold: {claims or 'what every backend owes the engine'}"
+        yield finding.fault.what
+        if finding.fault.site is not None:
+            yield f"at {finding.fault.site}"
+        device = "" if self.device == "sim" else f" --device {self.device}"
+        yield f"replay: {finding.replay}{device}"
+
+
+class Group(pytest.Collector):
+    """The tests of a backend, or of one check of it."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        """List nothing: the tests are made all at once."""
+        return iter(())
+
+
+class _Test(pytest.Item):
+    """A test that stands where the declaration does."""
+
+    def __init__(self, name: str, parent: Group, place: tuple[Path, int]) -> None:
+        super().__init__(name, parent)
+        self._place = place
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Say where it stands, and its name."""
+        return (*self._place, self.nodeid)
+
+
+class NotChecked(_Test):
+    """A check that does not apply to what is claimed, or not on this device."""
+
+    def __init__(self, name: str, parent: Group, place: tuple[Path, int], reason: str) -> None:
+        super().__init__(name, parent, place)
+        self.add_marker(pytest.mark.skip(reason=reason))
+
+    def runtest(self) -> None:
+        """Run nothing: its mark says so too."""
+        raise AssertionError("a test that is marked is skipped")
+
+
+class CaseTest(_Test):
+    """One case of a check."""
+
+    _subject: Subject
+    _check: Check
+    _case: Case
+    _device: str
+
+    def about(self, subject: Subject, check: Check, case: Case, device: str) -> CaseTest:
+        """Say what it tries."""
+        self._subject, self._check, self._case, self._device = subject, check, case, device
+        return self
+
+    def runtest(self) -> None:
+        """Run the case; without a run to compare with, it says nothing, and is skipped.
+
+        So it is where a check that it stands behind has failed.
+        """
+        from backend_caps.kit import (  # noqa: PLC0415 - loads torch
+            muffled,
+            run_case,
+            single_threaded,
+        )
+
+        failed = self.config.stash[_FAILED]
+        behind = [code for code in self._check.after if (self._subject.name, code) in failed]
+        if behind:
+            pytest.skip(f"not checked: {', '.join(behind)} failed")
+        with single_threaded(), muffled() as said:
+            result = run_case(self._subject, self._check, self._case, device=self._device)
+        for line, count in said.lines.items():
+            print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it
+        if result.findings:
+            failed.add((self._subject.name, self._check.code))
+            raise CaseFailedError(result.findings, self._device)
+        if not result.cases:
+            self.user_properties.append((_BLOCKED, result.reason))
+            pytest.skip(result.reason)
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
+    ) -> str | TerminalRepr:
+        """Write what was found, where, and the command that runs it again."""
+        del style  # of tracebacks, which there is none of
+        if isinstance(excinfo.value, CaseFailedError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)

@@ -1,0 +1,172 @@
+"""Memory of the device: a caching allocator that hands freed blocks out again at once, poisoned.
+
+A block belongs to the stream that was current when it was allocated. When the last tensor that
+refers to it dies, it is poisoned at that point of its stream's work, and the stream's next
+allocation of that size gets it. Work of other streams that still wants it finds poison, unless
+`record_stream` named them: then the block stays away until they have passed that point, and a
+block of a graph until its capture has ended.
+
+Poison is NaN in every float dtype, and beyond any index in int16, int32 and int64.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from backend_caps.simulator.queues import Marker
+
+POISON_WORD = 0x7FFF
+_GRANULE_BYTES = 512
+_serials = itertools.count(1)
+
+FreeLists = dict[tuple[int, int], list["Block"]]
+
+
+class Block:
+    """A piece of device memory, in host memory that nobody else has."""
+
+    __slots__ = ("_typed", "free_lists", "num_bytes", "serial", "stream", "users", "words")
+
+    def __init__(self, num_bytes: int, stream: int, free_lists: FreeLists) -> None:
+        self.serial = next(_serials)
+        self.num_bytes = num_bytes
+        self.stream = stream
+        self.free_lists = free_lists
+        self.users: set[int] = set()
+        # Work in inference mode and outside of it writes to the same blocks.
+        with torch.inference_mode(mode=False):
+            self.words = torch.empty(num_bytes // 2, dtype=torch.int16, device="cpu")
+        self.poison()
+        self._typed: dict[torch.dtype, Tensor] = {}
+
+    def poison(self) -> None:
+        """Write what no program means."""
+        self.words.fill_(POISON_WORD)
+
+    def raw(self, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+        """View the block's memory as a host tensor."""
+        typed = self._typed.get(dtype)
+        if typed is None:
+            with torch.inference_mode(mode=False):
+                typed = self._typed[dtype] = self.words.view(dtype)
+        return typed.as_strided(size, stride, 0)
+
+
+class Lease:
+    """What tensors of one block share: it dies with the last of them, and frees the block."""
+
+    __slots__ = ("_free", "block")
+
+    def __init__(self, block: Block, free: Callable[[Block], None]) -> None:
+        self.block = block
+        self._free = free
+
+    def __del__(self) -> None:
+        self._free(self.block)
+
+
+@dataclass(slots=True, eq=False)
+class Parting:
+    """A freed block that streams named by `record_stream` may still use."""
+
+    block: Block
+    """The block."""
+    markers: tuple[Marker, ...]
+    """Where those streams were when it was freed."""
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Memory that is handed out together: the device's, or that of a graph."""
+
+    free_lists: FreeLists = field(default_factory=lambda: defaultdict(list))
+    """Freed blocks by stream and size, the last one last."""
+    num_bytes: int = 0
+    """Of all blocks that were made for it: none is given back."""
+
+
+class Allocator:
+    """Hand out blocks of a pool.
+
+    Args:
+        poison: put the poisoning of a block at the end of its stream's work.
+        mark: put a marker at the end of a stream's work.
+        keeps_blocks: never hand a block out twice: a reused one looks like a race to the sanitizer.
+    """
+
+    def __init__(
+        self,
+        poison: Callable[[Block], None],
+        mark: Callable[[int], Marker],
+        *,
+        keeps_blocks: bool,
+    ) -> None:
+        self.pool = Pool()
+        self.num_live = 0
+        self.is_closed = False
+        self._poison = poison
+        self._mark = mark
+        self._keeps_blocks = keeps_blocks
+        self._partings: list[Parting] = []
+        self._after_capture: list[Block] = []
+        self._kept: list[Block] = []
+
+    def allocate(self, num_bytes: int, stream: int, pool: Pool) -> Lease:
+        """Return a block of at least so many bytes: the one that was freed last, or a new one."""
+        if self._partings:
+            self._end_partings()
+        rounded = max(1, -(-num_bytes // _GRANULE_BYTES)) * _GRANULE_BYTES
+        free = pool.free_lists[stream, rounded]
+        block = free.pop() if free else self._make(rounded, stream, pool)
+        self.num_live += 1
+        return Lease(block, self.free)
+
+    def _make(self, num_bytes: int, stream: int, pool: Pool) -> Block:
+        pool.num_bytes += num_bytes
+        return Block(num_bytes, stream, pool.free_lists)
+
+    def free(self, block: Block) -> None:
+        """Take a block back; runs when its last tensor dies, in the middle of anything."""
+        self.num_live -= 1
+        if self.is_closed:
+            return
+        if block.users and block.free_lists is not self.pool.free_lists:
+            block.users = set()
+            self._after_capture.append(block)
+        elif block.users:
+            markers = tuple(self._mark(stream) for stream in sorted(block.users))
+            block.users = set()
+            self._partings.append(Parting(block, markers))
+        else:
+            if self._keeps_blocks:
+                self._poison(block)
+            self._release(block)
+
+    def end_capture(self) -> None:
+        """Hand out again what other streams had of a graph's memory: torch waits as long."""
+        parted, self._after_capture = self._after_capture, []
+        if self._keeps_blocks:
+            self._kept.extend(parted)
+            return
+        for block in parted:
+            block.free_lists[block.stream, block.num_bytes].append(block)
+
+    def _end_partings(self) -> None:
+        # Not filtered into a new list: what dies meanwhile is appended to this one.
+        for parting in tuple(self._partings):
+            if all(marker.is_done for marker in parting.markers):
+                self._partings.remove(parting)
+                self._release(parting.block)
+
+    def _release(self, block: Block) -> None:
+        if self._keeps_blocks:
+            self._kept.append(block)
+        else:
+            self._poison(block)
+            block.free_lists[block.stream, block.num_bytes].append(block)

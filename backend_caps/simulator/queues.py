@@ -1,0 +1,217 @@
+"""Queues of device work, and the engine that runs it in any order that the device could.
+
+What is launched on a stream runs after what was launched on it before, and nothing else orders it:
+only a wait for a marker, which is a point in some stream's queue, holds it back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from backend_caps.simulator.errors import SimDeviceError
+from backend_caps.simulator.sites import Site
+
+# Work on raw memory runs beside the modes that watch the host, and writes to tensors of inference
+# mode and others, whichever mode the host is in by then.
+no_dispatch = torch._C._DisableTorchDispatch  # noqa: SLF001 - what torch's own modes use
+_inference = partial(torch._C._InferenceMode, True)  # noqa: FBT003, SLF001 - cheaper than the public one
+
+Blocks = frozenset[int]
+"""Serial numbers of memory blocks."""
+NO_BLOCKS: Blocks = frozenset()
+
+
+@dataclass(slots=True)
+class Op:
+    """Work that a launch put on a stream."""
+
+    name: str
+    """The operator's name."""
+    site: Site
+    """Where it was launched."""
+    work: Callable[[], object]
+    """What it does to raw memory; keeps no tensor of the device alive."""
+    reads: Blocks = NO_BLOCKS
+    """Blocks that it reads; filled in only where races are looked for."""
+    writes: Blocks = NO_BLOCKS
+    """Blocks that it writes."""
+    ticks: int = 1
+    """What it costs on the simulated clock."""
+    bytes_to_host: int = 0
+    """What it brings to the host."""
+    bytes_to_device: int = 0
+    """What it brings from the host."""
+
+
+@dataclass(slots=True, eq=False)
+class Marker:
+    """A point in a stream's queue: what an event is bound to when it is recorded."""
+
+    stream: int
+    """The handle of the stream that it is in."""
+    is_done: bool = False
+    """Whether all work before it has run."""
+    tick: int = 0
+    """The simulated clock when it was passed."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """Work after it runs once a marker is passed."""
+
+    marker: Marker
+
+
+Item = Op | Marker | Wait
+
+
+@dataclass(slots=True, eq=False)
+class Queue:
+    """One stream's work that has not run."""
+
+    handle: int
+    """The stream that it is the queue of."""
+    items: deque[Item] = field(default_factory=deque)
+    """The work, oldest first."""
+
+
+Findings = Callable[[], tuple[str, ...] | None]
+"""Tell which races there are so far; None where nobody looks for them."""
+
+
+class QueueEngine:
+    """The queues of a device, and the means to run them item by item.
+
+    Args:
+        races: what to say of races where work fails.
+    """
+
+    def __init__(self, races: Findings) -> None:
+        self._races = races
+        self.queues: dict[int, Queue] = {}
+        self.clock = 0
+
+    def queue(self, handle: int) -> Queue:
+        """Return a stream's queue."""
+        queue = self.queues.get(handle)
+        if queue is None:
+            queue = self.queues[handle] = Queue(handle)
+        return queue
+
+    def append(self, handle: int, item: Item) -> None:
+        """Put an item at the end of a stream's queue."""
+        self.queue(handle).items.append(item)
+
+    def mark(self, handle: int) -> Marker:
+        """Put a marker at the end of a stream's queue, and return it."""
+        marker = Marker(handle)
+        queue = self.queue(handle)
+        if queue.items:
+            queue.items.append(marker)
+        else:
+            self._pass(marker)
+        return marker
+
+    def tail(self, handle: int) -> Marker:
+        """Return the marker at the end of a stream's queue; put one there where there is none.
+
+        A host that asks about a stream again and again asks about one point, and no question makes
+        the queue longer.
+        """
+        items = self.queue(handle).items
+        last = items[-1] if items else None
+        return last if isinstance(last, Marker) else self.mark(handle)
+
+    def is_blocked(self, queue: Queue) -> bool:
+        """Tell whether a queue has nothing that could run now."""
+        items = queue.items
+        if not items:
+            return True
+        first = items[0]
+        return first.__class__ is Wait and not first.marker.is_done
+
+    def run_next(self, queue: Queue) -> None:
+        """Run the first item of a queue that is not blocked.
+
+        Raises:
+            SimDeviceError: the work failed; it is gone, and what comes after it can run.
+        """
+        item = queue.items.popleft()
+        if item.__class__ is Op:
+            self._run(item)
+        elif item.__class__ is Marker:
+            self._pass(item)
+
+    def run_one(self, queue: Queue) -> None:
+        """Run the first item of a queue that is not blocked, apart from everything else."""
+        with no_dispatch(), _inference():
+            self.run_next(queue)
+
+    def run_to_block(self, queue: Queue) -> bool:
+        """Run a queue until nothing of it could run; tell whether anything did."""
+        has_run = False
+        with no_dispatch(), _inference():
+            while not self.is_blocked(queue):
+                self.run_next(queue)
+                has_run = True
+        return has_run
+
+    def run_to(self, marker: Marker) -> None:
+        """Run what a marker needs, and what that waits for, and nothing else."""
+        needed = [marker]
+        with no_dispatch(), _inference():
+            while needed:
+                queue = self.queue(needed[-1].stream)
+                if needed[-1].is_done:
+                    needed.pop()
+                elif self.is_blocked(queue):
+                    needed.append(_awaited(queue))
+                else:
+                    self.run_next(queue)
+
+    def run_towards(self, marker: Marker) -> None:
+        """Run one operator that a marker needs, and the markers and waits before it."""
+        while not marker.is_done:
+            queue = self.queue(marker.stream)
+            if self.is_blocked(queue):
+                marker = _awaited(queue)
+                continue
+            has_cost = isinstance(queue.items[0], Op)
+            self.run_one(queue)
+            if has_cost:
+                return
+
+    def abandon(self) -> None:
+        """Drop what has not run, and count its markers as passed: nobody can wait for them."""
+        for queue in self.queues.values():
+            for item in queue.items:
+                if isinstance(item, Marker):
+                    self._pass(item)
+            queue.items.clear()
+
+    def _run(self, op: Op) -> None:
+        self.clock += op.ticks
+        try:
+            op.work()
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            first_line = str(error).strip().partition("\n")[0]
+            reason = first_line.rstrip(".") or type(error).__name__
+            raise SimDeviceError(
+                operator=op.name, site=str(op.site), reason=reason, races=self._races()
+            ) from error
+
+    def _pass(self, marker: Marker) -> None:
+        marker.is_done = True
+        marker.tick = self.clock
+
+
+def _awaited(queue: Queue) -> Marker:
+    """Return the marker that a blocked queue waits for."""
+    first = queue.items[0] if queue.items else None
+    assert isinstance(first, Wait), f"stream {queue.handle} lost a marker"
+    return first.marker

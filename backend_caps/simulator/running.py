@@ -1,0 +1,180 @@
+"""The ways in which torch's operators run on the device, by what they do to memory.
+
+Views are taken at once, since they touch no data. Everything else is put on the current stream as
+work on raw tensors, which keeps no block from being freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from backend_caps.simulator.allocator import Lease
+from backend_caps.simulator.counts import WaitKind
+from backend_caps.simulator.lowering import (
+    Lowered,
+    accesses,
+    blocks_of,
+    lower,
+    refuse,
+)
+from backend_caps.simulator.ops import (
+    AnyOperator,
+    Metadata,
+    Operator,
+    ResultCache,
+    aten,
+)
+from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op
+from backend_caps.simulator.simulation import current
+from backend_caps.simulator.sites import call_site
+from backend_caps.simulator.tensor import Args, Kwargs, SimTensor, allocate, wrap
+
+Handler = Callable[[Operator, Args, Kwargs], object]
+"""A way to run an operator."""
+_RESULTS = ResultCache()
+
+
+def run_view(operator: Operator, args: Args, kwargs: Kwargs) -> object:
+    """View memory in another way, at once."""
+    base = args[0]
+    if not isinstance(base, SimTensor):
+        refuse(operator, "its first argument is no tensor of the device")
+    result = operator.func(base.raw, *args[1:], **kwargs)
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch._C._InferenceMode(False):  # noqa: FBT003, SLF001 - a view is what its base is
+            return _wrapped(result, base.lease)
+    return _wrapped(result, base.lease)
+
+
+def _wrapped(result: object, lease: Lease) -> object:
+    if isinstance(result, Tensor):
+        return wrap(result, lease)
+    assert isinstance(result, list | tuple), f"a view is {type(result)}"
+    return type(result)(wrap(entry, lease) for entry in result)
+
+
+def run_fresh(operator: Operator, args: Args, kwargs: Kwargs) -> object:
+    """Compute into new memory."""
+    call = lower(operator, args, kwargs)
+    kind, results = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
+    simulation = current()
+    reads, _ = accesses(operator, args, kwargs)
+    if kind is Tensor:
+        (result,) = results
+        assert result is not None, "a tensor has metadata"
+        tensor = allocate(simulation, result)
+        work = partial(_compute, tensor.raw, operator.func, call)
+        writes = blocks_of(tensor) if simulation.detector is not None else NO_BLOCKS
+        simulation.launch(Op(operator.name, call_site(), work, reads, writes))
+        return tensor
+    return run_many(operator, kind, results, partial(_call, operator.func, call), reads)
+
+
+def result_of(operator: Operator, args: Args, kwargs: Kwargs) -> Metadata:
+    """Tell what an operator's one result looks like, without launching it."""
+    call = lower(operator, args, kwargs)
+    _, (result,) = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
+    assert result is not None, f"{operator.name} returns a tensor"
+    return result
+
+
+def run_many(
+    operator: Operator,
+    kind: type,
+    results: Sequence[Metadata | None],
+    compute: Callable[[], object],
+    reads: Blocks,
+) -> object:
+    """Compute several results into new memory."""
+    simulation = current()
+    tensors = [None if result is None else allocate(simulation, result) for result in results]
+    raws = [None if tensor is None else tensor.raw for tensor in tensors]
+    writes = blocks_of(tensors) if simulation.detector is not None else NO_BLOCKS
+    work = partial(_compute_many, raws, compute)
+    simulation.launch(Op(operator.name, call_site(), work, reads, writes))
+    return tensors if kind is list else tuple(tensors)
+
+
+def _call(func: AnyOperator, call: Lowered) -> object:
+    return func(*call.args, **call.kwargs)
+
+
+def _compute(out: Tensor, func: AnyOperator, call: Lowered) -> None:
+    out.copy_(cast("Tensor", func(*call.args, **call.kwargs)))
+
+
+def _compute_many(outs: Sequence[Tensor | None], compute: Callable[[], object]) -> None:
+    for out, result in zip(outs, cast("Sequence[Tensor]", compute()), strict=True):
+        if out is not None:
+            out.copy_(result)
+
+
+def run_write(operator: Operator, args: Args, kwargs: Kwargs) -> object:
+    """Write to arguments."""
+    if torch.Tag.inplace_view in operator.func.tags:
+        refuse(operator, "it changes a shape in place; use the one that returns a new view")
+    call = lower(operator, args, kwargs)
+    if operator.is_out or not operator.has_one_tensor:
+        _, results = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
+        if operator.is_out:
+            _require_sizes(operator, results, args, kwargs)
+    reads, writes = accesses(operator, args, kwargs)
+    work = partial(_call, operator.func, call)
+    current().launch(Op(operator.name, call_site(), work, reads, writes))
+    written = tuple(_argument(operator, name, args, kwargs) for name in operator.written)
+    if not operator.func._schema.returns:  # noqa: SLF001
+        return None
+    return written[0] if len(written) == 1 else written
+
+
+def _require_sizes(
+    operator: Operator, results: Sequence[Metadata | None], args: Args, kwargs: Kwargs
+) -> None:
+    """Refuse what torch would resize: a block's memory has a size."""
+    for name, result in zip(operator.written, results, strict=True):
+        size = tuple(cast("Tensor", _argument(operator, name, args, kwargs)).shape)
+        if result is not None and result.size != size:
+            refuse(operator, f"{name}= has shape {size}, and the result {result.size}; make it so")
+
+
+def _argument(operator: Operator, name: str, args: Args, kwargs: Kwargs) -> object:
+    place = operator.positions[name]
+    return args[place] if place < len(args) else kwargs[name]
+
+
+def run_read(operator: Operator, args: Args, kwargs: Kwargs) -> object:
+    """Compute what the host has to wait for: a number, or results of unknown shapes."""
+    simulation = current()
+    simulation.refuse_in_capture(operator.name)
+    call = lower(operator, args, kwargs)
+    reads, _ = accesses(operator, args, kwargs)
+    found: list[object] = []
+    work = partial(_keep, found, operator.func, call)
+    question = Op(operator.name, call_site(), work, reads)
+    question.bytes_to_host = answer_bytes(operator, args)
+    simulation.launch(question)
+    simulation.synchronize_stream(simulation.current_stream, operator.name, WaitKind.HIDDEN)
+    (result,) = found
+    if isinstance(result, Tensor):
+        tensors = run_many(operator, tuple, (Metadata.of(result),), lambda: (result,), NO_BLOCKS)
+        return cast("tuple[SimTensor]", tensors)[0]
+    if isinstance(result, list | tuple):
+        metadata = [Metadata.of(entry) for entry in result]
+        return run_many(operator, type(result), metadata, lambda: result, NO_BLOCKS)
+    return result
+
+
+def answer_bytes(operator: Operator, args: Args) -> int:
+    """Tell how much the host reads: a number, or how large the results are, as one int64."""
+    if operator.func is aten._local_scalar_dense.default:  # noqa: SLF001 - what item() is
+        return cast("SimTensor", args[0]).itemsize
+    return torch.bool.itemsize if operator.func is aten.equal.default else torch.int64.itemsize
+
+
+def _keep(found: list[object], func: AnyOperator, call: Lowered) -> None:
+    found.append(func(*call.args, **call.kwargs))

@@ -1,0 +1,344 @@
+"""One run of the simulated device: its queues, its memory, and what was found.
+
+There is one device, so there is one simulation at a time. Outside of any `simulate` block it is an
+eager one that nobody looks at, in which models are built and weights are loaded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from backend_caps.simulator.allocator import Allocator, Block, Lease
+from backend_caps.simulator.counts import Counts, Waited, WaitKind
+from backend_caps.simulator.errors import CaptureError, DirtyRunError
+from backend_caps.simulator.pinned import PinnedMemory, is_pinned
+from backend_caps.simulator.policies import Schedule, adversary_of
+from backend_caps.simulator.queues import NO_BLOCKS, Marker, Op, QueueEngine, Wait
+from backend_caps.simulator.races import HOST, Race, RaceDetector
+from backend_caps.simulator.recording import Capture, Point
+from backend_caps.simulator.sites import Site, call_site
+from backend_caps.simulator.watcher import DeviceWatcher, Unwatched
+
+# As many as torch's own pools have.
+_POOL_STREAMS = 32
+_NOWHERE = Site("<freed>", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSync:
+    """A place where the host waited for the device."""
+
+    cause: str
+    """The operator or the method that waited."""
+    site: Site
+    """The line that called it."""
+    waited: Waited
+    """What kind of wait it was, and for whose work."""
+
+    def __str__(self) -> str:
+        return f"{self.cause} at {self.site}"
+
+
+class Simulation:
+    """The device in one run, and what was found in it.
+
+    Args:
+        schedule: the order that work runs in.
+        check_races: feed torch's stream sanitizer. Blocks are then kept until the run ends, and
+            none is handed out twice, because a reused address looks like a race.
+    """
+
+    num_ops: int
+    """Operators launched."""
+    num_copies_to_host: int
+    """Copies from the device to the host."""
+    num_copies_to_device: int
+    """Copies from the host to the device."""
+    bytes_to_host: int
+    """Bytes that crossed from the device to the host."""
+    bytes_to_device: int
+    """Bytes that crossed from the host to the device."""
+    num_event_records: int
+    """Events recorded on a stream."""
+    num_event_waits: int
+    """Waits of a stream for an event."""
+    hidden_syncs: list[HostSync]
+    """Operators that made the host wait: item, nonzero, a copy that blocks."""
+    host_waits: list[HostSync]
+    """Calls of synchronize, of streams, events and the device."""
+    watcher: DeviceWatcher
+    """Is told of what is launched, ordered and waited for."""
+
+    def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
+        self.schedule = schedule
+        self.pinned = PinnedMemory()
+        self.detector = RaceDetector() if check_races else None
+        self.engine = QueueEngine(self._findings)
+        self.capture: Capture | None = None
+        self.current_stream = 0
+        self.num_ops = self.bytes_to_host = self.bytes_to_device = 0
+        self.num_copies_to_host = self.num_copies_to_device = 0
+        self.num_event_records = self.num_event_waits = 0
+        self.hidden_syncs, self.host_waits = [], []
+        self.watcher = Unwatched()
+        self._waits: Counter[Waited] = Counter()
+        self._polled_after = (0, 0, 0)
+        # Markers that a line has asked for since, and whether its loop was noted as a wait.
+        self._polled: dict[tuple[Marker, Site], bool] = {}
+        self._bytes_to_host_on: Counter[int] = Counter()
+        self._adversary = adversary_of(schedule)
+        self._allocator = Allocator(self._free_block, self.mark, keeps_blocks=check_races)
+        self._num_drawn = 0
+        self.engine.queue(0)
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """Pairs of accesses that nothing orders; empty where nobody looks for them."""
+        return () if self.detector is None else self.detector.races()
+
+    @property
+    def counts(self) -> Counts:
+        """What was launched, ordered, moved and waited for so far; two of them make a span."""
+        return Counts(
+            num_ops=self.num_ops,
+            num_copies_to_host=self.num_copies_to_host,
+            num_copies_to_device=self.num_copies_to_device,
+            bytes_to_host=self.bytes_to_host,
+            bytes_to_device=self.bytes_to_device,
+            num_event_records=self.num_event_records,
+            num_event_waits=self.num_event_waits,
+            waits=dict(self._waits),
+            bytes_to_host_on=dict(self._bytes_to_host_on),
+        )
+
+    @property
+    def num_live_blocks(self) -> int:
+        """Blocks that tensors refer to; after a run, what it leaked."""
+        return self._allocator.num_live
+
+    def require_clean(self) -> None:
+        """Raise where races were found.
+
+        Raises:
+            DirtyRunError: with the schedule that replays them.
+        """
+        findings = self._findings()
+        if findings:
+            raise DirtyRunError(schedule=str(self.schedule), findings=findings)
+
+    def draw_stream(self) -> int:
+        """Return the next stream of the pool, which comes round again as torch's does."""
+        handle = self._num_drawn % _POOL_STREAMS + 1
+        self._num_drawn += 1
+        self.engine.queue(handle)
+        return handle
+
+    def launch(self, op: Op) -> None:
+        """Put work on the current stream, or into the graph that it is captured in."""
+        capture = self.capture_of(self.current_stream)
+        if capture is not None:
+            capture.add(self.current_stream, op)
+        else:
+            self.enqueue(self.current_stream, op)
+
+    def enqueue(self, handle: int, op: Op) -> None:
+        """Put work on a stream, and let run what the schedule lets run."""
+        self.num_ops += 1
+        self.watcher.launched(handle, op)
+        if op.bytes_to_host or op.bytes_to_device:
+            self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
+        if self.detector is not None:
+            if any(is_pinned(block) for block in op.reads | op.writes):
+                self.detector.wait_for_stream(handle, HOST)
+            self.detector.launch(handle, op.name, op.site, op.reads, op.writes)
+        self.engine.append(handle, op)
+        self._adversary.after_launch(self.engine)
+
+    def count_copy(
+        self, *, to_host: int = 0, to_device: int = 0, handle: int | None = None
+    ) -> None:
+        """Take in bytes that cross, on the current stream unless told; a copy of none is none."""
+        self.num_copies_to_host += bool(to_host)
+        self.num_copies_to_device += bool(to_device)
+        self.bytes_to_host += to_host
+        if to_host:
+            self._bytes_to_host_on[self.current_stream if handle is None else handle] += to_host
+        self.bytes_to_device += to_device
+
+    def allocate(self, num_bytes: int) -> Lease:
+        """Allocate memory of the current stream, or of the graph that it is captured in."""
+        capture = self.capture_of(self.current_stream)
+        pool = self._allocator.pool if capture is None else capture.pool
+        return self._allocator.allocate(num_bytes, self.current_stream, pool)
+
+    def capture_of(self, handle: int) -> Capture | None:
+        """Return the capture that a stream's work goes into."""
+        capture = self.capture
+        return capture if capture is not None and capture.has(handle) else None
+
+    def end_capture(self) -> None:
+        """Record no more; memory that other streams of the capture had is free from now on."""
+        self.capture = None
+        self._allocator.end_capture()
+
+    def branch(self, place: int) -> int:
+        """Return the stream that a replayed graph's branch runs on: no stream of the pool."""
+        handle = _POOL_STREAMS + 1 + place
+        self.engine.queue(handle)
+        return handle
+
+    def reach(self, handle: int, point: Point) -> Marker:
+        """Put a graph's point at the end of a stream's work, at a replay."""
+        if self.detector is not None:
+            self.detector.record(point.serial, handle)
+        marker = self.mark(handle)
+        self.watcher.recorded(marker)
+        return marker
+
+    def await_point(self, handle: int, point: Point, marker: Marker) -> None:
+        """Make a stream wait for a graph's point, at a replay."""
+        if self.detector is not None:
+            self.detector.wait(handle, point.serial)
+        self.watcher.waited(handle, marker)
+        if not marker.is_done:
+            self.engine.append(handle, Wait(marker))
+
+    def mark(self, handle: int) -> Marker:
+        """Put a marker at the end of a stream's work."""
+        return self.engine.mark(handle)
+
+    def record(self, handle: int) -> Marker:
+        """Put the marker of an event at the end of a stream's work."""
+        self.num_event_records += 1
+        marker = self.mark(handle)
+        self.watcher.recorded(marker)
+        return marker
+
+    def wait(self, handle: int, marker: Marker) -> None:
+        """Make a stream wait for the marker of an event."""
+        self.num_event_waits += 1
+        self.watcher.waited(handle, marker)
+        if not marker.is_done:
+            self.engine.append(handle, Wait(marker))
+
+    def query_stream(self, handle: int) -> bool:
+        """Tell whether a stream's work has run; if not, the device runs a little."""
+        waited = Waited(WaitKind.STREAM, handle)
+        is_done = self._query(self.engine.tail(handle), waited, "Stream.query, again and again")
+        if is_done and self.detector is not None:
+            self.detector.synchronize_stream(handle)
+        return is_done
+
+    def query_marker(self, marker: Marker, event: int) -> bool:
+        """Tell whether what an event is bound to was passed; if not, the device runs a little."""
+        waited = Waited(WaitKind.EVENT, marker.stream)
+        is_done = self._query(marker, waited, "Event.query, again and again")
+        if is_done and self.detector is not None:
+            self.detector.synchronize_event(event)
+        return is_done
+
+    def _query(self, marker: Marker, waited: Waited, cause: str) -> bool:
+        """Answer whether a marker was passed, and note a loop that polls it as one host wait."""
+        was_done = marker.is_done
+        launched = self.num_ops, self.num_event_records, self.num_event_waits
+        if launched != self._polled_after:  # the host did something else, so it does not wait
+            self._polled.clear()
+            self._polled_after = launched
+        poll = marker, call_site()
+        if self._polled.get(poll) is False:
+            self._polled[poll] = True
+            self._note_sync(cause, waited, marker)
+        elif not was_done:
+            self._polled.setdefault(poll, False)
+        if not was_done:
+            self._adversary.advance(self.engine, marker)
+        return was_done
+
+    def synchronize_stream(self, handle: int, cause: str, kind: WaitKind) -> None:
+        """Make the host wait for all that a stream has."""
+        self._note_sync(cause, Waited(kind, handle), None)
+        if self.detector is not None:
+            self.detector.synchronize_stream(handle)
+        self._adversary.wait_for(self.engine, self.mark(handle))
+
+    def synchronize_marker(self, marker: Marker, event: int, cause: str) -> None:
+        """Make the host wait for what an event is bound to."""
+        self._note_sync(cause, Waited(WaitKind.EVENT, marker.stream), marker)
+        if self.detector is not None:
+            self.detector.synchronize_event(event)
+        self._adversary.wait_for(self.engine, marker)
+
+    def synchronize_device(self, cause: str) -> None:
+        """Make the host wait for everything; once the run is over there is nothing."""
+        if self._allocator.is_closed:
+            return
+        self._note_sync(cause, Waited(WaitKind.DEVICE, None), None)
+        self.drain()
+
+    def drain(self) -> None:
+        """Run everything that was launched."""
+        if self.detector is not None:
+            self.detector.synchronize_device(tuple(self.engine.queues))
+        for handle in tuple(self.engine.queues):
+            self._adversary.wait_for(self.engine, self.mark(handle))
+
+    def close(self) -> None:
+        """Let tensors that outlive the run die without a trace, and events wait for nothing."""
+        self._allocator.is_closed = True
+        self.engine.abandon()
+
+    def refuse_in_capture(self, action: str) -> None:
+        """Raise where a graph is captured.
+
+        Raises:
+            CaptureError: as CUDA does for what a graph cannot hold.
+        """
+        if self.capture is not None:
+            expected = "only device work was expected, which a replay repeats without the host"
+            raise CaptureError(action=action, site=str(call_site()), expected=expected)
+
+    def _findings(self) -> tuple[str, ...] | None:
+        """List each race once; None where nobody looks for them."""
+        if self.detector is None:
+            return None
+        return tuple(dict.fromkeys(str(race) for race in self.races))
+
+    def _note_sync(self, cause: str, waited: Waited, marker: Marker | None) -> None:
+        self.refuse_in_capture(cause)
+        self.watcher.synchronized(cause, waited, marker)
+        self._waits[waited] += 1
+        found = self.hidden_syncs if waited.kind is WaitKind.HIDDEN else self.host_waits
+        found.append(HostSync(cause=cause, site=call_site(), waited=waited))
+
+    def _free_block(self, block: Block) -> None:
+        """Put the poisoning of a block at the end of its stream's work, and run nothing."""
+        poisoning = Op("free", _NOWHERE, block.poison, ticks=0)
+        if self.detector is not None:
+            poisoning.site, poisoning.writes = call_site(), frozenset((block.serial,))
+        if block.free_lists is self._allocator.pool.free_lists:
+            if self.detector is not None:
+                self.detector.launch(
+                    block.stream, "free", poisoning.site, NO_BLOCKS, poisoning.writes
+                )
+            self.engine.append(block.stream, poisoning)
+        elif self.capture is not None and block.free_lists is self.capture.pool.free_lists:
+            capture = self.capture
+            handle = block.stream if capture.has(block.stream) else capture.origin
+            capture.steps.append((handle, poisoning))
+
+
+class _Device:
+    """The device of this process, which torch's device module has to find from anywhere."""
+
+    def __init__(self) -> None:
+        self.default = Simulation(Schedule())
+        self.simulation = self.default
+
+
+DEVICE = _Device()
+
+
+def current() -> Simulation:
+    """Return the simulation that runs."""
+    return DEVICE.simulation

@@ -1,0 +1,229 @@
+"""Streams and events of the simulated device, shaped as `torch.cuda`'s."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+
+from backend_caps.simulator.counts import WaitKind
+from backend_caps.simulator.errors import CaptureError
+from backend_caps.simulator.queues import Marker
+from backend_caps.simulator.recording import Capture, Point, event_serials
+from backend_caps.simulator.simulation import Simulation, current
+from backend_caps.simulator.sites import call_site
+
+DeviceLike = torch.device | str | int | None
+
+
+class Stream:
+    """A stream of the pool, which hands out 32 handles in turns, as torch's pools do.
+
+    Args:
+        device: the device; there is one.
+        priority: taken as torch takes it; work has no priority here.
+        handle: the stream of this handle, instead of the pool's next.
+    """
+
+    def __init__(
+        self,
+        device: DeviceLike = None,  # noqa: ARG002
+        priority: int = 0,  # noqa: ARG002
+        *,
+        handle: int | None = None,
+    ) -> None:
+        self.handle = current().draw_stream() if handle is None else handle
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it is a stream of."""
+        return torch.device("sim", 0)
+
+    def wait_event(self, event: Event) -> None:
+        """Make this stream wait for what an event was last recorded at."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Make this stream wait for all work that another has now."""
+        event = Event()
+        event.record(stream)
+        event.wait(self)
+        event.forget()
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record an event, or a new one, at the end of this stream's work."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """Make the host wait for all work of this stream."""
+        current().synchronize_stream(self.handle, "Stream.synchronize", WaitKind.STREAM)
+
+    def query(self) -> bool:
+        """Tell whether all work of this stream has run; at each no the device runs a little.
+
+        A line that asks again at once, with nothing launched in between, counts as a host wait.
+        """
+        return current().query_stream(self.handle)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.handle == self.handle
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<sim stream {self.handle}>"
+
+
+class Event:
+    """A point in a stream's work; a wait binds to the version that was recorded last.
+
+    Args:
+        enable_timing: taken as torch takes it; the simulated clock always runs.
+        blocking: taken as torch takes it.
+        interprocess: taken as torch takes it; there is one process.
+        external: recorded in a capture, it is recorded again at every replay.
+    """
+
+    def __init__(
+        self,
+        enable_timing: bool = False,  # noqa: ARG002
+        blocking: bool = False,  # noqa: ARG002
+        interprocess: bool = False,  # noqa: ARG002
+        external: bool = False,
+    ) -> None:
+        self._serial = next(event_serials)
+        self._is_external = external
+        self._marker: Marker | None = None
+        self._captured: tuple[Capture, Point] | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Move the point to the end of a stream's work, by default the current one's."""
+        handle = current().current_stream if stream is None else stream.handle
+        capture = current().capture_of(handle)
+        if capture is None:
+            self._record_on(handle)
+        elif self._is_external:
+            capture.add(handle, self._record_on)
+        else:
+            self._captured = capture, capture.reach(handle)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Make a stream wait for the point; before the first record it is no wait.
+
+        Raises:
+            CaptureError: a capture and what is outside of it would wait for each other.
+        """
+        simulation = current()
+        handle = simulation.current_stream if stream is None else stream.handle
+        capture = simulation.capture_of(handle)
+        if self._captured is not None:
+            own, point = self._captured
+            if own is not simulation.capture:
+                self._refuse("its event is in a capture that has ended")
+            own.wait(handle, point)
+        elif capture is None:
+            self._wait_on(handle)
+        elif self._is_external:
+            capture.add(handle, self._wait_on)
+        elif self._marker is not None:
+            self._refuse("its event is outside of the capture")
+
+    def synchronize(self) -> None:
+        """Make the host wait for the point."""
+        simulation = current()
+        simulation.refuse_in_capture("Event.synchronize")
+        if self._marker is not None:
+            simulation.synchronize_marker(self._marker, self._serial, "Event.synchronize")
+
+    def query(self) -> bool:
+        """Tell whether the point was passed, as it is before the first record.
+
+        At each no the device runs a little. A line that asks again at once, with nothing launched
+        in between, counts as a host wait.
+        """
+        return self._marker is None or current().query_marker(self._marker, self._serial)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the operators that ran between two events: the simulated clock has no other tick.
+
+        Raises:
+            RuntimeError: as torch does, where one of them was not passed.
+        """
+        start, end = self._marker, end_event._marker
+        if start is None or end is None or not (start.is_done and end.is_done):
+            raise RuntimeError("elapsed_time() needs two events that were recorded and passed")
+        return float(end.tick - start.tick)
+
+    def forget(self) -> None:
+        """Tell that nobody will wait for it any more."""
+        detector = current().detector
+        if detector is not None:
+            detector.forget(self._serial)
+
+    def _record_on(self, handle: int) -> None:
+        simulation = current()
+        self._captured = None
+        self._marker = simulation.record(handle)
+        if simulation.detector is not None:
+            simulation.detector.record(self._serial, handle)
+
+    def _wait_on(self, handle: int) -> None:
+        if self._marker is not None:
+            simulation = current()
+            simulation.wait(handle, self._marker)
+            if simulation.detector is not None:
+                simulation.detector.wait(handle, self._serial)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        action = f"a wait for an event ({reason})"
+        expected = "an event of the capture, or an external one, was expected"
+        raise CaptureError(action=action, site=str(call_site()), expected=expected)
+
+
+def current_stream(device: DeviceLike = None) -> Stream:  # noqa: ARG001
+    """Return the stream that work goes to."""
+    return Stream(handle=current().current_stream)
+
+
+def default_stream(device: DeviceLike = None) -> Stream:  # noqa: ARG001
+    """Return the stream that work goes to where nobody said."""
+    return Stream(handle=0)
+
+
+def set_stream(stream: Stream) -> None:
+    """Send work to a stream."""
+    current().current_stream = stream.handle
+
+
+class StreamContext:
+    """Sends work to a stream within a `with` block, as often as it is entered.
+
+    Args:
+        stream: where to; None leaves it where it goes.
+    """
+
+    def __init__(self, stream: Stream | None) -> None:
+        self._stream = stream
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        simulation = current()
+        self._before.append(simulation.current_stream)
+        if self._stream is not None:
+            simulation.current_stream = self._stream.handle
+
+    def __exit__(self, *_: object) -> None:
+        current().current_stream = self._before.pop()
+
+
+def stream(stream: Stream | None) -> StreamContext:
+    """Send work to a stream within a `with` block."""
+    return StreamContext(stream)
+
+
+def synchronize(device: DeviceLike = None, *, of: Simulation | None = None) -> None:  # noqa: ARG001
+    """Make the host wait for everything of a simulation, by default of the one that runs."""
+    (of or current()).synchronize_device("synchronize")

@@ -1,0 +1,94 @@
+"""SGLang's backends as subjects of the kit: what their source declares, and what is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.kind import Role
+from backend_caps.capability.sizes import OneOf
+from backend_caps.capability.vocabulary import BatchKind, Capabilities
+from backend_caps.discovery.registry import Registry
+from backend_caps.kit import Subject, UncheckableError
+from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.attention import BackendSite
+from backend_caps_sglang.kit.adapted import Adapted
+from backend_caps_sglang.kit.loading import ENGINE, load_sglang
+
+TRIED: Mapping[str, Capabilities] = {
+    "TorchNativeAttnBackend": Capabilities(
+        dtypes=frozenset({"float32", "bfloat16", "float16"}),
+        head_sizes=OneOf(frozenset({16, 64, 128})),
+        page_sizes=OneOf(frozenset({1, 16, 64})),
+        max_speculative_topk=1,
+        two_batch_overlap=True,
+    ),
+    "TritonAttnBackend": Capabilities(
+        dtypes=frozenset({"float32", "float16"}),
+        head_sizes=OneOf(frozenset({16, 64, 128})),
+        page_sizes=OneOf(frozenset({1, 16, 64})),
+        max_speculative_topk=3,
+        two_batch_overlap=True,
+        graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
+    ),
+}
+"""What SGLang's classes do not declare, and its server asks of them all the same.
+
+It runs either class in two-batch overlap, captures Triton's decodes and verifies, and gives it
+trees; of torch_native it captures nothing.
+"""
+_OTHERS = frozenset({Role.DRAFT})
+"""Roles whose decode SGLang gives to another class, a container of steps, which has no adapter."""
+
+
+def sglang_subject(registry: Registry, name: str) -> Subject:
+    """Find a class of SGLang's by its name, and import it.
+
+    Args:
+        registry: what was read of SGLang's source.
+        name: of the class.
+
+    Raises:
+        UncheckableError: there is no adapter for it, or SGLang cannot be imported here.
+    """
+    if name not in TRIED or name not in registry:
+        adapted = ", ".join(sorted(TRIED))
+        problem = f"the kit has no adapter for it; of SGLang it checks {adapted}"
+        raise UncheckableError(backend=name, problem=problem)
+    found, sglang = registry[name], load_sglang()
+    declaration = _tried(found)
+    module, _, class_name = str(declaration.implementation).partition(":")
+    implementation = vars(import_module(module))[class_name]
+
+    def build(site: BackendSite) -> Adapted:
+        assert isinstance(site, Pools), "the kit brings pools of its own"
+        return Adapted(sglang, implementation, site)
+
+    return Subject(
+        name=name,
+        declaration=declaration,
+        source=found.source,
+        builder=build,
+        words=("--engine", ENGINE),
+    )
+
+
+def windowed(subject: Subject, pools: BackendSite, window: int) -> Adapted:
+    """Build a subject's backend for a model whose every layer has a sliding window."""
+    assert isinstance(pools, Pools), "the kit brings pools of its own"
+    module, _, class_name = str(subject.declaration.implementation).partition(":")
+    implementation = vars(import_module(module))[class_name]
+    return Adapted(load_sglang(), implementation, pools, window=window)
+
+
+def _tried(backend: Backend) -> Declaration:
+    """Put what is tried beside what the class declares."""
+    declaration = backend.declaration
+    assert declaration is not None, "a class that was read has one"
+    roles = declaration.capabilities.roles
+    assert isinstance(roles, frozenset), "SGLang's routing says which roles a class has"
+    tried = {**TRIED[backend.name].stated(), "roles": roles - _OTHERS}
+    capabilities = declaration.capabilities.model_copy(update=tried)
+    return declaration.model_copy(update={"capabilities": capabilities})

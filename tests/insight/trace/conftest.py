@@ -1,0 +1,48 @@
+"""Steps that were recorded once, for all who look at them."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_caps import Plan, ServerFlags, discover, resolve
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.insight.dry_run import RunPlan, ServerSizes
+from backend_caps.insight.trace import Traced, traced_levels
+from backend_caps.report.trace_timeline import Timeline
+from backend_caps.simulator import register
+
+CHAIN = (
+    "--attention-backend torch_padded --speculative-algorithm EAGLE3 --speculative-num-steps 2 "
+    "--speculative-eagle-topk 1 --speculative-num-draft-tokens 3 --disable-piecewise-cuda-graph"
+)
+
+
+def planned(line: str) -> Plan:
+    """Resolve a server's flags against what is installed."""
+    register()
+    flags, registry = ServerFlags.from_argv(line.split()), discover()
+    return resolve(registry.uses(flags), flags, rules=registry.rules("sglang-0.5.13"))
+
+
+def recorded(line: str, num_steps: int = 2) -> Traced:
+    """Record steps of a server whose code is here."""
+    plan = planned(line)
+    return traced_levels(plan, RunPlan(plan=plan), ServerSizes(), num_steps=num_steps)
+
+
+@pytest.fixture(scope="session")
+def traced() -> Traced:
+    """Steps of chains, with an exact mirror and with none."""
+    return recorded(CHAIN)
+
+
+@pytest.fixture(scope="session")
+def exact(traced: Traced) -> Timeline:
+    """Those with an exact mirror."""
+    return traced.timelines[HostSeqLens.EXACT]
+
+
+@pytest.fixture(scope="session")
+def none(traced: Traced) -> Timeline:
+    """Those with none."""
+    return traced.timelines[HostSeqLens.NONE]

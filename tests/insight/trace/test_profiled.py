@@ -1,0 +1,159 @@
+"""A profiler's export is read as the run that it is of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from backend_caps.insight.dry_run import RunPlan, ServerSizes
+from backend_caps.insight.trace import NoTimelineError, check_recordable, simulated
+from backend_caps.insight.trace.asked import Asked
+from backend_caps.insight.trace.kineto import MARK, read_export
+from backend_caps.insight.trace.measured import measured
+from backend_caps.insight.trace.profiled import profiled
+from backend_caps.report.trace_timeline import HOST, Arrow, Span, Timeline
+from tests.insight.trace.conftest import CHAIN, planned
+from tests.insight.trace.kineto_shaped import Profiler
+
+EXACT = planned(CHAIN.replace(" --disable-piecewise-cuda-graph", ""))
+"""Under SGLang's rules pieces keep a mirror."""
+Both = tuple[Timeline, Timeline]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """Two steps with a mirror, as the simulator's clock has them and as an export tells them."""
+    profilers: list[Profiler] = []
+
+    def keep(lanes: dict[int, str]) -> Profiler:
+        profilers.append(Profiler(lanes))
+        return profilers[-1]
+
+    asked = Asked(run=RunPlan(plan=EXACT), server=ServerSizes(), device="sim", num_steps=2, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulated, "Recorder", keep)
+        own = simulated.simulated(asked)
+    file = tmp_path_factory.mktemp("export") / "export.json"
+    profilers[0].write(file)
+    return own, measured(read_export(file), level=own.level, num_steps=2)
+
+
+def _told(span: Span) -> tuple[str, str, str | None, int]:
+    return span.lane, span.name, span.for_lane, span.length_ns
+
+
+def _lengths(arrows: tuple[Arrow, ...]) -> list[tuple[str, str, str, int]]:
+    return sorted(
+        (own.signal.value, own.begin_lane, own.end_lane, own.end_ns - own.begin_ns)
+        for own in arrows
+    )
+
+
+def test_streams_get_the_names_of_what_they_run(both: Both) -> None:
+    """An export has numbers for streams; what is launched on them says which they are."""
+    own, told = both
+
+    assert {*told.lanes} == {*own.lanes} == {HOST, "schedule", "forward", "copy", "host_copy"}
+
+
+def test_blocks_are_those_of_the_run(both: Both) -> None:
+    """Each stream's blocks of a step have the run's regions and lengths."""
+    own, told = both
+
+    of_run = [_told(span) for span in own.spans if span.lane != HOST and span.step in (1, 2)]
+    read = [_told(span) for span in told.spans if span.lane != HOST and span.step in (1, 2)]
+    assert sorted(read, key=str) == sorted(of_run, key=str) != []
+
+
+def test_host_spans_and_waits_are_those_of_the_run(both: Both) -> None:
+    """What the host does, and how long it waits for whom, is read as it was."""
+    own, told = both
+
+    assert [_told(span) for span in told.on(HOST)] == [_told(span) for span in own.on(HOST)]
+
+
+def test_arrows_are_those_of_the_run(both: Both) -> None:
+    """Waits for events lead from what was recorded to what went on."""
+    own, told = both
+
+    assert _lengths(told.arrows) == _lengths(own.arrows) != []
+
+
+def test_gaps_are_those_of_the_run(both: Both) -> None:
+    """Idle stretches have the run's lengths, and the same lanes end them."""
+    own, told = both
+
+    of_run = [(gap.lane, gap.length_ns, gap.waits_for) for gap in own.gaps]
+    assert sorted((gap.lane, gap.length_ns, gap.waits_for) for gap in told.gaps) == sorted(of_run)
+
+
+def test_bytes_are_those_of_the_run(both: Both) -> None:
+    """What crosses to the host is counted by the stream that it crosses on."""
+    own, told = both
+
+    assert told.bytes_of_lengths == own.bytes_of_lengths > 0
+    assert told.step_ns == own.step_ns
+
+
+def test_replayed_operators_are_known(both: Both) -> None:
+    """What a graph's launch ran is told from what was launched by itself."""
+    _, told = both
+
+    (verify,) = [own for own in told.on("forward") if (own.name, own.step) == ("verify", 1)]
+    assert any(op.replayed for op in verify.ops)
+
+
+def test_torch_writes_what_is_read() -> None:
+    """An export of torch's own, of a run on the CPU, has the host's regions and no stream."""
+    asked = Asked(
+        run=RunPlan(plan=planned(CHAIN)), server=ServerSizes(), device="cpu", num_steps=1, seed=0
+    )
+    told = profiled(asked)
+
+    names = [span.name for span in told.on(HOST)]
+    assert told.lanes == (HOST,)
+    assert {"step 1", "build batch", "launch", "draft", "verify", "publish"} <= {*names}
+    assert {span.depth for span in told.on(HOST) if span.name == "step 1"} == {0}
+
+
+def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+    """An operator whose launch nobody told, and a wait for an unknown event, are not shown."""
+    mark = {"ph": "X", "cat": "user_annotation", "name": f"{MARK}step 1", "ts": 0, "dur": 9}
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamWaitEvent", "ts": 1, "dur": 1}
+    sync = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "ts": 2, "dur": 1}
+    kernel = {"ph": "X", "cat": "kernel", "name": "orphan", "ts": 3, "dur": 1}
+    wait = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 4, "dur": 1}
+    idle = {"correlation": 1, "stream": 7, "wait_on_stream": 8}
+    events = [
+        mark,
+        {**call, "args": {"correlation": 1}},
+        {**sync, "args": {"correlation": 1, "stream": 7, "wait_on_stream": -1}},
+        {**call, "name": "cudaEventRecord", "args": {"correlation": 3}},
+        {**sync, "args": {**idle, "wait_on_cuda_event_record_corr_id": 3}},
+        {**kernel, "args": {"correlation": 99, "stream": 7}},
+        {**wait, "args": {"correlation": 2}},
+    ]
+    (tmp_path / "export.json").write_text(json.dumps({"traceEvents": events}))
+
+    told = measured(read_export(tmp_path / "export.json"), level="none", num_steps=1)
+
+    assert (told.lanes, told.arrows) == ((HOST,), ())
+    assert [(own.name, own.for_lane) for own in told.on(HOST)] == [
+        ("step 1", None),
+        ("cudaDeviceSynchronize", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        pytest.param("cpu", "it has no streams", id="no streams"),
+        pytest.param("xpu", "its records are not read here", id="not read"),
+    ],
+)
+def test_device_without_a_timeline_is_refused(device: str, why: str) -> None:
+    """Where nothing overlaps, or nobody reads what does, there is no timeline."""
+    with pytest.raises(NoTimelineError, match=why):
+        check_recordable(device)

@@ -1,0 +1,235 @@
+"""What the picture of a trace says is so in the run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.errors import BackendCapsError
+from backend_caps.insight.measure import StepFailedError
+from backend_caps.insight.trace import TooManyStepsError, Traced, levels
+from backend_caps.insight.trace.asked import Asked
+from backend_caps.relay import future_map
+from backend_caps.relay.host_copy import ColumnCopy
+from backend_caps.relay.host_lengths import NoLengths
+from backend_caps.report.trace_timeline import HOST, Signal, Timeline
+from tests.insight.trace.conftest import CHAIN, recorded
+
+
+class StartError(BackendCapsError):
+    """A fault with a sentence."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.said = message
+
+    @property
+    def message(self) -> str:
+        """The sentence."""
+        return self.said
+
+
+BOTH = pytest.mark.parametrize("level", [HostSeqLens.EXACT, HostSeqLens.NONE])
+
+
+def test_exact_host_waits_for_the_copy_stream_in_each_step(exact: Timeline) -> None:
+    """With an exact mirror the host waits once a step, and stands still."""
+    waits = exact.waits_for("copy")
+
+    assert [wait.step for wait in waits] == [1, 2]
+    assert all(wait.length_ns > 0 for wait in waits)
+
+
+def test_exact_host_goes_on_when_the_lengths_have_crossed(exact: Timeline) -> None:
+    """Each wait for lengths ends with the copy that brings them."""
+    copies = [span.end_ns for span in exact.on("copy") if span.step in (1, 2)]
+
+    assert [wait.end_ns for wait in exact.waits_for("copy")] == copies
+
+
+def test_exact_lengths_cross_behind_the_publish(exact: Timeline) -> None:
+    """No copy of lengths begins before the publish that it waits for."""
+    arrows = [*exact.arrows_of(Signal.LENGTHS)]
+
+    assert [arrow.begin_lane for arrow in arrows] == ["forward"] * len(arrows) != []
+    assert all(arrow.begin_ns <= arrow.end_ns for arrow in arrows)
+
+
+def test_exact_forward_is_launched_behind_the_wait(exact: Timeline) -> None:
+    """What a step runs on the forward stream is launched after its lengths are there."""
+    (wait,) = [wait for wait in exact.waits_for("copy") if wait.step == 2]
+
+    launched = [op.launched_ns for span in exact.on("forward") if span.step == 2 for op in span.ops]
+
+    assert min(launch or 0 for launch in launched) > wait.end_ns
+
+
+def test_none_host_never_waits_for_lengths(none: Timeline) -> None:
+    """Without a mirror the host waits for tokens alone."""
+    waits = {span.for_lane for span in none.on(HOST) if span.for_lane}
+
+    assert waits == {"host_copy"}
+
+
+def test_none_has_no_copy_stream(none: Timeline) -> None:
+    """Without a mirror nothing crosses to the host but tokens."""
+    assert (none.bytes_of_lengths, "copy" in none.lanes) == (0, False)
+
+
+def test_none_launches_a_step_before_the_one_before_has_published(none: Timeline) -> None:
+    """Without a mirror the forward of a step is launched while that of the last one runs."""
+    published = next(span for span in none.on("forward") if span.name == "publish")
+
+    launched = [op.launched_ns for s in none.on("forward") if s.step == 1 for op in s.ops]
+
+    assert published.step == 0
+    assert min(launch or 0 for launch in launched) < published.begin_ns
+
+
+def test_none_leaves_an_eager_forward_less_idle() -> None:
+    """Where no forward is replayed, the stream runs out of work for longer under a mirror."""
+    timelines = recorded(f"{CHAIN} --disable-cuda-graph").timelines
+
+    idle = {level: own.idle_ns("forward") for level, own in timelines.items()}
+
+    assert idle[HostSeqLens.NONE] < idle[HostSeqLens.EXACT]
+
+
+@BOTH
+def test_war_barrier_holds_the_schedule_stream(traced: Traced, level: HostSeqLens) -> None:
+    """What the scheduler writes next begins behind the forward's last read."""
+    barriers = [*traced.timelines[level].arrows_of(Signal.WAR_BARRIER)]
+
+    assert {(own.begin_lane, own.end_lane) for own in barriers} == {("forward", "schedule")}
+
+
+@BOTH
+def test_lanes_never_overlap_themselves(traced: Traced, level: HostSeqLens) -> None:
+    """A stream runs one operator at a time, in the order in which blocks are listed."""
+    timeline = traced.timelines[level]
+    for lane in set(timeline.lanes) - {HOST}:
+        ops = [op for span in timeline.on(lane) for op in span.ops]
+
+        assert all(one.end_ns <= other.begin_ns for one, other in pairwise(ops))
+
+
+@BOTH
+def test_host_spans_lie_in_one_another(traced: Traced, level: HostSeqLens) -> None:
+    """Host spans of one depth follow one another."""
+    host = traced.timelines[level].on(HOST)
+    for depth in {span.depth for span in host}:
+        spans = [span for span in host if span.depth == depth]
+
+        assert all(one.end_ns <= other.begin_ns for one, other in pairwise(spans))
+
+
+@BOTH
+def test_gaps_end_when_what_they_wait_for_is_there(traced: Traced, level: HostSeqLens) -> None:
+    """An idle stretch that the host ends, ends with a launch."""
+    timeline = traced.timelines[level]
+    launches = {op.launched_ns for span in timeline.spans for op in span.ops}
+
+    ends = [gap.end_ns for gap in timeline.gaps if gap.waits_for == HOST]
+
+    assert {end for end in ends if end <= timeline.end_ns} <= launches
+
+
+def test_forwards_are_named_by_what_they_do(none: Timeline) -> None:
+    """A step's blocks on the forward stream are those of the relay's timeline, in order."""
+    blocks = [span.name for span in none.on("forward") if span.step == 1]
+
+    known = ("resolve_future", "draft", "verify", "publish", "draft_extend", "stash")
+
+    assert [name for name in blocks if name in known] == [*known]
+
+
+def test_verify_is_one_launch_of_a_graph(none: Timeline) -> None:
+    """What a graph replays is launched at one time."""
+    (verify,) = [s for s in none.on("forward") if (s.name, s.step) == ("verify", 1)]
+
+    launches = {op.launched_ns for op in verify.ops if op.replayed}
+
+    assert len(launches) == 1
+
+
+def test_missing_wait_is_a_missing_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay that does not wait for the publish has no arrow from it to the copy."""
+
+    class Hasty(ColumnCopy):
+        def copy(self, req_pool_indices_cpu: Tensor, seq_lens: Tensor) -> Tensor:
+            with self._streams.using(self.stream):
+                self._column_pinned.copy_(self._column, non_blocking=True)
+            self.stream.synchronize()
+            return self._column_pinned.index_select(0, req_pool_indices_cpu).to(seq_lens.dtype)
+
+    monkeypatch.setattr(future_map, "host_copy", Hasty)
+    timeline = recorded(CHAIN, num_steps=1).timelines[HostSeqLens.EXACT]
+
+    assert [*timeline.arrows_of(Signal.LENGTHS)] == []
+
+
+def test_level_below_a_backends_need_is_left_out() -> None:
+    """Where a backend reads lengths on the host no run without them is shown."""
+    line = CHAIN.replace("torch_padded", "torch_native")
+
+    traced = recorded(line, num_steps=1)
+
+    assert [*traced.timelines] == [HostSeqLens.EXACT]
+    assert [own.level for own in traced.left_out] == [HostSeqLens.NONE]
+
+
+def _fails(*_arguments: object) -> None:
+    raise RuntimeError("no such kernel")
+
+
+def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only another level than the plan's fails, the plan's is shown."""
+    monkeypatch.setattr(NoLengths, "refresh", _fails)
+
+    traced = recorded(f"{CHAIN} --enable-two-batch-overlap", num_steps=1)
+
+    assert [*traced.timelines] == [HostSeqLens.EXACT]
+    assert "a step raised RuntimeError: no such kernel" in traced.left_out[0].reason
+
+
+def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the plan's own level fails there is nothing to show."""
+    monkeypatch.setattr(NoLengths, "refresh", _fails)
+
+    with pytest.raises(StepFailedError, match="a step raised RuntimeError: no such kernel"):
+        recorded(CHAIN, num_steps=1)
+
+
+def test_faults_of_a_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several faults of one step are one sentence."""
+
+    def fail(_: Asked) -> Timeline:
+        raise ExceptionGroup("faults", [StartError("no a"), StartError("no b")])
+
+    monkeypatch.setitem(levels.RECORDERS, "sim", fail)
+
+    with pytest.raises(StepFailedError) as caught:
+        recorded(CHAIN, num_steps=1)
+
+    assert caught.value.problem == "no a; no b"
+
+
+def test_plain_decode_is_shown_as_it_is() -> None:
+    """Where no lengths are relayed there is one level, and the host waits for tokens alone."""
+    own = recorded("--attention-backend torch_padded", num_steps=1)
+    ((level, timeline),) = own.timelines.items()
+
+    assert {s.for_lane for s in timeline.on(HOST) if s.for_lane} == {"host_copy"}
+    assert (level.value, timeline.level) == ("exact", "exact")
+    assert "decode" in {span.name for span in timeline.on("forward")}
+
+
+def test_too_many_steps_are_refused() -> None:
+    """Requests that would end within the steps are refused, with how many there are."""
+    with pytest.raises(TooManyStepsError) as caught:
+        recorded(CHAIN, num_steps=1000)
+
+    assert (caught.value.asked, caught.value.most) == (1000, 41)

@@ -1,0 +1,246 @@
+"""Liars about what comes out."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import torch
+from backend_caps_torch_native import TorchPadded
+from torch import Tensor
+
+from backend_caps import OneOf
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from tests.kit.liars.liar import Liar, liar
+from tests.kit.liars.shown import Shown, Turned
+
+_NO_GRAPHS: dict[str, object] = {"graph_replay": frozenset()}
+
+
+class LargePages(TorchPadded):
+    """Takes every page size, and is wrong by a token where pages are larger than one."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        keys = keys if len(keys) % 16 else torch.roll(keys, 1, 0)
+        return super()._attend(q, keys, values, scaling)
+
+
+class PageEdge(Shown):
+    """Claims pages of 16, and where a context ends one leaves its last token out."""
+
+    def visible(self, batch: ForwardBatch, seen: Tensor) -> Tensor:
+        """Count whole pages one too short."""
+        del batch
+        ends = seen.sum(2, keepdim=True)
+        is_last = torch.arange(seen.shape[2], device=seen.device) == ends - 1
+        return seen & ~(is_last & (ends % 16 == 0))
+
+
+class ShortTable(Shown):
+    """Claims every context, and reads the first 256 tokens of one."""
+
+    def visible(self, batch: ForwardBatch, seen: Tensor) -> Tensor:
+        """Look no further."""
+        del batch
+        return seen & (torch.arange(seen.shape[2], device=seen.device) < 256)
+
+
+class HalfSums(TorchPadded):
+    """Claims float32, and adds up in float16."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        return super()._attend(q.half(), keys.half(), values.half(), scaling).to(q.dtype)
+
+
+class UnscaledEighty(TorchPadded):
+    """Claims heads of 80, and scales their scores as if they were padded to 128."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        scaling = scaling * (80 / 128) ** 0.5 if q.shape[-1] == 80 else scaling
+        return super()._attend(q, keys, values, scaling)
+
+
+class UsualScaling(TorchPadded):
+    """Claims to scale as each layer says, and divides by the root of the head size."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        del scaling
+        return super()._attend(q, keys, values, q.shape[-1] ** -0.5)
+
+
+class WideOutput(TorchPadded):
+    """Claims bfloat16, and gives float32 back."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        return super()._attend(q, keys, values, scaling).float()
+
+
+class GroupsInterleaved(TorchPadded):
+    """Claims grouped queries, and takes every n-th head for a group, not n in a row."""
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        heads = torch.arange(q.shape[1], device=q.device)
+        of_group = heads.reshape(-1, keys.shape[1]).T.flatten()
+        output = super()._attend(q[:, of_group], keys, values, scaling)
+        return output[:, of_group.argsort()]
+
+
+class MixedPrefixShort(Shown):
+    """Claims mixed batches, and counts the prefix of their decode rows one too short."""
+
+    def taken(self, batch: ForwardBatch) -> ForwardBatch:
+        """Take the lengths of the step before."""
+        if batch.mode is not ForwardMode.MIXED or batch.extend_seq_lens is None:
+            return batch
+        return replace(batch, seq_lens=batch.seq_lens - (batch.extend_seq_lens == 1).long())
+
+
+class TighterThanTrue(TorchPadded):
+    """States a tolerance for float32 that no float32 keeps."""
+
+
+class TreeDropped(Shown):
+    """Claims trees, and drops the mask without a word."""
+
+    def taken(self, batch: ForwardBatch) -> ForwardBatch:
+        """Take each token for the next of a chain."""
+        return replace(batch, tree_mask=None)
+
+
+class BeamsSeeSiblings(Shown):
+    """Claims draft steps over beams, each of which sees what its siblings drafted."""
+
+    def taken(self, batch: ForwardBatch) -> ForwardBatch:
+        """See all of a draft step's context."""
+        mask = batch.tree_mask
+        if batch.mode is not ForwardMode.DECODE or mask is None:
+            return batch
+        return replace(batch, tree_mask=torch.ones_like(mask))
+
+
+class TwoBeams(Shown):
+    """Claims three beams, and from the third on they see what the second sees."""
+
+    def visible(self, batch: ForwardBatch, seen: Tensor) -> Tensor:
+        """Have masks for two."""
+        if batch.mode is not ForwardMode.DECODE:
+            return seen
+        return seen[:, torch.arange(seen.shape[1], device=seen.device).clamp(max=1)]
+
+
+class ExtendAsDecode(Shown):
+    """Claims the draft-extend role, and has each of its tokens see all, as a decode's one does."""
+
+    def visible(self, batch: ForwardBatch, seen: Tensor) -> Tensor:
+        """See up to the context's end."""
+        is_extend = batch.mode is ForwardMode.DRAFT_EXTEND
+        return seen[:, -1:].expand_as(seen) if is_extend else seen
+
+
+class AtomicSums(Turned):
+    """Claims to be deterministic, and adds up in the order in which parts happen to end."""
+
+    def is_turned(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
+        """Leave it to chance."""
+        del batch
+        return rows >= len(rows) * random.getrandbits(1)
+
+
+class SecondRunDiffers(Turned):
+    """Claims to be deterministic, and takes another kernel once it has timed the first."""
+
+    _is_tuned = False
+
+    def is_turned(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
+        """Tune at the first forward."""
+        del batch
+        is_turned = rows >= (0 if self._is_tuned else len(rows))
+        self._is_tuned = True
+        return is_turned
+
+
+class SplitsByBatch(Turned):
+    """Claims batch invariance, and splits contexts by the number of requests."""
+
+    def is_turned(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
+        """Split otherwise for more than two."""
+        return rows >= (0 if batch.batch_size > 2 else len(rows))
+
+
+class PairsOfRows(Turned):
+    """Claims batch invariance, and adds the second of each pair of rows up from the other end."""
+
+    def is_turned(self, batch: ForwardBatch, rows: Tensor) -> Tensor:
+        """Go there and back."""
+        del batch
+        return rows % 2 == 1
+
+
+def _tight() -> Liar:
+    """State a tolerance beside the capabilities."""
+    own = liar(TighterThanTrue, seen="modelled on vllm#22945", check="numerics")
+    declaration = own.subject.declaration.model_copy(update={"tolerances": {"float32": 1e-9}})
+    return replace(own, subject=replace(own.subject, declaration=declaration))
+
+
+LIARS: tuple[Liar, ...] = (
+    liar(LargePages, seen="modelled on sglang#20201", check="numerics"),
+    liar(
+        PageEdge,
+        seen="modelled on sglang#37505",
+        check="numerics",
+        page_sizes=OneOf({16}),
+    ),
+    liar(ShortTable, seen="modelled on page tables of a fixed width", check="numerics"),
+    liar(HalfSums, seen="modelled on kernels that add up in the inputs' dtype", check="numerics"),
+    liar(
+        UnscaledEighty,
+        seen="modelled on heads that are padded to a power of two",
+        check="numerics",
+        head_sizes=OneOf({16, 80}),
+    ),
+    liar(
+        UsualScaling,
+        seen="modelled on kernels that may be called without a scale",
+        check="numerics",
+    ),
+    liar(
+        WideOutput,
+        seen="modelled on sums that are kept in float32 and not rounded",
+        check="numerics",
+        dtypes=frozenset({"float32", "bfloat16"}),
+        kv_cache_dtypes=frozenset({"float32", "bfloat16"}),
+    ),
+    liar(GroupsInterleaved, seen="modelled on vllm#55581", check="numerics"),
+    liar(MixedPrefixShort, seen="sglang#37505", check="numerics"),
+    _tight(),
+    liar(TreeDropped, seen="diffusers#12605", check="roles"),
+    liar(BeamsSeeSiblings, seen="modelled on diffusers#12605", check="roles"),
+    liar(TwoBeams, seen="modelled on sglang#20201", check="roles"),
+    liar(ExtendAsDecode, seen="modelled on sglang#29876", check="roles"),
+    liar(
+        AtomicSums,
+        seen="modelled on split contexts that are added up by atomics",
+        check="determinism",
+        **_NO_GRAPHS,
+    ),
+    liar(
+        SecondRunDiffers,
+        seen="modelled on kernels that tune themselves while they serve",
+        check="determinism",
+        **_NO_GRAPHS,
+    ),
+    liar(
+        SplitsByBatch,
+        seen="modelled on plans that cut contexts by the whole batch's work",
+        check="batch-invariance",
+        batch_invariant=True,
+    ),
+    liar(
+        PairsOfRows,
+        seen="modelled on tiles that hold rows of two requests",
+        check="batch-invariance",
+        batch_invariant=True,
+    ),
+)

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from backend_caps_torch_native import TorchPadded
+from torch_native_caps import TORCH_PADDED
+
+from backend_caps import Declaration
+from backend_caps.capability.provenance import Source
+from backend_caps.kit import Effort, Finding, Subject, Verdict, run_checks
+from backend_caps.kit.checks import hygiene
+from backend_caps.kit.probes.declaring import see
+from backend_caps.kit.probes.declaring_child import Place, Seen, Work, main, seen
+from backend_caps.runtime.attention import AttentionBackend
+from tests.kit.liars.declarations import LIARS
+from tests.kit.made import HONEST
+
+OF_NAME = {own.name: own.subject for own in LIARS}
+DECLARED = Path(__file__).parent / "liars" / "declared"
+Plugin = Callable[[str], Work]
+_IMPORTS = "from backend_caps import Capabilities, Declaration\n"
+
+
+class Positional:
+    """Takes no `save_kv_cache`."""
+
+    def __init__(self, site: object) -> None:
+        self._site = site
+
+    def init_forward_metadata(self, batch: object) -> None:
+        """Do nothing."""
+
+    init_forward_metadata_out_graph = init_forward_metadata_in_graph = init_forward_metadata
+
+    def init_cuda_graph_state(self, max_bs: int) -> None:
+        """Do nothing."""
+
+    def forward(self, q: object, k: object, v: object, layer: object, batch: object) -> None:
+        """Do nothing."""
+
+
+class Unbuildable(TorchPadded):
+    """Raises in its constructor."""
+
+    def __init__(self, site: object) -> None:
+        raise RuntimeError(site)
+
+
+def _findings(subject: Subject) -> list[Finding]:
+    result = run_checks(subject, [hygiene.CHECK], device="cpu", effort=Effort.quick()).checks[0]
+    assert len(result.cases) == 1
+    return list(result.findings)
+
+
+def _of(kind: type) -> Subject:
+    declaration = HONEST.declaration.model_copy(
+        update={"implementation": f"{kind.__module__}:{kind.__name__}"}
+    )
+    return replace(HONEST, declaration=declaration)
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Undo what the child does to its own process."""
+    path, modules = list(sys.path), set(sys.modules)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            del sys.modules[name]
+
+
+def _seen(work: Work) -> Seen:
+    with _kept():
+        return seen(work)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Plugin:
+    """Write a declaration's module, whose last line declares."""
+
+    def write(text: str) -> Work:
+        file = tmp_path / "acme_caps.py"
+        file.write_text(_IMPORTS + dedent(text), "utf-8")
+        return Work(
+            path=sys.path,
+            declared_at=f"{file}:{len(file.read_text('utf-8').splitlines())}",
+            distribution="acme",
+            implementation="acme.backend",
+            declaration=Declaration().model_dump_json(),
+        )
+
+    return write
+
+
+def test_shipped_declaration_holds() -> None:
+    """A declaration of a module that imports `backend_caps` alone is failed for nothing."""
+    file = str(sys.modules["torch_native_caps"].__file__)
+    line = 1 + Path(file).read_text("utf-8").splitlines().index("TORCH_PADDED = Declaration(")
+    source = Source(distribution="backend-caps-torch-native", declared_at=f"{file}:{line}")
+
+    findings = _findings(Subject(name="padded", declaration=TORCH_PADDED, source=source))
+
+    assert findings == []
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "at"),
+    [
+        ("looking", "in a new process: max_speculative_topk is ", "looking_caps.py:9"),
+        ("extending", "is of type 'AcmeDeclaration', expected", "extending_caps.py:14"),
+        ("borrowing", "stated by torch_native_caps.TORCH_PADDED (", "borrowing_caps.py:5"),
+        ("renaming", "stated by torch_native_caps.TORCH_PADDED (", "renaming_caps.py:3"),
+        ("unforwarded", "Unforwarded has no init_cuda_graph_state", "declarations.py:33"),
+    ],
+)
+def test_fault_is_told_with_its_line(name: str, what: str, at: str) -> None:
+    """A declaration that is no data is told with the plugin's own line."""
+    finding = _findings(OF_NAME[name])[0]
+
+    assert what in finding.fault.what
+    assert str(finding.fault.site).endswith(at)
+
+
+def test_heavy_import_is_told_with_the_line_that_begins_it() -> None:
+    """Torch, and the implementation with it, are found in a new process."""
+    whats = [own.fault.what for own in _findings(OF_NAME["eager_plugin"])]
+
+    assert "importing the declaration imports torch" in whats
+    assert "importing the declaration imports the implementation" in whats
+
+
+def test_slow_import_is_told_with_its_time() -> None:
+    """An import that works for more than a second is told, once it did so twice."""
+    finding = _findings(OF_NAME["slow"])[0]
+
+    assert finding.fault.what.endswith("s of the processor, allowed is 1.0")
+
+
+def test_methods_are_called_as_the_runtime_calls_them() -> None:
+    """A method that takes something else is told, with its line."""
+    findings = _findings(_of(Positional))
+
+    whats = [own.fault.what.partition(":")[0] for own in findings]
+    assert whats == [
+        "init_cuda_graph_state is not called as the runtime calls it",
+        "forward is not called as the runtime calls it",
+    ]
+    assert all(str(own.fault.site).startswith(__file__) for own in findings)
+
+
+def test_backend_that_cannot_be_built_is_left_to_others() -> None:
+    """What no check could run is no fault of the declaration."""
+    assert _findings(_of(Unbuildable)) == []
+
+
+def test_backend_of_an_engine_is_excused() -> None:
+    """A class that declares in its engine's way is judged by no declaration of ours."""
+    build: Callable[..., AttentionBackend] = TorchPadded
+    subject = replace(HONEST, builder=build)
+
+    result = run_checks(subject, [hygiene.CHECK], device="cpu").checks[0]
+
+    assert result.status is Verdict.NOT_CHECKED
+
+
+def test_declaration_that_raises_is_told(plugin: Plugin) -> None:
+    """A module that raises in a new process is told in its own words."""
+    work = plugin('DECLARATION = Declaration(api=int("one"))')
+    source = Source(declared_at=work["declared_at"])
+
+    found = see(Subject(name="acme", declaration=Declaration(), source=source))
+
+    words = "invalid literal for int() with base 10: 'one'"
+    assert found == f"is not imported in a new process: ValueError: {words}"
+
+
+def test_declaration_that_ends_the_process_is_told(plugin: Plugin) -> None:
+    """A module that kills its process is told by what was printed last."""
+    work = plugin("import os\nos.write(2, b'no device'); DECLARATION = os._exit(3)")
+    source = Source(declared_at=work["declared_at"])
+
+    findings = _findings(replace(HONEST, source=source))
+
+    assert findings[0].fault.what == "its declaration ends the process that imports it: no device"
+
+
+def test_declaration_that_is_not_there_is_told(plugin: Plugin) -> None:
+    """A line that binds nothing is an error."""
+    work = plugin("DECLARATION = Declaration()\npass")
+
+    with pytest.raises(LookupError, match=r"nothing is bound at .*acme_caps.py:3"), _kept():
+        seen(work)
+
+
+def test_child_writes_what_it_saw(plugin: Plugin, tmp_path: Path) -> None:
+    """The child's answer is JSON in a file."""
+    work = plugin("DECLARATION = Declaration()")
+    target = tmp_path / "seen.json"
+
+    with _kept():
+        status = main([json.dumps(work), str(target)])
+
+    found = json.loads(target.read_text("utf-8"))
+    assert (status, found["faults"], found["loaded"]) == (0, [], [])
+
+
+def test_declaration_of_a_class_is_found(plugin: Plugin) -> None:
+    """A declaration may be a class's own attribute."""
+    work = plugin("class Acme:\n    DECLARATION = Declaration()")
+
+    assert _seen(work)["faults"] == []
+
+
+def test_heavy_package_is_seen(plugin: Plugin) -> None:
+    """A package that is not there is seen too: elsewhere it is."""
+    work = plugin(
+        """
+        try:
+            import cupy
+        except ImportError:
+            cupy = None
+        DECLARATION = Declaration()
+        """
+    )
+
+    loaded = _seen(work)["loaded"]
+
+    file = work["declared_at"].rpartition(":")[0]
+    assert loaded == [{"package": "cupy", "at": f"{file}:4"}]
+
+
+def test_declaration_that_changed_elsewhere_is_seen(plugin: Plugin) -> None:
+    """What is no capability is told as such."""
+    work = plugin('DECLARATION = Declaration(implementation="acme:Acme")')
+
+    assert _seen(work)["faults"] == [
+        "is another one in a new process: outside its capabilities",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            """
+            import torch_native_caps
+            _BASE = torch_native_caps.TORCH_PADDED
+            DECLARATION = Declaration(capabilities=_BASE.capabilities)
+            """,
+            id="its module",
+        ),
+        pytest.param(
+            """
+            from torch_native_caps import TORCH_PADDED
+            _TAKEN = {**TORCH_PADDED.capabilities.stated()}
+            DECLARATION = Declaration(capabilities=_TAKEN)
+            """,
+            id="its values",
+        ),
+    ],
+)
+def test_borrowed_claims_are_seen(plugin: Plugin, text: str) -> None:
+    """Claims that another plugin's declaration states are not this one's."""
+    borrowed = _seen(plugin(text))["borrowed"]
+
+    assert "graph_replay" in borrowed[0]["names"]
+    assert "TORCH_PADDED (" in borrowed[0]["owner"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            """
+            from torch_native_caps import TORCH_PADDED
+            _SAID = {"two_batch_overlap": TORCH_PADDED.capabilities.two_batch_overlap}
+            DECLARATION = Declaration(capabilities=_SAID)
+            """,
+            id="stated again",
+        ),
+        pytest.param(
+            """
+            _OWN = Capabilities(two_batch_overlap=True)
+            DECLARATION = Declaration(capabilities=_OWN)
+            """,
+            id="its own",
+        ),
+    ],
+)
+def test_own_claims_are_no_borrowed_ones(plugin: Plugin, text: str) -> None:
+    """What a plugin's own text says is its own, whoever says the same."""
+    assert _seen(plugin(text))["borrowed"] == []
+
+
+def test_module_of_another_distribution_is_seen(plugin: Plugin, tmp_path: Path) -> None:
+    """An entry point that names another distribution's module has no claim of its own."""
+    work = plugin("DECLARATION = Declaration()")
+    info = tmp_path / "zenith_kernels-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: zenith_kernels\nVersion: 1.0\n", "utf-8")
+    (info / "RECORD").write_text("acme_caps.py,,\n", "utf-8")
+
+    assert _seen(work)["shipped_by"] == ["zenith-kernels"]
+
+
+@pytest.mark.parametrize(
+    ("file", "module"),
+    [
+        ("eager_plugin/caps.py", "eager_plugin.caps"),
+        ("eager_plugin/__init__.py", "eager_plugin"),
+        ("slow_caps.py", "slow_caps"),
+    ],
+)
+def test_module_is_found_by_its_file(file: str, module: str) -> None:
+    """Packages are the folders with an `__init__` above a file."""
+    place = Place.of(f"{DECLARED / file}:3")
+
+    assert (place.module, place.root, place.line) == (module, DECLARED, 3)

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from backend_caps.capability.evidence import UNVERIFIABLE, Evidence, Standing, changes_since
+from backend_caps.capability.provenance import Source
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.discovery.evidence import (
+    KIT_AND_TORCH,
+    Implementation,
+    imports_of,
+    present_of,
+    versions_of,
+)
+from backend_caps.kit import (
+    Effort,
+    EvidenceError,
+    Subject,
+    Verdict,
+    claims_of,
+    evidence_file,
+    evidence_of,
+    run_checks,
+    write_evidence,
+)
+from backend_caps.kit.checks import CHECKS
+from tests.kit.made import HONEST, ODD
+
+_DAY = date(2026, 11, 22)
+_EVEN, _ODD = Effort(seeds=(0, 2)), Effort(seeds=(0, 1))
+_SHIPPED = replace(HONEST, source=Source(distribution="backend-caps-torch-native", version="0.1.0"))
+
+
+def _evidence(effort: Effort, device: str = "sim", subject: Subject = _SHIPPED) -> Evidence:
+    results = run_checks(subject, [ODD], effort=effort)
+    return evidence_of(replace(results, device=device), effort, [ODD], day=_DAY)
+
+
+def _pointing_at(implementation: str | None) -> Subject:
+    update = {"implementation": implementation}
+    return replace(HONEST, declaration=HONEST.declaration.model_copy(update=update))
+
+
+def test_evidence_is_fresh_where_it_was_written() -> None:
+    """What the kit writes, a report on the same machine finds unchanged, and verified."""
+    written = _evidence(_EVEN)
+    pointer, imports = HONEST.declaration.implementation, imports_of(None)
+    implementation = Implementation.of(pointer or "", imports)
+    assert implementation is not None
+
+    versions = versions_of(KIT_AND_TORCH, imports)
+    now = present_of(HONEST.declaration, _SHIPPED.source, implementation, versions)
+
+    standing = Standing(evidence=written, changes=changes_since(written, now))
+    assert (standing.changes, standing.why_not("host_seq_lens")) == ((), None)
+
+
+def test_evidence_says_what_became_of_checks() -> None:
+    """Verdict, cases and seeds of each check are there, and the forwards that ran."""
+    written = _evidence(_ODD)
+
+    (check,) = written.checks
+    assert (check.code, check.verdict, check.num_cases, check.seeds) == (
+        "made",
+        "failed",
+        2,
+        (0, 1),
+    )
+    assert (written.exercised, written.effort.seeds) == (("target/decode",), (0, 1))
+
+
+def test_evidence_says_why_a_claim_was_not_checked() -> None:
+    """A claim that no check is about is there too, with its reason."""
+    claims = {each.capability: each for each in _evidence(_EVEN).claims}
+
+    assert (claims["host_seq_lens"].verdict, claims["host_seq_lens"].reason) == ("held", None)
+    assert (claims["dtypes"].verdict, claims["dtypes"].reason) == (
+        "not checked",
+        "no check is about it",
+    )
+
+
+def test_claim_whose_check_was_not_asked_for_is_not_checked() -> None:
+    """What was left out is told from what nobody could have looked at."""
+    results = run_checks(HONEST, [])
+
+    (claimed,) = [each for each in claims_of(results, [ODD]) if each.capability == "host_seq_lens"]
+
+    assert (claimed.verdict, claimed.reason) == (
+        Verdict.NOT_CHECKED,
+        "its checks were not asked for",
+    )
+
+
+def test_claim_that_no_case_has_is_not_checked() -> None:
+    """What a claim names and no case had was not looked at; a decode is a draft step too."""
+    drafting = replace(ODD, claims=("roles",))
+    results = run_checks(HONEST, [drafting], effort=_EVEN)
+
+    (claimed,) = [each for each in claims_of(results, [drafting]) if each.capability == "roles"]
+
+    assert (claimed.verdict, claimed.reason) == (
+        Verdict.NOT_CHECKED,
+        "no case has draft_extend",
+    )
+
+
+def test_claim_of_what_every_case_has_held() -> None:
+    """Where cases had all that a claim names, it is checked."""
+    numbers = replace(ODD, claims=("dtypes",))
+    results = run_checks(HONEST, [numbers], effort=_EVEN)
+
+    (claimed,) = [each for each in claims_of(results, [numbers]) if each.capability == "dtypes"]
+
+    assert (claimed.verdict, claimed.reason) == (Verdict.HELD, None)
+
+
+def test_evidence_of_the_same_run_is_the_same() -> None:
+    """Nothing in it but the date is of one run."""
+    texts = {_evidence(_EVEN).text() for _ in range(2)}
+
+    assert len(texts) == 1
+
+
+def test_evidence_is_of_today_unless_told() -> None:
+    """The date is the day of the run."""
+    results = run_checks(HONEST, [ODD], effort=_EVEN)
+
+    written = evidence_of(results, _EVEN, [ODD])
+
+    assert abs((date.today() - written.date).days) <= 1  # noqa: DTZ011 - of whichever time zone
+
+
+def test_evidence_names_what_it_ran_under() -> None:
+    """Python, torch and distribution are there; Triton only where the code imports it."""
+    versions = _evidence(_EVEN).versions
+
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert (versions.python, versions.torch) == (python, torch.__version__.partition("+")[0])
+    assert (versions.triton, versions.distribution) == (None, "backend-caps-torch-native")
+
+
+def test_evidence_of_a_kernel_names_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the implementation imports Triton, its version counts."""
+    (tmp_path / "triton-3.7.1.dist-info").mkdir()
+    (tmp_path / "kerneled.py").write_text("def load():\n    import triton.language\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    results = run_checks(HONEST, [])
+
+    written = evidence_of(replace(results, subject=_pointing_at("kerneled:Kernel")), _EVEN, [])
+
+    assert written.versions.triton == "3.7.1"
+
+
+@pytest.mark.parametrize(
+    ("device", "name"), [("sim", "simulated accelerator"), ("cpu", platform.machine())]
+)
+def test_evidence_names_its_device(device: str, name: str) -> None:
+    """The device has the name that it calls itself."""
+    found = _evidence(_EVEN, device).device
+
+    assert (found.type, found.name) == (device, name)
+
+
+def test_evidence_is_written_beside_the_implementation(tmp_path: Path) -> None:
+    """Its folder is made, and its text is what the evidence says."""
+    file = tmp_path / "evidence" / "made.json"
+    written = _evidence(_EVEN)
+
+    is_new = write_evidence(written, file)
+
+    assert (is_new, Evidence.model_validate_json(file.read_bytes())) == (True, written)
+
+
+def test_evidence_of_the_same_run_keeps_its_date(tmp_path: Path) -> None:
+    """A file that says the same stays as it is."""
+    file = tmp_path / "made.json"
+    written = _evidence(_EVEN)
+    write_evidence(written, file)
+
+    is_new = write_evidence(written.model_copy(update={"date": date(2027, 1, 1)}), file)
+
+    assert (is_new, file.read_text()) == (False, written.text())
+
+
+@pytest.mark.parametrize("before", ["{", None, "failed"])
+def test_evidence_takes_the_place_of_other(tmp_path: Path, before: str | None) -> None:
+    """What is no evidence, or says something else, is written over."""
+    file = tmp_path / "made.json"
+    if before is not None:
+        file.write_text(_evidence(_ODD).text() if before == "failed" else before)
+
+    assert write_evidence(_evidence(_EVEN), file)
+
+
+def test_evidence_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A file where a folder would have to be is told with what to do."""
+    (tmp_path / "evidence").write_text("")
+
+    with pytest.raises(EvidenceError, match=r"not written: made\.json: Not a directory") as raised:
+        write_evidence(_evidence(_EVEN), tmp_path / "evidence" / "made.json")
+
+    assert "--write-evidence FILE" in str(raised.value)
+
+
+def test_evidence_file_lies_in_the_package() -> None:
+    """The file of a backend is named after it."""
+    file = evidence_file(HONEST)
+
+    parts = file.parts[-3:]
+    assert parts == ("backend_caps_torch_native", "evidence", f"{HONEST.name}.json")
+
+
+@pytest.mark.parametrize("implementation", [None, "__main__:Backend"])
+def test_backend_in_no_file_has_nowhere_to_keep_evidence(
+    implementation: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without files there is nothing that could be seen to change."""
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # as typed at a prompt
+
+    with pytest.raises(EvidenceError, match="in no file that can be found"):
+        evidence_file(_pointing_at(implementation))
+
+
+def test_every_capability_but_a_few_has_a_check() -> None:
+    """What evidence is required for is what the checks are about."""
+    about = {claim for check in CHECKS for claim in check.claims}
+
+    assert CAPABILITIES.keys() - about == UNVERIFIABLE

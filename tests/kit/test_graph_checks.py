@@ -1,0 +1,359 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from torch_native_caps import TORCH_NATIVE
+
+from backend_caps import BatchKind, GraphMetadata, HostSeqLens, SharedReadsEnd
+from backend_caps.kit import (
+    Case,
+    Check,
+    CheckResult,
+    Effort,
+    Fault,
+    Forward,
+    Rig,
+    Scenario,
+    Subject,
+    Verdict,
+    find_case,
+    run_case,
+    run_checks,
+)
+from backend_caps.kit.checks import CHECKS, addresses, metadata, reads_end, replay
+from backend_caps.kit.probes.captured import Graphs
+from backend_caps.kit.probes.replays import story
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.simulator import Schedule
+from tests.kit.honest.graphs import ODD
+from tests.kit.liars.graphs import LIARS, TableCopiedBeside
+from tests.kit.liars.liar import subject_of
+from tests.kit.made import HONEST, claiming
+
+GRAPH_CHECKS = (replay.CHECK, metadata.CHECK, addresses.CHECK, reads_end.CHECK)
+OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
+NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
+DECODE = Scenario(forward=Forward.DECODE)
+SINGLE = frozenset({BatchKind.SINGLE_TOKEN_DECODE})
+ONE = Effort(seeds=[1])
+every_check = pytest.mark.parametrize("check", GRAPH_CHECKS, ids=lambda own: own.code)
+
+
+class CopyNotAwaited(TableCopiedBeside):
+    """Copies the page table beside the graph, which does not wait for the copy."""
+
+    def captured(self, batch: ForwardBatch) -> ForwardBatch:
+        """Wait for nothing."""
+        return batch
+
+
+def claims_single(subject: Subject) -> Subject:
+    """Let a backend claim graphs of single tokens alone."""
+    capabilities = subject.declaration.capabilities.model_copy(update={"graph_replay": SINGLE})
+    declaration = subject.declaration.model_copy(update={"capabilities": capabilities})
+    return replace(subject, declaration=declaration)
+
+
+def _result(subject: Subject, check: Check, effort: Effort = ONE) -> CheckResult:
+    return run_checks(subject, [check], effort=effort).checks[0]
+
+
+def _decode(check: Check, schedule: str = "eager") -> Case:
+    """Make a case of decodes."""
+    return Case(check=check.code, scenario=DECODE, schedule=Schedule.parse(schedule))
+
+
+def _fault(name: str, check: Check, schedule: str = "eager") -> Fault:
+    """Say what a case of decodes finds first."""
+    return run_case(OF_NAME[name], check, _decode(check, schedule)).findings[0].fault
+
+
+def _hints(subject: Subject, check: Check) -> Sequence[tuple[str, str]]:
+    return [(hint.claim, hint.what) for hint in _result(subject, check).hints]
+
+
+@every_check
+def test_who_claims_no_graphs_is_excused(check: Check) -> None:
+    """Without a kind of batch there is nothing to replay."""
+    assert check.excuse(NATIVE) == "it claims no kind of batch in graph_replay"
+
+
+@pytest.mark.parametrize(
+    ("check", "subject", "reason"),
+    [
+        (replay.CHECK, HONEST, None),
+        (addresses.CHECK, HONEST, None),
+        (metadata.CHECK, HONEST, None),
+        (
+            metadata.CHECK,
+            claiming(graph_metadata=GraphMetadata.HOST),
+            "it claims HOST, which asks for nothing",
+        ),
+        (reads_end.CHECK, HONEST, None),
+        (
+            reads_end.CHECK,
+            claiming(shared_reads_end=SharedReadsEnd.UNKNOWN),
+            "it claims UNKNOWN: nobody writes before the forward's end",
+        ),
+    ],
+)
+def test_claim_that_asks_for_nothing_is_excused(
+    check: Check, subject: Subject, reason: str | None
+) -> None:
+    """The worst value of a claim is kept by everybody."""
+    assert check.excuse(subject) == reason
+
+
+@every_check
+def test_device_without_graphs_is_the_reason(check: Check) -> None:
+    """Nothing is checked where there are no graphs, and nothing hinted at."""
+    result = run_checks(HONEST, [check], device="cpu").checks[0]
+
+    assert (result.status, result.reason) == (Verdict.NOT_CHECKED, "no graphs on cpu")
+    assert list(result.hints) == []
+
+
+@every_check
+def test_honest_backend_holds(check: Check) -> None:
+    """Whoever keeps a claim is failed by nothing."""
+    result = _result(HONEST, check)
+
+    assert [finding.fault.what for finding in result.findings] == []
+    assert result.status is Verdict.HELD
+
+
+@every_check
+def test_cases_are_found_by_name(check: Check) -> None:
+    """The name that a finding prints is enough to repeat its case."""
+    cases = list(check.cases(HONEST, Effort(seeds=[5])))
+
+    assert [find_case(HONEST, CHECKS, own.name)[1] for own in cases] == cases
+
+
+def test_orders_of_reads_end_are_lazy_starved_and_random() -> None:
+    """Each forward is tried lazily, and all orders come up."""
+    cases = list(reads_end.CHECK.cases(HONEST, ONE))
+
+    schedules = [str(case.schedule) for case in cases]
+    assert schedules[:4] == ["lazy"] * 4
+    assert set(schedules[4:]) == {
+        "eager",
+        *(f"starve:{stream}" for stream in range(4)),
+        "random:1",
+    }
+
+
+def test_orders_of_replays_are_plain_first() -> None:
+    """Each forward is tried in plain order, and one over long contexts, and one in some others."""
+    cases = list(replay.CHECK.cases(HONEST, ONE))
+
+    schedules = [str(case.schedule) for case in cases]
+    assert schedules == [*["eager"] * 5, "lazy", "starve:3", "random:1"]
+    assert [own.scenario.max_context_len > 256 for own in cases if own.scenario].index(True) == 4
+
+
+def test_wrong_replay_is_told() -> None:
+    """A fault says which replay it is, of how many requests, and how far off."""
+    fault = _fault("plan_kept", replay.CHECK)
+
+    assert fault.what == (
+        "replay 2, of 3 requests, is not what its eager run is: NaN or infinity in the outputs of "
+        "tokens 0, 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("longest_baked", "seq_lens_cpu"), ("sum_baked", "seq_lens_sum")]
+)
+def test_host_value_of_a_capture_is_told(name: str, read: str) -> None:
+    """A fault says what of the host the capture has read, and on which line."""
+    fault = _fault(name, replay.CHECK)
+
+    assert fault.what.endswith(f"; its capture reads {read}, which a replay does not")
+    assert fault.site is not None
+    assert fault.site.file.endswith("liars/graphs.py")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("eager", Verdict.HELD), ("lazy", Verdict.FAILED)]
+)
+def test_replays_run_ahead_of_their_results(schedule: str, expected: Verdict) -> None:
+    """A plan that is written anew in flight is wrong only where the device is late."""
+    case = _decode(replay.CHECK, schedule)
+
+    result = run_case(OF_NAME["pinned_in_flight"], replay.CHECK, case)
+
+    assert result.status is expected
+
+
+def test_plan_that_is_made_outside_is_told() -> None:
+    """A fault says what was left out."""
+    fault = _fault("plans_outside", metadata.CHECK)
+
+    said = "with init_forward_metadata_out_graph left out, replay 1, of 4 requests, is not"
+    assert fault.what.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "uploads_lengths",
+            [
+                "init_forward_metadata_out_graph reads seq_lens_cpu, a host value",
+                "init_forward_metadata_out_graph copies 32 bytes to the device; none were expected",
+            ],
+        ),
+        (
+            "asks_for_longest",
+            [
+                "init_forward_metadata_out_graph makes the host wait, by aten::_local_scalar_dense",
+                "init_forward_metadata_out_graph copies 8 bytes to the host; none were expected",
+            ],
+        ),
+    ],
+)
+def test_host_work_for_a_replay_is_told(name: str, words: list[str]) -> None:
+    """A fault says what the device did not do, and the first one on which line."""
+    subject = claims_single(OF_NAME[name])
+
+    faults = [own.fault for own in _result(subject, metadata.CHECK).findings]
+
+    assert [own.what for own in faults] == words
+    assert faults[0].site is not None
+    assert faults[0].site.file.endswith("liars/graphs.py")
+
+
+def test_host_work_is_not_counted_on_a_real_device() -> None:
+    """Nobody counts there; what is read of the host is seen all the same."""
+    rig = Rig(subject=OF_NAME["uploads_lengths"])
+    with rig.running():
+        graphs = Graphs(rig, DECODE)
+        planner = metadata.Planner(graphs, rig.subject, None)
+        batch = graphs.bring(story(DECODE, 0, [2])[0]).batch
+        graphs.between.init_cuda_graph_state(4, 4)
+
+        planner.plan(batch)
+
+    assert [own.what.split()[1] for own in planner.faults()] == ["reads"]
+
+
+@pytest.mark.parametrize(
+    ("name", "behind"),
+    [
+        ("plan_moves", "behind an eager forward of 4 requests, "),
+        ("plan_moves_at_capture", "behind a capture for 4 requests, "),
+    ],
+)
+def test_memory_that_moves_is_told(name: str, behind: str) -> None:
+    """A fault says behind what a graph was wrong that had been right."""
+    fault = _fault(name, addresses.CHECK)
+
+    assert fault.what.startswith(f"{behind}replay 1, of 2 requests, is not what its eager run is: ")
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "starve:1"])
+def test_read_behind_the_point_is_told(schedule: str) -> None:
+    """A fault names the point that was claimed."""
+    fault = _fault("table_read_in_graph", reads_end.CHECK, schedule)
+
+    assert fault.what == (
+        "page table and batch were overwritten behind PRE_REPLAY, and the replay shows it: NaN or "
+        "infinity in the outputs of tokens 0, 1, 2"
+    )
+
+
+def test_read_behind_the_point_does_not_show_in_plain_order() -> None:
+    """A device that runs everything at once hides it: that is what other orders are for."""
+    subject, case = OF_NAME["table_read_in_graph"], _decode(reads_end.CHECK)
+
+    result = run_case(subject, reads_end.CHECK, case)
+
+    assert result.status is Verdict.HELD
+
+
+def test_replay_that_is_wrong_by_itself_says_nothing_of_the_point() -> None:
+    """Where nobody writes and it is wrong too, another check has to say so."""
+    subject = subject_of(CopyNotAwaited, shared_reads_end=SharedReadsEnd.PRE_REPLAY)
+
+    result = run_case(subject, reads_end.CHECK, _decode(reads_end.CHECK, "lazy"))
+
+    assert result.status is Verdict.NOT_CHECKED
+    assert "in a replay that nobody disturbs, " in result.reason
+
+
+def test_kinds_that_are_left_out_are_hinted_at() -> None:
+    """Graphs of what is not claimed were right, in so many cases."""
+    found = _hints(claiming(graph_replay=SINGLE), replay.CHECK)
+
+    assert found == [
+        ("graph_replay", f"graph_replay leaves out {kind}; replayed right in {seen}; candidate")
+        for kind, seen in (
+            ("uniform_batch", "4 cases of verify, tree"),
+            ("mixed_batch", "2 cases of mixed"),
+        )
+    ]
+
+
+@every_check
+def test_who_bakes_host_values_is_given_no_hint(check: Check) -> None:
+    """A backend whose graphs would be wrong claims enough."""
+    assert _hints(NATIVE, check) == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "what"),
+    [
+        pytest.param(
+            claiming(graph_metadata=GraphMetadata.HOST, graph_replay=SINGLE),
+            "declared HOST; 2 cases of decode kept what IN_GRAPH asks for; candidate for IN_GRAPH",
+            id="in the graph",
+        ),
+        pytest.param(
+            claims_single(OF_NAME["table_copied_first"]),
+            None,
+            id="as it is",
+        ),
+    ],
+)
+def test_metadata_that_asks_for_less_is_hinted_at(subject: Subject, what: str | None) -> None:
+    """What is rebuilt by the device, or by the graph, may be claimed so."""
+    expected = [] if what is None else [("graph_metadata", what)]
+
+    assert _hints(subject, metadata.CHECK) == expected
+
+
+def test_point_that_is_later_than_needed_is_hinted_at() -> None:
+    """Nobody read behind an earlier point, in so many cases."""
+    subject = claiming(shared_reads_end=SharedReadsEnd.UNKNOWN, graph_replay=SINGLE)
+
+    ((claim, what),) = _hints(subject, reads_end.CHECK)
+
+    assert claim == "shared_reads_end"
+    assert what == (
+        "declared UNKNOWN; what was written behind IN_REPLAY changed nothing in 2 cases of decode; "
+        "candidate for IN_REPLAY"
+    )
+
+
+def test_point_is_not_hinted_at_on_a_real_device() -> None:
+    """Its own order alone shows too little."""
+    hints = reads_end.CHECK.hints
+    assert hints is not None
+
+    assert list(hints(HONEST, (), Rig(subject=HONEST, device="cuda"))) == []
+
+
+def test_host_lengths_are_those_that_are_claimed() -> None:
+    """Graphs are captured and replayed with the mirror where it is claimed, and without else."""
+    seen = []
+    for level in (HostSeqLens.EXACT, HostSeqLens.NONE):
+        rig = Rig(subject=claiming(host_seq_lens=level))
+        with rig.running():
+            graphs = Graphs(rig, DECODE)
+            batch = graphs.bring(story(DECODE, 0, [2])[0]).batch
+            seen.append(batch.seq_lens_cpu is not None)
+
+    assert seen == [True, False]

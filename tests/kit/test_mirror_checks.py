@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from backend_caps_torch_native import TorchPadded
+from torch_native_caps import TORCH_NATIVE
+
+from backend_caps import UNDECLARED, HostSeqLens
+from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_checks
+from backend_caps.kit.checks import mirror_absent, mirror_bound, mirror_read
+from backend_caps.runtime.attention import AttentionBackend
+from backend_caps.runtime.forward_batch import ForwardBatch
+from tests.kit.honest.mirror import MirrorWhereThere, RoundedBound
+from tests.kit.liars.liar import subject_of
+from tests.kit.liars.mirror import LIARS
+from tests.kit.liars.padded import Padded
+from tests.kit.made import HONEST
+
+OF_NAME = {own.name: own.subject for own in LIARS}
+NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
+ROUNDED = subject_of(RoundedBound, host_seq_lens=HostSeqLens.UPPER_BOUND)
+FIVE = "5 forwards (decode, draft, draft-extend, tree, verify)"
+
+
+def exact(kind: type[AttentionBackend], **claims: object) -> Subject:
+    """Make a subject that asks for the mirror."""
+    asked = {"host_seq_lens": HostSeqLens.EXACT, "needs_cpu_seq_lens": True}
+    return subject_of(kind, **{**asked, **claims})
+
+
+def _result(subject: Subject, check: Check) -> CheckResult:
+    return run_checks(subject, [check], device="cpu", effort=Effort.quick()).checks[0]
+
+
+def _words(result: CheckResult) -> list[str]:
+    return [finding.fault.what for finding in result.findings]
+
+
+class Sized(Padded):
+    """Cuts by the mirror's longest: a bound would do."""
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Cut there."""
+        assert batch.seq_lens_cpu is not None
+        longest = int(batch.seq_lens_cpu.max())
+        return replace(batch, seq_lens=batch.seq_lens.clamp(max=longest))
+
+
+@pytest.mark.parametrize(
+    ("subject", "check", "reason"),
+    [
+        (NATIVE, mirror_absent.CHECK, "it claims EXACT: the mirror is there"),
+        (NATIVE, mirror_bound.CHECK, "it does not claim UPPER_BOUND: no bound is read"),
+        (HONEST, mirror_bound.CHECK, "it does not claim UPPER_BOUND: no bound is read"),
+        (HONEST, mirror_read.CHECK, "it claims NONE: nothing is asked for"),
+    ],
+)
+def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reason: str) -> None:
+    """Each level of the scale has checks of its own."""
+    assert check.excuse(subject) == reason
+
+
+def test_who_needs_no_mirror_holds() -> None:
+    """A backend of device lengths gives the same without."""
+    result = _result(HONEST, mirror_absent.CHECK)
+
+    assert (result.status, len(result.cases)) == (Verdict.HELD, 20)
+
+
+def test_absent_mirror_is_told_with_its_readers() -> None:
+    """A fault says what happened, whose forward it was, and which lines read what."""
+    words = _words(_result(OF_NAME["sum_in_draft_extend"], mirror_absent.CHECK))
+
+    told = re.sub(r"\.py:\d+", "", words[0])
+    assert told == (
+        "without the mirror it raised AssertionError; where it is there, draft_extend/verify "
+        "reads seq_lens_sum (mirror, mirror)"
+    )
+
+
+def test_readers_of_every_forward_are_told() -> None:
+    """The first findings are one of each role and phase."""
+    words = _words(_result(OF_NAME["longest_on_host"], mirror_absent.CHECK))
+
+    uses = {each.partition("there, ")[2].partition(" ")[0] for each in words}
+    assert uses == {"target/decode", "target/verify", "draft/decode", "draft_extend/verify"}
+
+
+def test_site_of_a_wrong_output_is_the_first_read() -> None:
+    """Nothing was raised, so what read the mirror is where to look."""
+    finding = _result(OF_NAME["sum_or_nothing"], mirror_absent.CHECK).findings[0]
+
+    assert finding.fault.site is not None
+    assert finding.fault.site.file.endswith("liars/mirror.py")
+
+
+def test_prompts_are_named_where_they_matter() -> None:
+    """A length kept of them is found behind them alone."""
+    words = _words(_result(OF_NAME["mirror_of_prompts"], mirror_absent.CHECK))
+
+    assert all("without the mirror, behind prompts that had it, tokens" in own for own in words)
+
+
+def test_loose_bound_is_told_with_its_lengths() -> None:
+    """A fault says which bounds were given of which lengths."""
+    words = _words(_result(OF_NAME["bound_is_length"], mirror_bound.CHECK))
+
+    assert words[0] == (
+        "with bounds [24] of lengths [3] NaN or infinity in the outputs of tokens 0"
+    )
+
+
+def test_what_a_loose_bound_raises_is_told() -> None:
+    """A fault has the bounds, what was raised, and the backend's line."""
+    finding = _result(OF_NAME["sum_of_bounds"], mirror_bound.CHECK).findings[0]
+
+    assert finding.fault.what.startswith("with bounds [24] of lengths [3] it raised RuntimeError: ")
+    assert finding.fault.site is not None
+
+
+def test_honest_bound_holds() -> None:
+    """A bound that is rounded up to pages is used as one."""
+    assert _result(ROUNDED, mirror_bound.CHECK).status is Verdict.HELD
+
+
+@pytest.mark.parametrize(
+    ("subject", "hint"),
+    [
+        pytest.param(NATIVE, None, id="needed"),
+        pytest.param(ROUNDED, None, id="bound-read"),
+        pytest.param(
+            exact(TorchPadded),
+            f"declared EXACT; never read in 20 cases over {FIVE}; candidate for NONE",
+            id="never-read",
+        ),
+        pytest.param(
+            exact(TorchPadded, max_context_len_known=False),
+            f"declared EXACT; never read in 20 cases over {FIVE}; candidate for NONE, which "
+            f"max_context_len_known=True has to come with",
+            id="no-limit-known",
+        ),
+        pytest.param(
+            exact(TorchPadded, host_seq_lens=UNDECLARED, needs_cpu_seq_lens=UNDECLARED),
+            f"not declared, so EXACT; never read in 20 cases over {FIVE}; candidate for NONE",
+            id="undeclared",
+        ),
+        pytest.param(
+            subject_of(TorchPadded, host_seq_lens=HostSeqLens.UPPER_BOUND),
+            f"declared UPPER_BOUND; never read in 20 cases over {FIVE}; candidate for NONE",
+            id="bound-never-read",
+        ),
+        pytest.param(
+            exact(MirrorWhereThere),
+            f"declared EXACT; reads seq_lens_cpu (mirror.py:LINE), and outputs are the same "
+            f"without it in 20 cases over {FIVE}; candidate for NONE",
+            id="not-needed",
+        ),
+        pytest.param(
+            exact(Sized),
+            f"declared EXACT; outputs are the same with a loose bound in its place in 20 cases "
+            f"over {FIVE}; candidate for UPPER_BOUND",
+            id="bound-would-do",
+        ),
+    ],
+)
+def test_hint_says_what_it_rests_on(subject: Subject, hint: str | None) -> None:
+    """Who asks for more than it needs is told so, with what was tried, and fails nothing."""
+    result = _result(subject, mirror_read.CHECK)
+
+    told = [re.sub(r":\d+", ":LINE", own.what) for own in result.hints]
+    assert told == ([] if hint is None else [hint])
+    assert result.status is Verdict.HELD
+
+
+def test_backend_that_fails_is_not_hinted_at() -> None:
+    """What does not run even with all that it asks for says nothing."""
+    result = _result(OF_NAME["mirror_beside_bound"], mirror_read.CHECK)
+
+    assert result.status is Verdict.HELD
+    assert result.hints == ()

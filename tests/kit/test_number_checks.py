@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
+
+from backend_caps import ANY, OneOf, Role
+from backend_caps.kit import (
+    Check,
+    CheckResult,
+    Effort,
+    Forward,
+    Subject,
+    Verdict,
+    run_checks,
+)
+from backend_caps.kit.checks import determinism, invariance, numerics, roles
+from tests.kit.liars.numbers import LIARS
+from tests.kit.made import HONEST, claiming
+
+OF_NAME = {own.name: own.subject for own in LIARS}
+NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
+PADDED = Subject(name="torch_padded", declaration=TORCH_PADDED)
+INVARIANT = claiming(batch_invariant=True)
+ONE = Effort(seeds=range(1))
+TWO = Effort(seeds=range(2))
+
+
+def _result(subject: Subject, check: Check, effort: Effort = TWO) -> CheckResult:
+    return run_checks(subject, [check], device="cpu", effort=effort).checks[0]
+
+
+def _words(name: str, check: Check) -> str:
+    return _result(OF_NAME[name], check).findings[0].fault.what
+
+
+@pytest.mark.parametrize(
+    "check", [numerics.CHECK, roles.CHECK, determinism.CHECK], ids=lambda own: own.code
+)
+def test_honest_backend_holds(check: Check) -> None:
+    """A backend that keeps what it claims is failed by none."""
+    result = _result(HONEST, check)
+
+    assert (result.status, list(result.findings)) == (Verdict.HELD, [])
+
+
+def test_request_of_its_own_holds_in_every_batch() -> None:
+    """A backend that computes rows by themselves is batch invariant."""
+    result = _result(INVARIANT, invariance.CHECK)
+
+    assert (result.status, len(result.cases)) == (Verdict.HELD, 22)
+
+
+@pytest.mark.parametrize(
+    ("subject", "check", "reason"),
+    [
+        (claiming(deterministic=False), determinism.CHECK, "it does not claim deterministic"),
+        (HONEST, invariance.CHECK, "it does not claim batch_invariant"),
+        (
+            claiming(roles={Role.TARGET}, max_speculative_topk=1),
+            roles.CHECK,
+            "it claims the target's role alone, and no trees",
+        ),
+    ],
+)
+def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reason: str) -> None:
+    """What nobody claims is not checked."""
+    result = _result(subject, check, ONE)
+
+    assert (result.status, result.reason) == (Verdict.NOT_CHECKED, reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "words"),
+    [
+        pytest.param(
+            "half_sums", numerics.CHECK, "allowed is 2e-05; contexts of [24] tokens", id="numerics"
+        ),
+        pytest.param("two_beams", roles.CHECK, "beside float64 tokens 2 differ", id="roles"),
+        pytest.param(
+            "second_run_differs",
+            determinism.CHECK,
+            "the same batch again, in the same backend: tokens 1, 2, 3,",
+            id="determinism",
+        ),
+        pytest.param(
+            "atomic_sums", determinism.CHECK, "the same batch again, in ", id="atomic sums"
+        ),
+        pytest.param(
+            "splits_by_batch",
+            invariance.CHECK,
+            "request 3 of 4 has other bits alone: of its own tokens",
+            id="alone",
+        ),
+    ],
+)
+def test_liar_is_told_what_was_seen(name: str, check: Check, words: str) -> None:
+    """A fault says which tokens are off, by how much, and where they stood."""
+    assert words in _words(name, check)
+
+
+def test_place_in_a_batch_is_told_by_who_is_beside() -> None:
+    """A request that has other bits in company is told with its company."""
+    words = [own.fault.what for own in _result(OF_NAME["pairs_of_rows"], invariance.CHECK).findings]
+
+    assert any("has other bits beside" in own for own in words)
+
+
+def test_shared_pages_are_told() -> None:
+    """A fault says how much of the contexts is shared, where pages are."""
+    wrong = replace(HONEST, declaration=OF_NAME["groups_interleaved"].declaration)
+    findings = _result(wrong, numerics.CHECK, Effort(seeds=[1])).findings
+
+    assert any("shared" in own.fault.what for own in findings)
+
+
+def test_numerics_takes_each_size_that_is_claimed() -> None:
+    """Two seeds have each dtype, page size and head size, in a prompt and beside it."""
+    cases = numerics.CHECK.cases(PADDED, TWO)
+
+    scenarios = [own.scenario for own in cases if own.scenario is not None]
+    sizes = {(own.dtype, own.page_size, own.head_size) for own in scenarios}
+    assert {size for _, size, _ in sizes} == {1, 4, 16, 32, 64, 128, 256}
+    assert {size for _, _, size in sizes} == {16, 32, 64, 80, 96, 128, 256, 576}
+    assert {dtype for dtype, _, _ in sizes} == {"float32", "float16", "bfloat16"}
+
+
+def test_numerics_of_who_is_no_target_has_no_case() -> None:
+    """A backend for drafts alone is left to the check of roles."""
+    result = _result(claiming(roles={Role.DRAFT}), numerics.CHECK, ONE)
+
+    assert result.reason == "it has no case for what is claimed"
+
+
+def test_combined_sizes_are_those_claimed() -> None:
+    """What is drawn together is claimed by itself."""
+    subject = claiming(page_sizes=OneOf({16, 64}), head_sizes=OneOf({64}))
+
+    scenarios = [own.scenario for own in numerics.CHECK.cases(subject, TWO)]
+
+    taken = {(own.page_size, own.head_size) for own in scenarios if own is not None}
+    assert taken == {(16, 64), (64, 64)}
+
+
+@pytest.mark.parametrize(
+    ("limit", "widths"),
+    [(2, {2}), (3, {2, 3}), (4, {2, 3, 4}), (12, {2, 3, 8, 12}), (64, {2, 3, 8, 16})],
+)
+def test_trees_are_as_wide_as_claimed(limit: int, widths: set[int]) -> None:
+    """The limit itself is tried, as far as it is sensible."""
+    cases = roles.CHECK.cases(claiming(max_speculative_topk=limit), ONE)
+
+    scenarios = [own.scenario for own in cases if own.scenario is not None]
+    assert {own.topk for own in scenarios if own.forward.is_tree} == widths
+
+
+def test_wide_trees_hold() -> None:
+    """A root of sixteen children, and as many beams, are right."""
+    result = _result(claiming(max_speculative_topk=64, page_sizes=ANY), roles.CHECK, ONE)
+
+    assert result.status is Verdict.HELD
+
+
+def test_draft_of_a_chain_is_a_decode() -> None:
+    """A backend that drafts chains alone is tried with their steps."""
+    cases = roles.CHECK.cases(NATIVE, ONE)
+
+    forwards = {own.scenario.forward for own in cases if own.scenario is not None}
+    assert forwards == {Forward.DRAFT_EXTEND, Forward.DECODE}

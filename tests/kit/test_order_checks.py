@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from backend_caps import UNDECLARED, HostSeqLens
+from backend_caps.kit import (
+    Check,
+    CheckResult,
+    Effort,
+    Subject,
+    Verdict,
+    find_case,
+    run_case,
+    run_checks,
+)
+from backend_caps.kit.checks import CHECKS, prepare, races
+from backend_caps.kit.running import cases_on
+from backend_caps.runtime.forward_batch import ForwardBatch
+from tests.kit.honest.order import ODD, PinnedRingThatWaits
+from tests.kit.liars.liar import subject_of
+from tests.kit.liars.streams import LIARS
+from tests.kit.made import HONEST, claiming
+
+OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
+ONE = Effort(seeds=[1])
+every_check = pytest.mark.parametrize(
+    "check", [prepare.CHECK, races.CHECK], ids=lambda own: own.code
+)
+_UPLOADS: dict[str, object] = {"host_seq_lens": HostSeqLens.EXACT, "graph_replay": frozenset()}
+FOUR = "4 forwards (chunk, decode, draft-extend, tree)"
+
+
+def _result(subject: Subject, check: Check, effort: Effort = ONE) -> CheckResult:
+    return run_checks(subject, [check], effort=effort).checks[0]
+
+
+def _words(result: CheckResult) -> list[str]:
+    return [finding.fault.what for finding in result.findings]
+
+
+@every_check
+def test_honest_backend_holds(check: Check) -> None:
+    """A backend without a stream of its own, which waits for nothing, is at no fault."""
+    result = _result(HONEST, check)
+
+    assert (result.status, result.findings) == (Verdict.HELD, [])
+
+
+@every_check
+def test_cases_are_found_by_name(check: Check) -> None:
+    """What a seed tries follows from the seed alone."""
+    cases = cases_on("sim", check, HONEST, Effort(seeds=range(3)))
+
+    found = [find_case(HONEST, [check], own.name)[1] for own in cases]
+
+    assert found == list(cases)
+
+
+def test_wait_is_told_with_its_line() -> None:
+    """A fault says which method waited, by what, where, and what was claimed."""
+    result = _result(OF_NAME["longest_in_prepare"], prepare.CHECK)
+
+    fault = result.findings[0].fault
+    assert fault.site is not None
+    assert fault.what == (
+        f"init_forward_metadata made the host wait, by aten::_local_scalar_dense at "
+        f"streams.py:{fault.site.line}, in turn 0, prefill of 1 request; sync_free_prepare is "
+        f"claimed"
+    )
+
+
+def test_forward_owes_what_nobody_claims() -> None:
+    """A layer that waits is at fault, whatever is claimed of preparing."""
+    words = _words(_result(OF_NAME["longest_in_forward"], prepare.CHECK))
+
+    assert words[0].startswith("forward made the host wait")
+    assert words[0].endswith("its contract says Sync: none")
+
+
+class PollsInPrepare(PinnedRingThatWaits):
+    """Waits for its pinned buffer by asking until the copy is done."""
+
+    def seen(self, batch: ForwardBatch) -> ForwardBatch:
+        """Ask, and go on once the answer is yes."""
+        while not self._copied.query():
+            pass
+        return super().seen(batch)
+
+
+def test_poll_in_prepare_is_a_wait() -> None:
+    """A loop that asks an event until it is true waits for the device, by whatever name."""
+    polls = subject_of(PollsInPrepare, sync_free_prepare=True, **_UPLOADS)
+
+    words = _words(_result(polls, prepare.CHECK))
+
+    assert any("made the host wait, by Event.query, again and again" in each for each in words)
+
+
+def test_wait_that_is_not_claimed_away_is_none() -> None:
+    """Who claims no sync-free prepare may wait in it."""
+    result = _result(OF_NAME["pinned_ring_that_waits"], prepare.CHECK)
+
+    assert (result.status, result.hints) == (Verdict.HELD, ())
+
+
+@pytest.mark.parametrize(
+    ("claimed", "words"),
+    [(False, "declared False"), (UNDECLARED, "not declared, so False")],
+)
+def test_prepare_that_never_waits_is_a_candidate(claimed: object, words: str) -> None:
+    """Where the claim is not made and no case waited, it says so, and over what."""
+    result = _result(claiming(sync_free_prepare=claimed), prepare.CHECK)
+
+    assert [hint.what for hint in result.hints] == [
+        f"{words}; never waited in 4 cases over {FOUR}; candidate for True"
+    ]
+
+
+@every_check
+def test_backend_that_raises_is_not_checked(check: Check) -> None:
+    """What a backend lacks is another check's to say."""
+    broken = HONEST.declaration.model_copy(update={"implementation": "nowhere:Nothing"})
+
+    result = _result(Subject(name="own", declaration=broken), check)
+
+    assert result.status is Verdict.NOT_CHECKED
+
+
+def test_host_has_nothing_to_wait_for() -> None:
+    """On the CPU there is no wait to see, and the check says so."""
+    results = run_checks(HONEST, [prepare.CHECK], device="cpu", effort=ONE)
+
+    assert results.checks[0].reason == (
+        "on cpu the host does the work itself, and waits for nobody"
+    )
+
+
+def test_plain_order_runs_on_the_host_too() -> None:
+    """There overlapped steps come one after the other, and are what they are."""
+    results = run_checks(HONEST, [races.CHECK], device="cpu", effort=ONE)
+
+    assert results.checks[0].status is Verdict.HELD
+
+
+def test_race_is_told_with_both_sides() -> None:
+    """A fault names both accesses, their streams and lines, and has the backend's line."""
+    result = _result(OF_NAME["pinned_plan"], races.CHECK)
+
+    fault = result.findings[0].fault
+    assert fault.site is not None
+    assert "the read by aten::copy_ on the forward stream at streams.py:" in fault.what
+    assert "the write by aten::copy_ on the host at streams.py:" in fault.what
+
+
+def test_race_that_torch_cannot_see_is_another_output() -> None:
+    """Where the sanitizer sees one side alone, an order of the device shows it."""
+    result = _result(OF_NAME["pinned_ring"], races.CHECK)
+
+    orders = {str(finding.case.schedule) for finding in result.findings}
+    assert "eager" not in orders
+    assert all("what plain order gives was expected" in what for what in _words(result))
+
+
+def test_missing_record_stream_is_an_early_free() -> None:
+    """Memory that is freed while another stream reads it is a race with who gets it next."""
+    words = _words(_result(OF_NAME["freed_plan"], races.CHECK))
+
+    assert "the write by free on the forward stream" in words[0]
+
+
+def test_replayed_race_is_found_again() -> None:
+    """The case that a finding names finds the same alone."""
+    finding = _result(OF_NAME["plan_beside"], races.CHECK).findings[0]
+    check, case = find_case(OF_NAME["plan_beside"], CHECKS, finding.case.name)
+
+    again = run_case(OF_NAME["plan_beside"], check, case)
+
+    assert finding.fault in [own.fault for own in again.findings]
+
+
+def test_seeds_turn_the_forwards() -> None:
+    """What a seed leaves out the next one tries."""
+    cases = [
+        {own.scenario for own in cases_on("sim", prepare.CHECK, HONEST, Effort(seeds=[seed]))}
+        for seed in range(4)
+    ]
+
+    assert all(not one & other for one, other in pairwise(cases))
+    assert len(set.union(*cases)) == 16

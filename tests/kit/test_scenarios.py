@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from backend_caps import ANY, BatchKind, HostSeqLens, OneOf, Phase, Role
+from backend_caps.kit import Forward, Rig, Scenario, difference, draw, supplied
+from backend_caps.kit.errors import BaselineError
+from backend_caps.kit.scenarios import (
+    dtypes_of,
+    forwards_of,
+    head_sizes_of,
+    page_sizes_of,
+    scenarios_of,
+)
+from tests.kit.made import HONEST, claiming
+
+every_forward = pytest.mark.parametrize("forward", Forward, ids=lambda own: own.value)
+
+
+@every_forward
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_drawn_batches_fit(forward: Forward, page_size: int) -> None:
+    """Whatever the seed, requests fit the page table, and seed 0 is a batch of one."""
+    scenario = Scenario(forward=forward, page_size=page_size)
+    scenes = [draw(scenario, seed) for seed in range(30)]
+
+    assert len(scenes[0].counts) == 1
+    for scene in scenes:
+        assert int(scene.batch.seq_lens.min()) >= 1
+        assert int(scene.batch.seq_lens.max()) <= scenario.max_context_len
+        assert scene.batch.mode is forward.mode
+
+
+@every_forward
+def test_same_case_is_the_same_batch(forward: Forward) -> None:
+    """A name and a seed are enough to have it again."""
+    one, other = (draw(Scenario(forward=forward), 5) for _ in range(2))
+
+    assert torch.equal(one.q, other.q)
+    assert torch.equal(one.pools.req_to_token, other.pools.req_to_token)
+
+
+def test_lengths_stand_at_the_edges_of_pages() -> None:
+    """Among a few seeds some contexts end right at a page, and some one behind it."""
+    scenario = Scenario(forward=Forward.DECODE, page_size=16)
+    lengths = {int(n) for seed in range(20) for n in draw(scenario, seed).batch.seq_lens}
+
+    assert {16, 17} <= lengths
+
+
+@pytest.mark.parametrize(
+    ("forward", "role", "phase", "kind"),
+    [
+        (Forward.CHUNK, Role.TARGET, Phase.PREFILL, BatchKind.MIXED_BATCH),
+        (Forward.DECODE, Role.TARGET, Phase.DECODE, BatchKind.SINGLE_TOKEN_DECODE),
+        (Forward.TREE, Role.TARGET, Phase.VERIFY, BatchKind.UNIFORM_BATCH),
+        (Forward.DRAFT, Role.DRAFT, Phase.DECODE, BatchKind.UNIFORM_BATCH),
+        (Forward.DRAFT_EXTEND, Role.DRAFT_EXTEND, Phase.VERIFY, BatchKind.UNIFORM_BATCH),
+    ],
+)
+def test_forward_has_a_role_and_a_phase(
+    forward: Forward, role: Role, phase: Phase, kind: BatchKind
+) -> None:
+    """Each forward is some use's, and its batches are of one kind."""
+    assert (forward.role, forward.phase, forward.batch_kind) == (role, phase, kind)
+
+
+def test_forwards_are_those_that_are_claimed() -> None:
+    """A role that is not claimed is not tried, nor is a tree where top-k is 1."""
+    subject = claiming(roles={Role.TARGET, Role.DRAFT_EXTEND}, max_speculative_topk=1)
+
+    left_out = set(Forward) - set(forwards_of(subject))
+
+    assert left_out == {Forward.TREE, Forward.DRAFT}
+
+
+def test_sizes_are_those_that_are_claimed() -> None:
+    """Of what servers use, what is claimed; of what is unknown here or unsaid, the plainest."""
+    subject = claiming(page_sizes=OneOf({16, 64}), head_sizes=OneOf({7}), dtypes=ANY)
+
+    assert page_sizes_of(subject) == (16, 64)
+    assert head_sizes_of(subject) == (16,)
+    assert dtypes_of(subject) == ("float32", "bfloat16", "float16")
+
+
+def test_scenarios_have_two_page_sizes() -> None:
+    """Each forward is tried with pages of one and of several tokens."""
+    sizes = [own.page_size for own in scenarios_of(HONEST, [Forward.DECODE])]
+
+    assert sizes == [1, 16]
+
+
+@pytest.mark.parametrize(
+    ("level", "forward", "has_mirror", "has_bound"),
+    [
+        (HostSeqLens.NONE, Forward.DECODE, False, False),
+        (HostSeqLens.UPPER_BOUND, Forward.DECODE, False, True),
+        (HostSeqLens.EXACT, Forward.DECODE, True, True),
+        (HostSeqLens.NONE, Forward.CHUNK, True, False),
+    ],
+)
+def test_supplied_is_what_an_engine_brings(
+    level: HostSeqLens, forward: Forward, *, has_mirror: bool, has_bound: bool
+) -> None:
+    """Host lengths are those of the level; a prefill's mirror is the scheduler's."""
+    batch = supplied(draw(Scenario(forward=forward), 1), level).batch
+
+    assert (batch.seq_lens_cpu is not None) is has_mirror
+    assert (batch.seq_lens_sum is not None) is has_mirror
+    assert (batch.seq_lens_cpu_upper_bound is not None) is has_bound
+
+
+def test_baseline_that_raises_is_none() -> None:
+    """What cannot be run plainly has nothing to be compared with."""
+    declaration = HONEST.declaration.model_copy(update={"implementation": "nowhere:Nothing"})
+    rig = Rig(subject=type(HONEST)(name="own", declaration=declaration))
+
+    with pytest.raises(BaselineError, match="No module named 'nowhere'"):
+        rig.baseline(draw(Scenario(forward=Forward.DECODE), 0))
+
+
+@pytest.mark.parametrize("device", ["sim", "cpu"])
+def test_eager_run_is_the_baseline(device: str) -> None:
+    """An honest backend gives the same, with what its claims bring."""
+    rig, scene = Rig(subject=HONEST, device=device), draw(Scenario(forward=Forward.VERIFY), 3)
+    expected = rig.baseline(scene)
+
+    with rig.running():
+        found = rig.eager(scene)
+
+    assert torch.equal(found, expected)
+    assert rig.streams().device.type == device
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        pytest.param(0.0, None, id="equal"),
+        pytest.param(1e-7, None, id="near"),
+        pytest.param(0.5, "tokens 1 differ by up to 0.5, allowed is 1e-05", id="far"),
+        pytest.param(torch.nan, "NaN or infinity in the outputs of tokens 1", id="poison"),
+    ],
+)
+def test_difference_names_the_tokens(changed: float, words: str | None) -> None:
+    """What is within the tolerance is no difference; else the tokens are told, and how far."""
+    expected = torch.ones(3, 1, 2)
+    found = expected.clone()
+    found[1] += changed
+
+    assert difference(found, expected, 1e-5) == words
+
+
+def test_difference_names_some_of_many_tokens() -> None:
+    """A long list is cut."""
+    words = difference(torch.ones(9, 1, 1), torch.zeros(9, 1, 1), 1e-5)
+
+    assert words == "tokens 0, 1, 2, 3, 4, 5 and 3 more differ by up to 1, allowed is 1e-05"
+
+
+def test_scaling_is_not_what_kernels_take_unasked() -> None:
+    """One over the root of the head size is what comes out where a layer's own is forgotten."""
+    layer = Scenario(forward=Forward.DECODE).setting(0).layer
+
+    assert layer.scaling != layer.qk_head_dim**-0.5

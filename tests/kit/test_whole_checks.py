@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import pytest
+from torch_native_caps import TORCH_NATIVE
+
+from backend_caps.kit import (
+    Check,
+    CheckResult,
+    Effort,
+    Subject,
+    Verdict,
+    find_case,
+    run_case,
+    run_checks,
+)
+from backend_caps.kit.checks import CHECKS, memory, serving, two_batch
+from tests.kit.liars import streams
+from tests.kit.liars.whole import LIARS
+from tests.kit.made import HONEST, claiming
+
+OF_NAME = {own.name: own.subject for own in LIARS}
+WHOLE = (two_batch.CHECK, memory.CHECK, serving.CHECK)
+
+
+def _result(subject: Subject, check: Check, *seeds: int, device: str = "sim") -> CheckResult:
+    effort = Effort(seeds=seeds, num_steps=100)
+    return run_checks(subject, [check], device=device, effort=effort).checks[0]
+
+
+def _words(name: str, check: Check, device: str = "sim") -> str:
+    return _result(OF_NAME[name], check, 0, device=device).findings[0].fault.what
+
+
+@pytest.mark.parametrize("check", WHOLE, ids=lambda own: own.code)
+@pytest.mark.parametrize("device", ["sim", "cpu"])
+def test_honest_backend_holds(check: Check, device: str) -> None:
+    """A backend that keeps to itself and forgets what is over is at no fault."""
+    result = _result(HONEST, check, 0, device=device)
+
+    assert (result.status, result.findings) == (Verdict.HELD, [])
+
+
+@pytest.mark.parametrize("check", WHOLE, ids=lambda own: own.code)
+def test_cases_are_found_by_name(check: Check) -> None:
+    """Every case can be run again, by what a finding prints."""
+    cases = list(check.cases(HONEST, Effort(seeds=[5])))
+
+    assert [find_case(HONEST, CHECKS, own.name)[1].seed for own in cases] == [5] * len(cases)
+
+
+def test_two_batch_is_for_who_claims_it() -> None:
+    """Who does not claim to run in halves is not asked."""
+    result = _result(claiming(two_batch_overlap=False), two_batch.CHECK, 0)
+
+    assert result.reason == "it does not claim two_batch_overlap"
+
+
+def test_two_batch_tells_half_and_order() -> None:
+    """A fault says which half of which batch was wrong, in which order."""
+    words = _words("room_of_the_first_half", two_batch.CHECK)
+
+    assert words.startswith(
+        "half B of a batch of 1 and 2 requests, run in the order ABaba: tokens "
+    )
+    assert words.endswith("; what it gives alone was expected")
+
+
+def test_two_batch_starves_each_stream() -> None:
+    """What eager and lazy orders hide shows where the stream of the layers starves."""
+    subject = OF_NAME["wait_of_the_first_half"]
+
+    cases = list(two_batch.CHECK.cases(subject, Effort.quick()))
+    faulted = {
+        str(own.schedule) for own in cases if run_case(subject, two_batch.CHECK, own).findings
+    }
+
+    others = {"starve:0", "starve:1", "starve:2", "random:0", "random:1"}
+    assert {str(own.schedule) for own in cases} == {"eager", "lazy"} | others
+    assert "starve:0" in faulted <= others
+
+
+def test_equal_halves_may_hide_a_lie() -> None:
+    """Who makes room by the other half is right where both are as large."""
+    result = _result(OF_NAME["room_of_the_first_half"], two_batch.CHECK, 1)
+
+    assert result.status is Verdict.HELD
+
+
+def test_memory_tells_what_keeps_it() -> None:
+    """A fault says how far what grew, and under which name it is kept."""
+    words = _words("every_batch", memory.CHECK)
+
+    assert words.startswith("device memory grew from ")
+    assert words.endswith(
+        " blocks by the end of 1000 steps, most of it kept by EveryBatch._batches; "
+        "what the first half of them left was enough"
+    )
+
+
+def test_memory_of_the_host_counts_too() -> None:
+    """What keeps numbers alone is found as well."""
+    words = _words("history_of_ones", memory.CHECK, "cpu")
+
+    assert words.startswith("host memory grew from ")
+    assert "most of it kept by HistoryOfOnes._history" in words
+
+
+def test_serving_is_after_whatever_it_needs() -> None:
+    """Serving says nothing where another check has found why tokens are wrong."""
+    quiet = {"memory", "mirror-read", "determinism", "batch-invariance", "declaration-hygiene"}
+
+    others = {own.code for own in CHECKS} - {"serving"}
+    assert set(serving.CHECK.after) == others - quiet
+
+
+def test_serving_tells_how_and_what() -> None:
+    """A fault says how it was served, and what one request got in place of what."""
+    words = _words("slots_of_the_row", serving.CHECK)
+
+    assert words.startswith(
+        "served no drafts, 1-token pages, prompts by another object, 2 retractions, request "
+    )
+    assert "; the plain loop makes [" in words
+
+
+def test_serving_tells_races_of_the_backend() -> None:
+    """A race in which the backend takes part is told with its line."""
+    [freed] = [own.subject for own in streams.LIARS if own.name == "freed_plan"]
+
+    faults = [own.fault for own in _result(freed, serving.CHECK, 0).findings if own.fault.site]
+    assert faults[0].what.startswith("nothing orders the read by aten::")
+    assert faults[0].what.endswith("; a wait between them was expected")
+    assert str(faults[0].site).rpartition(":")[0].endswith("streams.py")
+
+
+def test_serving_leaves_drafts_of_the_host_alone() -> None:
+    """What an n-gram drafts hangs on what else was served, so it may be another one."""
+    result = _result(HONEST, serving.CHECK, 2)
+
+    assert result.status is Verdict.HELD
+
+
+def test_serving_is_of_tokens_that_are_certain() -> None:
+    """Numbers that round more than float32 may choose another token and be right."""
+    subject = claiming(dtypes=frozenset({"bfloat16"}))
+
+    reason = _result(subject, serving.CHECK, 0).reason
+    assert reason == "it does not take float32, and rounder numbers may choose other tokens"
+
+
+def test_serving_on_another_device_is_not_checked() -> None:
+    """Where the engine refuses the device by what is declared, nothing is said against it."""
+    subject = claiming(devices=frozenset({"cuda"}))
+
+    result = _result(subject, serving.CHECK, 0, device="cpu")
+    assert result.status is Verdict.NOT_CHECKED
+    assert "device" in result.reason
+
+
+def test_chains_alone_are_served_without_trees() -> None:
+    """Who takes no tree is asked for none."""
+    subject = Subject(name="torch_native", declaration=TORCH_NATIVE)
+
+    cases = serving.CHECK.cases(subject, Effort(seeds=range(4)))
+    found = {own.scenario.forward.value for own in cases if own.scenario}
+    assert found == {"decode", "mixed", "verify"}
