@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 
 @dataclass(eq=False, kw_only=True)
@@ -26,6 +27,30 @@ class BackendCapsError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return _rebuilt, (type(self), values)
+
+
+@dataclass(eq=False)
+class CodedError(BackendCapsError):
+    """An error whose cause is named by a code; a folder has one such class.
+
+    A class of its own is for what a caller handles by itself, or whose fields it reads.
+    """
+
+    codes: ClassVar[Mapping[str, str]] = {}
+    """Each code, with the occasion on which it is raised: docs/reference/errors.md."""
+
+    code: str
+    """Stable; one of `codes`."""
+    text: str
+    """What is wrong with its values, what was expected, what to do."""
+
+    def __post_init__(self) -> None:
+        assert self.code in self.codes, f"{type(self).__name__} has no code {self.code!r}"
+
+    @property
+    def message(self) -> str:
+        """The text."""
+        return self.text
 
 
 def _rebuilt(kind: type[BackendCapsError], values: Mapping[str, object]) -> BackendCapsError:

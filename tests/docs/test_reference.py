@@ -13,7 +13,7 @@ import pytest
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.errors import BackendCapsError
+from backend_caps.errors import BackendCapsError, CodedError
 from docs.tools import engines, schemas
 from docs.tools.error_examples import BY_OCCASION
 from docs.tools.examples import RENEW
@@ -89,13 +89,30 @@ def test_schema_describes_every_field(name: str) -> None:
 
 
 def test_every_error_has_an_example() -> None:
-    """`errors.md` shows each subclass of `BackendCapsError` in the package."""
+    """`errors.md` shows each error class of the package, with its fields or its codes."""
     shown = {type(example) for occasion in BY_OCCASION for example in occasion.examples}
-    ours = {kind for kind in BackendCapsError.__subclasses__() if kind.__module__ in sys.modules}
+    coded = {kind for occasion in BY_OCCASION for kind in occasion.coded}
+    kinds = {*BackendCapsError.__subclasses__(), *CodedError.__subclasses__()} - {CodedError}
+    ours = {kind for kind in kinds if kind.__module__ in sys.modules}
 
-    missing = {kind for kind in ours if kind.__module__.startswith("backend_caps.")} - shown
+    missing = {kind for kind in ours if kind.__module__.startswith("backend_caps.")}
+    missing -= shown | coded
 
     assert missing == set()
+
+
+@pytest.mark.parametrize("kind", CodedError.__subclasses__(), ids=lambda kind: kind.__name__)
+def test_every_code_of_an_error_is_raised(kind: type[CodedError]) -> None:
+    """A code that the page lists stands in a call that makes the error."""
+    sources = [path.read_text("utf-8") for path in (ROOT / "backend_caps").rglob("*.py")]
+
+    missing = [
+        code
+        for code in kind.codes
+        if not any(re.search(rf'{kind.__name__}\(\s*"{code}"', source) for source in sources)
+    ]
+
+    assert missing == []
 
 
 def test_every_problem_is_listed() -> None:

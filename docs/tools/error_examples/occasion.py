@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend_caps.errors import BackendCapsError
+from backend_caps.errors import BackendCapsError, CodedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,5 +14,7 @@ class Occasion:
     title: str
     told: str
     """By what they are raised."""
-    examples: tuple[BackendCapsError, ...]
-    """One of each class."""
+    examples: tuple[BackendCapsError, ...] = ()
+    """One of each class that has fields of its own."""
+    coded: tuple[type[CodedError], ...] = ()
+    """The classes whose causes are codes."""

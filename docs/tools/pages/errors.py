@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 import backend_caps
+from backend_caps.errors import CodedError
 from docs.tools.error_examples import BY_OCCASION
 from docs.tools.markdown import anchor_of, table
 from docs.tools.sources import first_line
@@ -19,9 +20,20 @@ def occasions() -> str:
 def errors() -> str:
     """Give each error with an example, by the occasion on which it is raised."""
     return "\n\n".join(
-        f"## {each.title}\n\n{each.told}\n\n" + "\n\n".join(map(_error, each.examples))
+        "\n\n".join(
+            (
+                f"## {each.title}\n\n{each.told}",
+                *map(_codes, each.coded),
+                *map(_error, each.examples),
+            )
+        )
         for each in BY_OCCASION
     )
+
+
+def _codes(kind: type[CodedError]) -> str:
+    rows = [(f"`{code}`", occasion) for code, occasion in sorted(kind.codes.items())]
+    return f"### {kind.__name__}\n\n{first_line(kind)}\n\n{table(('code', 'raised where'), rows)}"
 
 
 def _error(example: backend_caps.BackendCapsError) -> str:
