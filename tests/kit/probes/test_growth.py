@@ -163,5 +163,5 @@ def test_what_others_left_out_stays_out() -> None:
     with quickly_collected():
         within = gc.get_freeze_count()
 
-    assert before > 0
-    assert (within, gc.get_freeze_count()) == (before, before)
+    # Frozen objects are still freed by their reference counts, so the number may shrink.
+    assert 0 < gc.get_freeze_count() <= within <= before
