@@ -4,8 +4,8 @@ Device work is deferred, and runs in any order that streams, events and the host
 is one device without collectives and without backward. Imports torch.
 """
 
-from backend_caps.simulator.counts import Counts, Waited, WaitKind
-from backend_caps.simulator.device import DEVICE_NAME, register
+from backend_caps.simulator.counts import Counts, DeviceWatcher, Waited, WaitKind
+from backend_caps.simulator.device import DEVICE_NAME, register, simulate
 from backend_caps.simulator.errors import (
     CaptureError,
     DirtyRunError,
@@ -13,16 +13,14 @@ from backend_caps.simulator.errors import (
     NestedSimulationError,
     ScheduleError,
     SimDeviceError,
+    Site,
     StarvationWarning,
     UnsupportedOperatorError,
 )
-from backend_caps.simulator.policies import OrderPolicy, Schedule, systematic_schedules
+from backend_caps.simulator.queues import OrderPolicy, Schedule, systematic_schedules
 from backend_caps.simulator.races import HOST, Access, Race
-from backend_caps.simulator.run import simulate
 from backend_caps.simulator.simulation import HostSync, Simulation
-from backend_caps.simulator.sites import Site
 from backend_caps.simulator.tensor import SimTensor
-from backend_caps.simulator.watcher import DeviceWatcher
 
 __all__ = [
     "DEVICE_NAME",

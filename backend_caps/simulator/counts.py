@@ -1,4 +1,4 @@
-"""What a run has launched, ordered, moved and waited for so far."""
+"""What a run launches, orders, moves and waits for: counted, and passed on to a watcher."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Self
+
+from backend_caps.simulator.queues import Marker, Op
 
 
 class WaitKind(Enum):
@@ -85,3 +87,25 @@ class Counts:
                 Counter(self.bytes_to_host_on) - Counter(earlier.bytes_to_host_on)
             ),
         )
+
+
+class DeviceWatcher:
+    """Callbacks in the order of the host, whenever the schedule then lets work run."""
+
+    def launched(self, stream: int, op: Op) -> None:
+        """Take in that work was put on a stream; what a graph captures is told at its replays."""
+
+    def replay_began(self, stream: int) -> None:
+        """Take in that one launch puts all on a stream that is told until `replay_ended`."""
+
+    def replay_ended(self) -> None:
+        """Take in that the replay is enqueued."""
+
+    def recorded(self, marker: Marker) -> None:
+        """Take in that an event was recorded at the end of the marker's stream."""
+
+    def waited(self, stream: int, marker: Marker) -> None:
+        """Take in that a stream waits for an event."""
+
+    def synchronized(self, cause: str, waited: Waited, marker: Marker | None) -> None:
+        """Take in that the host waits: for a marker; for all of a stream, or of the device."""

@@ -1,42 +1,67 @@
-"""The device `sim`, as torch knows it: a name, a device module, and a few operators.
+"""The device `sim` as torch knows it, the host beside it, and `simulate`, which runs both.
 
 torch's way to a Python device is experimental: only this file uses it.
+
+Of what the host does, only pinned memory matters: the device reads and writes it when its work
+runs. Operators are seen by a dispatch mode; `tolist` and `numpy` read memory without an operator,
+so they are replaced while a simulation runs. A numpy view that was made before is not seen when it
+is read later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial, wraps
 from types import ModuleType
+from typing import cast
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from backend_caps.simulator import copies, factories, graphs, streams
-from backend_caps.simulator.dispatching import dispatch
-from backend_caps.simulator.ops import OPERATORS, WHOLE, AnyOperator
-from backend_caps.simulator.simulation import current
-from backend_caps.simulator.tensor import SimTensor
+from backend_caps.simulator import streams
+from backend_caps.simulator.dispatch import (
+    MADE_ON_HOST,
+    copy_from,
+    dispatch,
+    empty,
+    empty_strided,
+    is_composite,
+    made_on_host,
+)
+from backend_caps.simulator.errors import NestedSimulationError, StarvationWarning, call_site
+from backend_caps.simulator.launches import accesses, blocks_of
+from backend_caps.simulator.ops import OPERATORS, WHOLE, AnyOperator, Effect, Operator, aten
+from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
+from backend_caps.simulator.simulation import DEVICE, Simulation, current
+from backend_caps.simulator.tensor import Args, Kwargs, SimTensor
 
 DEVICE_NAME = "sim"
 """What torch calls the device."""
 
 
+_STREAM_NAMES = (
+    "CUDAGraph",
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "graph",
+    "graph_pool_handle",
+    "is_current_stream_capturing",
+    "memory_snapshot",
+    "set_stream",
+    "stream",
+)
+"""What the device module has of `streams`."""
+
+
 class SimModule(ModuleType):
     """What `torch.get_device_module("sim")` returns: the part of `torch.cuda` that engines use."""
-
-    Stream = streams.Stream
-    Event = streams.Event
-    stream = staticmethod(streams.stream)
-    current_stream = staticmethod(streams.current_stream)
-    default_stream = staticmethod(streams.default_stream)
-    StreamContext = streams.StreamContext
-    set_stream = staticmethod(streams.set_stream)
-    CUDAGraph = graphs.CUDAGraph
-    graph = staticmethod(graphs.graph)
-    graph_pool_handle = staticmethod(graphs.graph_pool_handle)
-    memory_snapshot = staticmethod(graphs.memory_snapshot)
-    is_current_stream_capturing = staticmethod(graphs.is_current_stream_capturing)
 
     @property
     def synchronize(self) -> Callable[..., None]:
@@ -87,27 +112,27 @@ def register() -> torch.device:
     Raises:
         RuntimeError: torch's, where another device has the name of PrivateUse1 already.
     """
-    _setup_privateuseone_for_python_backend(DEVICE_NAME, SimModule(f"torch.{DEVICE_NAME}"))
+    module = SimModule(f"torch.{DEVICE_NAME}")
+    for name in _STREAM_NAMES:
+        setattr(module, name, getattr(streams, name))
+    _setup_privateuseone_for_python_backend(DEVICE_NAME, module)
     SimTensor.dispatch = dispatch
-    for name, implementation in _FACTORIES.items():
-        torch.library.impl(f"aten::{name}", "PrivateUse1", implementation, lib=_library())
-    for func in factories.MADE_ON_HOST:
-        implementation = factories.made_on_host(func)
-        torch.library.impl(OPERATORS[func].name, "PrivateUse1", implementation, lib=_library())
-    for func in WHOLE:
-        torch.library.impl(
-            OPERATORS[func].name, "AutogradPrivateUse1", _whole(func), lib=_library()
-        )
+    implementations: dict[str, Callable[..., object]] = {
+        "aten::_copy_from": copy_from,
+        "aten::empty.memory_format": empty,
+        "aten::empty_strided": empty_strided,
+        **{OPERATORS[func].name: made_on_host(func) for func in MADE_ON_HOST},
+    }
+    for name, implementation in implementations.items():
+        torch.library.impl(name, "PrivateUse1", implementation, lib=_library())
+    for func in WHOLE:  # which autograd would take apart
+        whole = partial(_dispatched, func)
+        torch.library.impl(OPERATORS[func].name, "AutogradPrivateUse1", whole, lib=_library())
     return torch.device(DEVICE_NAME, 0)
 
 
-def _whole(func: AnyOperator) -> Callable[..., object]:
-    """Keep an operator from being taken apart by autograd."""
-
-    def run(*args: object, **kwargs: object) -> object:
-        return dispatch(func, args, kwargs)
-
-    return run
+def _dispatched(func: AnyOperator, *args: object, **kwargs: object) -> object:
+    return dispatch(func, args, kwargs)
 
 
 @cache
@@ -116,8 +141,200 @@ def _library() -> torch.library.Library:
     return torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
 
-_FACTORIES: dict[str, Callable[..., object]] = {
-    "_copy_from": copies.copy_from,
-    "empty.memory_format": factories.empty,
-    "empty_strided": factories.empty_strided,
-}
+Method = Callable[..., object]
+
+
+class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """See every operator: serve pinned memory, and note who touches it."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._simulation = simulation
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from wrapping the dispatch: that imports dynamo, for three seconds."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: AnyOperator,
+        types: Sequence[type],
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> object:
+        """Run an operator of the host, or of the device."""
+        kwargs = kwargs or {}
+        if SimTensor in types:
+            if not is_composite(func):
+                return dispatch(func, args, kwargs)
+            with self:
+                return dispatch(func, args, kwargs)
+        if func in _PINS:
+            return pinned_copy(self._simulation, cast("Tensor", args[0]))
+        if func is aten.is_pinned.default:
+            return self._simulation.pinned.has(cast("Tensor", args[0]))
+        if _is_on_sim(kwargs) and _is_composed(func):
+            with self:
+                return func._op_dk(_COMPOSED, *args, **kwargs)  # noqa: SLF001 - as `decompose` does
+        if kwargs.get("pin_memory"):
+            return self._make_pinned(func, args, {**kwargs, "pin_memory": False})
+        operator = OPERATORS[func]
+        if operator.effect is Effect.COMPOSITE:
+            with self:
+                return func.decompose(*args, **kwargs)
+        if self._simulation.detector is not None and operator.effect is not Effect.VIEW:
+            self._note(operator, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _make_pinned(self, func: AnyOperator, args: Args, kwargs: Kwargs) -> Tensor:
+        made = cast("Tensor", func(*args, **kwargs))
+        if func.overloadpacket in _EMPTY:
+            return self._simulation.pinned.empty(made.shape, made.dtype)
+        return self._simulation.pinned.copy(made)
+
+    def _note(self, operator: Operator, args: Args, kwargs: Kwargs) -> None:
+        device = cast("torch.device | None", kwargs.get("device"))
+        if device is None or device.type == "cpu":
+            reads, writes = accesses(operator, args, kwargs)
+            note_host_access(self._simulation, operator.name, reads, writes)
+
+
+_COMPOSED = torch._C.DispatchKey.CompositeExplicitAutograd  # noqa: SLF001
+_PINS: tuple[AnyOperator, ...] = (aten.pin_memory.default, aten._pin_memory.default)  # noqa: SLF001
+_EMPTY = (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty)
+
+
+def _is_on_sim(kwargs: Kwargs) -> bool:
+    """Tell whether options say that a tensor is made on the device."""
+    device = cast("torch.device | None", kwargs.get("device"))
+    return device is not None and device.type == DEVICE_NAME
+
+
+@cache
+def _is_composed(func: AnyOperator) -> bool:
+    """Tell whether torch makes a tensor of the device by other operators, such as a copy to it.
+
+    They are shown to the mode: where torch meets a tensor's class instead, it imports DTensor, for
+    a second.
+    """
+    own = torch._C.DispatchKey.PrivateUse1  # noqa: SLF001
+    has = func.has_kernel_for_dispatch_key
+    return has(_COMPOSED) and not has(own)
+
+
+def pinned_copy(simulation: Simulation, tensor: Tensor) -> Tensor:
+    """Return a host tensor in pinned memory: itself, where it is."""
+    return tensor if simulation.pinned.has(tensor) else simulation.pinned.copy(tensor)
+
+
+def note_host_access(simulation: Simulation, name: str, reads: Blocks, writes: Blocks) -> None:
+    """Tell the race detector of the host's reads and writes."""
+    if simulation.detector is not None and (reads or writes):
+        simulation.detector.host_access(name, call_site(), reads, writes)
+
+
+@contextmanager
+def watched_host(simulation: Simulation) -> Iterator[None]:
+    """Watch what the host does within a `with` block."""
+    with ExitStack() as replaced:
+        for name in ("tolist", "numpy", "__array__"):
+            method = cast("Method", getattr(torch.Tensor, name))
+            replacement = _reader(simulation, name, method)
+            replaced.enter_context(_replaced(torch.Tensor, name, replacement))
+        replaced.enter_context(_replaced(torch, "tensor", _tensor_maker(simulation, torch.tensor)))
+        replaced.enter_context(HostMode(simulation))
+        yield
+
+
+@contextmanager
+def _replaced(owner: object, name: str, replacement: Method) -> Iterator[None]:
+    """Replace an attribute, and afterwards leave no trace, also where it was inherited."""
+    before = vars(owner).get(name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def _reader(simulation: Simulation, name: str, original: Method) -> Method:
+    """Make a method that notes what it reads."""
+
+    @wraps(original)
+    def read(self: Tensor, *args: object, **kwargs: object) -> object:
+        note_host_access(simulation, f"Tensor.{name}", blocks_of(self), NO_BLOCKS)
+        return original(self, *args, **kwargs)
+
+    return read
+
+
+def _tensor_maker(simulation: Simulation, original: Method) -> Method:
+    """Make a `torch.tensor` that can pin: torch's own calls no operator that a mode sees."""
+
+    @wraps(original)
+    def tensor(data: object, *, pin_memory: bool = False, **options: object) -> object:
+        made = original(data, **options)
+        return pinned_copy(simulation, cast("Tensor", made)) if pin_memory else made
+
+    return tensor
+
+
+@contextmanager
+def simulate(
+    schedule: Schedule | str = "eager", *, check_races: bool = False
+) -> Iterator[Simulation]:
+    """Run device work in the order of a schedule, and collect what is found.
+
+    Only here is there pinned memory, and only the thread that came in is watched: torch's modes
+    are a thread's own. Tensors of before keep their values. At the end everything that was launched
+    runs. An exception gets a note that names the schedule, so that the run can be repeated; what
+    had not run by then never will, and who reuses an event of that run waits for nothing.
+
+    Where no stream has the number that the schedule starves, the run was an eager one, and a
+    StarvationWarning says so. It is no error: what the run found stands, one list of schedules may
+    serve programs of several sizes, and who looks for faults must not take this for one.
+
+    Args:
+        schedule: the order, or the word that it prints as.
+        check_races: feed torch's stream sanitizer; freed memory is then not handed out again.
+
+    Raises:
+        NestedSimulationError: another simulation runs.
+        SimDeviceError: work failed when it ran at the end.
+    """
+    register()
+    asked = Schedule.parse(schedule) if isinstance(schedule, str) else schedule
+    if DEVICE.simulation is not DEVICE.default:
+        running = str(DEVICE.simulation.schedule)
+        raise NestedSimulationError(running=running, asked=str(asked))
+    DEVICE.default.drain()
+    simulation = DEVICE.simulation = Simulation(asked, check_races=check_races)
+    try:
+        with watched_host(simulation):
+            yield simulation
+            simulation.drain()
+    except BaseException as error:
+        error.add_note(f"schedule {asked}: replay by simulate({str(asked)!r})")
+        raise
+    else:
+        _require_starved(simulation)
+    finally:
+        simulation.close()
+        DEVICE.simulation = DEVICE.default
+
+
+def _require_starved(simulation: Simulation) -> None:
+    """Warn where no stream had the number that starves."""
+    starved, streams = simulation.schedule.starved, sorted(simulation.engine.queues)
+    if starved is not None and starved not in streams:
+        message = (
+            f"schedule {simulation.schedule} starved no stream; the number of one that the run has "
+            f"was expected: {', '.join(map(str, streams))}. Starve one of these, or run it eager, "
+            f"which is the same order."
+        )
+        # The caller's `with` block: below it are contextlib and the function above.
+        warnings.warn(message, StarvationWarning, stacklevel=4)

@@ -17,8 +17,8 @@ from typing import Concatenate, ParamSpec, cast
 from torch.cuda._sanitizer import Access as UpstreamAccess
 from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
 
+from backend_caps.simulator.errors import Site
 from backend_caps.simulator.queues import Blocks
-from backend_caps.simulator.sites import Site
 
 HOST = -1
 """The host's stream handle."""

@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from backend_caps.simulator.allocator import Allocator, Block, Lease
-from backend_caps.simulator.counts import Counts, Waited, WaitKind
-from backend_caps.simulator.errors import CaptureError, DirtyRunError
-from backend_caps.simulator.pinned import PinnedMemory, is_pinned
-from backend_caps.simulator.policies import Schedule, adversary_of
-from backend_caps.simulator.queues import NO_BLOCKS, Marker, Op, QueueEngine, Wait
+from backend_caps.simulator.counts import Counts, DeviceWatcher, Waited, WaitKind
+from backend_caps.simulator.errors import CaptureError, DirtyRunError, Site, call_site
+from backend_caps.simulator.memory import (
+    Allocator,
+    Block,
+    Capture,
+    Lease,
+    PinnedMemory,
+    Point,
+    is_pinned,
+)
+from backend_caps.simulator.queues import (
+    NO_BLOCKS,
+    Marker,
+    Op,
+    QueueEngine,
+    Schedule,
+    Wait,
+    adversary_of,
+)
 from backend_caps.simulator.races import HOST, Race, RaceDetector
-from backend_caps.simulator.recording import Capture, Point
-from backend_caps.simulator.sites import Site, call_site
-from backend_caps.simulator.watcher import DeviceWatcher, Unwatched
 
 # As many as torch's own pools have.
 _POOL_STREAMS = 32
@@ -68,7 +79,7 @@ class Simulation:
     host_waits: list[HostSync]
     """Calls of synchronize, of streams, events and the device."""
     watcher: DeviceWatcher
-    """Is told of what is launched, ordered and waited for."""
+    """Watches what is launched, ordered and waited for; by default it does nothing."""
 
     def __init__(self, schedule: Schedule, *, check_races: bool = False) -> None:
         self.schedule = schedule
@@ -81,7 +92,7 @@ class Simulation:
         self.num_copies_to_host = self.num_copies_to_device = 0
         self.num_event_records = self.num_event_waits = 0
         self.hidden_syncs, self.host_waits = [], []
-        self.watcher = Unwatched()
+        self.watcher = DeviceWatcher()
         self._waits: Counter[Waited] = Counter()
         self._polled_after = (0, 0, 0)
         # Markers that a line has asked for since, and whether its loop was noted as a wait.

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol, cast
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.allocator import Lease
+from backend_caps.simulator.memory import Lease
 from backend_caps.simulator.ops import AnyOperator, Metadata
 from backend_caps.simulator.simulation import Simulation
 

@@ -23,7 +23,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs import capture_graphs, uniform_buckets
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model import LlamaModel, load_llama
-from backend_caps.simulator.run import simulate
+from backend_caps.simulator.device import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from tests.races.cases import Case, Fault, Finding
 from tests.races.left_over import findings_after

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from backend_caps.simulator.policies import OrderPolicy, Schedule
+from backend_caps.simulator.queues import OrderPolicy, Schedule
 
 
 class Program(Enum):

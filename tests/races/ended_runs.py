@@ -12,8 +12,8 @@ from pathlib import Path
 
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.stats import NoObserver, StepStats
+from backend_caps.simulator.device import simulate
 from backend_caps.simulator.queues import Op
-from backend_caps.simulator.run import simulate
 from backend_caps.simulator.simulation import Simulation
 from tests.races.cases import Case, Fault, Finding
 from tests.races.engine_runs import trace_of

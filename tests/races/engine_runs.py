@@ -21,7 +21,7 @@ from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import NoObserver, StepObserver
-from backend_caps.simulator.run import simulate
+from backend_caps.simulator.device import simulate
 from backend_caps.simulator.simulation import Simulation
 from tests.races.accepts import Accepts
 from tests.races.cases import Case, Fault, Finding, Program

@@ -16,7 +16,7 @@ from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import NoObserver, StepObserver
-from backend_caps.simulator.run import simulate
+from backend_caps.simulator.device import simulate
 from tests.races.cases import Case, Finding
 from tests.races.engine_runs import (
     EndlessError,

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from itertools import count, islice
 from pathlib import Path
 
-from backend_caps.simulator.policies import OrderPolicy, Schedule
+from backend_caps.simulator.queues import OrderPolicy, Schedule
 from tests.races.cases import Case, Fault, Program
 from tests.races.catches import Catch, Catches
 from tests.races.mutation import Mutant

@@ -10,7 +10,7 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.pipeline import ChunkProfiler
 from backend_caps.runtime.worker import StepOutput, Worker
-from backend_caps.simulator.run import simulate
+from backend_caps.simulator.device import simulate
 from backend_caps.simulator.simulation import Simulation
 from tests.races.cases import Case, Fault, Finding
 from tests.races.engine_runs import oracle

@@ -7,7 +7,7 @@ import sys
 import click
 from rich.console import Console
 
-from backend_caps.simulator.policies import OrderPolicy
+from backend_caps.simulator.queues import OrderPolicy
 from tests.races.cases import Case, Program
 from tests.races.catches import Catch, Catches, write_catches
 from tests.races.hunting import schedules_of

@@ -9,7 +9,7 @@ from time import monotonic
 import click
 from rich.console import Console
 
-from backend_caps.simulator.policies import Schedule
+from backend_caps.simulator.queues import Schedule
 from tests.races.cases import Case, Program
 from tests.races.hunting import schedules_of
 from tests.races.search import loop_cases, told_clean

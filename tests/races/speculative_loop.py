@@ -21,7 +21,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
 from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
 from backend_caps.relay.streams import EventLike
-from backend_caps.simulator.run import simulate
+from backend_caps.simulator.device import simulate
 from tests.races.cases import Case, Finding
 from tests.races.left_over import findings_after
 from tests.races.loop_parts import Batch, Checks, Lines, SpecState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.simulator.policies import OrderPolicy
+from backend_caps.simulator.queues import OrderPolicy
 from tests.races.cases import Case
 from tests.races.engine_runs import trace_of
 from tests.races.traces import Trace

@@ -9,7 +9,7 @@ import pytest
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.runtime.speculative.settings import Algorithm
-from backend_caps.simulator.policies import OrderPolicy
+from backend_caps.simulator.queues import OrderPolicy
 from tests.races.cases import Case, Program
 from tests.races.engine_runs import num_retractions, oracle_of_drafts, trace_of
 from tests.races.hunting import schedules_of

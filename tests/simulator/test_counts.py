@@ -8,8 +8,7 @@ from torch import Tensor
 
 from backend_caps.simulator import Counts, Waited, WaitKind, simulate
 from backend_caps.simulator import streams as sim
-from backend_caps.simulator.graphs import CUDAGraph, graph
-from backend_caps.simulator.streams import Event, Stream
+from backend_caps.simulator.streams import CUDAGraph, Event, Stream, graph
 
 Act = Callable[[Tensor], object]
 

@@ -11,14 +11,15 @@ from backend_caps.simulator import (
 )
 from backend_caps.simulator import streams as sim
 from backend_caps.simulator.errors import GraphStateError
-from backend_caps.simulator.graphs import (
+from backend_caps.simulator.streams import (
     CUDAGraph,
+    Event,
+    Stream,
     graph,
     graph_pool_handle,
     is_current_stream_capturing,
     memory_snapshot,
 )
-from backend_caps.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 
 

@@ -29,10 +29,10 @@ from triton.runtime.interpreter import (  # type: ignore[import-untyped]
 )
 
 from backend_caps.simulator import DEVICE_NAME, SimTensor, register
-from backend_caps.simulator.lowering import blocks_of
+from backend_caps.simulator.errors import call_site
+from backend_caps.simulator.launches import blocks_of
 from backend_caps.simulator.queues import Op
 from backend_caps.simulator.simulation import current
-from backend_caps.simulator.sites import call_site
 
 _MEMORY = 8 << 30
 kernels: Counter[str] = Counter()

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps.simulator import simulate
-from backend_caps.simulator.graphs import CUDAGraph, graph
+from backend_caps.simulator.streams import CUDAGraph, graph
 from tests.upstream.bridged import (
     CASES,
     CLOSE,

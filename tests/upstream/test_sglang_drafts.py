@@ -25,7 +25,7 @@ from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps import Declaration, HostSeqLens
 from backend_caps.simulator import simulate
-from backend_caps.simulator.graphs import CUDAGraph, graph
+from backend_caps.simulator.streams import CUDAGraph, graph
 from tests.upstream.bridged import CLOSE, HEAD_DIM, Case, Drawn, Parts, draw, runner_of
 from tests.upstream.bridged_wheel import Pool, batch_of, bridged, layer_of, wheel_parts
 from tests.upstream.sglang_wheel import RuntimeContext

@@ -17,7 +17,7 @@ from backend_caps.insight.trace.blocks import Ran
 from backend_caps.insight.trace.costs import Costs
 from backend_caps.insight.trace.signals import Point, Waiting, arrow
 from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, SpanKind, TimedOp
-from backend_caps.simulator.counts import Waited, WaitKind
+from backend_caps.simulator.counts import DeviceWatcher, Waited, WaitKind
 from backend_caps.simulator.queues import Marker, Op
 
 _NO_REGION = "other"
@@ -40,7 +40,7 @@ class _Open:
     begin_ns: int
 
 
-class Recorder:
+class Recorder(DeviceWatcher):
     """Is told what the host does, and keeps what it comes to on the clock.
 
     Args:

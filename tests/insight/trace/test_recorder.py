@@ -12,8 +12,7 @@ from backend_caps.insight.trace.recorder import Recorder
 from backend_caps.report.trace_timeline import HOST, Signal
 from backend_caps.simulator import register, simulate
 from backend_caps.simulator import streams as sim
-from backend_caps.simulator.graphs import CUDAGraph, graph
-from backend_caps.simulator.streams import Event, Stream
+from backend_caps.simulator.streams import CUDAGraph, Event, Stream, graph
 
 COSTS = Costs(
     python_call_ns=1,

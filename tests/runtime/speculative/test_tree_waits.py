@@ -14,7 +14,7 @@ from backend_caps.runtime.speculative.beams import Candidates, best_tree
 from backend_caps.runtime.speculative.mask import tree_mask
 from backend_caps.runtime.speculative.verify import accepted, predict
 from backend_caps.simulator import Schedule, register, simulate
-from backend_caps.simulator.graphs import CUDAGraph, graph
+from backend_caps.simulator.streams import CUDAGraph, graph
 from tests.runtime.speculative.drafted import (
     VOCAB,
     Drafts,

@@ -1,10 +1,10 @@
-"""Memory of the device: a caching allocator that hands freed blocks out again at once, poisoned.
+"""Memory of the device and pinned memory of the host, and captures, whose memory is their own.
 
-A block belongs to the stream that was current when it was allocated. When the last tensor that
-refers to it dies, it is poisoned at that point of its stream's work, and the stream's next
-allocation of that size gets it. Work of other streams that still wants it finds poison, unless
-`record_stream` named them: then the block stays away until they have passed that point, and a
-block of a graph until its capture has ended.
+A caching allocator hands freed blocks out again at once, poisoned. A block belongs to the stream
+that was current when it was allocated. When the last tensor that refers to it dies, it is poisoned
+at that point of its stream's work, and the stream's next allocation of that size gets it. Work of
+other streams that still wants it finds poison, unless `record_stream` named them: then the block
+stays away until they have passed that point, and a block of a graph until its capture has ended.
 
 Poison is NaN in every float dtype, and beyond any index in int16, int32 and int64.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.queues import Marker
+from backend_caps.simulator.queues import Marker, Op
 
 POISON_WORD = 0x7FFF
 _GRANULE_BYTES = 512
@@ -170,3 +170,130 @@ class Allocator:
         else:
             self._poison(block)
             block.free_lists[block.stream, block.num_bytes].append(block)
+
+
+# Blocks of the device have positive numbers, so that a race says which it is.
+_pinned_serials = itertools.count(-1, -1)
+
+
+class PinnedMemory:
+    """Know which host tensors are pinned.
+
+    It keeps all of it until the run ends: an address that comes again would be taken for the same
+    memory, and copies that have not run may still want it.
+    """
+
+    def __init__(self) -> None:
+        self._serials: dict[int, int] = {}
+        self._kept: list[Tensor] = []
+
+    def empty(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Allocate pinned memory, filled with poison.
+
+        Memory of no bytes is not pinned, as it is not on CUDA: its allocator has no address for it.
+        """
+        pinned = torch.empty(tuple(size), dtype=dtype, device="cpu")
+        if pinned.numel():
+            pinned.view(-1).view(torch.uint8).fill_(0x7F)
+            self._serials[_address(pinned)] = next(_pinned_serials)
+            self._kept.append(pinned)
+        return pinned
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Copy a host tensor into pinned memory."""
+        return self.empty(tensor.shape, tensor.dtype).copy_(tensor)
+
+    def serial(self, tensor: Tensor) -> int | None:
+        """Return the number of the pinned memory that a host tensor lies in."""
+        return self._serials.get(_address(tensor)) if self._serials else None
+
+    def has(self, tensor: Tensor) -> bool:
+        """Tell whether a host tensor is pinned."""
+        return self.serial(tensor) is not None
+
+
+def is_pinned(serial: int) -> bool:
+    """Tell by its number whether a block is pinned memory, or the device's."""
+    return serial < 0
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+event_serials = itertools.count(1)
+"""Names of events, and of points in graphs, to the race detector."""
+
+
+@dataclass(slots=True, eq=False)
+class Point:
+    """A point in a captured stream's work that another captured stream waits for."""
+
+    clock: dict[int, int]
+    """How much of each captured stream's work is before it."""
+    serial: int = field(default_factory=lambda: next(event_serials))
+    """Names it to the race detector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A captured stream reaches a point: what an event's record leaves in a graph."""
+
+    point: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """A captured stream waits for a point: an edge between two branches of a graph."""
+
+    point: Point
+
+
+Step = Op | Reach | Await | Callable[[int], None]
+"""Device work, an edge of the graph, or what an external event does on the stream it is given."""
+
+
+@dataclass(slots=True, eq=False)
+class Capture:
+    """A capture that is going on, on the stream where it began and on those that joined it."""
+
+    pool: Pool
+    """Memory of what is allocated in it."""
+    origin: int
+    """The handle of the stream where it began."""
+    steps: list[tuple[int, Step]] = field(default_factory=list)
+    """What was recorded, in the order of the host, each with the handle of its stream."""
+    clocks: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By stream, how much of each stream's work comes before its next."""
+
+    def __post_init__(self) -> None:
+        self.clocks[self.origin] = {self.origin: 0}
+
+    def has(self, handle: int) -> bool:
+        """Tell whether a stream's work is recorded."""
+        return handle in self.clocks
+
+    def add(self, handle: int, step: Op | Callable[[int], None]) -> None:
+        """Record device work of a stream."""
+        self.clocks[handle][handle] += 1
+        self.steps.append((handle, step))
+
+    def reach(self, handle: int) -> Point:
+        """Record an event at the end of a stream's work."""
+        point = Point(dict(self.clocks[handle]))
+        self.steps.append((handle, Reach(point)))
+        return point
+
+    def wait(self, handle: int, point: Point) -> None:
+        """Make a stream wait for a point; one that has not joined the capture joins it here."""
+        clock = self.clocks.setdefault(handle, {handle: 1})
+        for other, count in point.clock.items():
+            clock[other] = max(clock.get(other, 0), count)
+        self.steps.append((handle, Await(point)))
+
+    @property
+    def unjoined(self) -> list[int]:
+        """List the streams with work that the stream where it began does not wait for."""
+        waited = self.clocks[self.origin]
+        own = {handle: clock[handle] for handle, clock in self.clocks.items()}
+        return sorted(handle for handle, count in own.items() if waited.get(handle, 0) < count)
