@@ -18,14 +18,8 @@ from backend_caps.discovery.loading import Loading
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
 from backend_caps.resolution.errors import (
-    AmbiguousFlagError,
-    FlagsFileError,
+    FlagsError,
     FlagValueError,
-    MissingFlagValueError,
-    OtherEngineError,
-    OverrideError,
-    UnknownBackendError,
-    UnknownFlagError,
     leaves_of,
     nearest,
 )
@@ -38,20 +32,14 @@ REFUSED = 1
 USAGE = 2
 """The command line is wrong, or what it was to write cannot be written."""
 _USAGE_ERRORS = (
-    AmbiguousFlagError,
-    FlagsFileError,
+    FlagsError,
     FlagValueError,
     LockFileError,
     LockSchemaError,
     LockWriteError,
-    MissingFlagValueError,
-    OtherEngineError,
     OutputError,
-    OverrideError,
     PluginFolderError,
     PluginNameError,
-    UnknownBackendError,
-    UnknownFlagError,
 )
 _NEAR = 0.6
 """How much of a command's name has to be right for it to be meant."""

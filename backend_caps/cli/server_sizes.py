@@ -11,8 +11,7 @@ from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request
 from backend_caps.cli.settings import traced_in
 from backend_caps.insight.dry_run import GraphSizes, ServerSizes
-from backend_caps.resolution.command_line import CommandLine, Reader
-from backend_caps.resolution.engine import Engine, engine, option_of
+from backend_caps.resolution.engine import CommandLine, Engine, Reader, engine, option_of
 from backend_caps.resolution.errors import FlagValueError, raise_all
 
 _REQUESTS, _CHUNK = "max_running_requests", "chunked_prefill_size"

@@ -21,6 +21,7 @@ from backend_caps.capability.evidence import (
     Evidence,
     Present,
     Standing,
+    believed,
     changes_since,
     declaration_digest,
 )
@@ -31,7 +32,6 @@ from backend_caps.discovery.places import place_at, read_regular
 from backend_caps.discovery.registry import Registry
 from backend_caps.discovery.schema_fault import validation_fault
 from backend_caps.discovery.search import Search
-from backend_caps.resolution.belief import believed
 
 _KIT = "backend-caps"
 KIT_AND_TORCH = frozenset({_KIT, "torch", "triton"})

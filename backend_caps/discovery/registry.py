@@ -27,9 +27,9 @@ from backend_caps.discovery.errors import (
 from backend_caps.discovery.installed import installed_release
 from backend_caps.discovery.loading import DEADLINE_S, Loaded, Loading, begin
 from backend_caps.discovery.schema_fault import validation_fault
-from backend_caps.resolution.engine import DEFAULT_ENGINE
+from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import Rule, RuleSet, UnknownRuleSetError
+from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, uses_of
 
 _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN)
@@ -129,7 +129,7 @@ class Registry(Backends):
         It says which of theirs could not be read.
 
         Raises:
-            UnknownRuleSetError: there is none of that name.
+            ResolutionError: there is none of that name.
         """
         own = name if isinstance(name, RuleSet) else RuleSet.builtin(name)
         return own.with_rules(self.third_party_rules).with_problems(self.rule_problems)
@@ -223,10 +223,8 @@ def _of_unknown_engines(claim: Claim, rules: Iterable[Rule]) -> Iterator[Problem
     """Tell of rules that belong to rule sets that there are none of."""
     for rule in rules:
         for engine in sorted(rule.engines):
-            try:
-                RuleSet.builtin(engine)
-            except UnknownRuleSetError as error:
-                yield problems.unknown_engine(claim, rule.name, engine, error.known)
+            if engine not in RULE_SETS:
+                yield problems.unknown_engine(claim, rule.name, engine, sorted(RULE_SETS))
 
 
 def _not_fitting(claim: Claim, error: ValidationError) -> Claim:

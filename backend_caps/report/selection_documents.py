@@ -12,7 +12,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.report.document import LEFT_OUT, Document
-from backend_caps.resolution.choice import Candidate, Choice
+from backend_caps.resolution.plan import Candidate, Choice
 
 
 class ReasonDocument(Document):

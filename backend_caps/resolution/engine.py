@@ -1,12 +1,21 @@
-"""What an engine's command line takes: data, read from each version's source."""
+"""What an engine's command line takes, and how its words are read, before validation.
+
+The options are data, read from each version's source. What is read here still consists of the
+user's own words; `ServerFlags` gives them types.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
+from itertools import pairwise, takewhile
+from os import PathLike, fspath
+from pathlib import Path, PurePath
+
+from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.errors import FlagsError, FlagValueError, nearest
 
 ENGINES = ("sglang-0.5.13", "sglang-0.5.23")
 """The engine versions whose command lines and rules are known."""
@@ -18,6 +27,15 @@ RULE_SETS = (*ENGINES, RUNTIME)
 """The rule sets that come with the package."""
 _COMMAND_LINES = {RUNTIME: "sglang-0.5.13"}
 """Whose flags are taken by an engine that has no command line of its own."""
+ENVIRONMENT_PREFIX = "BACKEND_CAPS_FLAG_"
+_NEAR = 0.85
+_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"0", "false", "no", "off"})
+_OTHERS: Mapping[tuple[str, str], str] = {
+    ("vllm", "serve"): "vllm",
+    ("-m", "vllm.entrypoints.openai.api_server"): "vllm",
+}
+"""Two words that start an engine that there are no plans for, and that engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +72,216 @@ def engine(name: str) -> Engine:
         options={option: tuple(group) for group in stored["options"] for option in group},
         attention_backends=frozenset(stored["attention_backends"]),
     )
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """What a command line says: values by field, other flags, faults."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    unrelated: tuple[str, ...] = ()
+    faults: tuple[BackendCapsError, ...] = ()
+
+    def over(self, base: CommandLine) -> CommandLine:
+        """Put this line's values over those of another."""
+        return CommandLine(
+            {**base.values, **self.values},
+            base.unrelated + self.unrelated,
+            base.faults + self.faults,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads words for one version of an engine.
+
+    `switches` says of each field that concerns us whether its flag stands alone; a flag of `lists`
+    takes all words up to the next one, as a tuple.
+    """
+
+    engine: Engine
+    switches: Mapping[str, bool]
+    lists: frozenset[str] = frozenset()
+
+    def argv(self, argv: Sequence[str]) -> CommandLine:
+        """Read a command line; words before the first flag are passed over.
+
+        They must not start an engine that there are no plans for: its flags are others.
+        """
+        line = CommandLine(faults=tuple(self._others(argv)))
+        words = iter(_Words(argv))
+        for option, value, rest in words:
+            if option == "--config":
+                path = rest.take() if value is None else value
+                line = line.over(
+                    _missing(option, "the path of a file", CommandLine())
+                    if path is None
+                    else self.file(path)
+                )
+            else:
+                self._option(option, value, rest, line)
+        return line
+
+    def _others(self, argv: Sequence[str]) -> Iterator[FlagsError]:
+        for first, second in pairwise(takewhile(lambda word: not word.startswith("--"), argv)):
+            owner = _OTHERS.get((PurePath(first).name, second))
+            if owner is not None:
+                program = f"{first} {second}"
+                yield FlagsError(
+                    "other-engine",
+                    f"{program!r} starts {owner}, whose flags and routing are not read; expected "
+                    f"the flags of {self.engine.name}. Write them in place of {program!r} and what "
+                    f"follows it; backend-caps report --engine {owner}, without server flags, "
+                    f"shows what {owner}'s backends say.",
+                )
+
+    def _option(self, option: str, value: str | None, rest: _Words, line: CommandLine) -> None:
+        name = self._place(option, line)
+        if name is None:
+            return
+        value = rest.take() if value is None else value
+        if self.switches[name]:
+            if value is not None:
+                fault = FlagValueError(flag=option, value=repr(value), expected="no value")
+                line.faults += (fault,)
+            line.values[name] = True
+            return
+        if value is None:
+            _missing(option, "a value", line)
+            return
+        line.values[name] = (value, *rest.take_all()) if name in self.lists else value
+
+    def field_of(self, option: str) -> str | None:
+        """Name the field that an option sets, abbreviated or not; None: none that concerns us."""
+        return self._place(option, CommandLine())
+
+    def mapping(self, values: Mapping[str, object]) -> CommandLine:
+        """Read values by flag name, with dashes or underscores."""
+        line = CommandLine()
+        for key, value in values.items():
+            name = self._place(option_of(key.removeprefix("--")), line)
+            if name is not None:
+                line.values[name] = value
+        return line
+
+    def file(self, path: str | PathLike[str]) -> CommandLine:
+        """Read a YAML or JSON mapping; `null` is not given."""
+        values = _mapping_in(Path(path))
+        return self.mapping({key: value for key, value in values.items() if value is not None})
+
+    def environ(self, environ: Mapping[str, str]) -> CommandLine:
+        """Read the variables with our prefix; a switch takes yes or no."""
+        line = CommandLine()
+        for variable in sorted(environ):
+            if variable.startswith(ENVIRONMENT_PREFIX):
+                self._variable(variable, environ[variable], line)
+        return line
+
+    def _variable(self, variable: str, value: str, line: CommandLine) -> None:
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name not in self.switches:
+            near = nearest(name, list(self.switches), cutoff=0.0)
+            meant = ENVIRONMENT_PREFIX + str(near).upper()
+            line.faults += (_unknown(variable, meant),)
+        elif not self.switches[name]:
+            line.values[name] = value
+        elif value.lower() in _YES | _NO:
+            line.values[name] = value.lower() in _YES
+        else:
+            expected = "1, true, yes, on, 0, false, no or off"
+            line.faults += (FlagValueError(flag=variable, value=repr(value), expected=expected),)
+
+    def _place(self, option: str, line: CommandLine) -> str | None:
+        """Return the field that an option sets; record what else it is."""
+        own = {spelling: name for name in self.switches for spelling in self.engine.spellings(name)}
+        if option in own:
+            return own[option]
+        if option not in self.engine.options:
+            meant = _abbreviated(option, own, self.engine)
+            if len(meant) == 1 and meant[0] in own:
+                return own[meant[0]]
+            fault = _fault(option, own, meant)
+            if fault is not None:
+                line.faults += (fault,)
+                return None
+        line.unrelated += (option,)
+        return None
+
+
+def _abbreviated(option: str, own: Iterable[str], engine: Engine) -> tuple[str, ...]:
+    """List what argparse would take an abbreviation for, one spelling for each flag."""
+    matches = {known for known in {*own, *engine.options} if known.startswith(option)}
+    main = {min(matches.intersection(engine.options.get(m, (m,)))) for m in matches}
+    return tuple(sorted(main))
+
+
+def _fault(option: str, own: Mapping[str, str], meant: tuple[str, ...]) -> BackendCapsError | None:
+    if len(meant) > 1 and any(candidate in own for candidate in meant):
+        text = f"{option} could be {', '.join(meant)}. Write the flag out."
+        return FlagsError("ambiguous-flag", text)
+    near = None if meant else nearest(option, list(own), cutoff=_NEAR)
+    return None if near is None else _unknown(option, near)
+
+
+def _unknown(flag: str, meant: str) -> FlagsError:
+    return FlagsError(
+        "unknown-flag",
+        f"{flag} is no flag of this engine, and looks like {meant}. "
+        f"Write {meant}, or leave it out.",
+    )
+
+
+def _missing(flag: str, expected: str, line: CommandLine) -> CommandLine:
+    text = f"{flag} has no value; expected {expected}. Add it after the flag."
+    line.faults += (FlagsError("missing-value", text),)
+    return line
+
+
+def _mapping_in(path: Path) -> Mapping[str, object]:
+    import yaml  # noqa: PLC0415 - 20 ms that only a file of flags is worth
+
+    try:
+        loaded = yaml.safe_load(path.read_bytes())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise _unreadable(path, " ".join(str(error).split())) from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        raise _unreadable(path, f"it holds a {type(loaded).__name__}, or keys that are no text")
+    return loaded
+
+
+def _unreadable(path: Path, cause: str) -> FlagsError:
+    return FlagsError(
+        "flags-file",
+        f"flags file {fspath(path)!r} cannot be read: {cause}. Expected a YAML or JSON "
+        "mapping of flag names to values. Correct the file or its path.",
+    )
+
+
+class _Words:
+    """The words of a command line; each flag may take the word that follows it."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = argv
+        self._at = 0
+
+    def __iter__(self) -> Iterator[tuple[str, str | None, _Words]]:
+        while self._at < len(self._argv):
+            word = self._argv[self._at]
+            self._at += 1
+            if word.startswith("--") and word != "--":
+                option, equals, value = word.partition("=")
+                yield option, value if equals else None, self
+
+    def take(self) -> str | None:
+        """Take the next word, unless there is none or it is a flag itself."""
+        if self._at == len(self._argv) or self._argv[self._at].startswith("--"):
+            return None
+        self._at += 1
+        return self._argv[self._at - 1]
+
+    def take_all(self) -> Iterator[str]:
+        """Take the words up to the next flag."""
+        while (word := self.take()) is not None:
+            yield word

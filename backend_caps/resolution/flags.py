@@ -21,9 +21,15 @@ from pydantic_core import ErrorDetails
 from backend_caps.capability import spelling
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.model import FrozenModel
-from backend_caps.resolution.command_line import CommandLine, Reader
-from backend_caps.resolution.engine import DEFAULT_ENGINE, Engine, engine, option_of
-from backend_caps.resolution.errors import FlagValueError, NoFlagsError, WordsError, raise_all
+from backend_caps.resolution.engine import (
+    DEFAULT_ENGINE,
+    CommandLine,
+    Engine,
+    Reader,
+    engine,
+    option_of,
+)
+from backend_caps.resolution.errors import FlagsError, FlagValueError, raise_all
 
 _FACTORS = {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 _WORDS = "words"
@@ -118,12 +124,16 @@ class ServerFlags(FrozenModel):
             engine_name: whose flags and aliases are honoured.
 
         Raises:
-            WordsError: one string was given, where a list of words is expected.
-            UnknownFlagError: a flag that looks like one of ours and is none of the engine's.
+            FlagsError: one string instead of words, or a flag that the engine does not have and
+                that looks like one that matters here.
             FlagValueError: a value of the wrong kind. Several faults come as one group.
         """
         if isinstance(argv, str):
-            raise WordsError(given=argv)
+            raise FlagsError(
+                "one-string",
+                f"the command line is one string, {argv!r}; expected a list of its words. "
+                "Split it with shlex.split.",
+            )
         return cls._from_line(cls._reader(engine_name).argv(argv), context=_WORDS)
 
     @classmethod
@@ -133,7 +143,7 @@ class ServerFlags(FrozenModel):
         """Read a YAML or JSON mapping of flags, as the server's `--config` takes it.
 
         Raises:
-            FlagsFileError: the file is not there, or is no such mapping.
+            FlagsError: the file is not there, or is no such mapping.
         """
         return cls._from_line(cls._reader(engine_name).file(path), context=_WORDS)
 
@@ -149,7 +159,7 @@ class ServerFlags(FrozenModel):
         """Read values by flag name, with dashes or underscores; each must have its own type.
 
         Raises:
-            UnknownFlagError: a name that looks like one of ours and is none of the engine's.
+            FlagsError: the engine has no flag of that name, and it looks like one that matters.
             FlagValueError: a value of the wrong kind. Several faults come as one group.
         """
         return cls._from_line(cls._reader(engine_name).mapping(values))
@@ -161,11 +171,11 @@ class ServerFlags(FrozenModel):
         An attribute that this version of the engine has no more counts as not given.
 
         Raises:
-            NoFlagsError: the object has none of them at all.
+            FlagsError: the object has none of them at all.
         """
         present = [name for name in _SWITCHES if hasattr(args, name)]
         if not present:
-            raise NoFlagsError(kind=type(args).__name__)
+            raise without_flags(args)
         line = CommandLine({name: getattr(args, name) for name in present})
         return cls._from_line(line)
 
@@ -242,6 +252,16 @@ _SWITCHES: Mapping[str, bool] = {
     if name != "unrelated"
 }
 """Whether each flag stands alone on a command line."""
+
+
+def without_flags(args: object) -> FlagsError:
+    """Return the error of an object that has none of a server's arguments."""
+    return FlagsError(
+        "no-arguments",
+        f"an object of type {type(args).__name__!r} has none of a server's arguments as "
+        "attributes; expected one such as SGLang's ServerArgs. Read a mapping with "
+        "ServerFlags.from_mapping.",
+    )
 
 
 def _fault(detail: ErrorDetails) -> FlagValueError:

@@ -12,14 +12,17 @@ from backend_caps.capability.backend import Problem
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
-from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.sizes import Conflict
-from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS, Capabilities, HostSeqLens
-from backend_caps.resolution.choice import Choice
-from backend_caps.resolution.effects import Effect, effect_of
-from backend_caps.resolution.errors import PlansDifferError
+from backend_caps.capability.vocabulary import (
+    CAPABILITIES,
+    SPELLINGS,
+    Capabilities,
+    HostSeqLens,
+)
+from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.rules import Effect, RuleSet, effect_of
 from backend_caps.resolution.uses import Use
 
 
@@ -80,6 +83,82 @@ class Resolved:
     effect: Effect
     causes: tuple[Cause, ...]
     """Every contribution, the deciding ones first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A backend, tried in a flag's place."""
+
+    name: str
+    source: Source = BY_HAND
+    priority: int = 0
+    """What it declares for this server; of several uses, the least."""
+    reasons: tuple[Problem, ...] = ()
+    """Everything that speaks against it; none: it fits."""
+    unchecked: tuple[Problem, ...] = ()
+    """What nobody knows. Under the policy `strict` it is among the reasons."""
+    host_seq_lens: str | None = None
+    """What the whole server needs with it; None where it could not be tried."""
+    costs: str = ""
+    """What that does on this server, or why it does nothing."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.reasons
+
+    @property
+    def sort_key(self) -> tuple[bool, int, str]:
+        """Order candidates: those that fit, then the higher priority, then the name."""
+        return (not self.fits, -self.priority, self.name)
+
+    def under_strict(self) -> Candidate:
+        """Count what nobody knows as a reason."""
+        return replace(self, reasons=(*self.reasons, *self.unchecked), unchecked=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One flag that says `auto`."""
+
+    flag: str
+    """In its command-line spelling."""
+    candidates: tuple[Candidate, ...]
+    """Those that fit, best first; then the others, in the order that they would have."""
+    unknown_facts: tuple[str, ...] = ()
+    """The facts that nothing could be checked against."""
+
+    @property
+    def fitting(self) -> tuple[Candidate, ...]:
+        """The candidates that nothing speaks against, best first."""
+        return tuple(each for each in self.candidates if each.fits)
+
+    @property
+    def rejected(self) -> tuple[Candidate, ...]:
+        """The candidates that something speaks against."""
+        return tuple(each for each in self.candidates if not each.fits)
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The best that fits; None where nothing does."""
+        return next(iter(self.fitting), None)
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        """Name those of the same priority, before which the chosen one goes by its name alone."""
+        if self.chosen is None:
+            return ()
+        _, *others = self.fitting
+        return tuple(each.name for each in others if each.priority == self.chosen.priority)
+
+    def __str__(self) -> str:
+        fit = f"{len(self.fitting)} of {len(self.candidates)} installed backends fit"
+        if self.chosen is None:
+            return f"{self.flag} auto finds no backend ({fit})"
+        told = [f"priority {self.chosen.priority}", fit]
+        if self.tied:
+            told.append(f"by name before {', '.join(self.tied)}, of the same priority")
+        return f"{self.flag} auto is {self.chosen.name} ({'; '.join(told)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,10 +256,16 @@ class Plan:
         """Join with another rank's plan: every need of either, the supports of both.
 
         Raises:
-            PlansDifferError: the two were resolved under different rules, flags or policies.
+            ResolutionError: the two were resolved under different rules, flags or policies.
         """
-        if self._premises() != other._premises():
-            raise _difference(self._premises(), other._premises())
+        theirs = other._premises()
+        for field, own in self._premises().items():
+            if own != theirs[field]:
+                raise ResolutionError(
+                    "plans-differ",
+                    f"plans with {field} {own!r} and {theirs[field]!r} cannot be joined; expected "
+                    "the same on every rank. Resolve both under one of them.",
+                )
 
         def both(phase: Phase | None, own: Resolved) -> Resolved:
             theirs = other._value(own.capability, phase)
@@ -249,12 +334,6 @@ def _weight(cause: Cause, kind: Kind, value: object) -> str:
 def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Sort problems, so that plans of the same content are equal."""
     return tuple(sorted(problems, key=lambda found: (found.code, found.message, found.remedy)))
-
-
-def _difference(one: Mapping[str, str], other: Mapping[str, str]) -> PlansDifferError:
-    """Name the first premise in which two plans differ."""
-    field = next(name for name in one if one[name] != other[name])
-    return PlansDifferError(field=field, one=one[field], other=other[field])
 
 
 def _in_plans() -> list[str]:

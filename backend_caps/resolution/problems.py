@@ -16,7 +16,7 @@ from backend_caps.capability.sizes import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.engine import option_of
-from backend_caps.resolution.errors import RoleError, raise_all
+from backend_caps.resolution.errors import ResolutionError, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order
 from backend_caps.resolution.uses import ENGINE_DEFAULT, Use
@@ -41,20 +41,23 @@ def check_roles(uses: Iterable[Use], situation: Situation) -> None:
     """Refuse uses in a role that their backend says it does not take.
 
     Raises:
-        RoleError: one for each such slot; several as a group.
+        ResolutionError: one for each such slot; several as a group.
     """
-    raise_all("roles", list(role_faults(uses, situation).values()))
-
-
-def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault, RoleError]:
-    """List the roles that backends are used in and say they do not take, each once a slot."""
-    return {
-        (use.backend, use.slot, use.role): RoleError(
-            backend=use.backend,
-            role=use.role.value,
-            slot=use.slot,
-            takes=tuple(sorted(role.value for role in roles)),
+    faults = [
+        ResolutionError(
+            "role",
+            f"backend {backend!r} does not take the role {role.value!r} ({slot}); "
+            f"it takes: {takes}. Name another backend for that role.",
         )
+        for (backend, slot, role), takes in role_faults(uses, situation).items()
+    ]
+    raise_all("roles", faults)
+
+
+def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault, str]:
+    """Map each use in a role that its backend does not take to the roles that it takes."""
+    return {
+        (use.backend, use.slot, use.role): ", ".join(sorted(role.value for role in roles))
         for use in uses
         if (roles := _roles(use, situation)) is not None and use.role not in roles
     }

@@ -11,21 +11,19 @@ from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import RELAY_LOOP, Kind, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.resolution.choice import Choice
 from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
-from backend_caps.resolution.effects import effect_of
 from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.errors import (
-    NoUseError,
-    OverrideError,
+    FlagsError,
     PlanRefusedError,
-    UnexpandedCompositeError,
+    ResolutionError,
     raise_all,
 )
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import (
     Cause,
     CauseKind,
+    Choice,
     Plan,
     Policy,
     Resolved,
@@ -33,7 +31,7 @@ from backend_caps.resolution.plan import (
     resolved_from,
 )
 from backend_caps.resolution.problems import check_roles, not_known, problems_of
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.rules import RuleSet, effect_of
 from backend_caps.resolution.uses import Use, made_of
 
 
@@ -61,13 +59,18 @@ def resolve(
         choices: what `select` chose for these flags, for the plan to keep.
 
     Raises:
-        NoUseError: `uses` is empty.
-        RoleError: a backend is used in a role that it says it does not take.
-        UnexpandedCompositeError: a use is a composite whose parts are not in `uses`.
-        OverrideError: the override names a capability that a plan does not hold.
+        ResolutionError: `uses` is empty, a backend is used in a role that it says it does not
+            take, or a use is a composite whose parts are not in `uses`.
+        FlagsError: the override names a capability that a plan does not hold.
         PlanRefusedError: the policy is strict and there is a problem. Several faults come
             as one group.
     """
+    if isinstance(uses, ServerFlags):
+        raise ResolutionError(
+            "arguments-swapped",
+            "resolve() is given ServerFlags as its uses; expected the uses first and the flags "
+            "second. Write resolve(uses, flags).",
+        )
     rules = rules or RuleSet.builtin(DEFAULT_ENGINE)
     facts = facts or Facts()
     situation = flags.situation(facts)
@@ -94,12 +97,20 @@ def resolve(
 
 def _check(uses: tuple[Use, ...], situation: Situation) -> None:
     if not uses:
-        raise NoUseError
+        raise ResolutionError(
+            "no-use",
+            "no use of a backend was given; a server runs at least one. Take uses from "
+            "registry.uses(flags), or write Use(backend=..., role=..., phase=...).",
+        )
     check_roles(uses, situation)
     for use in uses:
         if use.declaration is not None and use.declaration.parts and not use.adds_only:
-            parts = tuple(part.backend for part in use.declaration.parts)
-            raise UnexpandedCompositeError(name=use.backend, parts=parts)
+            parts = ", ".join(part.backend for part in use.declaration.parts)
+            raise ResolutionError(
+                "unexpanded-composite",
+                f"backend {use.backend!r} is a composite of {parts} and stands in a use "
+                "unexpanded. Take uses from registry.uses(flags), or write one for each part.",
+            )
 
 
 def _scoped(scope: Scope) -> Iterator[str]:
@@ -111,8 +122,11 @@ def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
     for name, value in stated.items():
         if CAPABILITIES[name].scope is Scope.USE:
             held = [each for each in CAPABILITIES if CAPABILITIES[each].scope is not Scope.USE]
-            expected = f"a capability that a plan holds: {', '.join(held)}"
-            raise OverrideError(name=name, value=text_of(value), expected=expected)
+            raise FlagsError(
+                "override",
+                f"unsafe_override {name}={text_of(value)} cannot be applied; expected a capability "
+                f"that a plan holds: {', '.join(held)}. Correct its name or value.",
+            )
     return stated
 
 

@@ -1,4 +1,4 @@
-"""What a server's flags force, whatever its backends say: rules as versioned data."""
+"""What a server's flags force, and what a value does under them: an engine's rules as data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ from backend_caps.capability.kind import Scope
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
 from backend_caps.capability.status import Problem
-from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.errors import BackendCapsError
+from backend_caps.capability.vocabulary import (
+    CAPABILITIES,
+    Capabilities,
+    GraphMetadata,
+    HostSeqLens,
+)
 from backend_caps.resolution.engine import read_data
+from backend_caps.resolution.errors import ResolutionError
 
 
 class Rule(FrozenModel):
@@ -60,22 +65,6 @@ class Rule(FrozenModel):
         return self
 
 
-@dataclass(eq=False, kw_only=True)
-class UnknownRuleSetError(BackendCapsError):
-    """A rule set was asked for by a name that there is none of."""
-
-    name: str
-    known: tuple[str, ...]
-
-    @property
-    def message(self) -> str:
-        """What was asked for, and what there is."""
-        return (
-            f"no rule set {self.name!r} is known; known: {', '.join(self.known)}. "
-            "Name one of them, or make a RuleSet of your own."
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSet:
     """The rules of one version of an engine, and what it overlaps.
@@ -101,11 +90,15 @@ class RuleSet:
         """Return one of the rule sets that come with the package.
 
         Raises:
-            UnknownRuleSetError: there is none of that name.
+            ResolutionError: there is none of that name.
         """
         known = _builtin()
         if name not in known:
-            raise UnknownRuleSetError(name=name, known=tuple(sorted(known)))
+            raise ResolutionError(
+                "unknown-rules",
+                f"no rule set {name!r} is known; known: {', '.join(sorted(known))}. "
+                "Name one of them, or make a RuleSet of your own.",
+            )
         return known[name]
 
     def with_rules(self, rules: Iterable[Rule]) -> RuleSet:
@@ -131,6 +124,66 @@ class RuleSet:
     def overlaps(self, algorithm: str) -> bool:
         """Tell whether the engine prepares a step of `algorithm` while the last one runs."""
         return algorithm in self.relays or algorithm not in self.algorithms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a value does on this server."""
+
+    active: bool
+    text: str
+    """What it does, or why it does nothing."""
+
+    def __str__(self) -> str:
+        return self.text if self.active else f"no effect: {self.text}"
+
+
+_NO_SPECULATION = ("speculative_algorithm", "NONE")
+_NO_OVERLAP = ("disable_overlap_schedule", True)
+_NO_GRAPHS = ("disable_cuda_graph", True)
+_NO_TBO = ("enable_two_batch_overlap", False)
+_NOT_ASKED = ("enable_deterministic_inference", False)
+
+_IDLE: Mapping[str, Mapping[tuple[str, object], str]] = {
+    "host_seq_lens": {
+        _NO_SPECULATION: "without speculative decoding the scheduler knows the lengths",
+        _NO_OVERLAP: "without overlap the lengths are known when the next step is prepared",
+    },
+    "graph_replay": {_NO_GRAPHS: "CUDA graphs are switched off"},
+    "graph_metadata": {_NO_GRAPHS: "CUDA graphs are switched off"},
+    "sync_free_prepare": {_NO_OVERLAP: "without overlap the host waits anyway"},
+    "shared_reads_end": {_NO_OVERLAP: "without overlap nothing is overwritten meanwhile"},
+    "two_batch_overlap": {_NO_TBO: "two-batch overlap is switched off"},
+    "deterministic": {_NOT_ASKED: "deterministic inference is switched off"},
+    "batch_invariant": {_NOT_ASKED: "deterministic inference is switched off"},
+    "max_speculative_topk": {_NO_SPECULATION: "there are no draft trees"},
+}
+"""The flags under which a capability's value does nothing, and why."""
+
+_DOES: Mapping[object, str] = {
+    HostSeqLens.EXACT: "a D2H copy and a host wait in every overlapped speculative step",
+    HostSeqLens.UPPER_BOUND: "a bound is kept on the host; no copy, no wait",
+    HostSeqLens.NONE: "no copy, no wait",
+    GraphMetadata.HOST: "host code runs before every replay",
+    GraphMetadata.DEVICE: "device work runs before every replay",
+    GraphMetadata.IN_GRAPH: "nothing runs before a replay",
+}
+"""What a value does, where its name does not say it."""
+
+
+def effect_of(
+    capability: str, value: object, *, situation: Situation, rules: RuleSet, used: bool
+) -> Effect:
+    """Say what a value does on a server."""
+    if not used:
+        return Effect(active=False, text="no use on this server reads it")
+    for (flag, setting), why in _IDLE.get(capability, {}).items():
+        if situation.get(flag) == setting:
+            return Effect(active=False, text=why)
+    algorithm = str(situation["speculative_algorithm"])
+    if capability == "host_seq_lens" and not rules.overlaps(algorithm):
+        return Effect(active=False, text=f"{rules.name} does not overlap the steps of {algorithm}")
+    return Effect(active=True, text=_DOES.get(value, ""))
 
 
 class _Steps(FrozenModel):

@@ -1,29 +1,42 @@
 """Which backend runs where a flag says `auto`. Pure: what is installed, flags and facts decide.
 
 `select` tries every installed backend in the flag's place and takes the one that fits and declares
-the highest `auto_priority`; of equals, the first by name.
+the highest `auto_priority`; of equals, the first by name. No rule is written again here: the server
+is resolved with the candidate, and what is wrong then and was not before is the candidate's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
-from backend_caps.capability.backend import Backend, Problem
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.fit import CHECKED_AGAINST, Reason
+from backend_caps.capability.backend import Backend, Problem, Status
+from backend_caps.capability.declaration import Declaration
+from backend_caps.capability.facts import Facts, Situation
+from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of
+from backend_caps.capability.kind import Role
+from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.spelling import AUTO
-from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.resolution.candidates import Known, Setting, candidate
-from backend_caps.resolution.choice import Choice
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.engine import option_of
-from backend_caps.resolution.errors import NoFittingBackendError, UnfitChoiceError, raise_all
+from backend_caps.resolution.errors import ResolutionError, leaves_of, raise_all
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.problems import misfits_of, problem_of
+from backend_caps.resolution.flips import Remedy, with_declared
+from backend_caps.resolution.plan import Candidate, Choice, Plan, Policy, in_order
+from backend_caps.resolution.problems import (
+    RoleFault,
+    misfits_of,
+    not_known,
+    problem_of,
+    role_faults,
+    unknown_facts,
+)
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.resolution.uses import Use, left_out, named_by_flags, uses_of
+from backend_caps.resolution.uses import Use, left_out, made_of, named_by_flags, unread, uses_of
 
 BACKEND_FLAGS = (
     "attention_backend",
@@ -47,7 +60,7 @@ class Selection:
         """List the uses of the server, those by a chosen name marked.
 
         Raises:
-            NoFittingBackendError: no backend fits a flag that says `auto`.
+            ResolutionError: no backend fits a flag that says `auto`.
             BackendCapsError: as `uses_of` does. Several come as one group.
         """
         raise_all("no backend fits", [_refused(each) for each in self.choices if not each.chosen])
@@ -106,12 +119,29 @@ def _choice(setting: Setting, field: str, policy: Policy) -> Choice | None:
     return Choice(
         flag=option_of(field),
         candidates=tuple(sorted(tried, key=lambda each: each.sort_key)),
-        unknown_facts=setting.unknown_facts(),
+        unknown_facts=unknown_facts(setting.flags, setting.facts),
     )
 
 
-def _refused(choice: Choice) -> NoFittingBackendError:
-    return NoFittingBackendError(flag=choice.flag, rejected=choice.rejected)
+def _refused(choice: Choice) -> ResolutionError:
+    reasons = [f"{each.name}, {_line(own)}" for each in choice.rejected for own in each.reasons]
+    return ResolutionError(
+        "no-backend-fits",
+        f"{choice.flag} is auto, and no installed backend fits:"
+        f"{_lines(reasons or ['None is installed.'])}Install one that does, or change what they "
+        "do not take; backend-caps select shows each.",
+    )
+
+
+def _line(reason: Problem) -> str:
+    return f"{reason.code}: {reason.message} {reason.remedy}"
+
+
+def _lines(lines: Sequence[str]) -> str:
+    """Put one line into a sentence, and each of several on its own."""
+    if len(lines) == 1:
+        return f" {lines[0]} "
+    return "".join(f"\n  {line}" for line in lines) + "\n"
 
 
 def plan_for(
@@ -149,7 +179,7 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
         but: facts that count for nothing here.
 
     Raises:
-        UnfitChoiceError: one for each flag and backend; several as a group.
+        ResolutionError: one for each flag and backend; several as a group.
     """
     overridden = {CHECKED_AGAINST[name] for name, _ in plan.overrides if name in CHECKED_AGAINST}
     misfits: dict[tuple[str, str], list[Problem]] = {}
@@ -158,15 +188,25 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
             found = problem_of(reason, use)
             misfits.setdefault((use.slot, (*use.via, use.backend)[0]), []).append(found)
     faults = [
-        UnfitChoiceError(
-            flag=slot,
-            name=name,
-            reasons=tuple(dict.fromkeys(reasons)),
-            fitting=_fitting(plan, backends, slot, but),
-        )
+        _unfit(slot, name, tuple(dict.fromkeys(reasons)), _fitting(plan, backends, slot, but))
         for (slot, name), reasons in misfits.items()
     ]
     raise_all("backends in use", faults)
+
+
+def _unfit(
+    flag: str, name: str, reasons: Sequence[Problem], fitting: Sequence[str]
+) -> ResolutionError:
+    instead = (
+        f"these fit: {', '.join(fitting)}. Name one of them, or auto"
+        if fitting
+        else "no installed backend fits. Install one that does"
+    )
+    return ResolutionError(
+        "unfit-backend",
+        f"{flag} names {name!r}, which cannot run here:{_lines([*map(_line, reasons)])}"
+        f"In its place {instead}, or change what it does not take.",
+    )
 
 
 def _misfits(plan: Plan) -> Iterator[tuple[Use, Reason]]:
@@ -189,3 +229,158 @@ def _fitting(
     facts = plan.facts.model_copy(update=dict.fromkeys(but))
     selection = select(backends, flags, rules=plan.rules, facts=facts)
     return tuple(each.name for choice in selection.choices for each in choice.fitting)
+
+
+@cache
+def _perfect() -> Backend:
+    """Make what stands where nothing is chosen yet: it takes everything, and is never to blame."""
+    best = {name: kind.best for name, kind in CAPABILITIES.items()}
+    declaration = Declaration(capabilities=Capabilities.model_validate(best))
+    return Backend(name=AUTO, status=Status.OK, source=BY_HAND, declaration=declaration)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A server, and what is installed for it."""
+
+    backends: Mapping[str, Backend]
+    flags: ServerFlags
+    rules: RuleSet | None
+    facts: Facts
+
+    def uses(self) -> tuple[Use, ...]:
+        """List the uses, those left out whose conditions are known to fail."""
+        known = {**self.backends, AUTO: _perfect()}
+        return tuple(made_of(uses_of(self.flags, known), self.situation))
+
+    @property
+    def situation(self) -> Situation:
+        """What is known of it."""
+        return self.flags.situation(self.facts)
+
+    def resolved(self, uses: Iterable[Use]) -> Plan:
+        """Resolve some uses of it, keeping problems as data."""
+        return resolve(uses, self.flags, rules=self.rules, facts=self.facts, policy=Policy.QUIET)
+
+    def named(self, field: str, name: str | None) -> Setting:
+        """Put a name into one of its flags."""
+        return replace(self, flags=self.flags.updated({field: name}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is wrong with a server whatever stands in a flag's place."""
+
+    alone: frozenset[Problem]
+    """With the flag's uses, were there no others."""
+    whole: frozenset[Problem]
+    """With all of them."""
+
+    @classmethod
+    def of(cls, setting: Setting, field: str) -> Known | None:
+        """Resolve the server as if a perfect backend stood there; None where none would run."""
+        uses = setting.uses()
+        own = [use for use in uses if is_of(use, field, AUTO)]
+        if not own:
+            return None
+        return cls(
+            alone=frozenset(setting.resolved(own).problems),
+            whole=frozenset(setting.resolved(uses).problems),
+        )
+
+
+def is_of(use: Use, field: str, name: str) -> bool:
+    """Tell whether a flag put a use there by this name, as itself or by its parts."""
+    return use.slot == option_of(field) and (*use.via, use.backend)[0] == name
+
+
+def candidate(setting: Setting, field: str, backend: Backend, known: Known) -> Candidate:
+    """Try a backend in a flag's place.
+
+    Args:
+        setting: the server; its flag says `auto`.
+        field: the flag, by the name of `ServerFlags`.
+        backend: what to try.
+        known: what is wrong whatever is chosen.
+    """
+    tried = Candidate(name=backend.name, source=backend.source)
+    if backend.status is not Status.OK:
+        return replace(tried, reasons=unread(backend))
+    with_it = setting.named(field, backend.name)
+    try:
+        uses = with_it.uses()
+    except (BackendCapsError, ExceptionGroup) as error:
+        return replace(tried, reasons=tuple(_unusable(fault) for fault in leaves_of(error)))
+    return _tried(tried, with_it, field, uses, known)
+
+
+def _tried(
+    tried: Candidate, with_it: Setting, field: str, uses: tuple[Use, ...], known: Known
+) -> Candidate:
+    """Take what is wrong with the candidate's uses alone, and with those of the others beside it.
+
+    Alone first: a limit of somebody else's could hide the candidate's own.
+    """
+    own = [use for use in uses if is_of(use, field, tried.name)]
+    faults = role_faults(own, with_it.situation)
+    alone = with_it.resolved(_in_their_roles(own, faults))
+    whole = with_it.resolved(_in_their_roles(uses, faults))
+    codes = {found.code for found in alone.problems}
+    found = {
+        *(_of_role(*fault, takes) for fault, takes in faults.items()),
+        *(each for each in alone.problems if each not in known.alone),
+        *(each for each in whole.problems if each not in known.whole and each.code not in codes),
+        *not_known(own, with_it.flags, with_it.facts),
+    }
+    ordered = in_order(found)
+    mirror = whole["host_seq_lens"]
+    return replace(
+        tried,
+        priority=_priority(own, with_it.situation),
+        reasons=tuple(each for each in ordered if not each.is_open),
+        unchecked=tuple(each for each in ordered if each.is_open),
+        host_seq_lens=text_of(mirror.value),
+        costs=str(mirror.effect),
+    )
+
+
+def _in_their_roles(uses: Iterable[Use], faults: Collection[RoleFault]) -> tuple[Use, ...]:
+    """Grant the roles at fault, so that everything else that is wrong is found too."""
+    every_role = Capabilities(roles=frozenset(Role))
+    return tuple(
+        with_declared(use, [Remedy(text="", backend=use.backend, declares=every_role)])
+        if (use.backend, use.slot, use.role) in faults
+        else use
+        for use in uses
+    )
+
+
+def _priority(uses: Iterable[Use], situation: Situation) -> int:
+    """Return what is declared for every use; a composite's own goes before that of its parts."""
+    stated = [
+        (not (use.adds_only and not use.via), cause.value)
+        for use in uses
+        if (cause := cause_of_use(use, "auto_priority", situation)) is not None
+    ]
+    of_parts = all(is_part for is_part, _ in stated)
+    values = [value for is_part, value in stated if is_part is of_parts]
+    assert all(isinstance(value, int) for value in values), f"no priority: {values}"
+    return min((value for value in values if isinstance(value, int)), default=0)
+
+
+def _of_role(backend: str, _slot: str, role: Role, takes: str) -> Problem:
+    return Problem(
+        code="role-unsupported",
+        message=f"backend {backend!r} does not take the role {role.value!r}; it takes: {takes}.",
+        remedy="Name another backend for that role.",
+        actual=role.value,
+        needed=takes,
+    )
+
+
+def _unusable(fault: BackendCapsError) -> Problem:
+    return Problem(
+        code="composite-unusable",
+        message=f"it is a composite that cannot be used: {fault}",
+        remedy="Repair its parts, or name another backend.",
+    )

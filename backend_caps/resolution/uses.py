@@ -18,13 +18,7 @@ from backend_caps.capability.provenance import BY_HAND, Source
 from backend_caps.capability.spelling import AUTO
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import ENGINES, engine, option_of
-from backend_caps.resolution.errors import (
-    CompositeCycleError,
-    UnknownBackendError,
-    UnusableBackendError,
-    nearest,
-    raise_all,
-)
+from backend_caps.resolution.errors import FlagsError, ResolutionError, nearest, raise_all
 from backend_caps.resolution.flags import ServerFlags
 
 ENGINE_DEFAULT = "engine default"
@@ -97,9 +91,9 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
     """List the uses of a server with these flags.
 
     Raises:
-        UnknownBackendError: a flag names no backend, and nearly names one that is there.
-        UnusableBackendError: a backend in use is broken, or claimed by two distributions.
-        CompositeCycleError: a composite is a part of itself. Several come as one group.
+        FlagsError: a flag names no backend, and nearly names one that is there.
+        ResolutionError: a backend in use is broken or claimed by two distributions, or a composite
+            is a part of itself. Several come as one group.
     """
     uses: list[Use] = []
     faults: dict[str, BackendCapsError] = {}
@@ -231,7 +225,12 @@ def _expanded(
         yield _use(slot, ENGINE_DEFAULT, via, declaration=Declaration())
         return
     if name in via:
-        raise CompositeCycleError(cycle=(*via[via.index(name) :], name))
+        cycle = (*via[via.index(name) :], name)
+        raise ResolutionError(
+            "composite-cycle",
+            f"composite backend {name!r} is a part of itself: {' -> '.join(cycle)}. "
+            "Take one of these parts out of its declaration.",
+        )
     # A flag's word, which no composite can ask with.
     backend = None if via and name == AUTO else backends.get(name)
     if backend is None or (backend.engine_class is not None and not via):
@@ -285,8 +284,9 @@ def _declaration(backend: Backend, slot: _Slot) -> Declaration:
     if backend.declaration is not None and backend.status is Status.OK:
         return backend.declaration
     first, *_ = unread(backend)
-    raise UnusableBackendError(
-        name=backend.name, flag=slot.flag, problem=first.message, remedy=first.remedy
+    raise ResolutionError(
+        "broken-backend",
+        f"{slot.flag} names a backend that cannot be used: {first.message} {first.remedy}",
     )
 
 
@@ -339,8 +339,12 @@ def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[st
     owner = None if _has_engine(known) else _engine_with(name)
     meant = nearest(name, names) if _engine_with(name) is None else None
     if meant is not None:
-        declared = tuple(sorted(backends))
-        raise UnknownBackendError(name=name, flag=slot.flag, declared=declared, meant=meant)
+        declared = ", ".join(sorted(backends)) or "none"
+        raise FlagsError(
+            "unknown-backend",
+            f"no backend {name!r} is declared ({slot.flag}); declared: {declared}. "
+            f"Did you mean {meant!r}?",
+        )
     others = ", ".join(sorted(backends)) or "there is none"
     problem = Problem(
         code="backend-missing",

@@ -12,8 +12,7 @@ from collections.abc import Set as AbstractSet
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.resolution.choice import Choice
-from backend_caps.resolution.plan import Plan, Policy
+from backend_caps.resolution.plan import Choice, Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.errors import BackendSwapError

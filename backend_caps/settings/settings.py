@@ -25,7 +25,7 @@ from backend_caps.discovery.loading import DEADLINE_S
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import DEFAULT_ENGINE, Engine
-from backend_caps.resolution.errors import AmbiguousFlagError, UnknownFlagError, nearest, raise_all
+from backend_caps.resolution.errors import FlagsError, nearest, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.settings.errors import (
@@ -215,7 +215,7 @@ class TracedSettings:
 
 def _is_of_engine(fault: BackendCapsError) -> bool:
     match fault:
-        case ServerSettingError(fault=UnknownFlagError() | AmbiguousFlagError()):
+        case ServerSettingError(fault=FlagsError(code="unknown-flag" | "ambiguous-flag")):
             return True
     return False
 

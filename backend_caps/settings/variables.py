@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from backend_caps.resolution.command_line import ENVIRONMENT_PREFIX as FLAG_PREFIX
+from backend_caps.resolution.engine import ENVIRONMENT_PREFIX as FLAG_PREFIX
 from backend_caps.resolution.errors import nearest
 from backend_caps.settings.errors import SettingValueError, UnknownSettingError
 from backend_caps.settings.layers import FACTS, SECTIONS, LayerValues, SettingLayer

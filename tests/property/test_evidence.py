@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_caps.capability.backend import Backend, Status
-from backend_caps.capability.evidence import UNVERIFIABLE, Standing
+from backend_caps.capability.evidence import UNVERIFIABLE, Standing, believed
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.resolution.belief import believed
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import Use

@@ -29,9 +29,8 @@ from backend_caps import (
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.relay import DraftShape
 from backend_caps.resolution.errors import (
-    NoFittingBackendError,
     PlanRefusedError,
-    UnfitChoiceError,
+    ResolutionError,
 )
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model import random_llama
@@ -208,7 +207,7 @@ def test_configure_refuses_a_backend_that_takes_no_such_device(policy: str) -> N
     on_cuda = _backend("acme", EXACT.model_copy(update={"devices": {"cuda"}}))
     registry = Registry.of([on_cuda, _backend("good", EXACT)])
 
-    with pytest.raises(UnfitChoiceError) as raised:
+    with pytest.raises(ResolutionError) as raised:
         configure(FLAGS, pool_size=8, device="cpu", registry=registry, policy=policy)
 
     assert str(raised.value) == (
@@ -222,7 +221,7 @@ def test_configure_says_where_nothing_would_do() -> None:
     """Where no installed backend fits in the place of the refused one, that is said."""
     registry = _registry(EXACT.model_copy(update={"devices": {"cuda"}, "dtypes": {"float16"}}))
 
-    with pytest.raises(UnfitChoiceError) as raised:
+    with pytest.raises(ResolutionError) as raised:
         configure(FLAGS, pool_size=8, device="cpu", registry=registry, facts=Facts(dtype="float32"))
 
     assert str(raised.value) == (
@@ -369,7 +368,7 @@ def test_configure_refuses_auto_where_nothing_fits() -> None:
     registry = _registry(EXACT.model_copy(update={"devices": {"cuda"}}))
     flags = FLAGS.updated({"attention_backend": "auto"})
 
-    with pytest.raises(NoFittingBackendError, match="takes device cuda; here it is cpu"):
+    with pytest.raises(ResolutionError, match="takes device cuda; here it is cpu"):
         configure(flags, pool_size=8, device="cpu", registry=registry)
 
 

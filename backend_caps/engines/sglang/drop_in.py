@@ -22,8 +22,8 @@ from backend_caps.engines.sglang.live_flags import (
     values_of_context,
 )
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.flips import undo
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, in_order
-from backend_caps.resolution.remedies import undo
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 
@@ -85,9 +85,9 @@ def decide_needs_cpu_seq_lens(
     Raises:
         RuntimeContextError: there are no `server_args`, and no runtime context either.
         AttnBackendsError: `attn_backends` is no sequence.
-        NoFlagsError: `server_args` has none of a server's flags.
+        FlagsError: `server_args` has none of a server's flags.
         FlagValueError: the speculative algorithm is no name.
-        UnknownRuleSetError: there is no such rule set.
+        ResolutionError: there is no such rule set.
     """
     plan = _explained(server_args, attn_backends, rules)
     for problem in plan.problems:

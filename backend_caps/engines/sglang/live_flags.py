@@ -14,8 +14,8 @@ from types import ModuleType, SimpleNamespace
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.fit import text_of
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.errors import FlagValueError, NoFlagsError
-from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.errors import FlagValueError
+from backend_caps.resolution.flags import ServerFlags, without_flags
 
 _CONTEXT = "sglang.srt.runtime_context"
 _WHEN_REFUSED: Mapping[str, object] = {
@@ -58,11 +58,11 @@ def values_of_args(server_args: object) -> Mapping[str, object]:
     """Read the arguments by attribute; one that this version has no more is not given.
 
     Raises:
-        NoFlagsError: the object has none of them at all.
+        FlagsError: the object has none of them at all.
     """
     present = {name: getattr(server_args, name) for name in _FLAGS if hasattr(server_args, name)}
     if not present:
-        raise NoFlagsError(kind=type(server_args).__name__)
+        raise without_flags(server_args)
     return present
 
 

@@ -9,10 +9,10 @@ from functools import reduce
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.kind import Phase
 from backend_caps.report.plan_values import value_of
-from backend_caps.resolution.effects import Effect
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order, resolved_from
 from backend_caps.resolution.problems import problems_of_values
 from backend_caps.resolution.resolver import under_policy
+from backend_caps.resolution.rules import Effect
 from backend_caps.startup.agreement.errors import (
     Difference,
     RankFailedError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.resolution.errors import UnknownFlagError
+from backend_caps.resolution.errors import FlagsError
 from backend_caps.settings.errors import (
     RepeatedSettingError,
     ServerSettingError,
@@ -29,7 +29,11 @@ SETTINGS = Occasion(
         RepeatedSettingError(place="backend-caps.yaml:7", name="policy", first_line=3),
         ServerSettingError(
             place="backend-caps.yaml:9",
-            fault=UnknownFlagError(flag="--atention-backend", meant="--attention-backend"),
+            fault=FlagsError(
+                "unknown-flag",
+                "--atention-backend is no flag of this engine, and looks like --attention-backend. "
+                "Write --attention-backend, or leave it out.",
+            ),
         ),
     ),
 )

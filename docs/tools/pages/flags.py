@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from backend_caps.resolution.command_line import ENVIRONMENT_PREFIX
-from backend_caps.resolution.engine import DEFAULT_ENGINE, ENGINES, engine, option_of
+from backend_caps.resolution.engine import (
+    DEFAULT_ENGINE,
+    ENGINES,
+    ENVIRONMENT_PREFIX,
+    engine,
+    option_of,
+)
 from backend_caps.resolution.flags import ServerFlags
 from docs.tools.markdown import table
 from docs.tools.sources import attribute_docs

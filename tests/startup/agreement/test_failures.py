@@ -20,7 +20,7 @@ from torch import distributed as dist
 from backend_caps import HostSeqLens, Registry, discover
 from backend_caps.relay import AcceptTokensError, DraftShape
 from backend_caps.report.errors import LockFileError
-from backend_caps.resolution.errors import PlanRefusedError, UnusableBackendError
+from backend_caps.resolution.errors import PlanRefusedError, ResolutionError
 from backend_caps.runtime.configuration import configure_engine
 from backend_caps.runtime.model import ModelFileMissingError, random_llama
 from backend_caps.startup.agreement import (
@@ -95,7 +95,7 @@ def test_plugin_that_breaks_on_one_rank_stops_all(tmp_path: Path) -> None:
 
     assert {rank: type(own.error) for rank, own in came.items()} == {
         0: RankFailedError,
-        1: UnusableBackendError,
+        1: ResolutionError,
         2: RankFailedError,
     }
     assert "rank 1 (" in came[0].text

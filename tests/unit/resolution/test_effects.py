@@ -4,9 +4,8 @@ import pytest
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
-from backend_caps.resolution.effects import Effect
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.rules import Effect, RuleSet
 from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, use
 
 _13, _23 = "sglang-0.5.13", "sglang-0.5.23"

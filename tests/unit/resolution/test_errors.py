@@ -1,180 +1,217 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from backend_caps.capability.backend import Backend, Status
+from backend_caps.capability.declaration import Part
+from backend_caps.capability.facts import Facts
+from backend_caps.capability.kind import Role
 from backend_caps.capability.status import Problem
-from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.choice import Candidate
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.errors import BackendCapsError, CodedError
 from backend_caps.resolution.errors import (
-    AmbiguousFlagError,
-    CompositeCycleError,
-    FlagsFileError,
+    FlagsError,
     FlagValueError,
-    MissingFlagValueError,
-    NoFittingBackendError,
-    NoFlagsError,
-    NoUseError,
-    OtherEngineError,
-    OverrideError,
     PlanRefusedError,
-    PlansDifferError,
-    RoleError,
-    UnexpandedCompositeError,
-    UnfitChoiceError,
-    UnknownBackendError,
-    UnknownFlagError,
-    UnusableBackendError,
-    WordsError,
+    ResolutionError,
     nearest,
     raise_all,
 )
-from backend_caps.resolution.rules import UnknownRuleSetError
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.selection import check_named, select
+from backend_caps.resolution.uses import Use, uses_of
+from tests.unit.building import broken, flags, installed, named, use
 
-_NO_CPU = Problem(
-    code="device-unsupported", message="It is cpu, not cuda.", remedy="Use cuda.", needed="cuda"
-)
-_NO_DTYPE = Problem(code="dtype-unsupported", message="It is int8.", remedy="Use another.")
-_ERRORS = [
+_ON_CPU = Facts(device="cpu", dtype="float32")
+_TORN = Problem(code="broken", message="It hangs.", remedy="Repair it.")
+_CUDA = Capabilities(devices={"cuda"})
+_ONLY_CUDA = named(installed("fa3", Capabilities(devices={"cuda"}, dtypes={"int8"})))
+
+
+def _uses(line: str, *backends: Backend) -> Callable[[], object]:
+    return lambda: uses_of(flags(line), named(*backends))
+
+
+def _composite_by_hand() -> object:
+    whole = installed("a", parts=[Part("b"), Part("c")])
+    hand = use("a")
+    return resolve(
+        [Use(backend="a", role=hand.role, phase=hand.phase, declaration=whole.declaration)], flags()
+    )
+
+
+_OCCASIONS = [
     pytest.param(
-        WordsError(given="--tp 2"),
+        lambda: ServerFlags.from_argv("--tp 2"),
         "the command line is one string, '--tp 2'; expected a list of its words. "
         "Split it with shlex.split.",
-        id="WordsError",
+        id="one-string",
     ),
     pytest.param(
-        NoFlagsError(kind="dict"),
+        lambda: ServerFlags.from_object({}),
         "an object of type 'dict' has none of a server's arguments as attributes; expected one "
         "such as SGLang's ServerArgs. Read a mapping with ServerFlags.from_mapping.",
-        id="NoFlagsError",
+        id="no-arguments",
     ),
     pytest.param(
-        UnknownFlagError(flag="--page-sizes", meant="--page-size"),
+        lambda: flags("--page-sizes 2"),
         "--page-sizes is no flag of this engine, and looks like --page-size. "
         "Write --page-size, or leave it out.",
-        id="UnknownFlagError",
+        id="unknown-flag",
     ),
     pytest.param(
-        OtherEngineError(program="vllm serve", owner="vllm", known="sglang-0.5.23"),
+        lambda: flags("vllm serve"),
         "'vllm serve' starts vllm, whose flags and routing are not read; expected the flags of "
-        "sglang-0.5.23. Write them in place of 'vllm serve' and what follows it; backend-caps "
+        "sglang-0.5.13. Write them in place of 'vllm serve' and what follows it; backend-caps "
         "report --engine vllm, without server flags, shows what vllm's backends say.",
-        id="OtherEngineError",
+        id="other-engine",
     ),
     pytest.param(
-        AmbiguousFlagError(flag="--d", candidates=("--device", "--dp-size")),
-        "--d could be --device, --dp-size. Write the flag out.",
-        id="AmbiguousFlagError",
+        lambda: flags("--attention fa3"),
+        "--attention could be --attention-backend, --attention-context-parallel-size. "
+        "Write the flag out.",
+        id="ambiguous-flag",
     ),
+    pytest.param(
+        lambda: flags("--tp-size"),
+        "--tp-size has no value; expected a value. Add it after the flag.",
+        id="missing-value",
+    ),
+    pytest.param(
+        lambda: ServerFlags.from_file(Path(__file__).parent / "none.yaml"),
+        f"flags file '{Path(__file__).parent / 'none.yaml'}' cannot be read: [Errno 2] No such "
+        f"file or directory: '{Path(__file__).parent / 'none.yaml'}'. Expected a YAML or JSON "
+        "mapping of flag names to values. Correct the file or its path.",
+        id="flags-file",
+    ),
+    pytest.param(
+        _uses("--attention-backend flashinfr", installed("fa3"), installed("flashinfer")),
+        "no backend 'flashinfr' is declared (--attention-backend); declared: fa3, flashinfer. "
+        "Did you mean 'flashinfer'?",
+        id="unknown-backend",
+    ),
+    pytest.param(
+        _uses("--attention-backend fa3", broken("fa3", Status.BROKEN, [_TORN])),
+        "--attention-backend names a backend that cannot be used: It hangs. Repair it.",
+        id="broken-backend",
+    ),
+    pytest.param(
+        _uses(
+            "--attention-backend a",
+            installed("a", parts=[Part("b")]),
+            installed("b", parts=[Part("a")]),
+        ),
+        "composite backend 'a' is a part of itself: a -> b -> a. "
+        "Take one of these parts out of its declaration.",
+        id="composite-cycle",
+    ),
+    pytest.param(
+        _composite_by_hand,
+        "backend 'a' is a composite of b, c and stands in a use unexpanded. "
+        "Take uses from registry.uses(flags), or write one for each part.",
+        id="unexpanded-composite",
+    ),
+    pytest.param(
+        lambda: resolve(flags(), [use()]),  # type: ignore[arg-type]
+        "resolve() is given ServerFlags as its uses; expected the uses first and the flags "
+        "second. Write resolve(uses, flags).",
+        id="arguments-swapped",
+    ),
+    pytest.param(
+        lambda: resolve([], flags()),
+        "no use of a backend was given; a server runs at least one. Take uses from "
+        "registry.uses(flags), or write Use(backend=..., role=..., phase=...).",
+        id="no-use",
+    ),
+    pytest.param(
+        lambda: resolve([use("fa3", Capabilities(roles={Role.TARGET}), role=Role.DRAFT)], flags()),
+        "backend 'fa3' does not take the role 'draft' (by hand); it takes: target. "
+        "Name another backend for that role.",
+        id="role",
+    ),
+    pytest.param(
+        lambda: select(_ONLY_CUDA, flags("--attention-backend auto"), facts=_ON_CPU).uses(
+            _ONLY_CUDA
+        ),
+        "--attention-backend is auto, and no installed backend fits:\n"
+        "  fa3, device-unsupported: backend 'fa3' takes device cuda; here it is cpu. Use another "
+        "backend, or device cuda.\n"
+        "  fa3, dtype-unsupported: backend 'fa3' takes dtype int8; here it is float32. Use "
+        "another backend, or dtype int8.\n"
+        "Install one that does, or change what they do not take; backend-caps select shows each.",
+        id="no-backend-fits",
+    ),
+    pytest.param(
+        lambda: check_named(
+            resolve([use("fa3", _CUDA)], flags(), facts=_ON_CPU), {}, but=frozenset()
+        ),
+        "by hand names 'fa3', which cannot run here: device-unsupported: backend 'fa3' takes "
+        "device cuda; here it is cpu. Use another backend, or device cuda. In its place no "
+        "installed backend fits. Install one that does, or change what it does not take.",
+        id="unfit-backend",
+    ),
+    pytest.param(
+        lambda: resolve([use()], flags(), unsafe_override=Capabilities(max_context_len_known=True)),
+        "unsafe_override max_context_len_known=yes cannot be applied; expected a capability that a "
+        "plan holds: host_seq_lens, graph_replay, graph_metadata, sync_free_prepare, "
+        "shared_reads_end, two_batch_overlap, deterministic, batch_invariant, "
+        "max_speculative_topk, page_sizes. Correct its name or value.",
+        id="override",
+    ),
+    pytest.param(
+        lambda: resolve([use()], flags()).join(
+            resolve([use()], flags(), rules=RuleSet.builtin("sglang-0.5.23"))
+        ),
+        "plans with rules 'sglang-0.5.13' and 'sglang-0.5.23' cannot be joined; expected the same "
+        "on every rank. Resolve both under one of them.",
+        id="plans-differ",
+    ),
+    pytest.param(
+        lambda: RuleSet.builtin("x"),
+        "no rule set 'x' is known; known: backend-caps-1, sglang-0.5.13, sglang-0.5.23. Name one "
+        "of them, or make a RuleSet of your own.",
+        id="unknown-rules",
+    ),
+]
+_WITH_FIELDS = [
     pytest.param(
         FlagValueError(flag="--tp-size", value="'x'", expected="a valid integer"),
         "--tp-size is 'x'; expected a valid integer. Correct the value.",
         id="FlagValueError",
     ),
     pytest.param(
-        MissingFlagValueError(flag="--tp-size", expected="a value"),
-        "--tp-size has no value; expected a value. Add it after the flag.",
-        id="MissingFlagValueError",
-    ),
-    pytest.param(
-        FlagsFileError(path="a.yaml", cause="it holds a list"),
-        "flags file 'a.yaml' cannot be read: it holds a list. Expected a YAML or JSON mapping of "
-        "flag names to values. Correct the file or its path.",
-        id="FlagsFileError",
-    ),
-    pytest.param(
-        UnknownBackendError(
-            name="flashinfr",
-            flag="--attention-backend",
-            declared=("fa3", "flashinfer"),
-            meant="flashinfer",
-        ),
-        "no backend 'flashinfr' is declared (--attention-backend); declared: fa3, flashinfer. "
-        "Did you mean 'flashinfer'?",
-        id="UnknownBackendError",
-    ),
-    pytest.param(
-        UnusableBackendError(
-            name="fa3", flag="--attention-backend", problem="It hangs.", remedy="Repair it."
-        ),
-        "--attention-backend names a backend that cannot be used: It hangs. Repair it.",
-        id="UnusableBackendError",
-    ),
-    pytest.param(
-        CompositeCycleError(cycle=("a", "b", "a")),
-        "composite backend 'a' is a part of itself: a -> b -> a. "
-        "Take one of these parts out of its declaration.",
-        id="CompositeCycleError",
-    ),
-    pytest.param(
-        UnexpandedCompositeError(name="a", parts=("b", "c")),
-        "backend 'a' is a composite of b, c and stands in a use unexpanded. "
-        "Take uses from registry.uses(flags), or write one for each part.",
-        id="UnexpandedCompositeError",
-    ),
-    pytest.param(
-        NoUseError(),
-        "no use of a backend was given; a server runs at least one. Take uses from "
-        "registry.uses(flags), or write Use(backend=..., role=..., phase=...).",
-        id="NoUseError",
-    ),
-    pytest.param(
-        RoleError(backend="fa3", role="draft", slot="--attention-backend", takes=("target",)),
-        "backend 'fa3' does not take the role 'draft' (--attention-backend); it takes: target. "
-        "Name another backend for that role.",
-        id="RoleError",
-    ),
-    pytest.param(
-        NoFittingBackendError(
-            flag="--attention-backend",
-            rejected=(
-                Candidate(name="fa3", reasons=(_NO_CPU, _NO_DTYPE)),
-                Candidate(name="mla", reasons=(_NO_CPU,)),
-            ),
-        ),
-        "--attention-backend is auto, and no installed backend fits:\n"
-        "  fa3, device-unsupported: It is cpu, not cuda. Use cuda.\n"
-        "  fa3, dtype-unsupported: It is int8. Use another.\n"
-        "  mla, device-unsupported: It is cpu, not cuda. Use cuda.\n"
-        "Install one that does, or change what they do not take; backend-caps select shows each.",
-        id="NoFittingBackendError",
-    ),
-    pytest.param(
-        UnfitChoiceError(
-            flag="--attention-backend", name="fa3", reasons=(_NO_CPU,), fitting=("mla", "triton")
-        ),
-        "--attention-backend names 'fa3', which cannot run here: device-unsupported: It is cpu, "
-        "not cuda. Use cuda. In its place these fit: mla, triton. Name one of them, or auto, or "
-        "change what it does not take.",
-        id="UnfitChoiceError",
-    ),
-    pytest.param(
         PlanRefusedError(code="no-part", problem="It has no part.", remedy="Name one."),
         "It has no part. Name one.",
         id="PlanRefusedError",
     ),
-    pytest.param(
-        OverrideError(name="roles", value="target", expected="another"),
-        "unsafe_override roles=target cannot be applied; expected another. "
-        "Correct its name or value.",
-        id="OverrideError",
-    ),
-    pytest.param(
-        PlansDifferError(field="rules", one="a", other="b"),
-        "plans with rules 'a' and 'b' cannot be joined; expected the same on every rank. "
-        "Resolve both under one of them.",
-        id="PlansDifferError",
-    ),
-    pytest.param(
-        UnknownRuleSetError(name="x", known=("a", "b")),
-        "no rule set 'x' is known; known: a, b. Name one of them, or make a RuleSet of your own.",
-        id="UnknownRuleSetError",
-    ),
 ]
 
 
-@pytest.mark.parametrize(("error", "text"), _ERRORS)
+@pytest.mark.parametrize(("provoke", "text"), _OCCASIONS)
+def test_coded_error_is_a_sentence(
+    provoke: Callable[[], object], text: str, request: pytest.FixtureRequest
+) -> None:
+    """Each code comes with what is wrong, what was expected and what to do."""
+    with pytest.raises(CodedError) as raised:
+        provoke()
+
+    assert (raised.value.code, str(raised.value)) == (request.node.callspec.id, text)
+
+
+def test_coded_errors_are_all_here() -> None:
+    """Every code of this folder has an occasion above."""
+    codes = {*FlagsError.codes, *ResolutionError.codes}
+
+    assert codes == {str(row.id) for row in _OCCASIONS}
+
+
+@pytest.mark.parametrize(("error", "text"), _WITH_FIELDS)
 def test_error_is_a_sentence_from_its_fields(error: BackendCapsError, text: str) -> None:
     """What is wrong with its values, what was expected, what to do."""
     written = str(error)
@@ -182,23 +219,14 @@ def test_error_is_a_sentence_from_its_fields(error: BackendCapsError, text: str)
     assert written == text
 
 
-@pytest.mark.parametrize(("error", "text"), _ERRORS)
-def test_error_survives_pickling(error: BackendCapsError, text: str) -> None:
+@pytest.mark.parametrize(
+    "error", [*(row.values[0] for row in _WITH_FIELDS), ResolutionError("no-use", "None is given.")]
+)
+def test_error_survives_pickling(error: BackendCapsError) -> None:
     """An error crosses into another process with its type, its fields and its text."""
     carried = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
-    assert (type(carried), vars(carried), str(carried)) == (type(error), vars(error), text)
-
-
-def test_errors_are_all_here() -> None:
-    """Every error of this folder is in the table above."""
-    ours = {
-        kind.__name__
-        for kind in BackendCapsError.__subclasses__()
-        if kind.__module__.startswith("backend_caps.resolution.")
-    }
-
-    assert ours == {str(row.id) for row in _ERRORS}
+    assert (type(carried), vars(carried), str(carried)) == (type(error), vars(error), str(error))
 
 
 def test_error_without_a_message_is_our_own_fault() -> None:
@@ -211,7 +239,7 @@ def test_error_without_a_message_is_our_own_fault() -> None:
 
 def test_errors_are_told_apart_by_identity() -> None:
     """Two errors of equal fields are two errors, as exceptions are."""
-    twins = [MissingFlagValueError(flag="--tp-size", expected="a value") for _ in range(2)]
+    twins = [FlagsError("missing-value", "--tp-size has no value.") for _ in range(2)]
 
     assert twins[0] != twins[1]
 
@@ -251,9 +279,9 @@ def test_raise_all_of_nothing_raises_nothing() -> None:
 
 def test_raise_all_of_one_raises_it() -> None:
     """One fault is raised as it is."""
-    fault = NoUseError()
+    fault = ResolutionError("no-use", "None is given.")
 
-    with pytest.raises(NoUseError) as raised:
+    with pytest.raises(ResolutionError) as raised:
         raise_all("flags", [fault])
 
     assert raised.value is fault
@@ -261,7 +289,10 @@ def test_raise_all_of_one_raises_it() -> None:
 
 def test_raise_all_of_several_raises_a_group() -> None:
     """Several faults are raised together."""
-    faults = [NoUseError(), MissingFlagValueError(flag="--tp-size", expected="a value")]
+    faults = [
+        ResolutionError("no-use", "None is given."),
+        FlagsError("missing-value", "--tp-size has no value."),
+    ]
 
     with pytest.raises(ExceptionGroup) as raised:
         raise_all("flags", faults)

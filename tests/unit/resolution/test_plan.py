@@ -12,7 +12,6 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import ANY
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
-from backend_caps.resolution.effects import Effect
 from backend_caps.resolution.plan import (
     Cause,
     CauseKind,
@@ -20,7 +19,7 @@ from backend_caps.resolution.plan import (
     resolved_from,
 )
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.rules import Effect, RuleSet
 from backend_caps.resolution.uses import Use
 from tests.unit.building import (
     OPTS_OUT,

@@ -12,9 +12,7 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.scale import ANY
 from backend_caps.capability.sizes import Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, AttentionArch, Capabilities
-from backend_caps.resolution.choice import Candidate, Choice
-from backend_caps.resolution.errors import NoFittingBackendError, UnfitChoiceError
-from backend_caps.resolution.plan import Policy
+from backend_caps.resolution.plan import Candidate, Choice, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.selection import Selection, check_named, plan_for, select
 from tests.unit.building import (
@@ -525,34 +523,6 @@ def test_uses_are_refused_where_nothing_fits() -> None:
         "  torn, broken: the declaration of 'torn' was not read. See the report.\n"
         "Install one that does, or change what they do not take; backend-caps select shows each."
     )
-
-
-def test_refusal_has_every_rejected_candidate() -> None:
-    """The error has the candidates themselves: code, what is, what is needed, what to do."""
-    backends = named(_fits("a", devices={"cuda"}), _fits("b", dtypes={"int8"}))
-    facts = Facts(device="cpu", dtype="float32")
-    selection = select(backends, flags(_AUTO), facts=facts)
-
-    with pytest.raises(NoFittingBackendError) as raised:
-        selection.uses(backends)
-
-    told = [(own.name, reason) for own in raised.value.rejected for reason in own.reasons]
-    assert [(name, own.code, own.actual, own.needed, own.remedy) for name, own in told] == [
-        ("a", "device-unsupported", "cpu", "cuda", "Use another backend, or device cuda."),
-        ("b", "dtype-unsupported", "float32", "int8", "Use another backend, or dtype int8."),
-    ]
-
-
-def test_refused_name_has_its_reasons() -> None:
-    """The error about a name has the reasons themselves too."""
-    plan = resolve([use("a", Capabilities(devices={"cuda"}))], flags(), facts=_ON_CPU)
-
-    with pytest.raises(UnfitChoiceError) as raised:
-        check_named(plan, {}, but=frozenset())
-
-    (found,) = raised.value.reasons
-    told = (found.code, found.actual, found.needed, found.remedy)
-    assert told == ("device-unsupported", "cpu", "cuda", "Use another backend, or device cuda.")
 
 
 def test_uses_are_refused_for_each_flag() -> None:

@@ -11,7 +11,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.status import Status
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.errors import UnknownFlagError
+from backend_caps.resolution.errors import FlagsError
 from backend_caps.resolution.plan import Policy
 from backend_caps.settings.errors import SettingValueError, UnknownSettingError
 from backend_caps.settings.layers import SettingLayer
@@ -149,7 +149,7 @@ def test_variable_that_looks_like_nothing_is_somebody_elses() -> None:
 
 def test_faults_of_flags_in_the_environment_are_told() -> None:
     """A misspelled flag in the environment is refused as anywhere."""
-    with pytest.raises(UnknownFlagError):
+    with pytest.raises(FlagsError, match="PAGE_SIZES is no flag"):
         Settings.load(environ={"BACKEND_CAPS_FLAG_PAGE_SIZES": "16"})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
 from backend_caps.capability.declaration import Part, When
-from backend_caps.capability.evidence import UNVERIFIABLE, Change, Standing
+from backend_caps.capability.evidence import UNVERIFIABLE, Change, Standing, believed
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
@@ -20,7 +20,6 @@ from backend_caps.capability.vocabulary import (
     Capabilities,
     HostSeqLens,
 )
-from backend_caps.resolution.belief import believed
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
