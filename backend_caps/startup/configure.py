@@ -95,7 +95,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
 
     Raises:
         UnavailableDeviceError: torch has no such device here.
-        ResolutionError: no installed backend fits a flag that says `auto`, or a flag names a backend
+        ResolutionError: no installed backend fits a flag that says `auto`, or a flag names one
             that declares that it cannot run here.
         LockDiffersError: something is not as the lock says.
         RanksDifferError: ranks differ in what must be the same; all of them raise it.
