@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import ServerFlags, discover
-from backend_caps.insight.measure import SteadySteps, steady_steps
+from backend_caps.insight.measure import BATCH_SIZE, NUM_STEPS, SteadySteps, steady_steps
 from backend_caps.kit.models import small_models
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.plan import Policy
@@ -105,7 +105,7 @@ def measured(flag_set: FlagSet) -> Row:
 
 def print_table(rows: list[Row]) -> None:
     """Print ours | SGLang's."""
-    print(f"Steps of {rows[0].ours.batch_size} requests, {rows[0].ours.num_steps} of them")
+    print(f"Steps of {BATCH_SIZE} requests, {NUM_STEPS} of them")
     print(f"{'flags':<40}{'rules':<15}" + "".join(f"{name:>22}" for name in METRICS))
     for row in rows:
         cells = (f"{count(row.ours)} | {count(row.sglang)}" for count in METRICS.values())
@@ -130,7 +130,7 @@ def main() -> None:
     rows = [measured(own) for own in FLAG_SETS]
     print_table(rows)
     compares = (
-        f"{rows[0].ours.num_steps} steps of this package's engine under its own rules / the same "
+        f"{NUM_STEPS} steps of this package's engine under its own rules / the same "
         "under SGLang's, of 0.5.13, and of 0.5.23 for NGRAM"
     )
     keep(Record(compares=compares, counts=tuple(counts(rows))), "rules", path)

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from backend_caps.cli.checked import Ran, check_document, check_list_document
-from backend_caps.cli.job import importable
+from backend_caps.cli.options import importable
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit import (
     Check,

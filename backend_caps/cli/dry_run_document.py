@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.dry_run_asked import DryRunAsked
-from backend_caps.cli.graphs import graphs_document, refused_words, shown_choices
 from backend_caps.insight.dry_run import DryRun, PhaseRun, RunPlan, StepKind, findings_of
 from backend_caps.insight.dry_run.running import Started
 from backend_caps.insight.dry_run.spending import AROUND, NAMES
+from backend_caps.insight.graphs import effective_choices, graphs_document, refused_because
 from backend_caps.report.documents import PlanDocument
 from backend_caps.report.dry_run_documents import (
     AgreementDocument,
@@ -275,11 +275,11 @@ def _eager_because(own: PhaseRun, started: Started) -> list[str]:
     if own.role is None or not own.modes[GraphMode.EAGER]:
         return []
     assert own.phase is not None, "a forward has a phase"
-    choices = shown_choices(started.engine)[own.role]
+    choices = effective_choices(started.engine)[own.role]
     phase = next(each for each in choices if each.phase is own.phase)
     if phase.effective is not GraphMode.EAGER:
         return ["no graph was captured that holds its batches"]
-    refused = refused_words(phase)
+    refused = refused_because(phase)
     return [f"not {mode}: {', '.join(words)}" for mode, words in refused.items()]
 
 

@@ -15,8 +15,7 @@ import torch
 from backend_caps.cli.dry_run_asked import DryRunAsked
 from backend_caps.cli.dry_run_document import RanHere, RankWord, document_of, ran_of
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.job import importable
-from backend_caps.cli.options import Decided, Request, request_of
+from backend_caps.cli.options import Decided, Request, importable, request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.working import working
 from backend_caps.errors import BackendCapsError

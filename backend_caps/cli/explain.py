@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import chain
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.options import ServerCommand, request_of, request_options
+from backend_caps.cli.options import ServerCommand, importable, request_of, request_options
 from backend_caps.cli.working import TORCH, working
 from backend_caps.report.sections import Opened
 from backend_caps.report.views import explain_view
@@ -78,11 +79,12 @@ def explain(
         return
     # Loads torch, which an explanation alone does not.
     with working(TORCH):
-        from backend_caps.cli.measure import measure_document  # noqa: PLC0415
-        from backend_caps.report.measure_views import measured_view  # noqa: PLC0415
+        from backend_caps.insight.measure import measure_document  # noqa: PLC0415
+        from backend_caps.report.step_costs import measured_view  # noqa: PLC0415
 
-    with working("counting steps on a simulated device"):
-        found = measure_document(plan, document, request, results)
+    gc.enable()  # the program switched it off, for commands that end before it would matter
+    with working("counting steps on a simulated device"), importable(request.path):
+        found = measure_document(plan, document, results)
     costs = () if found.measured is None else measured_view(found.measured, document)
     request.show(found, chain(explained, costs), opened)
     if found.problem is not None:

@@ -2,58 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import gc
+import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
-from backend_caps.cli import generate_words as words
+from backend_caps.cli.errors import CommandError
 from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
+from backend_caps.cli.options import Request, ServerCommand, importable, request_of, request_options
 from backend_caps.cli.settings import SettingOption
 from backend_caps.cli.working import TORCH, working
 from backend_caps.discovery.admission import PLUGINS
 from backend_caps.discovery.registry import Registry
-from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.uses import ENGINE_DEFAULT
 
-
-@dataclass(eq=False, kw_only=True)
-class NoBackendNamedError(BackendCapsError):
-    """No flag names the attention backend of a phase, and the engine has no default."""
-
-    phases: tuple[str, ...]
-    declared: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
-    """What the allow-list keeps from use."""
-    allow_list: str = PLUGINS
-    """What that is called where it was written."""
-
-    @property
-    def message(self) -> str:
-        """The phases, and how to name a backend that is there."""
-        example = "auto" if self.declared else "NAME"
-        kept = f"none, {self.allow_list} leaves out {', '.join(self.left_out)}"
-        none = kept if self.left_out else "none is installed"
-        return (
-            f"no flag names the attention backend of {' and '.join(self.phases)}; auto or one of "
-            f"these was expected: {', '.join(self.declared) or none}. Write it "
-            f"after --, as in: backend-caps generate -- --attention-backend {example}"
-        )
+if TYPE_CHECKING:
+    from backend_caps.insight.generation_setup import Generation
 
 
 DIFFERS = 1
 """The exit status where the plain loop gives other tokens."""
 _SIM = "sim"
+_ENGINE_OPTIONS = (
+    "max_running_requests",
+    "max_total_tokens",
+    "max_prefill_tokens",
+    "chunked_prefill_size",
+    "graph_batch_sizes",
+    "graph_token_counts",
+)
+"""Options that the engine has under the same names."""
 _DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
 """Algorithms that draft with a model."""
 _SEEDS = click.IntRange(min=0, max=2**63 - 1)
 _AT_LEAST_1 = click.IntRange(min=1)
+_PROMPTS = 4
+_HOTTEST = 100.0
+"""Where any model's next token is as good as drawn from all of them alike."""
+
+
+def _token_ids(
+    _ctx: click.Context, _option: click.Parameter, prompts: tuple[str, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Read each prompt's numbers, which commas divide."""
+    try:
+        return tuple(tuple(int(number) for number in prompt.split(",")) for prompt in prompts)
+    except ValueError as error:
+        given = " ".join(prompts)
+        expected = "numbers with commas between them were expected, such as 1,2,3"
+        raise click.BadParameter(f"{given!r} holds what is no number; {expected}.") from error
+
+
+def _sizes(_ctx: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    """Read sizes of graphs, which commas divide; no word is none."""
+    try:
+        read = tuple(int(number) for number in text.split(",")) if text else ()
+    except ValueError:
+        read = (0,)
+    if any(size < 1 for size in read):
+        expected = "numbers from 1 with commas between them were expected, such as 1,2,4"
+        raise click.BadParameter(f"{text!r} is none; {expected}.")
+    return tuple(sorted(set(read)))
+
+
+def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) -> float:
+    """Refuse what no model samples by; nothing compares with `nan`, which a range lets pass."""
+    if math.isnan(value) or not 0 <= value <= _HOTTEST:
+        expected = f"0 to {_HOTTEST:g} was expected, where 0 takes the likeliest token"
+        raise click.BadParameter(f"{value:g} is no temperature; {expected}.")
+    return value
 
 
 @partial(request_options, rules=RUNTIME)
@@ -84,7 +109,7 @@ _AT_LEAST_1 = click.IntRange(min=1)
     "--token-ids",
     multiple=True,
     metavar="1,2,3",
-    callback=words.token_ids,
+    callback=_token_ids,
     help="Run this prompt. Repeatable.",
 )
 @click.option(
@@ -98,8 +123,8 @@ _AT_LEAST_1 = click.IntRange(min=1)
     "--temperature",
     default=0.0,
     show_default=True,
-    callback=words.temperature,
-    help=f"Of sampling, up to {words.HOTTEST:g}; 0 takes the likeliest token.",
+    callback=_temperature,
+    help=f"Of sampling, up to {_HOTTEST:g}; 0 takes the likeliest token.",
 )
 @click.option(
     "--seed", default=0, show_default=True, type=_SEEDS, help="Of made-up prompts and of sampling."
@@ -153,14 +178,14 @@ _AT_LEAST_1 = click.IntRange(min=1)
     default="1,2,4,8,16,32,64",
     show_default=True,
     metavar="1,2,4",
-    callback=words.sizes,
+    callback=_sizes,
     help="Batch sizes of decode that graphs are captured for; '' captures none.",
 )
 @click.option(
     "--graph-token-counts",
     default="",
     metavar="16,32",
-    callback=words.sizes,
+    callback=_sizes,
     help="Numbers of tokens that graphs are captured for: of prefill, and of what runs in pieces "
     "around attention; none unless given.",
 )
@@ -197,17 +222,55 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     request = request_of(ctx)
     registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
     _check_drafting(ctx, request.flags.speculative_algorithm)
-    _check(request, registry)
+    _check_named(request, registry)
     # Loads torch, which a wrong command line is not worth.
     with working(TORCH):
-        from backend_caps.cli.asked import Asked  # noqa: PLC0415
-        from backend_caps.cli.generation import generate_document  # noqa: PLC0415
+        from backend_caps.insight.generation import generate_document  # noqa: PLC0415
         from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 
-    document = generate_document(Asked.from_context(ctx), request, registry)
+    gc.enable()  # the program switched it off, for commands that end before it would matter
+    with importable(request.path):
+        document = generate_document(_generation(ctx.params, request, registry))
     request.show(document, generate_view(document))
     if document.differs_from_plain:
         ctx.exit(DIFFERS)
+
+
+def _generation(given: Mapping[str, Any], request: Request, registry: Registry) -> Generation:
+    """Read what to run from the options; torch is loaded by now."""
+    import torch  # noqa: PLC0415
+
+    from backend_caps.insight.generation_setup import Generation  # noqa: PLC0415
+    from backend_caps.runtime.options import EngineOptions  # noqa: PLC0415
+    from backend_caps.runtime.request import Sampling  # noqa: PLC0415
+
+    return Generation(
+        flags=request.flags,
+        facts=request.facts,
+        rules=request.rules,
+        policy=request.policy,
+        override=request.override,
+        registry=registry,
+        model=given["model"],
+        draft_model=given["draft_model"],
+        token_ids=given["token_ids"],
+        num_prompts=given["prompts"] or _PROMPTS,
+        device=given["device"],
+        schedule=given["schedule"],
+        sampling=Sampling(
+            max_new_tokens=given["max_new_tokens"],
+            temperature=given["temperature"],
+            seed=given["seed"],
+        ),
+        options=EngineOptions(
+            dtype=None if given["dtype"] == "auto" else getattr(torch, given["dtype"]),
+            **{name: given[name] for name in _ENGINE_OPTIONS},
+        ),
+        num_steps=given["steps"],
+        compares_plain=given["compare_plain"],
+        shows_metrics=given["metrics"],
+        metrics_port=given["metrics_port"],
+    )
 
 
 def _schedule(device: str, schedule: str | None) -> str | None:
@@ -249,14 +312,21 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
         )
 
 
-def _check(request: Request, registry: Registry) -> None:
+def _check_named(request: Request, registry: Registry) -> None:
     """Refuse flags that name no backend, before torch is loaded."""
     uses, allow = registry.uses(request.flags), request.search.allow
     unnamed = {use.phase for use in uses if use.backend == ENGINE_DEFAULT}
-    if unnamed:
-        raise NoBackendNamedError(
-            phases=tuple(phase.value for phase in Phase if phase in unnamed),
-            declared=tuple(name for name, own in registry.items() if own.status is Status.OK),
-            left_out=tuple(sorted(registry.left_out)),
-            allow_list=PLUGINS if allow is None else allow.name,
-        )
+    if not unnamed:
+        return
+    declared = [name for name, own in registry.items() if own.status is Status.OK]
+    none = "none is installed"
+    if registry.left_out:
+        kept_by = PLUGINS if allow is None else allow.name
+        none = f"none, {kept_by} leaves out {', '.join(sorted(registry.left_out))}"
+    phases = [phase.value for phase in Phase if phase in unnamed]
+    raise CommandError(
+        "no-backend-named",
+        f"no flag names the attention backend of {' and '.join(phases)}; auto or one of these was "
+        f"expected: {', '.join(declared) or none}. Write it after --, as in: backend-caps generate "
+        f"-- --attention-backend {'auto' if declared else 'NAME'}",
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -279,3 +281,15 @@ def _tell_unrelated(flags: Sequence[str], *, verbose: bool) -> None:
         return
     names = ", ".join(flags) if verbose else "--verbose names them"
     click.echo(f"server flags that do not matter here: {len(flags)} ({names})", err=True)
+
+
+@contextmanager
+def importable(folders: Sequence[Path]) -> Iterator[None]:
+    """Import from the folders of `--path` first within a `with` block: plugins' code is there."""
+    paths = [str(folder.absolute()) for folder in folders]
+    sys.path[:0] = paths
+    try:
+        yield
+    finally:
+        for path in paths:
+            sys.path.remove(path)

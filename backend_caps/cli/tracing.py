@@ -17,14 +17,13 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.cli.dry_run_document import worsened_documents
 from backend_caps.cli.dry_running import CANNOT_START, tell
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.job import importable
-from backend_caps.cli.measure import drafts_document, left_out_documents
-from backend_caps.cli.options import request_of
+from backend_caps.cli.options import importable, request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.cli.working import working
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.dry_run import RunPlan, run_plan
+from backend_caps.insight.levels import drafts_document
 from backend_caps.insight.trace import (
     CLOCK_SAYS,
     PROFILER_SAYS,
@@ -163,7 +162,7 @@ def _details(plan: Plan, run: RunPlan, traced: Traced, asked: TraceAsked) -> Tra
             _level(pid, level, timeline, is_planned=level is plan.host_seq_lens)
             for pid, (level, timeline) in enumerate(traced.timelines.items(), 1)
         ],
-        left_out=left_out_documents(traced.left_out),
+        left_out=traced.left_out,
         versions={
             "backend-caps": version("backend-caps"),
             "python": platform.python_version(),

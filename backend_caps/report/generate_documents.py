@@ -8,7 +8,7 @@ from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.documents import PlanDocument
-from backend_caps.report.measure_documents import DraftsDocument
+from backend_caps.report.step_costs import DraftsDocument
 
 
 class GenerateStepDocument(Document):

@@ -15,8 +15,8 @@ from backend_caps.report.generate_documents import (
     SimulationDocument,
     SpeculationDocument,
 )
-from backend_caps.report.measure_views import drafts_words
 from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.step_costs import drafts_words
 from backend_caps.report.views import mirror_lines
 
 _OUTPUTS = 4

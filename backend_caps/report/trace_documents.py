@@ -12,7 +12,7 @@ from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.dry_run_documents import WorsenedDocument
-from backend_caps.report.measure_documents import DraftsDocument, LeftOutDocument, Level
+from backend_caps.report.step_costs import DraftsDocument, LeftOutDocument, Level
 
 SpanCategory = Literal["host", "host wait", "device", "operator", "idle"]
 SignalName = Literal[

@@ -9,8 +9,8 @@ from typing import Literal
 from markupsafe import Markup
 
 from backend_caps.report.html.rendering import environment
-from backend_caps.report.measure_views import drafts_words
 from backend_caps.report.sections import Picture, visible
+from backend_caps.report.step_costs import drafts_words
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
 from backend_caps.report.trace_layout import LETTER_PX, MARKS, WIDTH, panel_of, scale_of
 from backend_caps.report.trace_shapes import Key, Panel

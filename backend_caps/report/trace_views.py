@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from backend_caps.report.measure_views import drafts_words
 from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.step_costs import drafts_words
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument, TraceDocument
 
 

@@ -24,8 +24,8 @@ from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDoc
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
-from backend_caps.report.measure_documents import MeasureDocument
 from backend_caps.report.selection_documents import SelectionDocument
+from backend_caps.report.step_costs import MeasureDocument
 from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import KEYS, Settings

@@ -20,8 +20,8 @@ from backend_caps.report.generate_documents import (
 )
 from backend_caps.report.generate_views import generate_view
 from backend_caps.report.markdown import markdown
-from backend_caps.report.measure_documents import DraftsDocument
 from backend_caps.report.sections import Lines, Table
+from backend_caps.report.step_costs import DraftsDocument
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, flags, use
 

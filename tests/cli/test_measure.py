@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
-from backend_caps.insight.measure import NotMeasuredError, measured_levels
+from backend_caps.insight import measure
+from backend_caps.insight.errors import InsightError
+from backend_caps.insight.measure import measured_levels
 from backend_caps.relay.host_lengths import NoLengths
-from backend_caps.report import measure_results
-from backend_caps.report.measure_documents import LevelDocument, MeasureDocument
+from backend_caps.report.step_costs import LevelDocument, MeasureDocument
 from benchmarks.gpu import Timing
 from tests.cli.conftest import CommandLine
 
@@ -247,10 +248,10 @@ def test_measured_levels_leave_out_what_a_backend_needs() -> None:
     """A level below what a backend declares is not tried, and the backend is named."""
     flags = "--attention-backend torch_native --speculative-algorithm EAGLE3"
 
-    levels = measured_levels(_plan(flags))
+    measured = measured_levels(_plan(flags))
 
-    assert [*levels.measured] == [HostSeqLens.EXACT]
-    assert {each.reason for each in levels.left_out} == {
+    assert [each.level for each in measured.levels] == ["exact"]
+    assert {each.reason for each in measured.left_out} == {
         "backend 'torch_native' declares host_seq_lens=exact"
     }
 
@@ -263,19 +264,19 @@ def test_measured_levels_leave_out_what_fails(monkeypatch: pytest.MonkeyPatch) -
     """A level below the plan's whose steps fail is left out, with what was raised."""
     monkeypatch.setattr(NoLengths, "refresh", _fails)
 
-    levels = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
+    measured = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
 
-    assert [each.level for each in levels.left_out] == [HostSeqLens.NONE]
-    assert "a step raised RuntimeError: no such kernel" in levels.left_out[0].reason
+    assert [each.level for each in measured.left_out] == ["none"]
+    assert "a step raised RuntimeError: no such kernel" in measured.left_out[0].reason
 
 
 def test_halves_cost_no_lengths_where_no_backend_reads_them() -> None:
     """SGLang's rule brings lengths for its own split; here halves run without them as well."""
-    levels = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
+    measured = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
 
-    waits = {level: own.num_waits_for_lengths for level, own in levels.measured.items()}
-    assert waits[HostSeqLens.NONE] == 0
-    assert waits[HostSeqLens.EXACT] > 0
+    waits = {own.level: own.waits_for_lengths for own in measured.levels}
+    assert waits["none"] == 0
+    assert waits["exact"] > 0
 
 
 @pytest.mark.parametrize(
@@ -287,19 +288,19 @@ def test_halves_cost_no_lengths_where_no_backend_reads_them() -> None:
 )
 def test_measured_levels_are_one_where_no_lengths_are_relayed(flags: str) -> None:
     """Where the scheduler knows the lengths, a step costs the same at every level."""
-    levels = measured_levels(_plan(flags))
+    (own,) = measured_levels(_plan(flags)).levels
 
-    assert [*levels.measured] == [levels.own]
-    assert levels.measured[levels.own].num_waits_for_lengths == 0
+    assert own.is_planned
+    assert own.waits_for_lengths == 0
 
 
 def test_measured_models_have_the_head_size_that_is_known() -> None:
     """A fact of the server's model is one of the small model that stands in for it."""
     source = _plan(OPTED_OUT, Facts(head_size=32, dtype="bfloat16"))
 
-    levels = measured_levels(source)
+    measured = measured_levels(source)
 
-    assert levels.measured[HostSeqLens.NONE].counts.num_host_waits == 8
+    assert (measured.levels[0].level, measured.levels[0].host_waits) == ("none", 1)
 
 
 def test_measured_levels_keep_other_overrides() -> None:
@@ -308,15 +309,15 @@ def test_measured_levels_keep_other_overrides() -> None:
     override = Capabilities(needs_cpu_seq_lens=True, sync_free_prepare=False)
     raised = resolve(plan.uses, plan.flags, policy="quiet", unsafe_override=override)
 
-    levels = measured_levels(raised)
+    levels = measured_levels(raised).levels
 
-    assert levels.own is HostSeqLens.EXACT
-    assert {*levels.measured} == {*HostSeqLens}
+    assert [own.level for own in levels if own.is_planned] == ["exact"]
+    assert {own.level for own in levels} == {own.value for own in HostSeqLens}
 
 
 def test_measured_levels_refuse_a_model_that_cannot_be_made() -> None:
     """A head size that no model here can have is told, and is no traceback."""
-    with pytest.raises(NotMeasuredError, match="head_dim is 7"):
+    with pytest.raises(InsightError, match="head_dim is 7"):
         measured_levels(_plan(OPTED_OUT, Facts(head_size=7)))
 
 
@@ -324,7 +325,7 @@ def test_measured_levels_refuse_what_no_engine_runs() -> None:
     """What the plan's flags ask for, and this engine is not, is no measurement."""
     plan = _plan(f"{EAGLE3} --kv-cache-dtype fp8_e5m2")
 
-    with pytest.raises(NotMeasuredError, match="--kv-cache-dtype fp8_e5m2"):
+    with pytest.raises(InsightError, match="--kv-cache-dtype fp8_e5m2"):
         measured_levels(plan)
 
 
@@ -366,9 +367,9 @@ def test_installed_package_has_no_times(monkeypatch: pytest.MonkeyPatch, tmp_pat
     """Beside an installed package lies no checkout, so whatever else lies there is not read."""
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "benchmarks" / "results" / "alien.json").write_text("{}")
-    monkeypatch.setattr(measure_results, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(measure, "_CHECKOUT", tmp_path)
 
-    assert measure_results.stored_times(None) == []
+    assert measure.stored_times(None) == []
 
 
 def test_measure_refuses_a_result_that_is_none(line: CommandLine, tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import pytest
 from backend_caps.report.documents import plan_document
 from backend_caps.report.html.page import page
 from backend_caps.report.markdown import markdown
-from backend_caps.report.measure_documents import (
+from backend_caps.report.sections import Lines, Opened
+from backend_caps.report.step_costs import (
     DraftsDocument,
     LeftOutDocument,
     LevelDocument,
     MeasuredDocument,
     MeasureDocument,
     TimeDocument,
+    measured_view,
 )
-from backend_caps.report.measure_views import measured_view
-from backend_caps.report.sections import Lines, Opened
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, flags, use
 

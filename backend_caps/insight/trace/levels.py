@@ -9,12 +9,13 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.insight.dry_run import RunPlan, ServerSizes
-from backend_caps.insight.measure.levels import LeftOut, at_level, at_levels
+from backend_caps.insight.levels import at_level, at_levels
 from backend_caps.insight.trace.asked import BATCH_SIZE, Asked
 from backend_caps.insight.trace.errors import NoTimelineError
 from backend_caps.insight.trace.profiled import profiled
 from backend_caps.insight.trace.simulated import simulated
 from backend_caps.relay.streams import declared_traits
+from backend_caps.report.step_costs import LeftOutDocument
 from backend_caps.report.trace_timeline import Timeline
 from backend_caps.resolution.plan import Plan
 from backend_caps.simulator import DEVICE_NAME
@@ -29,7 +30,7 @@ class Traced:
 
     timelines: Mapping[HostSeqLens, Timeline]
     """From the most that the host is told to the least."""
-    left_out: tuple[LeftOut, ...]
+    left_out: list[LeftOutDocument]
     """Levels that the backends cannot run with."""
     batch_size: int
 

@@ -30,8 +30,6 @@ from backend_caps.report.html.graph import graph
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.html.rendering import environment
 from backend_caps.report.html.values import answer, told_values
-from backend_caps.report.measure_documents import MeasureDocument
-from backend_caps.report.measure_views import costs_view
 from backend_caps.report.sections import (
     Heading,
     Lines,
@@ -42,6 +40,7 @@ from backend_caps.report.sections import (
     Table,
     visible,
 )
+from backend_caps.report.step_costs import MeasureDocument, costs_view
 from backend_caps.report.tries import tries
 from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.tools.error_examples.commands import DRY_RUNS, GENERATE, MEASURED, OUTPUT, TRACES
+from docs.tools.error_examples.commands import COMMANDS, DRY_RUN, INSIGHTS, OUTPUT, TRACES
 from docs.tools.error_examples.conformance import KIT, SIMULATOR
 from docs.tools.error_examples.engines import ENGINES, LIVE
 from docs.tools.error_examples.installed import DISCOVERY, LOCKS, NEW_PLUGINS
@@ -30,12 +30,12 @@ BY_OCCASION = (
     MODELS,
     ENGINE,
     REQUESTS,
-    GENERATE,
-    MEASURED,
-    DRY_RUNS,
+    INSIGHTS,
+    DRY_RUN,
     TRACES,
     SIMULATOR,
     KIT,
+    COMMANDS,
     OUTPUT,
 )
 """Every error, by the occasion on which it is raised, as the page has them."""

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from backend_caps.cli.generate import NoBackendNamedError
-from backend_caps.cli.job import ModelDtypeError
+from backend_caps.cli.errors import CommandError
 from backend_caps.cli.output import OutputError
 from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.insight.dry_run.errors import CannotRunError, DryStartError, StandInError
-from backend_caps.insight.measure.errors import NotMeasuredError, StepFailedError
+from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace.errors import (
     NoTimelineError,
     TooManyStepsError,
 )
-from backend_caps.report.measure_results import GpuResultError
 from backend_caps.startup.ranks import JobError
 from docs.tools.error_examples.occasion import Occasion
 
-GENERATE = Occasion(
-    title="Generating",
-    told="Raised by `backend-caps generate`, besides those of the engine.",
-    examples=(
-        NoBackendNamedError(phases=("decode",), declared=("torch_native", "torch_padded")),
-        ModelDtypeError(dtype="float16"),
-    ),
+COMMANDS = Occasion(
+    title="Commands",
+    told="Raised by `backend-caps generate` and `backend-caps trace`.",
+    coded=(CommandError,),
 )
-MEASURED = Occasion(
-    title="What the mirror costs",
-    told="Raised by `backend-caps explain --measure`.",
-    examples=(
-        NotMeasuredError(
-            problem="the plan was resolved with --tp-size 8, which this engine does not do; one "
-            "process and a KV cache of bfloat16, float16 or float32 were expected. Resolve a plan "
-            "without them."
-        ),
-        GpuResultError(path="benchmarks/results/gpu.json", problem="Field required"),
-    ),
+INSIGHTS = Occasion(
+    title="Runs",
+    told="Raised by `generate`, `explain --measure`, `dry-run` and `trace`, besides those of the "
+    "engine.",
+    coded=(InsightError,),
 )
-DRY_RUNS = Occasion(
+DRY_RUN = Occasion(
     title="A dry run",
     told="Raised by `backend-caps dry-run`.",
     examples=(
@@ -68,7 +57,6 @@ TRACES = Occasion(
     examples=(
         NoTimelineError(device="cpu", has_streams=False),
         TooManyStepsError(asked=32, most=8, context_length=152),
-        StepFailedError(problem="RuntimeError: no such kernel"),
         TraceWriteError(path="out/t.svg", cause="No such file or directory", option="--svg"),
     ),
 )

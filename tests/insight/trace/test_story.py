@@ -9,7 +9,7 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
-from backend_caps.insight.measure import StepFailedError
+from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace import TooManyStepsError, Traced, levels
 from backend_caps.insight.trace.asked import Asked
 from backend_caps.relay import future_map
@@ -178,7 +178,7 @@ def test_level_below_a_backends_need_is_left_out() -> None:
     traced = recorded(line, num_steps=1)
 
     assert [*traced.timelines] == [HostSeqLens.EXACT]
-    assert [own.level for own in traced.left_out] == [HostSeqLens.NONE]
+    assert [own.level for own in traced.left_out] == ["none"]
 
 
 def _fails(*_arguments: object) -> None:
@@ -199,7 +199,7 @@ def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     """Where the plan's own level fails there is nothing to show."""
     monkeypatch.setattr(NoLengths, "refresh", _fails)
 
-    with pytest.raises(StepFailedError, match="a step raised RuntimeError: no such kernel"):
+    with pytest.raises(InsightError, match="a step raised RuntimeError: no such kernel"):
         recorded(CHAIN, num_steps=1)
 
 
@@ -211,10 +211,11 @@ def test_faults_of_a_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setitem(levels.RECORDERS, "sim", fail)
 
-    with pytest.raises(StepFailedError) as caught:
+    with pytest.raises(InsightError) as caught:
         recorded(CHAIN, num_steps=1)
 
-    assert caught.value.problem == "no a; no b"
+    assert caught.value.code == "step-failed"
+    assert "a step raised no a; no b. " in str(caught.value)
 
 
 def test_plain_decode_is_shown_as_it_is() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backend_caps.report.dry_run_documents import WorsenedDocument
-from backend_caps.report.measure_documents import DraftsDocument, LeftOutDocument, Level
+from backend_caps.report.step_costs import DraftsDocument, LeftOutDocument, Level
 from backend_caps.report.trace_documents import CostsDocument, TraceDetails, TracedLevelDocument
 from backend_caps.report.trace_timeline import (
     HOST,

@@ -1,0 +1,38 @@
+"""What keeps a server's configuration from being started, measured or recorded here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from backend_caps.errors import BackendCapsError, CodedError
+
+
+class InsightError(CodedError):
+    """A configuration cannot be run here, or nothing can be read off its run."""
+
+    codes: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "model-dtype": "`generate`: the engine does not compute in the model's dtype",
+            "not-measured": "`explain --measure`: the plan cannot be run on the simulated device",
+            "gpu-result": "`explain --measure`: a file in the folder of GPU results is none",
+            "step-failed": "`explain --measure`, `trace`: a step raised what a plugin made up",
+        }
+    )
+
+
+def faults_in(error: Exception) -> Iterator[str]:
+    """Write each error of a group, or the only one; what a plugin raised with its class."""
+    if isinstance(error, ExceptionGroup):
+        for inner in error.exceptions:
+            yield from faults_in(inner)
+    elif isinstance(error, BackendCapsError):
+        yield str(error).removesuffix(".")
+    else:
+        yield f"{type(error).__name__}: {error}".rstrip(".")
+
+
+def sentence_of(error: Exception) -> str:
+    """Write an error in one sentence without its full stop, each error of a group in turn."""
+    return "; ".join(faults_in(error))

@@ -1,0 +1,319 @@
+"""What the mirror costs a decode step under a plan, counted on the simulated device.
+
+The engine is the real one, with small models. A count is the same on every machine; a time would be
+the simulator's own, so times come from stored results of GPUs alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.errors import BackendCapsError
+from backend_caps.insight.errors import InsightError
+from backend_caps.insight.levels import at_level, at_levels, drafts_document
+from backend_caps.kit.models import ModelSizes, SmallModels, small_models
+from backend_caps.report.documents import PlanDocument
+from backend_caps.report.step_costs import (
+    Level,
+    LevelDocument,
+    MeasuredDocument,
+    MeasureDocument,
+    TimeDocument,
+)
+from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.uses import ENGINE_DEFAULT
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.observers import StepTotals
+from backend_caps.runtime.options import EngineOptions
+from backend_caps.runtime.request import Sampling
+from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.simulator import DEVICE_NAME, Counts, Waited, WaitKind, register, simulate
+from backend_caps.simulator.streams import Stream
+
+BATCH_SIZE = 4
+"""Requests of every step that is counted."""
+NUM_STEPS = 8
+"""Steps that are counted."""
+_MAX_RUNNING_REQUESTS = 32
+"""Rows of the request pool, row 0 aside."""
+_SETTLING = 4
+"""Steps before them: one of prompts, and decode steps until each has one before it."""
+_PROMPT = 4
+_VOCAB = 128
+"""Tokens of the small models: twice as many as the widest tree of any backend here."""
+_LONGEST = 1 << 20
+"""Their longest context, of which a run takes what it needs."""
+_UNNAMED = (
+    "no flag names the attention backend of every forward, and nobody runs here what an engine "
+    "picks by itself; one whose code is installed was expected. Name it with --attention-backend."
+)
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_OF_LOOPS = "gpu"
+"""The benchmark that times steps; `make gpu` writes results of others beside it."""
+
+
+def measure_document(plan: Plan, document: PlanDocument, results: Path | None) -> MeasureDocument:
+    """Run the plan's configuration, and write down what its steps cost, or why it cannot run.
+
+    Args:
+        plan: what is run.
+        document: the same, as it is shown.
+        results: the folder with results of GPUs; None is a checkout's own.
+
+    Raises:
+        InsightError: a file among the results is none.
+    """
+    times = stored_times(results)
+    measured, problem = None, None
+    try:
+        measured = measured_levels(plan).model_copy(update={"times": times})
+    except InsightError as error:
+        problem = error.message
+    return MeasureDocument(
+        schema_="backend-caps/measure@1", plan=document, measured=measured, problem=problem
+    )
+
+
+def measured_levels(plan: Plan) -> MeasuredDocument:
+    """Run a plan's configuration at each level that its backends can run with.
+
+    Where no lengths are relayed, the level does nothing, and the plan's own is the only one.
+
+    Raises:
+        InsightError: the configuration itself cannot be run here.
+    """
+    register()
+    own = plan.host_seq_lens
+    others = [level for level in HostSeqLens if plan.relays_speculation and level is not own]
+    try:
+        with ExitStack() as stack:
+            models = _models(plan, stack)
+            ran, left_out = at_levels(
+                plan, (own, *others), lambda level: steady_steps(at_level(plan, level), models)
+            )
+    except (BackendCapsError, ExceptionGroup) as error:
+        raise InsightError(
+            "not-measured",
+            f"this configuration cannot be run here, so nothing of it is counted: {error}",
+        ) from error
+    return MeasuredDocument(
+        device=DEVICE_NAME,
+        batch_size=BATCH_SIZE,
+        num_steps=NUM_STEPS,
+        pool_size=ran[own].pool_size,
+        drafts=drafts_document(plan),
+        replayed=ran[own].num_replayed == NUM_STEPS,
+        tokens_made=ran[own].num_made / (NUM_STEPS * BATCH_SIZE),
+        levels=[
+            _level(level, ran[level], is_planned=level is own)
+            for level in HostSeqLens
+            if level in ran
+        ],
+        left_out=left_out,
+        times=[],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadySteps:
+    """What `NUM_STEPS` decode steps did, all together."""
+
+    pool_size: int
+    """Rows of the request pool, row 0 included."""
+    counts: Counts
+    """What they waited for, moved and launched."""
+    num_replayed: int
+    """Those whose model was run by a captured graph."""
+    num_made: int
+    """Tokens that they made."""
+    hidden_syncs: tuple[str, ...]
+    """Operators that made the host wait, each with its line."""
+    num_waits_for_lengths: int
+    """Waits of the host for lengths."""
+    bytes_of_lengths: int
+    """Bytes of lengths that crossed to the host."""
+
+
+def steady_steps(plan: Plan, models: SmallModels) -> SteadySteps:
+    """Run requests under a plan, and count steps in the middle of their decoding.
+
+    Raises:
+        BackendCapsError: the plan, or a flag of it, cannot be served.
+        Exception: whatever a backend raises.
+    """
+    totals = StepTotals(num_first=0)
+    with simulate("eager") as simulation, _engine(plan, models, totals) as engine:
+        _settle(engine, plan)
+        num_before, before = len(simulation.hidden_syncs), simulation.counts
+        made_before, eager_before = totals.num_made, totals.num_eager.total()
+        for _ in range(NUM_STEPS):
+            engine.step()
+        counts = simulation.counts - before
+        stream = handle_of(engine.relay.copy_stream)
+        return SteadySteps(
+            pool_size=engine.relay.pool_size,
+            counts=counts,
+            num_replayed=NUM_STEPS - (totals.num_eager.total() - eager_before),
+            num_made=totals.num_made - made_before,
+            hidden_syncs=tuple(map(str, simulation.hidden_syncs[num_before:])),
+            num_waits_for_lengths=0
+            if stream is None
+            else counts.waits.get(Waited(WaitKind.STREAM, stream), 0),
+            bytes_of_lengths=bytes_on(counts, stream),
+        )
+
+
+def handle_of(stream: object) -> int | None:
+    """Return the handle of a stream of the simulated device; None of no stream."""
+    if stream is None:
+        return None
+    assert isinstance(stream, Stream), "the engine runs on the simulated device"
+    return stream.handle
+
+
+def bytes_on(counts: Counts, stream: int | None) -> int:
+    """Count the bytes that crossed to the host on a stream; 0 on none."""
+    return 0 if stream is None else counts.bytes_to_host_on.get(stream, 0)
+
+
+def _engine(plan: Plan, models: SmallModels, totals: StepTotals) -> Engine:
+    """Make an engine whose contexts are no longer than what is run: counts do not hang on it."""
+    flags = plan.flags.model_copy(update={"context_length": _PROMPT + _num_new(plan)})
+    options = EngineOptions(
+        max_running_requests=_MAX_RUNNING_REQUESTS, graph_batch_sizes=(BATCH_SIZE,)
+    )
+    return Engine.from_plan(
+        models.target,
+        replace(plan, flags=flags),
+        DEVICE_NAME,
+        options=options,
+        observer=totals,
+        draft_model_path=models.draft,
+    )
+
+
+def _settle(engine: Engine, plan: Plan) -> None:
+    """Bring a batch of requests to the middle of their decode steps; none ends before the last."""
+    endless = Sampling(max_new_tokens=_num_new(plan), stop_token_ids=frozenset())
+    for number in range(BATCH_SIZE):
+        engine.submit([number + place for place in range(_PROMPT)], endless)
+    for _ in range(_SETTLING):
+        engine.step()
+
+
+def _num_new(plan: Plan) -> int:
+    """Count the tokens that no request comes to, were all drafts accepted."""
+    settings = SpecSettings.from_flags(plan.flags)
+    most = 1 if settings is None else settings.accept_tokens
+    return (_SETTLING + NUM_STEPS + 1) * most
+
+
+def _models(plan: Plan, stack: ExitStack) -> SmallModels:
+    """Make models that suit what is known of the server's own."""
+    if any(use.backend == ENGINE_DEFAULT for use in plan.uses):
+        raise InsightError("not-measured", _UNNAMED)
+    settings = SpecSettings.from_flags(plan.flags)
+    sizes = ModelSizes(
+        vocab_size=_VOCAB,
+        num_heads=2,
+        num_kv_heads=1,
+        head_size=plan.facts.head_size or 16,
+        max_position_embeddings=_LONGEST,
+        dtype=_DTYPES.get(plan.facts.dtype or "", torch.float32),
+    )
+    algorithm = None if settings is None else settings.algorithm
+    return stack.enter_context(small_models(algorithm, sizes=sizes))
+
+
+def _level(level: HostSeqLens, steps: SteadySteps, *, is_planned: bool) -> LevelDocument:
+    counts = steps.counts
+    return LevelDocument(
+        level=level.value,
+        is_planned=is_planned,
+        host_waits=counts.num_host_waits / NUM_STEPS,
+        waits_for_lengths=steps.num_waits_for_lengths / NUM_STEPS,
+        bytes_to_host=counts.bytes_to_host / NUM_STEPS,
+        bytes_of_lengths=steps.bytes_of_lengths / NUM_STEPS,
+        bytes_to_device=counts.bytes_to_device / NUM_STEPS,
+        event_waits=counts.num_event_waits / NUM_STEPS,
+        launches=counts.num_ops / NUM_STEPS,
+        hidden_syncs=dict(Counter(steps.hidden_syncs)),
+    )
+
+
+class _Kind(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    benchmark: str = _OF_LOOPS
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    comparison: str
+    side: str
+    batch_size: int
+    step_us: float
+    host_wait_us: float | None = None
+    lengths_us: float | None = None
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    hardware: str | None = None
+    rows: tuple[_Row, ...]
+
+
+def stored_times(folder: Path | None) -> list[TimeDocument]:
+    """Read what the mirror cost a step on GPUs, from the files that `make gpu` writes.
+
+    Args:
+        folder: where results are; None is where a checkout keeps them, and an installed package
+            has none.
+
+    Raises:
+        InsightError: a file is no result.
+    """
+    if folder is None:
+        if not (_CHECKOUT / "pyproject.toml").exists():
+            return []
+        folder = _CHECKOUT / "benchmarks" / "results"
+    return [time for path in sorted(folder.glob("*.json")) for time in _times(path)]
+
+
+def _times(path: Path) -> Iterator[TimeDocument]:
+    result = _read(path)
+    if result is None or result.hardware is None:
+        return  # of no steps, or a rehearsal on the simulated device, whose times mean nothing
+    for row in result.rows:
+        for level in get_args(Level):
+            if row.side == level and row.comparison.startswith("mirror"):
+                values = row.model_dump(exclude={"side"})
+                yield TimeDocument(file=path.name, hardware=result.hardware, level=level, **values)
+
+
+def _read(path: Path) -> _Result | None:
+    """Read a result; None is another benchmark's."""
+    try:
+        text = path.read_bytes()
+        if _Kind.model_validate_json(text).benchmark != _OF_LOOPS:
+            return None
+        return _Result.model_validate_json(text)
+    except (OSError, ValidationError) as error:
+        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise InsightError(
+            "gpu-result",
+            f"{str(path)!r} holds no result of a GPU: {told}; a file that make gpu wrote was "
+            "expected. Move it elsewhere, or name another folder with --results.",
+        ) from error
