@@ -16,10 +16,10 @@ from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.cli.dry_run_document import worsened_documents
 from backend_caps.cli.dry_running import CANNOT_START, tell
+from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import importable, request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
-from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.cli.working import working
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.dry_run import RunPlan, run_plan
@@ -100,7 +100,7 @@ def _show(ctx: click.Context) -> None:
     asked, request = TraceAsked.from_context(ctx), request_of(ctx, reads=is_size)
     for path, option in asked.files:
         if not path.parent.is_dir():  # said before the run, and not after it
-            raise TraceWriteError(path=str(path), cause="no such folder", option=option)
+            raise _unwritten(path, "no such folder", option)
     sizes = sizes_in(ctx, request)
     check_device(asked.device)
     check_recordable(asked.device)
@@ -136,8 +136,15 @@ def _write(path: Path, text: str, option: str) -> None:
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
-        cause = error.strerror or str(error)
-        raise TraceWriteError(path=str(path), cause=cause, option=option) from error
+        raise _unwritten(path, error.strerror or str(error), option) from error
+
+
+def _unwritten(path: Path, cause: str, option: str) -> CommandError:
+    return CommandError(
+        "file-not-written",
+        f"{str(path)!r} cannot be written: {cause}. Expected a folder that is there, with room for "
+        f"it. Name another file with {option}.",
+    )
 
 
 def _details(plan: Plan, run: RunPlan, traced: Traced, asked: TraceAsked) -> TraceDetails:

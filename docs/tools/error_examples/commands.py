@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from backend_caps.cli.errors import CommandError
 from backend_caps.cli.output import OutputError
-from backend_caps.cli.trace_errors import TraceWriteError
 from backend_caps.insight.dry_run.errors import CannotRunError, DryStartError, StandInError
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace.errors import (
@@ -57,7 +56,6 @@ TRACES = Occasion(
     examples=(
         NoTimelineError(device="cpu", has_streams=False),
         TooManyStepsError(asked=32, most=8, context_length=152),
-        TraceWriteError(path="out/t.svg", cause="No such file or directory", option="--svg"),
     ),
 )
 OUTPUT = Occasion(
