@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from backend_caps.cli.examples import examples
-from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.output import Format
-from backend_caps.cli.settings import PluginSearch, SettingOption, search_options
-from backend_caps.cli.working import TORCH, working
+from backend_caps.cli.invocation import Invocation, PluginSearch, SettingOption, search_options
+from backend_caps.cli.output import TORCH, Format, examples, printer, say, working
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
+from backend_caps.report.check_documents import CheckDocument, CheckListDocument
+from backend_caps.report.check_formats import junit, sarif
+from backend_caps.report.check_views import check_list_view, check_view
+from backend_caps.report.document import json_text
+from backend_caps.report.sections import markdown
 
 FAILED = 1
 """The exit status where a claim does not hold."""
 NOT_RUN = 2
 """The exit status where nothing could be checked."""
-_OF_CI = ("junit", "sarif")
+_WRITERS = {
+    ".json": lambda document: f"{json_text(document, indent=2)}\n",
+    ".md": lambda document: markdown(check_view(document)),
+    ".sarif": sarif,
+    ".xml": junit,
+}
+"""What is written to a file of an ending."""
+_OF_CI: Mapping[str, Callable[[CheckDocument], str]] = {"junit": junit, "sarif": sarif}
 FORWARDS = ("prefill", "chunk", "mixed", "decode", "verify", "tree", "draft", "draft-extend")
 """Forwards of the engine that batches are drawn for."""
 BESIDE = ""
@@ -126,26 +136,33 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
     gc.enable()  # the program switched it off, for commands that end before it would matter
     # Loads torch, which a wrong command line is not worth.
     with working(TORCH):
-        from backend_caps.cli.check_output import check_files, show_check, show_list  # noqa: PLC0415
-        from backend_caps.cli.checking import Asked, checked, listed  # noqa: PLC0415
+        from backend_caps.cli.check_run import (  # noqa: PLC0415
+            CheckOptions,
+            check_list_document,
+            run_check,
+        )
 
-    asked, format_, files = Asked.from_context(ctx), ctx.params["format_"], ctx.params["also"]
-    check_files(files)
+    options, format_, files = (
+        CheckOptions.from_context(ctx),
+        ctx.params["format_"],
+        ctx.params["also"],
+    )
+    _check_files(files)
     try:
         if name is None or lists:
-            show_list(listed(asked), format_)
+            _show_list(check_list_document(options.chosen), format_)
             return
         log = ctx.ensure_object(Invocation).log
-        document = checked(name, asked, _registry(ctx), log)
+        document = run_check(name, options, _registry(ctx), log)
     except BackendCapsError as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(NOT_RUN)
-    show_check(document, format_, files)
+    _show(document, format_, files)
     ctx.exit(NOT_RUN if document.is_stopped else FAILED if document.findings else 0)
 
 
 def _check_adapted(ctx: click.Context) -> None:
-    """Refuse what an engine's own backend cannot be asked."""
+    """Refuse options that an engine's own backend does not take."""
     is_told = ctx.get_parameter_source("path") is ParameterSource.COMMANDLINE
     if is_told or ctx.params["evidence"] is not None:
         raise click.UsageError("--path and --write-evidence are for plugins; leave --engine out.")
@@ -157,7 +174,54 @@ def _check_adapted(ctx: click.Context) -> None:
 
 def _registry(ctx: click.Context) -> Registry:
     if ctx.params["engine"] is not None:
-        from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
+        from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
 
         return read_engine(ctx.params["engine"]).registry
     return PluginSearch.from_context(ctx).registry(ctx.ensure_object(Invocation))
+
+
+def _check_files(files: Iterable[Path]) -> None:
+    """Refuse files that a check is not written to.
+
+    Raises:
+        UsageError: one has another ending, or lies in a folder that is not there.
+    """
+    for file in files:
+        if file.suffix not in _WRITERS:
+            known = ", ".join(_WRITERS)
+            raise click.UsageError(
+                f"--also {file} does not say what to write; a name that ends in one of {known} "
+                "was expected."
+            )
+        if not file.absolute().parent.is_dir():
+            raise click.UsageError(f"--also {file} lies in a folder that is not there.")
+
+
+def _show(document: CheckDocument, format_: str, files: Iterable[Path]) -> None:
+    """Print a check, and write it to files.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    writer = _OF_CI.get(format_)
+    if writer is None:
+        printer(Format(format_))(document, check_view(document))
+    else:
+        say(writer(document))
+    for file in files:
+        try:
+            file.write_text(_WRITERS[file.suffix](document), "utf-8", "backslashreplace")
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise click.UsageError(f"--also {file} was not written: {problem}.") from error
+
+
+def _show_list(document: CheckListDocument, format_: str) -> None:
+    """Print which checks there are.
+
+    Raises:
+        UsageError: the format is one of what was found.
+    """
+    if format_ in _OF_CI:
+        raise click.UsageError(f"--format {format_} is of what was found; --list finds nothing.")
+    printer(Format(format_))(document, check_list_view(document))

@@ -2,48 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import click
 from click.core import ParameterSource
+from pydantic import Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from backend_caps.cli.engines import engine_options
-from backend_caps.cli.examples import examples
-from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.options import ServerCommand, request_options
-from backend_caps.cli.output import Format, printer
-from backend_caps.cli.settings import SECONDS, SettingOption, traced_in
-from backend_caps.cli.words import facts_from
-from backend_caps.report.config_documents import (
-    ConfigDocument,
-    PlacedValueDocument,
-    SettingDocument,
-)
-from backend_caps.report.config_views import config_view
+from backend_caps.cli.invocation import SECONDS, Invocation, SettingOption, traced_in
+from backend_caps.cli.options import ServerCommand, facts_from, request_options
+from backend_caps.cli.output import Format, examples, printer
+from backend_caps.report.document import Document
+from backend_caps.report.sections import Lines, Section, Table
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.settings.layers import FACTS, SECTIONS, SERVER, PlacedValue, SettingLayer
-from backend_caps.settings.server import server_key
 from backend_caps.settings.settings import (
     AGREEMENT_DEADLINE_S,
     KEYS,
     Settings,
     TracedSettings,
+    server_key,
     trace_settings,
 )
+from backend_caps.settings.sources import FACTS, SECTIONS, SERVER, PlacedValue, SettingLayer
+
+LayerName = Literal["command line", "environment", "file", "default"]
+
 
 Said: TypeAlias = Mapping[str, tuple[PlacedValue, ...]]
-"""By setting, every value that somebody gives; the one that counts stands first."""
-_DEFAULTS = {name: own.default for name, own in Settings.model_fields.items()}
+"""By setting, every value that is given; the one that counts stands first."""
 
 
 _EXAMPLES = examples(
     "backend-caps config show",
     "backend-caps config show --policy strict -- --page-size 16",
 )
+
+
+class PlacedValueDocument(Document):
+    """A value of a setting that does not count, and where it stands."""
+
+    value: JsonValue
+    """As a file would have it; null where nothing is given."""
+    layer: LayerName
+    """Who gives it."""
+    place: str
+    """The option, the variable, `file:line`, or the word default."""
+
+
+class SettingDocument(Document):
+    """A setting with the value that counts."""
+
+    name: str
+    """As files and options spell it; `facts.<name>` and `server.<flag>` in a section."""
+    value: JsonValue
+    """As a file would have it; null where nothing is given."""
+    layer: LayerName
+    """Who gives it; the first of these goes before the others."""
+    place: str
+    """The option, the variable, `file:line`, or the word default."""
+    overrides: list[PlacedValueDocument]
+    """What else is said of it, and does not count; the default at last."""
+
+
+class ConfigDocument(Document):
+    """Every setting, and who decides it."""
+
+    schema_: Annotated[Literal["backend-caps/config@1"], Field(alias="schema")]
+    file: str | None
+    """The file that was read; null where none is named."""
+    settings: list[SettingDocument]
+    """Each setting; of the sections, what is said."""
 
 
 @click.group(epilog=_EXAMPLES)
@@ -87,40 +119,34 @@ def show(ctx: click.Context, /, **_options: object) -> None:
 
 def _document(ctx: click.Context) -> ConfigDocument:
     traced = traced_in(ctx) or trace_settings(environ={})
-    sections = {**_facts(ctx, traced), **_server(ctx, traced)}
     plain = {key: _setting(ctx, traced, name) for name, key in KEYS.items() if key not in SECTIONS}
+    settings = {**plain, **_facts(ctx, traced), **_server(ctx, traced)}
     return ConfigDocument(
         schema_="backend-caps/config@1",
         file=None if traced.file is None else str(traced.file),
-        settings=[_written(name, said) for name, said in {**plain, **sections}.items()],
+        settings=[_written(name, said) for name, said in settings.items()],
     )
 
 
-def _written(name: str, said: tuple[PlacedValue, ...]) -> SettingDocument:
-    """Write down who goes before whom."""
-    counts, *others = map(_document_of, said)
-    return SettingDocument(
-        name=name, value=counts.value, layer=counts.layer, place=counts.place, overrides=others
+def _written(name: str, said: Iterable[PlacedValue]) -> SettingDocument:
+    counts, *others = (
+        PlacedValueDocument(
+            value=to_jsonable_python(each.value), layer=each.layer.value, place=each.place
+        )
+        for each in said
     )
-
-
-def _document_of(said: PlacedValue) -> PlacedValueDocument:
-    value = to_jsonable_python(said.value)
-    return PlacedValueDocument(value=value, layer=said.layer.value, place=said.place)
+    return SettingDocument(name=name, **dict(counts), overrides=others)
 
 
 def _setting(ctx: click.Context, traced: TracedSettings, name: str) -> tuple[PlacedValue, ...]:
-    """List what is said of a setting; what click took, and everybody below."""
-    key = KEYS[name]
-    default = PlacedValue(
-        layer=SettingLayer.DEFAULT, place=SettingLayer.DEFAULT.value, value=_DEFAULTS[name]
-    )
-    below = (*traced.said.get(key, ()), default)
-    if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-        return below
-    value = ctx.params[name]
-    option = f"--no-{key}" if value is False else f"--{key}"
-    return (PlacedValue(layer=SettingLayer.COMMAND_LINE, place=option, value=value), *below)
+    """List the values of a setting: what click took, and every layer below."""
+    key, layer = KEYS[name], SettingLayer.DEFAULT
+    default = Settings.model_fields[name].default
+    said: Said = {key: (*traced.said.get(key, ()), _placed(layer, layer.value, default))}
+    if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        value = ctx.params[name]
+        said = _over({key: value}, {key: f"--no-{key}" if value is False else f"--{key}"}, said)
+    return said[key]
 
 
 def _facts(ctx: click.Context, traced: TracedSettings) -> Said:
@@ -147,17 +173,44 @@ def _options(flags: ServerFlags) -> Mapping[str, object]:
     return {server_key(name): value for name, value in flags.given().items()}
 
 
-def _over(
-    named: Mapping[str, object],
-    places: Mapping[str, str],
-    below: Said,
-) -> Said:
-    """Put what the command line names over what is said elsewhere."""
+def _over(named: Mapping[str, object], places: Mapping[str, str], below: Said) -> Said:
+    """Put what the command line sets over the layers below."""
+    layer = SettingLayer.COMMAND_LINE
     said = {
-        key: (
-            PlacedValue(layer=SettingLayer.COMMAND_LINE, place=places[key], value=value),
-            *below.get(key, ()),
-        )
+        key: (_placed(layer, places[key], value), *below.get(key, ()))
         for key, value in named.items()
     }
     return {**below, **said}
+
+
+def _placed(layer: SettingLayer, place: str, value: object) -> PlacedValue:
+    return PlacedValue(layer=layer, place=place, value=value)
+
+
+def config_view(config: ConfigDocument) -> Iterator[Section]:
+    """Show each setting with its value, who gives it, and what it goes before but the default."""
+    rows = []
+    for each in config.settings:
+        others = [
+            f"{_text(other.value)}, {other.place}"
+            for other in each.overrides
+            if other.layer != "default"
+        ]
+        rows.append((each.name, _text(each.value), each.place, "; ".join(others)))
+    yield Table(("setting", "value", "from", "instead of"), tuple(rows), cells="names")
+    if config.file is None:
+        yield Lines(("No file of settings is named; --config or BACKEND_CAPS_CONFIG names one.",))
+
+
+def _text(value: JsonValue) -> str:
+    """Write a value as a file has it."""
+    match value:
+        case None:
+            return "not given"
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:g}"
+        case list():
+            return f"[{', '.join(map(_text, value))}]"
+    return str(value)

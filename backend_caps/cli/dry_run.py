@@ -10,10 +10,9 @@ import click
 
 from backend_caps.capability.kind import Role
 from backend_caps.cli.engines import routed_engine_options
-from backend_caps.cli.examples import examples
+from backend_caps.cli.invocation import SECONDS, SettingOption
 from backend_caps.cli.options import ServerCommand, request_options
-from backend_caps.cli.settings import SECONDS, SettingOption
-from backend_caps.cli.working import TORCH, working
+from backend_caps.cli.output import TORCH, examples, working
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 
 _ROLES = {role.value: role for role in Role}

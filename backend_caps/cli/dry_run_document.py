@@ -17,7 +17,6 @@ from backend_caps.insight.dry_run import DryRun, PhaseRun, RunPlan, StepKind, fi
 from backend_caps.insight.dry_run.running import Started
 from backend_caps.insight.dry_run.spending import AROUND, NAMES
 from backend_caps.insight.graphs import effective_choices, graphs_document, refused_because
-from backend_caps.report.documents import PlanDocument
 from backend_caps.report.dry_run_documents import (
     AgreementDocument,
     DryRunDocument,
@@ -33,6 +32,7 @@ from backend_caps.report.dry_run_documents import (
     WorsenedDocument,
 )
 from backend_caps.report.generate_documents import GraphsDocument
+from backend_caps.report.plans import PlanDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.graphs import GraphMode

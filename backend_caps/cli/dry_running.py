@@ -16,8 +16,8 @@ from backend_caps.cli.dry_run_asked import DryRunAsked
 from backend_caps.cli.dry_run_document import RanHere, RankWord, document_of, ran_of
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Decided, Request, importable, request_of
+from backend_caps.cli.output import working
 from backend_caps.cli.server_sizes import is_size, sizes_in
-from backend_caps.cli.working import working
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.dry_run import RunPlan, ServerSizes, dry_run, dry_start, run_plan
 from backend_caps.kit.models import SmallModels

@@ -12,8 +12,8 @@ import click
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.status import Problem, Status
-from backend_caps.cli.settings import SettingOption
-from backend_caps.cli.working import working
+from backend_caps.cli.invocation import SettingOption
+from backend_caps.cli.output import working
 from backend_caps.discovery.registry import Registry
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ENGINES = ("sglang", "vllm")
 """The engines whose source is read."""
 NO_ENGINE = "none"
-"""Said where settings name one, or to a command that would take the installed one."""
+"""Overrides the engine of the settings, or the installed one."""
 _ROUTED = ("sglang",)
 """Those whose flags and routing are known, so that there are plans for them."""
 _SOURCE = click.option(
@@ -56,7 +56,7 @@ _INSTALLED_ENGINE = click.option(
 
 
 def engine_options(command: click.Command) -> click.Command:
-    """Add the options of a command that shows what any engine's source says."""
+    """Add --engine and --source of a command that reads any engine."""
     return _SOURCE(_ANY_ENGINE(command))
 
 
@@ -66,7 +66,7 @@ def routed_engine_options(command: click.Command) -> click.Command:
 
 
 def locked_engine_options(command: click.Command) -> click.Command:
-    """Add the options of a command that takes what is installed, unless it is told."""
+    """Add --engine and --source of a command that takes the installed engine by default."""
     return _SOURCE(_INSTALLED_ENGINE(command))
 
 
@@ -81,7 +81,7 @@ def installed_engine(*, routed: bool) -> str | None:
 
 
 def _is_installed(package: str) -> bool:
-    from importlib.machinery import PathFinder  # noqa: PLC0415 - where it is asked
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - only for `lock`
 
     return PathFinder.find_spec(package, sys.path) is not None
 
@@ -97,19 +97,19 @@ def check_routed(engine: str | None) -> None:
 
 
 def reading_of(engine: str | None, source: Path | None) -> EngineReading | None:
-    """Read the engine that was asked for; nothing is loaded where none was."""
+    """Read the engine of `--engine`; without one, load nothing."""
     if engine is None or engine == NO_ENGINE:
         if source is not None and engine is None:
             raise click.UsageError(f"--source {source} names no engine; add --engine.")
         return None
-    from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
+    from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
 
     with working(f"reading {engine if source is None else source.name}"):
         return read_engine(engine, source)
 
 
 def merged(reading: EngineReading, plugins: Registry) -> Registry:
-    """Put the installed plugins beside an engine's own backends, which go before them."""
+    """Join an engine's own backends with the installed plugins; the engine's win a shared name."""
     own = reading.registry
     beside = Registry.of(
         (*own.entries, *_beside(reading, plugins)),
@@ -140,5 +140,5 @@ def _engines_own(entry: Backend, engine: str) -> Problem:
 
 
 def name_of(reading: EngineReading) -> str:
-    """Name an engine with its version, where the source says it."""
+    """Name an engine, with its version where the source has one."""
     return " ".join(part for part in (reading.engine, reading.version) if part)

@@ -14,11 +14,9 @@ import click
 from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.errors import CommandError
-from backend_caps.cli.examples import examples
-from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.invocation import Invocation, SettingOption
 from backend_caps.cli.options import Request, ServerCommand, importable, request_of, request_options
-from backend_caps.cli.settings import SettingOption
-from backend_caps.cli.working import TORCH, working
+from backend_caps.cli.output import TORCH, examples, working
 from backend_caps.discovery.admission import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.resolution.engine import RUNTIME

@@ -1,14 +1,35 @@
-"""What a process was started with, past what click reads."""
+"""What a command was started with: server flags, settings, and where plugins are found.
+
+A command takes the settings that it has a use for as options, and `--config`, which reads file
+and environment before click looks for a default: what they set is that default.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
-from backend_caps.discovery.loading import Loading
+import click
+from click.core import ParameterSource
+
+from backend_caps.cli.output import Format, working
+from backend_caps.discovery.admission import PLUGINS, AllowList
+from backend_caps.discovery.errors import LONGEST_DEADLINE_S
+from backend_caps.discovery.loading import DEADLINE_S, Loading
+from backend_caps.discovery.registry import Registry, discover
 
 if TYPE_CHECKING:
+    from backend_caps.settings.settings import TracedSettings
     from backend_caps.supervisor import Log
+
+_PREFIX = "BACKEND_CAPS_"
+"""How the names of all our variables begin."""
+_TRACED = "backend_caps.settings"
+"""What the settings are called among the things that a context keeps."""
+SECONDS = click.FloatRange(min=0, max=LONGEST_DEADLINE_S, min_open=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +38,167 @@ class Invocation:
 
     server_flags: tuple[str, ...] = ()
     loading: Loading | None = None
-    """Of the environment's plugins; None where they were not asked for."""
+    """The load of the environment's plugins; None where the command needs none."""
     log: Log | None = None
-    """What a process before this one left, of the same command; None where nobody waits for it."""
+    """The log of an earlier process of the same command; None without a supervisor."""
+
+
+class SettingOption(click.Option):
+    """The option of the setting of its name; file and environment give its default."""
+
+    @property
+    def setting(self) -> str:
+        """The setting's name; an option's may have an underscore more."""
+        assert self.name is not None, "an option has a name"
+        return self.name.removesuffix("_")
+
+
+class _Names(click.ParamType[tuple[str, ...]]):
+    """Names with commas between them."""
+
+    name = "names"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Take words apart; a file's list is apart already."""
+        del param, ctx
+        words = value.split(",") if isinstance(value, str) else value
+        assert isinstance(words, list | tuple), f"{value!r} is no list of names"
+        return tuple(name for word in words if (name := str(word).strip()))
+
+
+def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Path | None:
+    """Read file and environment; their values become the defaults of the command's options.
+
+    Raises:
+        BackendCapsError: something in them is refused; several faults come as one group.
+    """
+    is_said = file is not None or any(name.startswith(_PREFIX) for name in os.environ)
+    if is_said and not ctx.resilient_parsing:
+        # The plain report is measured against `import torch`, and has nothing to read.
+        from backend_caps.settings.settings import trace_settings  # noqa: PLC0415
+
+        traced = trace_settings(file, os.environ)
+        traced.check()
+        ctx.meta[_TRACED] = traced
+        ctx.default_map = _defaults(ctx.command, traced)
+    return file
+
+
+def _defaults(command: click.Command, traced: TracedSettings) -> dict[str, object]:
+    """List the values of a command's options, by name, as click reads them."""
+    values = traced.given()
+    return {
+        option.name: value.value if isinstance(value, Enum) else value
+        for option in command.params
+        if isinstance(option, SettingOption) and not option.hidden and option.name is not None
+        if (value := values.get(option.setting)) is not None
+    }
+
+
+_CONFIG = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    callback=_configure,
+    help="Take settings from this YAML file; options and BACKEND_CAPS_<NAME> go before it.",
+)
+_SEARCH = (
+    click.option(
+        "--path",
+        cls=SettingOption,
+        multiple=True,
+        type=click.Path(exists=True, path_type=Path),
+        help="Look for plugins in this folder instead of the environment. Repeatable.",
+    ),
+    click.option(
+        "--plugins",
+        cls=SettingOption,
+        type=_Names(),
+        metavar="NAME,NAME",
+        help="Load the plugins of these distributions alone.",
+    ),
+    click.option(
+        "--discovery-deadline",
+        "discovery_deadline_s",
+        cls=SettingOption,
+        type=SECONDS,
+        metavar="SECONDS",
+        default=DEADLINE_S,
+        show_default=True,
+        help="How long the reading of one declaration may take.",
+    ),
+)
+_FORMAT = click.option(
+    "--format",
+    "format_",
+    cls=SettingOption,
+    type=click.Choice([each.value for each in Format]),
+    default=Format.TABLE.value,
+    show_default=True,
+    help="How to print.",
+)
+
+
+def config_option(command: click.Command) -> click.Command:
+    """Add `--config`; the command's options of settings take their defaults from the file."""
+    return _CONFIG(command)
+
+
+def format_option(command: click.Command) -> click.Command:
+    """Add `--format`, which the function has as `format_`."""
+    return _FORMAT(command)
+
+
+def search_options(command: click.Command) -> click.Command:
+    """Add `--config`, and the options that `PluginSearch` reads."""
+    for option in (_CONFIG, *_SEARCH):
+        option(command)
+    return command
+
+
+def traced_in(ctx: click.Context) -> TracedSettings | None:
+    """Return the settings of file and environment; None where nothing is set."""
+    traced: TracedSettings | None = ctx.meta.get(_TRACED)
+    return traced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSearch:
+    """Where plugins are looked for, which are loaded, and how long one may take."""
+
+    path: tuple[Path, ...] = ()
+    """Folders; none is the environment."""
+    allow: AllowList | None = None
+    deadline_s: float = DEADLINE_S
+
+    @classmethod
+    def from_context(cls, ctx: click.Context) -> Self:
+        """Read the command's options."""
+        options = ctx.params
+        return cls(
+            path=options["path"],
+            allow=_allow_list(ctx, options["plugins"]),
+            deadline_s=options["discovery_deadline_s"],
+        )
+
+    def registry(self, invocation: Invocation) -> Registry:
+        """Find the plugins; those that are being loaded are taken, where it is these."""
+        begun = PluginSearch(allow=AllowList.of(None, os.environ))
+        with working("reading declarations"):
+            if invocation.loading is not None and self == begun:
+                return Registry.of_loading(invocation.loading)
+            path = self.path or None
+            return discover(path, allow=self.allow, deadline_s=self.deadline_s, environ={})
+
+
+def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList | None:
+    """Name the list by where it stands, for what is left out by it."""
+    if names is None:
+        return None
+    traced = traced_in(ctx)
+    if traced is None or ctx.get_parameter_source("plugins") is ParameterSource.COMMANDLINE:
+        return AllowList.named("--plugins", names)
+    place = traced.said["plugins"][0].place
+    return AllowList.named(place if place == PLUGINS else f"the list at {place}", names)

@@ -1,14 +1,22 @@
-"""`backend-caps lock`: what is installed and what is planned, as a file to keep."""
+"""Commands about lock files: `lock` writes one, `verify` and `diff` compare with one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from backend_caps.cli.engines import installed_engine, locked_engine_options
-from backend_caps.cli.examples import examples
-from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.engines import installed_engine, locked_engine_options, name_of, reading_of
+from backend_caps.cli.invocation import (
+    Invocation,
+    PluginSearch,
+    SettingOption,
+    config_option,
+    format_option,
+    search_options,
+    traced_in,
+)
 from backend_caps.cli.options import (
     Request,
     ServerCommand,
@@ -16,11 +24,35 @@ from backend_caps.cli.options import (
     request_options,
     server_is_told,
 )
-from backend_caps.cli.output import say
+from backend_caps.cli.output import Format, Show, examples, printer, say
 from backend_caps.discovery.registry import Registry
-from backend_caps.report.documents import PlanDocument
-from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
-from backend_caps.report.lock_file import write_lock
+from backend_caps.errors import BackendCapsError
+from backend_caps.report.diff import differences
+from backend_caps.report.difference import (
+    NOWHERE,
+    DifferenceDocument,
+    DifferenceKind,
+    diff_document,
+    diff_view,
+    in_order,
+)
+from backend_caps.report.lock import (
+    LockDocument,
+    LockedRequest,
+    lock_document,
+    read_lock,
+    write_lock,
+)
+from backend_caps.report.plans import PlanDocument
+from backend_caps.report.snapshot import Snapshot
+from backend_caps.resolution.engine import DEFAULT_ENGINE
+
+DIFFERS = 1
+"""The exit status where something is not the same."""
+_ENGINES = ("sglang", "vllm")
+"""The engines that a side may be."""
+_INSTALLED = ("", "installed")
+"""What stands for the distribution that is installed."""
 
 
 def _always_json(command: click.Command) -> click.Command:
@@ -92,3 +124,158 @@ def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> 
         reading=reading,
         plan=plan,
     )
+
+
+@search_options
+@format_option
+@click.command(
+    epilog=examples(
+        "backend-caps verify server.lock",
+        "backend-caps verify server.lock --format json",
+    ),
+)
+@click.argument("lockfile", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--source",
+    cls=SettingOption,
+    type=click.Path(exists=True, path_type=Path),
+    help="Read the lock's engine from this folder or wheel instead of the installed one.",
+)
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    /,
+    lockfile: Path | None,
+    source: Path | None,
+    format_: str,
+    **_options: object,
+) -> None:
+    """Ask again what LOCKFILE was written for, and show what is another now.
+
+    Without LOCKFILE, the one that the setting lock names.
+
+    Exit status 0 where nothing is, 1 where something is, 2 where nothing could be compared.
+    """
+    traced = traced_in(ctx)
+    if lockfile is None and traced is not None:
+        lockfile = traced.settings.lock
+    if lockfile is None:
+        raise click.UsageError("Name the LOCKFILE, here or as the setting lock.")
+    locked = read_lock(lockfile)
+    search, show = PluginSearch.from_context(ctx), printer(Format(format_))
+    request = _again(locked.request, search=search, source=source, show=show)
+    registry = request.registry(ctx.ensure_object(Invocation))
+    found = in_order((*_differences(locked, request, registry),))
+    now = "what is installed" if source is None else source.name
+    document = diff_document(str(lockfile), now, found)
+    request.show(document, diff_view(document))
+    if found:
+        ctx.exit(DIFFERS)
+
+
+def _again(
+    asked: LockedRequest, *, search: PluginSearch, source: Path | None, show: Show
+) -> Request:
+    """Repeat a lock's request; an engine's own rules are those it has now."""
+    try:
+        reading = reading_of(asked.engine, source)
+    except BackendCapsError as error:
+        raise click.UsageError(f"nothing was compared: {error}") from error
+    own = None if reading is None else reading.rules
+    return Request(
+        search=search,
+        rules=asked.rules or own or DEFAULT_ENGINE,
+        policy=asked.policy,
+        facts=asked.facts,
+        override=asked.unsafe_override,
+        flags=asked.flags,
+        show=show,
+        reading=reading,
+        requires_evidence=bool(asked.requires_evidence),
+    )
+
+
+def _differences(
+    locked: LockDocument, request: Request, registry: Registry
+) -> Iterator[DifferenceDocument]:
+    is_planned = locked.plan is not None or bool(request.flags.given())
+    plan, refused = _planned(request, registry) if is_planned else (None, [])
+    for fault in refused:
+        yield DifferenceDocument(
+            kind=DifferenceKind.STRICTER,
+            subject="plan",
+            field="",
+            before="made",
+            after=f"refused: {fault}",
+            where=NOWHERE,
+        )
+    now = lock_of(request, registry, plan)
+    for found in differences(Snapshot.of_lock(locked), Snapshot.of_lock(now)):
+        if not (refused and (found.subject, found.field) == ("plan", "")):  # the refusal says it
+            yield found
+
+
+def _planned(request: Request, registry: Registry) -> tuple[PlanDocument | None, list[str]]:
+    """Resolve once more; where that is refused now, return every fault."""
+    plan: PlanDocument | None = None
+    refused: list[str] = []
+    try:
+        plan = request.plan(registry)
+    except* BackendCapsError as faults:
+        refused = [str(fault) for fault in faults.exceptions]
+    return plan, refused
+
+
+@config_option
+@format_option
+@click.command(
+    epilog=examples(
+        "backend-caps diff sglang@old.whl sglang@new.whl",
+        "backend-caps diff before.lock after.lock",
+    ),
+)
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.pass_context
+def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_options: object) -> None:
+    """Show what differs between A and B: what became stricter or looser, what is gone or new.
+
+    Each is a lock file, or an engine: sglang@PATH or vllm@PATH, where PATH is a folder or a
+    wheel; without a PATH, the installed one.
+
+    Exit status 0 where nothing differs, 1 where something does.
+    """
+    show = printer(Format(format_))
+    (one, label), (other, label_after) = _side(before), _side(after)
+    labels = (label, label_after) if label != label_after else (before, after)
+    found = differences(one, other)
+    document = diff_document(*labels, found)
+    show(document, diff_view(document))
+    if found:
+        ctx.exit(DIFFERS)
+
+
+def _side(named: str) -> tuple[Snapshot, str]:
+    """Read a side and name it; that it cannot be read is no difference, but wrong usage."""
+    engine, _, place = named.partition("@")
+    if engine not in _ENGINES or "@" not in named:
+        return _of_lock(Path(named)), named
+    try:
+        reading = reading_of(engine, None if place in _INSTALLED else Path(place))
+    except BackendCapsError as error:
+        raise click.UsageError(str(error)) from error
+    assert reading is not None, f"{engine} was asked for"
+    return Snapshot.of_reading(reading), name_of(reading)
+
+
+def _of_lock(path: Path) -> Snapshot:
+    """Read a lock file; an engine's source without the engine's name is taken for one."""
+    is_wheel = path.suffix == ".whl"
+    if is_wheel or path.is_dir():
+        kind = "wheel" if is_wheel else "folder"
+        spelled = " or ".join(f"{engine}@{path}" for engine in _ENGINES)
+        raise click.UsageError(
+            f"{str(path)!r} is a {kind}; expected a lock file, or an engine with its source. "
+            f"Write {spelled}."
+        )
+    return Snapshot.of_lock(read_lock(path))

@@ -1,18 +1,51 @@
-"""`backend-caps new-plugin`: a plugin that works, to make one's own of."""
+"""`backend-caps new-plugin`: write a plugin project that works, under a name of one's own.
+
+The template is itself such a project, of a backend `my_attention`: the checks of code and pages
+in this repository run on it where it lies.
+"""
 
 from __future__ import annotations
 
+import keyword
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
+from typing import Self
 
 import click
 
-from backend_caps.cli.examples import examples
+from backend_caps.capability.spelling import AUTO
+from backend_caps.capability.status import Status
+from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.output import say
-from backend_caps.cli.plugin_names import check_plugin_name
-from backend_caps.cli.plugin_project import project_files, write_project
+from backend_caps.cli.output import examples, say
+from backend_caps.discovery.metadata import named, normalised
+from backend_caps.discovery.places import place_at
+from backend_caps.discovery.scan import scan
+from backend_caps.discovery.search import Search
 
+LONGEST = 30
+"""With more letters, lines of the template become longer than its own rules allow."""
+TESTS = "tests"
+"""The folder of a plugin's tests."""
+_TEST = "test"
+"""How the names begin of which pytest collects the classes, written in capitals."""
+_SPELLING = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_BEFORE_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NO_LETTERS = re.compile(r"[^a-z0-9]+")
+_TEMPLATE = "template"
+_REPOSITORY = ".git"
+"""What may be in the folder already: an author makes the repository first."""
+_LEFT_BY_TOOLS = (".", "__pycache__")
+"""How names begin of what compilers and linters put beside the template's own files."""
 _NEXT = """\
 It passes its own tests as it stands. What to do next:
 
@@ -54,3 +87,166 @@ def new_plugin(ctx: click.Context, /, name: str, into: Path | None) -> None:
     listed = "".join(f"  {path}\n" for path in texts)
     following = _NEXT.format(folder=quote(str(folder)), name=name)
     say(f"Wrote a plugin for the backend {name!r} into {folder}:\n\n{listed}\n{following}")
+
+
+def check_plugin_name(name: str) -> None:
+    """Refuse a name that no package can have, or that something installed has already.
+
+    Nothing is imported, and no plugin's code runs.
+
+    Raises:
+        CommandError: with a name near it that would do, where there is one.
+    """
+    installed = _Installed.of_environment()
+    if not _is_spelled(name):
+        near = _spelled(name)
+        meant = installed.free_one(near, f"my_{near}", near[:LONGEST].rstrip("_"))
+        expected = f"up to {LONGEST} letters and digits in lower case, with '_' between words"
+        problem = "it is to name a Python package too"
+        text = _name_text(name, problem, expected, meant)
+        raise CommandError("plugin-name-misspelled", text)
+    taken = installed.owner_of(name)
+    if taken is not None:
+        meant = installed.free_one(f"my_{name}", f"{name}_attention")
+        text = _name_text(name, taken, "a name that nothing else has", meant)
+        raise CommandError("plugin-name-taken", text)
+
+
+def _name_text(name: str, problem: str, expected: str, meant: str | None) -> str:
+    remedy = "Choose another." if meant is None else f"Write {meant!r}."
+    return f"no plugin can be named {name!r}: {problem}; {expected} was expected. {remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    """The names that are taken in an environment."""
+
+    backends: Mapping[str, str]
+    """By backend, what declares it."""
+    distributions: AbstractSet[str]
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        search = Search.of_process()
+        claims = (claim for claim in scan(search).claims if claim.is_backend)
+        backends = {each.name: each.owner for each in claims if each.status is not Status.SKIPPED}
+        return cls(backends, frozenset(_distributions(search)))
+
+    def owner_of(self, name: str) -> str | None:
+        """Return what has a name already, as a sentence; None where it is free."""
+        if keyword.iskeyword(name):
+            return "it is a keyword of Python"
+        if name == AUTO:
+            return "as a server flag it leaves the choice to the engine"
+        if name == TESTS:
+            return "the folder of the plugin's tests has that name"
+        if name.startswith(_TEST):
+            return "its class would be called Test…, and pytest would take that for tests"
+        if name in self.backends:
+            return f"{self.backends[name]} declares a backend of that name"
+        if name in sys.stdlib_module_names:
+            return "it is a module of Python's standard library"
+        if normalised(name) in self.distributions:
+            return f"distribution {normalised(name)!r} is installed, and would be replaced"
+        modules = (name, f"{name}_caps")
+        there = next((module for module in modules if find_spec(module) is not None), None)
+        return None if there is None else f"module {there!r} is there to be imported already"
+
+    def free_one(self, *names: str) -> str | None:
+        """Return the first name that a plugin can have."""
+        fitting = (name for name in names if _is_spelled(name) and self.owner_of(name) is None)
+        return next(fitting, None)
+
+
+def _distributions(search: Search) -> Iterator[str]:
+    """List the installed distributions, read off the names of their metadata."""
+    for root in search.searched:
+        place = place_at(root)
+        if place is not None:
+            yield from (named(folder, root)[0] for folder in place.folders())
+
+
+def _is_spelled(name: str) -> bool:
+    return len(name) <= LONGEST and _SPELLING.fullmatch(name) is not None
+
+
+def _spelled(name: str) -> str:
+    """Spell a name as those of packages are."""
+    return _NO_LETTERS.sub("_", _BEFORE_CAPITAL.sub("_", name).lower()).strip("_")
+
+
+def project_files(name: str) -> Mapping[str, str]:
+    """Return the text of each file of a new plugin, by its path in the project."""
+    names = {
+        "MyAttention": "".join(word.capitalize() for word in name.split("_")),
+        "my_attention": name,
+        "my-attention": normalised(name),
+    }
+    template = files("backend_caps") / _TEMPLATE
+    return {_put_in(path, names): _put_in(text, names) for path, text in _texts(template)}
+
+
+def write_project(texts: Mapping[str, str], folder: Path) -> None:
+    """Write a project's files into a folder that is empty but for `.git`, or not there yet.
+
+    Raises:
+        CommandError: the folder holds something, or cannot be written. All is then as it
+            was: nothing that was there is changed, and nothing is left of what was written.
+    """
+    if folder.is_file():
+        raise _unfit(folder, "it is a file")
+    try:
+        with ExitStack() as undo:
+            _make(folder, undo)
+            held = sorted(each.name for each in folder.iterdir() if each.name != _REPOSITORY)
+            if held:
+                raise _unfit(folder, f"it holds {_some(held)}")
+            for path, text in texts.items():
+                _make((folder / path).parent, undo)
+                _write(folder / path, text, undo)
+            undo.pop_all()
+    except OSError as error:
+        raise _unfit(folder, error.strerror or str(error)) from error
+
+
+def _make(folder: Path, undo: ExitStack) -> None:
+    """Make a folder with those that it stands in."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir()
+            undo.callback(each.rmdir)
+
+
+def _write(file: Path, text: str, undo: ExitStack) -> None:
+    with file.open("x", encoding="utf-8", newline="\n") as opened:
+        undo.callback(file.unlink)
+        opened.write(text)
+
+
+def _texts(folder: Traversable, within: str = "") -> Iterator[tuple[str, str]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.name.startswith(_LEFT_BY_TOOLS):
+            continue
+        if entry.is_dir():
+            yield from _texts(entry, f"{within}{entry.name}/")
+        else:
+            yield f"{within}{entry.name}", entry.read_text(encoding="utf-8")
+
+
+def _put_in(text: str, names: Mapping[str, str]) -> str:
+    for placeholder, name in names.items():
+        text = text.replace(placeholder, name)
+    return text
+
+
+def _unfit(folder: Path, problem: str) -> CommandError:
+    return CommandError(
+        "plugin-folder",
+        f"folder {str(folder)!r} cannot take a new plugin: {problem}; a folder with room that is "
+        "empty but for .git, or none, was expected. Name another with --into.",
+    )
+
+
+def _some(names: list[str]) -> str:
+    """Name the first of several."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from click.core import ParameterSource
+from pydantic import ValidationError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.cli.engines import check_routed, merged, name_of, reading_of
-from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.invocation import (
+    Invocation,
+    PluginSearch,
+    SettingOption,
+    search_options,
+    traced_in,
+)
 from backend_caps.cli.output import Format, Show, printer
-from backend_caps.cli.settings import PluginSearch, SettingOption, search_options, traced_in
-from backend_caps.cli.words import facts_from, override_from
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
-from backend_caps.report.documents import PlanDocument, plan_document
+from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS, Engine, engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
@@ -82,7 +87,7 @@ _OPTIONS = (
 
 
 Reads: TypeAlias = Callable[[Engine, str], bool]
-"""Tells whether a command reads an option of an engine beside what every command does."""
+"""Returns whether a command itself reads an option of the server, so that it matters."""
 
 
 def _reads_no_more(_: Engine, __: str) -> bool:
@@ -102,7 +107,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a command was asked, read from its options."""
+    """A command's request, read from its options."""
 
     search: PluginSearch
     rules: str | RuleSet
@@ -113,7 +118,7 @@ class Request:
     flags: ServerFlags
     show: Show
     reading: EngineReading | None = None
-    """The engine that was asked for; None where none was."""
+    """The engine that was read; None without --engine."""
     requires_evidence: bool = False
     """Whether what is not verified counts as undeclared."""
 
@@ -130,7 +135,7 @@ class Request:
         return plugins if self.reading is None else merged(self.reading, plugins)
 
     def believed(self, registry: Registry) -> Registry:
-        """Leave out what is not verified, where that is asked for; what else installs is found."""
+        """Leave out unverified claims, where evidence is required."""
         if not self.requires_evidence:
             return registry
         device = self.flags.with_facts(self.facts).device
@@ -182,7 +187,7 @@ class ServerCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- SERVER FLAGS...]"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say of an unknown option that it may belong behind `--`."""
+        """For an unknown option, say that server flags go after `--`."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -237,7 +242,7 @@ def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
 
 
 def server_is_told(ctx: click.Context) -> bool:
-    """Tell whether there is a server to plan for: on the command line, or in the settings."""
+    """Return whether there are server flags, on the command line or in the settings."""
     traced = traced_in(ctx)
     is_said = traced is not None and bool(traced.server(DEFAULT_ENGINE).said)
     return is_said or bool(ctx.ensure_object(Invocation).server_flags)
@@ -248,7 +253,7 @@ def _command_line(reading: EngineReading | None) -> Engine | None:
 
 
 def _rules(ctx: click.Context, reading: EngineReading | None) -> str | RuleSet:
-    """Choose the rules: those named go before the engine's, which go before the default."""
+    """Choose the rules: --rules, else the engine's, else the default."""
     named: str = ctx.params["rules"]
     if reading is None or ctx.get_parameter_source("rules") is not ParameterSource.DEFAULT:
         return named
@@ -293,3 +298,46 @@ def importable(folders: Sequence[Path]) -> Iterator[None]:
     finally:
         for path in paths:
             sys.path.remove(path)
+
+
+def facts_from(pairs: Iterable[str]) -> Facts:
+    """Read facts, such as `head_size=128` or `compute_capability=[9, 0]`."""
+    try:
+        return Facts.model_validate(dict(_values(pairs, "--fact")))
+    except ValidationError as error:
+        raise _usage(error, "--fact", sorted(Facts.model_fields)) from error
+
+
+def override_from(pairs: Iterable[str]) -> Capabilities | None:
+    """Read capabilities, such as `host_seq_lens=none` or `graph_replay=[uniform_batch]`."""
+    values = dict(_values(pairs, "--unsafe-override"))
+    try:
+        return Capabilities.model_validate(values) if values else None
+    except ValidationError as error:
+        known = sorted(Capabilities.model_fields)
+        raise _usage(error, "--unsafe-override", known) from error
+
+
+def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:
+    for pair in pairs:
+        import yaml  # noqa: PLC0415 - 17 ms that only a pair is worth
+
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"{option} {pair} has no value; expected {option} NAME=VALUE.")
+        try:
+            yield name.strip(), yaml.safe_load(value)
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
+            wanted = "expected a word, a number or a list such as [a, b]"
+            raise click.UsageError(f"{option} {pair} cannot be read; {wanted}.") from error
+
+
+def _usage(error: ValidationError, option: str, known: list[str]) -> click.UsageError:
+    told = []
+    for detail in error.errors():
+        name = detail["loc"][0] if detail["loc"] else ""
+        if detail["type"] == "extra_forbidden":
+            told.append(f"{option} has no {name!r}; it has: {', '.join(known)}.")
+        else:
+            told.append(f"{option} {name}: {detail['msg']}; got {detail['input']!r}.")
+    return click.UsageError(" ".join(told))

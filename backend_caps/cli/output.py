@@ -1,4 +1,4 @@
-"""Print a document in the format asked for."""
+"""What a command prints: a document in a format, examples in its help, and what takes long."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
+from textwrap import indent
 from typing import Protocol
 
 import click
 from pydantic import BaseModel
 
-from backend_caps.errors import BackendCapsError
+from backend_caps.cli.errors import CommandError
 from backend_caps.report.document import json_text
-from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Opened, Sections
+from backend_caps.report.sections import Opened, Sections, markdown
+
+TORCH = "loading torch"
+"""What takes most commands that run anything a second or two."""
 
 
 class Format(Enum):
@@ -26,21 +28,6 @@ class Format(Enum):
     JSON = "json"
     MARKDOWN = "markdown"
     HTML = "html"
-
-
-@dataclass(eq=False, kw_only=True)
-class OutputError(BackendCapsError):
-    """Standard output takes nothing: it is closed, or its disk is full."""
-
-    problem: str
-
-    @property
-    def message(self) -> str:
-        """What the system says of it, and what to do."""
-        return (
-            f"nothing can be written to standard output: {self.problem}; an open file, pipe or "
-            f"terminal with room was expected. Send the output elsewhere."
-        )
 
 
 class Show(Protocol):
@@ -53,9 +40,9 @@ class Show(Protocol):
 
 
 def printer(format_: Format) -> Show:
-    """Load what a format needs; asked for early, it is loaded while plugins are read.
+    """Return what prints a format; called early, its imports overlap the load of plugins.
 
-    What it returns raises `OutputError` where standard output takes nothing.
+    What it returns raises `CommandError` where standard output takes nothing.
     """
     return _guarded(_printer(format_))
 
@@ -64,7 +51,7 @@ def say(text: str) -> None:
     """Print a text as it is.
 
     Raises:
-        OutputError: standard output takes nothing.
+        CommandError: standard output takes nothing.
     """
     with _guard():
         click.echo(text, nl=False)
@@ -92,17 +79,25 @@ def _guarded(show: Show) -> Show:
 
 @contextmanager
 def _guard() -> Iterator[None]:
-    """Say of standard output that takes nothing what the system says of it."""
+    """Turn a failed write to standard output into a `CommandError`."""
     if sys.stdout is None:
-        raise OutputError(problem="it is closed")
+        raise _no_output("it is closed")
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has enough: click ends without a word
+    except BrokenPipeError:  # the reader has closed the pipe: click ends silently
         raise
     except OSError as error:
         _forget_output()
-        raise OutputError(problem=error.strerror or str(error)) from error
+        raise _no_output(error.strerror or str(error)) from error
+
+
+def _no_output(problem: str) -> CommandError:
+    return CommandError(
+        "no-output",
+        f"nothing can be written to standard output: {problem}; an open file, pipe or terminal "
+        "with room was expected. Send the output elsewhere.",
+    )
 
 
 def _forget_output() -> None:
@@ -124,3 +119,28 @@ def _show_html(document: BaseModel, sections: Sections, opened: Sequence[Opened]
     from backend_caps.report.html.page import page  # noqa: PLC0415 - templates, for pages alone
 
     click.echo(page(document, sections, opened), nl=False)
+
+
+@contextmanager
+def working(doing: str) -> Iterator[None]:
+    """Show a spinner on standard error while the block takes long, where that is a terminal.
+
+    Nothing may be printed meanwhile, but for what is done in a process of its own.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    from backend_caps.report.progress import spinning  # noqa: PLC0415 - rich, for terminals alone
+
+    with spinning(doing):
+        yield
+
+
+def examples(*commands: str) -> str:
+    """Write command lines as an epilog, which click folds nowhere.
+
+    Args:
+        commands: as they are typed; a long one goes on after a backslash at its line's end.
+    """
+    lines = "\n".join(indent(command, "  ") for command in commands)
+    return f"\b\nExamples:\n{lines}"

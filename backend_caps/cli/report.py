@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 import click
 
 from backend_caps.capability.backend import Status
-from backend_caps.capability.evidence import Standing
 from backend_caps.cli.engines import engine_options
-from backend_caps.cli.examples import examples
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
+from backend_caps.cli.output import examples
 from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry
-from backend_caps.report.documents import PlanDocument, report_document
-from backend_caps.report.views import report_view
+from backend_caps.report.backend_views import report_view
+from backend_caps.report.backends import report_document
 from backend_caps.resolution.errors import PlanRefusedError, raise_all
 from backend_caps.resolution.plan import Policy
-
-if TYPE_CHECKING:
-    from backend_caps.engines.reading import EngineReading
 
 
 @request_options
@@ -43,27 +36,11 @@ def report(ctx: click.Context, /, **_options: object) -> None:
     registry = request.registry(ctx.ensure_object(Invocation))
     plan = request.plan(registry) if request.flags.given() else None
     standings = read_standings(registry.entries, path=request.path)
-    if request.reading is None:
-        document = report_document(registry.entries, registry.problems, plan, standings)
-        request.show(document, report_view(document))
-    else:
-        _show_engine(request, request.reading, registry, plan, standings)
+    document = report_document(
+        registry.entries, registry.problems, plan, standings, reading=request.reading
+    )
+    request.show(document, report_view(document))
     _refuse_faults(request, registry)
-
-
-def _show_engine(
-    request: Request,
-    reading: EngineReading,
-    registry: Registry,
-    plan: PlanDocument | None,
-    standings: Mapping[str, Standing],
-) -> None:
-    # Loaded where an engine was asked for: the plain report is measured against `import torch`.
-    from backend_caps.report.engine_report import engine_report_document  # noqa: PLC0415
-    from backend_caps.report.engine_views import engine_report_view  # noqa: PLC0415
-
-    document = engine_report_document(reading, registry.entries, registry.problems, plan, standings)
-    request.show(document, engine_report_view(document))
 
 
 def _refuse_faults(request: Request, registry: Registry) -> None:

@@ -8,10 +8,9 @@ import click
 
 from backend_caps.cli.dry_run import stand_in_option
 from backend_caps.cli.engines import routed_engine_options
-from backend_caps.cli.examples import examples
+from backend_caps.cli.invocation import SettingOption
 from backend_caps.cli.options import ServerCommand, request_options
-from backend_caps.cli.settings import SettingOption
-from backend_caps.cli.working import TORCH, working
+from backend_caps.cli.output import TORCH, examples, working
 
 
 @request_options

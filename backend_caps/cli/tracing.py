@@ -19,8 +19,8 @@ from backend_caps.cli.dry_running import CANNOT_START, tell
 from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import importable, request_of
+from backend_caps.cli.output import working
 from backend_caps.cli.server_sizes import is_size, sizes_in
-from backend_caps.cli.working import working
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.dry_run import RunPlan, run_plan
 from backend_caps.insight.levels import drafts_document
@@ -33,7 +33,7 @@ from backend_caps.insight.trace import (
     traced_levels,
 )
 from backend_caps.report.document import json_text
-from backend_caps.report.documents import plan_document
+from backend_caps.report.plans import plan_document
 from backend_caps.report.sections import Picture
 from backend_caps.report.trace_documents import (
     CostsDocument,

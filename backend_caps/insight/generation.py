@@ -22,7 +22,6 @@ from backend_caps.insight.generation_setup import (
 from backend_caps.insight.graphs import graphs_document
 from backend_caps.insight.levels import drafts_document
 from backend_caps.kit.models import SmallModels
-from backend_caps.report.documents import plan_document
 from backend_caps.report.generate_documents import (
     GenerateDocument,
     GenerateStepDocument,
@@ -31,6 +30,7 @@ from backend_caps.report.generate_documents import (
     SimulationDocument,
     SpeculationDocument,
 )
+from backend_caps.report.plans import plan_document
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Policy
 from backend_caps.runtime.batch import ForwardMode

@@ -21,7 +21,7 @@ from backend_caps.errors import BackendCapsError
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.levels import at_level, at_levels, drafts_document
 from backend_caps.kit.models import ModelSizes, SmallModels, small_models
-from backend_caps.report.documents import PlanDocument
+from backend_caps.report.plans import PlanDocument
 from backend_caps.report.step_costs import (
     Level,
     LevelDocument,

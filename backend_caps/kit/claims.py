@@ -15,7 +15,7 @@ from backend_caps.kit.check import Check
 from backend_caps.kit.results import CheckResult, Results, Verdict
 from backend_caps.kit.scenarios import Forward, Scenario
 from backend_caps.report.check_documents import NOT_ASKED
-from backend_caps.report.documents import json_of
+from backend_caps.report.document import json_of
 
 
 def _roles(scenario: Scenario) -> frozenset[object]:

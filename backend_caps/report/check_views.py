@@ -21,7 +21,7 @@ _OWED = "owed to the engine"
 _STRETCHES = 12
 """Ranges of lines that are shown of one file; the document has all."""
 _SAID = 20
-"""Lines that are shown of what was said."""
+"""Printed lines that are shown."""
 
 
 def check_view(checked: CheckDocument) -> Iterator[Section]:
@@ -113,7 +113,7 @@ def _wrong(own: CheckedDocument) -> str:
 
 
 def _alike(findings: list[FindingDocument]) -> Iterable[list[FindingDocument]]:
-    """Put those together that say the same of the same line."""
+    """Group findings of one text and one line."""
     found: dict[tuple[str, str | None, int | None], list[FindingDocument]] = {}
     for each in findings:
         found.setdefault((each.what, each.file, each.line), []).append(each)

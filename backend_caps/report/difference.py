@@ -1,17 +1,23 @@
-"""One thing that differs between two sides, and how it is told from either."""
+"""One difference between two sides, the JSON of a comparison, and its view.
+
+The view begins with the counts: as markdown it is a comment on a pull request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Annotated, Literal
 
-Where = tuple[str | None, str | None]
-"""`file:line` on the one side and on the other, where it is known."""
-NOWHERE: Where = (None, None)
-"""Of what stands in no file."""
-_T = TypeVar("_T")
+from pydantic import Field
+
+from backend_caps.report.document import Document
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.words import file_of
+
+_LONGEST = 240
+"""Characters of a text that a cell holds."""
 
 
 class DifferenceKind(Enum):
@@ -32,100 +38,135 @@ class DifferenceKind(Enum):
     CHANGED = "changed"
     """It is another, and neither stricter nor looser."""
 
-    @property
-    def mirrored(self) -> DifferenceKind:
-        """What it is from the other side."""
-        return _MIRRORED.get(self, self)
 
-
-_MIRRORED = {
-    DifferenceKind.STRICTER: DifferenceKind.LOOSER,
-    DifferenceKind.LOOSER: DifferenceKind.STRICTER,
-    DifferenceKind.APPEARED: DifferenceKind.VANISHED,
-    DifferenceKind.VANISHED: DifferenceKind.APPEARED,
-    DifferenceKind.BECAME_CONDITIONAL: DifferenceKind.BECAME_UNCONDITIONAL,
-    DifferenceKind.BECAME_UNCONDITIONAL: DifferenceKind.BECAME_CONDITIONAL,
-}
 _ORDER = {kind: at for at, kind in enumerate(DifferenceKind)}
+_COUNTED = (
+    DifferenceKind.APPEARED,
+    DifferenceKind.VANISHED,
+    DifferenceKind.STRICTER,
+    DifferenceKind.LOOSER,
+    DifferenceKind.BECAME_CONDITIONAL,
+    DifferenceKind.BECAME_UNCONDITIONAL,
+    DifferenceKind.CHANGED,
+)
+"""The kinds in the order in which their counts are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class WhereDocument(Document):
+    """Where the two sides say something."""
+
+    before: str | None
+    """`file:line` on the first side; null where it is not known."""
+    after: str | None
+    """`file:line` on the second side; null where it is not known."""
+
+
+NOWHERE = WhereDocument(before=None, after=None)
+"""Of what stands in no file."""
+
+
+class DifferenceDocument(Document):
     """One thing that is not the same on both sides."""
 
     kind: DifferenceKind
+    """Which way it differs."""
     subject: str
     """What it is about, such as `backend fa3`, `rule ngram` or `plan`."""
     field: str
     """The capability, or what else of the subject; empty for the whole of it."""
     before: str | None
-    """What it was, in words; None where it was not there."""
+    """What it was, in words; null where it was not there."""
     after: str | None
-    """What it is, in words; None where it is not there."""
-    where: Where = NOWHERE
+    """What it is, in words; null where it is not there."""
+    where: WhereDocument
     """Where the two sides say so."""
 
-    def mirrored(self) -> Difference:
-        """Tell the same from the other side."""
-        return Difference(
-            kind=self.kind.mirrored,
-            subject=self.subject,
-            field=self.field,
-            before=self.after,
-            after=self.before,
-            where=(self.where[1], self.where[0]),
-        )
 
-    @property
-    def sort_key(self) -> tuple[int, bool, str, str, str, str]:
-        """Order differences by importance, a plan's first, then by what they are about."""
-        told = (self.subject, self.field, self.before or "", self.after or "")
-        return (_ORDER[self.kind], not self.subject.startswith("plan"), *told)
+class DiffDocument(Document):
+    """What differs between two sides."""
+
+    schema_: Annotated[Literal["backend-caps/diff@1"], Field(alias="schema")]
+    before: str
+    """The first side, as it was named."""
+    after: str
+    """The second side, as it was named."""
+    counts: dict[str, int]
+    """How many differences there are of each kind; a kind without any is left out."""
+    differences: tuple[DifferenceDocument, ...]
+    """Every difference, the most important first."""
 
 
-def mirrored(found: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Tell the same differences from the other side."""
-    return in_order(difference.mirrored() for difference in found)
+def in_order(found: Iterable[DifferenceDocument]) -> tuple[DifferenceDocument, ...]:
+    """Sort differences, the most important first; a plan's first, then by subject."""
+    return tuple(sorted(found, key=_importance))
 
 
-def in_order(found: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Sort differences, the most important first."""
-    return tuple(sorted(found, key=lambda difference: difference.sort_key))
+def _importance(found: DifferenceDocument) -> tuple[int, bool, str, str, str, str]:
+    texts = (found.subject, found.field, found.before or "", found.after or "")
+    return (_ORDER[found.kind], not found.subject.startswith("plan"), *texts)
 
 
-def paired(
-    before: Mapping[str, _T], after: Mapping[str, _T]
-) -> Iterator[tuple[str, _T | None, _T | None]]:
-    """Put together what has one name on both sides, sorted; None where it is not there."""
-    for name in sorted({*before, *after}):
-        yield name, before.get(name), after.get(name)
+def diff_document(before: str, after: str, found: Sequence[DifferenceDocument]) -> DiffDocument:
+    """Write the document of a comparison.
 
-
-def of_texts(
-    subject: str, field: str, before: str | None, after: str | None, where: Where = NOWHERE
-) -> Iterator[Difference]:
-    """Compare two texts, either of which may not be there."""
-    if before == after:
-        return
-    kind = DifferenceKind.CHANGED
-    if before is None:
-        kind = DifferenceKind.APPEARED
-    elif after is None:
-        kind = DifferenceKind.VANISHED
-    yield Difference(
-        kind=kind, subject=subject, field=field, before=before, after=after, where=where
-    )
-
-
-def changed(
-    subject: str, field: str, before: str | None, after: str | None, where: Where = NOWHERE
-) -> Difference:
-    """Tell of two texts that differ, and neither way is stricter."""
-    return Difference(
-        kind=DifferenceKind.CHANGED,
-        subject=subject,
-        field=field,
+    Args:
+        before: the first side, as it was named.
+        after: the second side, as it was named.
+        found: in order.
+    """
+    counts = Counter(each.kind for each in found)
+    return DiffDocument(
+        schema_="backend-caps/diff@1",
         before=before,
         after=after,
-        where=where,
+        counts={kind.value: counts[kind] for kind in DifferenceKind if kind in counts},
+        differences=tuple(found),
     )
+
+
+def diff_view(diff: DiffDocument) -> Iterator[Section]:
+    """Show how many differences there are, then each, the most important first."""
+    if not diff.differences:
+        yield Lines((f"Nothing differs between {diff.before} and {diff.after}.",))
+        return
+    counts = diff.counts
+    shown = [f"{counts[k.value]} {_name(k)}" for k in _COUNTED if k.value in counts]
+    yield Lines((", ".join(shown), f"from {diff.before} to {diff.after}"))
+    for kind in DifferenceKind:
+        found = [each for each in diff.differences if each.kind is kind]
+        if found:
+            yield Heading(_name(kind).capitalize())
+            yield _table(kind, found)
+
+
+def _name(kind: DifferenceKind) -> str:
+    return kind.value.replace("-", " ")
+
+
+def _table(kind: DifferenceKind, found: Sequence[DifferenceDocument]) -> Table:
+    """Show differences of one kind, without the columns that none of them fills."""
+    rows = [(_subject(each), _shortened(each.before), _shortened(each.after)) for each in found]
+    columns = ("what, where", "before", "after")
+    kept = [
+        at
+        for at, column in enumerate(columns)
+        if any(row[at] for row in rows)
+        or (kind is DifferenceKind.CHANGED and column in {"before", "after"})
+    ]
+    return Table(
+        tuple(columns[at] for at in kept),
+        tuple(tuple(row[at] for at in kept) for row in rows),
+    )
+
+
+def _subject(found: DifferenceDocument) -> str:
+    """Name what differs, and where, in one column: a terminal has no room for two."""
+    name = ": ".join(part for part in (found.subject, found.field) if part)
+    places = [file_of(place) for place in (found.where.before, found.where.after) if place]
+    return "\n".join(filter(None, (name, " -> ".join(dict.fromkeys(places)))))
+
+
+def _shortened(text: str | None) -> str:
+    """Shorten an engine's own words, which may be a page long; the document has them all."""
+    text = text or ""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} ..."

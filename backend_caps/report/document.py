@@ -1,26 +1,46 @@
-"""What every document of the package's JSON has in common."""
+"""What every JSON document has in common: its base class, its text, and capability values."""
 
 from __future__ import annotations
 
 import json
+from enum import Enum
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError
+
+from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Sizes, Unchecked
+from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, Capabilities
 
 
 def is_none(value: object) -> bool:
-    """Tell whether a key has nothing to say."""
+    """Return whether a key is left out."""
     return value is None
 
 
 LEFT_OUT = Field(exclude_if=is_none)
-"""A key that is there only where it has something to say."""
+"""A key that is left out where its value is None."""
+
+
+class Document(BaseModel):
+    """A part of a document: frozen, and without keys that its schema does not name.
+
+    A field that is a document can be given any object with the same attributes.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        from_attributes=True,
+        validate_by_name=True,
+        serialize_by_alias=True,
+        defer_build=True,
+    )
 
 
 def legible(text: str) -> str:
-    r"""Write out as `\udcff` what UTF-8 cannot hold: surrogates without their other half.
+    r"""Escape as `\udcff` what UTF-8 cannot encode: lone surrogates.
 
-    They stand for the bytes of a path that is not UTF-8, or come in a plugin's own words.
+    They stand for the bytes of a path that is not UTF-8, or come from a plugin's own text.
     """
     return text.encode(errors="backslashreplace").decode()
 
@@ -28,7 +48,7 @@ def legible(text: str) -> str:
 def json_text(
     document: BaseModel, *, indent: int | None = None, exclude_defaults: bool = False
 ) -> str:
-    """Write a document as JSON that every reader takes: each of its texts is legible."""
+    """Write a document as JSON that every reader accepts: its texts are valid UTF-8."""
     try:
         return document.model_dump_json(indent=indent, exclude_defaults=exclude_defaults)
     except PydanticSerializationError:  # rare, and looking for surrogates in advance costs time
@@ -37,7 +57,7 @@ def json_text(
 
 
 def legible_json(value: JsonValue) -> JsonValue:
-    """Make every text in a JSON value legible."""
+    """Make every text in a JSON value encodable as UTF-8."""
     match value:
         case str():
             return legible(value)
@@ -48,13 +68,58 @@ def legible_json(value: JsonValue) -> JsonValue:
     return value
 
 
-class Document(BaseModel):
-    """A part of a document: frozen, and without keys that its schema does not name."""
+def json_of(value: object) -> JsonValue:
+    """Write a capability's value as JSON, in a stable order; no limit is null."""
+    match value:
+        case bool():
+            return value
+        case int():
+            return None if value == NO_LIMIT else value
+        case Enum():
+            return str(value.value)
+        case frozenset():
+            return sorted(
+                str(member.value) if isinstance(member, Enum) else member for member in value
+            )
+        case tuple():
+            return [str(window) for window in value]
+    return _json_of_sizes(value)
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        validate_by_name=True,
-        serialize_by_alias=True,
-        defer_build=True,
-    )
+
+def _json_of_sizes(value: object) -> JsonValue:
+    match value:
+        case Exact(size):
+            return {"exact": size}
+        case MultipleOf(size):
+            return {"multiple_of": size}
+        case OneOf(listed):
+            return {"one_of": [*sorted(listed)]}
+        case Unchecked(within):
+            return {"unchecked": json_of(within)}
+        case Conflict(owners):
+            return {"conflict": [*owners]}
+    raise AssertionError(f"no capability has the value {value!r}")
+
+
+def value_of(capability: str, written: JsonValue) -> object:
+    """Read a plan's value that `json_of` wrote.
+
+    Raises:
+        ValueError: no plan holds such a value.
+    """
+    kind = CAPABILITIES.get(capability)
+    if kind is None:
+        raise ValueError(f"a plan has no {capability!r}")
+    if written is None and kind.best == NO_LIMIT:
+        return NO_LIMIT
+    if isinstance(written, dict) and isinstance(kind.worst, Unchecked):
+        match written:
+            case {"conflict": [*owners]}:
+                return Conflict(tuple(map(str, owners)))
+            case {"unchecked": within} if isinstance(sizes := value_of(capability, within), Sizes):
+                return Unchecked(sizes)
+    try:
+        read = Capabilities.model_validate_json(json.dumps({capability: written}))
+        return read.stated()[capability]
+    except (ValidationError, KeyError) as error:
+        raise ValueError(f"{capability} cannot be {written!r} in a plan") from error

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
-from backend_caps.report.documents import PlanDocument
 from backend_caps.report.generate_documents import GraphsDocument
+from backend_caps.report.plans import PlanDocument
 
 
 class SizeDocument(Document):

@@ -14,8 +14,8 @@ from backend_caps.report.dry_run_documents import (
     RunMemoryDocument,
 )
 from backend_caps.report.generate_views import graph_modes_view, size_words
+from backend_caps.report.plan_views import flips_view, mirror_lines, plan_problems_view
 from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.views import flips_view, mirror_lines, plan_problems_view
 
 _NOTHING = "—"
 """What is shown where nothing is measured."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
-from backend_caps.report.documents import PlanDocument
+from backend_caps.report.plans import PlanDocument
 from backend_caps.report.step_costs import DraftsDocument
 
 

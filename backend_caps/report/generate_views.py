@@ -15,9 +15,9 @@ from backend_caps.report.generate_documents import (
     SimulationDocument,
     SpeculationDocument,
 )
+from backend_caps.report.plan_views import mirror_lines
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.step_costs import drafts_words
-from backend_caps.report.views import mirror_lines
 
 _OUTPUTS = 4
 """Outputs that are shown; the document has all of them."""

@@ -1,4 +1,4 @@
-"""What is installed and what was asked, as a file that is the same on every machine.
+"""A lock: what is installed and requested, as a file that is the same on every machine.
 
 It holds no time, no host and no absolute path: two runs over the same releases write the same
 bytes, so the file can stand in a repository and be compared.
@@ -6,11 +6,23 @@ bytes, so the file can stand in a repository and be compared.
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath, PureWindowsPath
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, PlainSerializer, field_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+)
 
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration
@@ -20,32 +32,50 @@ from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.engines.reading import EngineReading
-from backend_caps.report.document import LEFT_OUT, json_text
-from backend_caps.report.documents import CauseDocument, PlanDocument, ValueDocument
-from backend_caps.report.plan_values import value_of
+from backend_caps.errors import CodedError
+from backend_caps.report.document import LEFT_OUT, json_text, value_of
+from backend_caps.report.plans import CauseDocument, PlanDocument, ValueDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import Rule, RuleSet
 
+LOCK_SCHEMA: Literal["backend-caps/lock@1"] = "backend-caps/lock@1"
+"""What this version writes and reads."""
+_LONGEST_INPUT = 60
+"""Characters of a wrong value that a sentence repeats."""
 _OF_THE_WORKING_DIRECTORY = "working-directory"
 """The problem of what was found only because of where the command was started."""
 
 
-def _given(flags: ServerFlags) -> dict[str, JsonValue]:
-    return {name: _json(value) for name, value in flags.given().items()}
+@dataclass(eq=False)
+class LockError(CodedError):
+    """A lock file cannot be read or written."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "not-read": "the file is not there, is truncated, or is no lock",
+        "not-written": "its folder is not there, or its disk is full; what was there is kept",
+        "other-schema": "another version wrote it, or it is another document",
+    }
 
 
-def _json(value: object) -> JsonValue:
-    assert value is None or isinstance(value, str | int), f"no flag has the value {value!r}"
-    return value
+def _given(flags: ServerFlags) -> dict[str, object]:
+    return dict(flags.given())
 
 
 GivenFlags = Annotated[ServerFlags, PlainSerializer(_given, return_type=dict[str, JsonValue])]
 """Server flags, written without those that were not given."""
 
 
+def _value_text(value: object) -> str | None:
+    return None if value is None else text_of(value)
+
+
+ValueText = Annotated[str | None, BeforeValidator(_value_text)]
+"""A value of a reading, in words; a file has it in words already."""
+
+
 class _Locked(FrozenModel):
-    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True, from_attributes=True)
 
 
 class LockedRequest(_Locked):
@@ -75,11 +105,6 @@ class LockedEngine(_Locked):
     version: str | None
     """Its version; null where the source does not say."""
 
-    @classmethod
-    def of(cls, reading: EngineReading) -> LockedEngine:
-        """Write which engine was read, and not where."""
-        return cls(name=reading.engine, version=reading.version)
-
 
 class LockedRules(_Locked):
     """The rule set, third parties' rules included."""
@@ -91,11 +116,6 @@ class LockedRules(_Locked):
     rules: tuple[Rule, ...]
     """The rules, in the set's order."""
 
-    @classmethod
-    def of(cls, rules: RuleSet) -> LockedRules:
-        """Write a rule set."""
-        return cls(name=rules.name, relays=tuple(sorted(rules.relays)), rules=rules.rules)
-
 
 class LockedReading(_Locked):
     """What an engine's source says of one thing."""
@@ -104,33 +124,12 @@ class LockedReading(_Locked):
     """How its value came to be."""
     words: str
     """The source's own words."""
-    value: str | None
+    value: ValueText
     """The value in words; null where it depends, or nobody stated it."""
     declared_at: str | None
     """`file:line`, relative to the folder that the engine is imported from."""
     inherited_from: str | None
     """The class that states it, where this one does not."""
-
-    @classmethod
-    def of(cls, reading: Reading) -> LockedReading:
-        """Write a reading."""
-        return cls(
-            origin=reading.origin,
-            words=reading.words,
-            value=None if reading.value is None else text_of(reading.value),
-            declared_at=reading.declared_at,
-            inherited_from=reading.inherited_from,
-        )
-
-    def reading(self) -> Reading:
-        """Return the reading, its value in words."""
-        return Reading(
-            origin=self.origin,
-            words=self.words,
-            value=self.value,
-            declared_at=self.declared_at,
-            inherited_from=self.inherited_from,
-        )
 
 
 class LockedClass(_Locked):
@@ -147,26 +146,12 @@ class LockedClass(_Locked):
     composite: str | None
     """How a wrapper makes its answer from its children's, where it does."""
 
-    @classmethod
-    def of(cls, read: EngineClass) -> LockedClass:
-        """Write a class."""
-        return cls(
-            path=read.path,
-            registered_as=tuple(sorted(read.registered_as)),
-            readings=_locked_readings(read.readings),
-            attributes=_locked_readings(read.attributes),
-            composite=read.composite,
-        )
-
     def engine_class(self) -> EngineClass:
         """Return the class."""
-        return EngineClass(
-            path=self.path,
-            registered_as=self.registered_as,
-            readings={name: said.reading() for name, said in self.readings.items()},
-            attributes={name: said.reading() for name, said in self.attributes.items()},
-            composite=self.composite,
-        )
+        own = dict(self)
+        for name in ("readings", "attributes"):
+            own[name] = {key: Reading(**dict(reading)) for key, reading in own[name].items()}
+        return EngineClass(**own)
 
 
 class LockedBackend(_Locked):
@@ -189,21 +174,6 @@ class LockedBackend(_Locked):
     """What it says of itself; null where that was not read."""
     engine_class: LockedClass | None
     """Where it was read from an engine's source."""
-
-    @classmethod
-    def of(cls, backend: Backend) -> LockedBackend:
-        """Write a backend."""
-        read = backend.engine_class
-        return cls(
-            name=backend.name,
-            status=backend.status,
-            distribution=backend.source.distribution,
-            version=backend.source.version,
-            declared_at=_portable(backend.source.declared_at),
-            problems=_codes(backend.problems),
-            declaration=backend.declaration,
-            engine_class=None if read is None else LockedClass.of(read),
-        )
 
     def backend(self) -> Backend:
         """Return the backend; of its problems only the codes are known."""
@@ -242,14 +212,14 @@ class LockDocument(_Locked):
     @field_validator("plan")
     @classmethod
     def _holds_values(cls, plan: PlanDocument | None) -> PlanDocument | None:
-        """Refuse a plan whose values nobody can compare."""
+        """Refuse a plan with values outside the vocabulary."""
         own = () if plan is None else (plan.server, *plan.phases.values())
         for name, value in ((name, value) for values in own for name, value in values.items()):
             value_of(name, value.value)
         return plan
 
     def text(self) -> str:
-        """Write the file; what says nothing, such as a capability undeclared, is left out."""
+        """Write the file; defaults, such as undeclared capabilities, are left out."""
         return json_text(self, indent=2, exclude_defaults=True) + "\n"
 
 
@@ -262,7 +232,7 @@ def lock_document(
     reading: EngineReading | None = None,
     plan: PlanDocument | None = None,
 ) -> LockDocument:
-    """Write down what is installed, what was asked, and the plan.
+    """Write down what is installed, the request, and the plan.
 
     What was found only because of the working directory is left out.
 
@@ -276,11 +246,13 @@ def lock_document(
     """
     installed = [each for each in backends if not _is_of_the_working_directory(each.problems)]
     return LockDocument(
-        schema_="backend-caps/lock@1",
+        schema_=LOCK_SCHEMA,
         request=request,
-        engine=None if reading is None else LockedEngine.of(reading),
-        rules=LockedRules.of(rules),
-        backends=tuple(map(LockedBackend.of, installed)),
+        engine=None
+        if reading is None
+        else LockedEngine(name=reading.engine, version=reading.version),
+        rules=LockedRules(name=rules.name, relays=tuple(sorted(rules.relays)), rules=rules.rules),
+        backends=tuple(map(_locked, installed)),
         problems=_codes(p for p in problems if not _is_of_the_working_directory([p])),
         plan=None if plan is None else _portable_plan(plan),
     )
@@ -294,8 +266,26 @@ def _codes(problems: Iterable[Problem]) -> tuple[str, ...]:
     return tuple(sorted(found.code for found in problems))
 
 
-def _locked_readings(readings: Mapping[str, Reading]) -> dict[str, LockedReading]:
-    return {name: LockedReading.of(readings[name]) for name in sorted(readings)}
+def _locked(backend: Backend) -> LockedBackend:
+    read = backend.engine_class
+    return LockedBackend(
+        name=backend.name,
+        status=backend.status,
+        distribution=backend.source.distribution,
+        version=backend.source.version,
+        declared_at=_portable(backend.source.declared_at),
+        problems=_codes(backend.problems),
+        declaration=backend.declaration,
+        engine_class=None
+        if read is None
+        else LockedClass(
+            path=read.path,
+            registered_as=tuple(sorted(read.registered_as)),
+            readings=dict(sorted(read.readings.items())),
+            attributes=dict(sorted(read.attributes.items())),
+            composite=read.composite,
+        ),
+    )
 
 
 def _portable(place: str | None) -> str | None:
@@ -325,3 +315,81 @@ def _portable_cause(cause: CauseDocument) -> CauseDocument:
     shipped, _, place = cause.source.rpartition(", ")
     told = ", ".join(part for part in (shipped, _portable(place)) if part)
     return cause.model_copy(update={"source": told or None})
+
+
+def read_lock(path: Path) -> LockDocument:
+    """Read a lock file.
+
+    Raises:
+        LockError: the file is not there, is truncated, holds something else, or has another
+            schema, such as that of a newer version.
+    """
+    try:
+        text = path.read_text("utf-8")
+        document = json.loads(text)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, f"it is no JSON ({error})") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != LOCK_SCHEMA:
+        raise LockError(
+            "other-schema",
+            f"lock file {str(path)!r} has the schema {schema!r}; expected {LOCK_SCHEMA!r}. "
+            "Use the backend-caps that wrote it, or write it again with this one.",
+        )
+    try:
+        return LockDocument.model_validate_json(text)
+    except ValidationError as error:
+        raise _unreadable(path, _fault(error)) from error
+
+
+def write_lock(text: str, path: Path) -> None:
+    """Write a lock file whole, or leave what was there.
+
+    Raises:
+        LockError: the file's folder is not there, or its disk has no room.
+    """
+    is_device = path.exists() and not path.is_file()
+    try:
+        if is_device:  # it holds nothing that could be lost, and is not to be replaced
+            path.write_bytes(text.encode())
+        else:
+            _replace(Path(os.path.realpath(path)), text)
+    except OSError as error:
+        raise LockError(
+            "not-written",
+            f"lock file {str(path)!r} cannot be written: {error.strerror or error}. Expected a "
+            "folder that is there, with room for it. Name another file with --output.",
+        ) from error
+
+
+def _unreadable(path: Path, cause: str) -> LockError:
+    return LockError(
+        "not-read",
+        f"lock file {str(path)!r} cannot be read: {cause}. Expected what `backend-caps lock` "
+        "writes. Correct the path, or write the file again.",
+    )
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write beside a file, and put that in its place at once."""
+    written = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        written.write_bytes(text.encode())
+        if file.exists():
+            shutil.copymode(file, written)
+        written.replace(file)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _fault(error: ValidationError) -> str:
+    """Name the first wrong value, and its place in the document."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"it has no {place!r}"
+    found = repr(first["input"])
+    shown = found if len(found) <= _LONGEST_INPUT else f"{found[:_LONGEST_INPUT]}..."
+    return f"its {place!r} is {shown} ({first['msg']})"

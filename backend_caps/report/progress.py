@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 PATIENCE_S = 0.5
-"""How long something may take before a line says what it is."""
+"""Seconds before a line names what takes long."""
 _REFRESHES_A_SECOND = 5
 
 
@@ -64,7 +64,7 @@ def bar() -> ProgressColumn:
 def spinning(
     doing: str, *, console: Console | None = None, patience_s: float = PATIENCE_S
 ) -> Iterator[None]:
-    """Say what goes on within the block, where it takes long and there is a terminal.
+    """Show a spinner while the block takes long, where there is a terminal.
 
     Nothing may be printed meanwhile, but for what is done in a process of its own.
 

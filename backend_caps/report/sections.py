@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+_SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#~&$"})
+
 
 @dataclass(frozen=True, slots=True)
 class Heading:
@@ -46,12 +48,12 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A value of a plan that stands open on a page, because it was asked for."""
+    """A value of a plan that stands open on a page, because the command named it."""
 
     name: str
     """The capability."""
     phase: str | None = None
-    """The phase that alone was asked for; a server's value stands open whichever it is."""
+    """The only phase that was named; a server's value stands open whichever it is."""
 
 
 def visible(text: str) -> str:
@@ -66,3 +68,33 @@ Sections = Iterable[Section | Picture]
 def in_words(sections: Sections) -> Iterator[Section]:
     """Leave out what only a page can show."""
     return (section for section in sections if not isinstance(section, Picture))
+
+
+def markdown(sections: Sections) -> str:
+    """Write sections as markdown. A plugin's words are text, never markup."""
+    return "\n\n".join(map(_block, in_words(sections))) + "\n"
+
+
+def _block(section: Section) -> str:
+    match section:
+        case Heading(text):
+            return f"## {_text(text)}"
+        case Lines(lines, "commands"):
+            return "\n".join(("```sh", *(visible(line.strip()) for line in lines), "```"))
+        case Lines(lines):
+            return "\n".join(f"- {_text(line)}" for line in lines)
+    ruler = ("---",) * len(section.columns)
+    heads = tuple(map(_text, section.columns))
+    return "\n".join(map(_row, (heads, ruler, *_escaped(section.rows))))
+
+
+def _escaped(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
+    return [tuple(map(_text, row)) for row in rows]
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _text(text: str) -> str:
+    return visible(" ".join(text.split())).translate(_SPECIAL)

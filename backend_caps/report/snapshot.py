@@ -19,9 +19,9 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.engines.reading import EngineReading
-from backend_caps.report.documents import PlanDocument, ValueDocument
+from backend_caps.report.document import value_of
 from backend_caps.report.lock import LockDocument, LockedRequest
-from backend_caps.report.plan_values import value_of
+from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.words import decided_by, words_of
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.rules import Rule
@@ -32,7 +32,7 @@ _PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN, Status.SKIPPED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapabilityState:
-    """What one backend says of one capability."""
+    """The statement of one backend on one capability."""
 
     value: object
     """The join over both ways of every condition; None where a composite leaves it to its parts."""
@@ -48,13 +48,13 @@ class CapabilityState:
 
     @property
     def is_stated(self) -> bool:
-        """Whether the backend says anything of it, be it on a condition."""
+        """Whether the backend states anything of it, even on a condition."""
         return self.origin is Origin.DECLARED or bool(self.conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeState:
-    """What an engine's class says by a name of the engine's own."""
+    """An attribute of an engine's class, by the engine's own name."""
 
     words: str
     where: str | None
@@ -93,7 +93,7 @@ class PlanValue:
 
     value: object
     words: str
-    """The value and who decided it."""
+    """The value and what decided it."""
     effect: str
 
 
@@ -111,7 +111,7 @@ class Snapshot:
     problems: Mapping[str, int]
     """How many there are that no single backend can be blamed for, by code."""
     request: Mapping[str, str] | None = None
-    """What was asked, in words; None where nothing was."""
+    """The request, in words; None where there was none."""
     plan: Mapping[tuple[str, str], PlanValue] | None = None
     """By place and capability; None where there is no plan."""
 
@@ -190,7 +190,7 @@ def _counted(problems: Iterable[Problem]) -> Mapping[str, int]:
 
 
 def _parts(parts: Iterable[Part]) -> tuple[str, ...]:
-    """Tell each part with its condition once, and the uses that it takes."""
+    """Write each part with its condition once, and the uses that it takes."""
     taken: dict[tuple[str, str], set[str]] = {}
     for part in parts:
         condition = "" if part.given is None else f" where {part.given}"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
-from backend_caps.report.documents import PlanDocument
+from backend_caps.report.plans import PlanDocument
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.words import decided_by
 

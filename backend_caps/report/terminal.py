@@ -157,7 +157,7 @@ def _keep_words_whole(drawn: RichTable, table: Table, width: int) -> None:
 
 
 def _level(most: Sequence[int], least: Sequence[int], room: int) -> int:
-    """Tell how wide the widest columns can be, so that all together have room."""
+    """Return the width of the widest columns at which all together have room."""
     level = max(most)
     while level and sum(map(min, most, (max(own, level) for own in least))) > room:
         level -= 1

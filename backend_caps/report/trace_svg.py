@@ -8,7 +8,7 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from backend_caps.report.html.rendering import environment
+from backend_caps.report.html.page import environment
 from backend_caps.report.sections import Picture, visible
 from backend_caps.report.step_costs import drafts_words
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from backend_caps.report.documents import CauseDocument, ValueDocument
+from backend_caps.report.plans import CauseDocument, FlipDocument, ValueDocument
+
+_SIZES = {
+    "exact": "",
+    "multiple_of": "multiples of ",
+    "one_of": "one of ",
+    "unchecked": "not checked; within ",
+    "conflict": "conflict: ",
+}
 
 
 def words_of(value: JsonValue) -> str:
@@ -23,15 +32,6 @@ def words_of(value: JsonValue) -> str:
     return str(value)
 
 
-_SIZES = {
-    "exact": "",
-    "multiple_of": "multiples of ",
-    "one_of": "one of ",
-    "unchecked": "not checked; within ",
-    "conflict": "conflict: ",
-}
-
-
 def place_of(cause: CauseDocument) -> str:
     """Write where a cause stands: role and phase, and the rank if there are several."""
     rank = None if cause.rank is None else f"rank {cause.rank}"
@@ -39,7 +39,7 @@ def place_of(cause: CauseDocument) -> str:
 
 
 def decided_by(value: ValueDocument) -> str:
-    """Name who holds a value where it is; with the places, where it is not in all of its own."""
+    """Name the causes that decide a value; with their uses, where only some of these do."""
     deciding = [cause for cause in value.causes if cause.value == value.value] or value.causes
     named = [
         _with_places(name, [c for c in deciding if who(c) == name], value.causes)
@@ -56,12 +56,12 @@ def _with_places(
 
 
 def who(cause: CauseDocument) -> str:
-    """Write who a cause names: of a composite's part, whose part it is too."""
+    """Write a cause's kind and name; for a composite's part, the composites too."""
     return f"{cause.kind} {name_of(cause)}"
 
 
 def name_of(cause: CauseDocument) -> str:
-    """Write the name of whom a cause names, without its kind."""
+    """Write a cause's name without its kind."""
     return " of ".join([cause.name, *reversed(cause.via or ())])
 
 
@@ -74,3 +74,30 @@ def file_of(place: str) -> str:
     """Shorten `/a/long/path/file.py:3` to its file and line; a document holds the whole."""
     head, separator, path = place.rpartition(", ")
     return head + separator + path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """What leads to a better value, in all the phases where it is the same."""
+
+    name: str
+    """The capability."""
+    phases: tuple[str, ...]
+    """None for the server's."""
+    was: str
+    becomes: str
+    remedies: tuple[str, ...]
+    """All of them together."""
+
+
+def tries(flips: Sequence[FlipDocument]) -> tuple[Try, ...]:
+    """List what could be tried, once where phases share it."""
+    phases: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    for flip in flips:
+        change = (words_of(flip.value), words_of(flip.becomes))
+        same = phases.setdefault((flip.capability, *change, tuple(flip.remedies)), [])
+        same += [] if flip.phase is None else [flip.phase]
+    return tuple(
+        Try(name=name, phases=tuple(own), was=was, becomes=becomes, remedies=remedies)
+        for (name, was, becomes, remedies), own in phases.items()
+    )

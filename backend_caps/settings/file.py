@@ -7,68 +7,76 @@ from pathlib import Path
 
 import yaml
 
-from backend_caps.settings.errors import RepeatedSettingError, SettingsFileError
-from backend_caps.settings.layers import FACTS, SECTIONS, LayerValues, SettingLayer
+from backend_caps.settings.sources import FACTS, SECTIONS, LayerValues, SettingLayer, SettingsError
 
 
 def read_file(path: Path) -> LayerValues:
-    """Read what a file says; a key may be written with dashes or underscores.
+    """Read a YAML file of settings; a key may be written with dashes or underscores.
 
     What is wrong with single keys is among the faults.
 
     Raises:
-        SettingsFileError: the file cannot be read, or holds no mapping.
+        SettingsError: the file cannot be read, or holds no mapping.
     """
-    said = LayerValues(layer=SettingLayer.FILE, folder=path.absolute().parent)
+    layer = LayerValues(layer=SettingLayer.FILE, folder=path.absolute().parent)
     try:
         loader = yaml.SafeLoader(path.read_bytes())
         root = loader.get_single_node()
         if isinstance(root, yaml.MappingNode):
-            _Reader(path, loader, said).read(root)
+            _Reader(path, loader, layer).read(root)
         elif root is not None:
-            raise SettingsFileError(path=str(path), cause=f"it holds {_kind(root)}")
+            raise _unreadable(path, f"it holds {_kind(root)}")
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        cause = " ".join(str(error).split())
-        raise SettingsFileError(path=str(path), cause=cause) from error
-    return said
+        raise _unreadable(path, " ".join(str(error).split())) from error
+    return layer
+
+
+def _unreadable(path: Path, cause: str) -> SettingsError:
+    return SettingsError(
+        "file",
+        f"settings file {str(path)!r} cannot be read: {cause}. Expected a YAML mapping "
+        "of settings, such as policy: strict. Correct the file, or --config or "
+        "BACKEND_CAPS_CONFIG, which name it.",
+    )
 
 
 class _Reader:
-    """Writes down the keys of one file."""
+    """Puts the keys of one file into a layer, with their lines."""
 
-    def __init__(self, path: Path, loader: yaml.SafeLoader, said: LayerValues) -> None:
+    def __init__(self, path: Path, loader: yaml.SafeLoader, layer: LayerValues) -> None:
         self._path = path
         self._loader = loader
-        self._said = said
+        self._layer = layer
 
     def read(self, root: yaml.MappingNode) -> None:
-        """Write down every setting; of a section, every name in it."""
-        self._said.faults.extend(self._repeated(root, set()))
-        for key, value, place in self._items(root, "-"):
-            self._said.places[key,] = place
-            if key in SECTIONS and isinstance(value, yaml.MappingNode):
-                self._said.values[key] = self._section(key, value)
+        """Read every setting; of a section, every name in it."""
+        layer = self._layer
+        layer.faults.extend(self._repeated(root, set()))
+        for key, node, place in self._items(root, "-"):
+            layer.places[key,] = place
+            if key in SECTIONS and isinstance(node, yaml.MappingNode):
+                layer.values[key] = self._section(key, node)
                 continue
-            self._said.values[key] = said = self._value(value)
-            if key in SECTIONS and said is None:  # every line of it is a comment
-                self._said.values[key] = {}
-            if isinstance(value, yaml.SequenceNode):
-                for number, item in enumerate(value.value):
-                    self._said.places[key, str(number)] = self._place(item)
+            layer.values[key] = value = self._value(node)
+            if key in SECTIONS and value is None:  # every line of it is a comment
+                layer.values[key] = {}
+            if isinstance(node, yaml.SequenceNode):
+                for number, item in enumerate(node.value):
+                    layer.places[key, str(number)] = self._place(item)
 
     def _section(self, section: str, node: yaml.MappingNode) -> dict[str, object]:
         values: dict[str, object] = {}
         for name, value, place in self._items(node, "_" if section == FACTS else "-"):
-            self._said.places[section, name] = place
+            self._layer.places[section, name] = place
             values[name] = self._value(value)
         return values
 
     def _items(self, node: yaml.MappingNode, dash: str) -> Iterator[tuple[str, yaml.Node, str]]:
-        """List a mapping's keys as they are called here, with their values and places."""
+        """List a mapping's keys as settings spell them, with their values and places."""
         for key, value in node.value:
             if key.tag.endswith(":merge"):
                 cause = f"line {_line(key)} takes another mapping over (<<), which is not followed"
-                raise SettingsFileError(path=str(self._path), cause=cause)
+                raise _unreadable(self._path, cause)
             yield _name(key).replace("-", dash).replace("_", dash), value, self._place(key)
 
     def _value(self, node: yaml.Node) -> object:
@@ -78,30 +86,28 @@ class _Reader:
     def _place(self, node: yaml.Node) -> str:
         return f"{self._path}:{_line(node)}"
 
-    def _repeated(self, node: yaml.Node, seen: set[int]) -> Iterator[RepeatedSettingError]:
+    def _repeated(self, node: yaml.Node, seen: set[int]) -> Iterator[SettingsError]:
         """Find keys that a mapping has twice, at any depth; YAML itself takes the last."""
         if isinstance(node, yaml.ScalarNode) or id(node) in seen:  # an alias may lead back here
             return
         seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            yield from self._repeated_keys(node)
-        for item in node.value:
-            yield from self._repeated(item[1] if isinstance(item, tuple) else item, seen)
-
-    def _repeated_keys(self, node: yaml.MappingNode) -> Iterator[RepeatedSettingError]:
         lines: dict[str, int] = {}
-        for key, _ in node.value:
-            plain = _name(key).replace("_", "-")
-            if plain in lines:
-                first = lines[plain]
-                yield RepeatedSettingError(
-                    place=self._place(key), name=_name(key), first_line=first
-                )
-            lines.setdefault(plain, _line(key))
+        for item in node.value:
+            key, inner = item if isinstance(node, yaml.MappingNode) else (None, item)
+            if key is not None:
+                plain, place = _name(key).replace("_", "-"), self._place(key)
+                if plain in lines:
+                    text = (
+                        f"{place}: {_name(key)!r} is given again, after line {lines[plain]}; "
+                        "expected each key once. Keep one of them."
+                    )
+                    yield SettingsError("repeated", text, place)
+                lines.setdefault(plain, _line(key))
+            yield from self._repeated(inner, seen)
 
 
 def _name(key: yaml.Node) -> str:
-    """Name a key as it is written, `on` and `1` too, which YAML takes for no text."""
+    """Return a key as it is written: also `on` and `1`, which YAML reads as no text."""
     return str(key.value) if isinstance(key, yaml.ScalarNode) else _kind(key)
 
 

@@ -1,4 +1,4 @@
-"""What configures backend-caps itself, from everywhere it can be said, in one order.
+"""What configures backend-caps itself, from everywhere it can be set, in one order.
 
 Command line, then environment, then file, then what is built in: `SettingLayer` has them in this
 order. The command line is read by `cli`; the rest is here.
@@ -8,58 +8,116 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, ValidationError, WithJsonSchema
-from pydantic_core import ErrorDetails
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from backend_caps.capability.facts import Facts, Situation
+from backend_caps.capability.facts import Facts
 from backend_caps.capability.model import FrozenModel
 from backend_caps.discovery.admission import AllowList
+from backend_caps.discovery.errors import LONGEST_DEADLINE_S
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.loading import DEADLINE_S
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.engine import DEFAULT_ENGINE, Engine
-from backend_caps.resolution.errors import FlagsError, nearest, raise_all
+from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS, Engine, option_of
+from backend_caps.resolution.errors import FlagsError, leaves_of, nearest, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
-from backend_caps.settings.errors import (
-    ServerSettingError,
-    SettingValueError,
-    UnknownSettingError,
-    in_order,
-)
-from backend_caps.settings.kinds import (
-    AnyPath,
-    EngineVersion,
-    Name,
-    Names,
-    Paths,
-    PathThere,
-    Seconds,
-    Spelled,
-)
-from backend_caps.settings.layers import FACTS, SERVER, LayerValues, PlacedValue, SettingLayer
-from backend_caps.settings.server import TracedFlags, trace_server
-from backend_caps.settings.variables import (
+from backend_caps.settings.sources import (
     CONFIG,
+    FACTS,
+    SERVER,
+    LayerValues,
+    Parser,
+    PlacedValue,
+    SettingLayer,
+    SettingsError,
     folders,
+    in_order,
     names,
     number,
-    plain,
-    read_variables,
+    read_environment,
     switch,
+    unknown_setting,
+    variable_of,
+    wrong_value,
 )
 
 AGREEMENT_DEADLINE_S = 60.0
 """How long ranks wait for one another."""
 _NEAR = 0.6
-"""How much of a setting's name has to be right for it to be meant."""
+"""Similarity from which a name is taken for a misspelled setting."""
+_EXPECTED = {
+    "bool_type": "true or false",
+    "finite_number": "a number of seconds",
+    "float_type": "a number of seconds",
+    "model_type": "a mapping of names to values",
+    "string_too_short": "a name",
+    "string_type": "a name",
+    "tuple_type": "a list",
+}
+"""What is expected, in place of pydantic's words for Python types."""
+
+
+def _path(value: object, info: ValidationInfo) -> object:
+    """Make a path of a text; a relative one starts at the layer's folder, if it has one."""
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value:
+        raise PydanticCustomError("path", "Input should be a path")
+    folder = info.context
+    return folder / value if isinstance(folder, Path) else Path(value)
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise PydanticCustomError("there", "Input should be a path that is there")
+    return path
+
+
+def _listed(value: object) -> object:
+    """Refuse one text where several are expected."""
+    if isinstance(value, str):
+        raise PydanticCustomError(
+            "listed", "Input should be a list, such as [{value}]", {"value": value}
+        )
+    return value
+
+
+def _engine_version(value: str) -> str:
+    if value not in RULE_SETS:
+        raise PydanticCustomError("rules", "Input should be {known}", {"known": _any_of(RULE_SETS)})
+    return value
+
+
+def _any_of(words: Collection[str]) -> str:
+    *others, last = map(repr, words)
+    return f"{', '.join(others)} or {last}"
+
+
+AnyPath = Annotated[Path, BeforeValidator(_path)]
+PathThere = Annotated[AnyPath, AfterValidator(_there)]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(_listed)]
+Paths = Annotated[tuple[PathThere, ...], BeforeValidator(_listed)]
+EngineVersion = Annotated[str, AfterValidator(_engine_version)]
+Seconds = Annotated[StrictFloat, Field(gt=0, le=LONGEST_DEADLINE_S, allow_inf_nan=False)]
 
 
 def key_of(name: str) -> str:
@@ -72,31 +130,31 @@ class Settings(FrozenModel):
 
     model_config = ConfigDict(alias_generator=key_of, validate_by_alias=True, validate_by_name=True)
 
-    engine: Annotated[Literal["sglang", "vllm", "none"] | None, Spelled(plain)] = None
+    engine: Literal["sglang", "vllm", "none"] | None = None
     """The engine whose own backends are read from its source as well."""
-    source: Annotated[PathThere | None, Spelled(plain)] = None
+    source: PathThere | None = None
     """The folder or wheel to read the engine from, instead of the installed distribution."""
-    rules: Annotated[EngineVersion, Spelled(plain)] = DEFAULT_ENGINE
+    rules: EngineVersion = DEFAULT_ENGINE
     """The engine version whose flags and rules hold."""
-    policy: Annotated[Policy, Spelled(plain)] = Policy.WARN
+    policy: Policy = Policy.WARN
     """Whether problems are refused, shown, or left out."""
-    plugins: Annotated[Names | None, Spelled(names)] = None
+    plugins: Names | None = None
     """The distributions to load; others are skipped. Not given, all are loaded; empty, none."""
-    path: Annotated[Paths, Spelled(folders)] = ()
+    path: Paths = ()
     """Folders to look for plugins in, instead of the environment."""
-    discovery_deadline_s: Annotated[Seconds, Spelled(number)] = DEADLINE_S
+    discovery_deadline_s: Seconds = DEADLINE_S
     """The seconds that the reading of one declaration may take."""
-    require_evidence: Annotated[StrictBool, Spelled(switch)] = False
+    require_evidence: StrictBool = False
     """Whether a claim that the conformance kit has not verified counts as undeclared."""
-    agreement_deadline_s: Annotated[Seconds, Spelled(number)] = AGREEMENT_DEADLINE_S
+    agreement_deadline_s: Seconds = AGREEMENT_DEADLINE_S
     """The seconds that a rank waits for the others to agree on a plan."""
-    lock: Annotated[AnyPath | None, Spelled(plain)] = None
+    lock: AnyPath | None = None
     """The lock file that what is installed and planned is compared with."""
-    device: Annotated[Name | None, Spelled(plain)] = None
+    device: Name | None = None
     """The torch device to run on; not given, each command has its own."""
-    format: Annotated[Literal["table", "json", "markdown", "html"], Spelled(plain)] = "table"
+    format: Literal["table", "json", "markdown", "html"] = "table"
     """How commands print."""
-    verbose: Annotated[StrictBool, Spelled(switch)] = False
+    verbose: StrictBool = False
     """Whether server flags that do not matter are named."""
     facts: Facts = Field(default_factory=Facts)
     """What is known of machine and model."""
@@ -109,7 +167,7 @@ class Settings(FrozenModel):
     def load(
         cls, config: str | PathLike[str] | None = None, environ: Mapping[str, str] | None = None
     ) -> Settings:
-        """Read the settings of this process: variables go before the file, both before defaults.
+        """Read the settings of this process: variables override the file, both override defaults.
 
         A file in the working directory is not read unless it is named: one that was planted
         must not change a server.
@@ -119,7 +177,7 @@ class Settings(FrozenModel):
             environ: the environment; this process's unless given.
 
         Raises:
-            SettingsFileError: the file cannot be read, or holds no mapping.
+            SettingsError: the file cannot be read, or holds no mapping.
             BackendCapsError: a name or a value in file or environment is refused; several faults
                 come as one group.
         """
@@ -142,82 +200,118 @@ class Settings(FrozenModel):
         return require_evidence(registry, path=self.path, device=device)
 
 
-def _given(settings: Settings) -> dict[str, object]:
-    return {name: value for name, value in settings if name in settings.model_fields_set}
-
-
 KEYS: Mapping[str, str] = {name: key_of(name) for name in Settings.model_fields}
 """The settings' names, and the keys that files have for them."""
 _NAMES = {key: name for name, key in KEYS.items()}
-_WORDS = {
-    KEYS[name]: each.word
-    for name, own in Settings.model_fields.items()
-    for each in own.metadata
-    if isinstance(each, Spelled)
+_PARSERS: Mapping[str, Parser] = {
+    **{key: str for key in _NAMES if key not in {FACTS, SERVER}},
+    "agreement-deadline": number,
+    "discovery-deadline": number,
+    "path": folders,
+    "plugins": names,
+    "require-evidence": switch,
+    "verbose": switch,
 }
-_EXPECTED = {
-    "bool_type": "true or false",
-    "finite_number": "a number of seconds",
-    "float_type": "a number of seconds",
-    "model_type": "a mapping of names to values",
-    "string_too_short": "a name",
-    "string_type": "a name",
-    "tuple_type": "a list",
-}
-"""What is expected, where pydantic says it as Python would."""
+"""By key, how a variable's text is read."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedFlags:
+    """The server's flags of file and environment; what is wrong with one is among the faults."""
+
+    flags: ServerFlags = field(default_factory=ServerFlags)
+    said: dict[str, tuple[PlacedValue, ...]] = field(default_factory=dict)
+    """By flag, such as `server.page-size`: the value that counts first."""
+    faults: list[BackendCapsError] = field(default_factory=list)
+
+    def put(self, flags: ServerFlags, layer: SettingLayer, places: Mapping[str, str]) -> None:
+        """Let a layer override those that were put before it."""
+        self.flags = flags.over(self.flags)
+        for name, value in flags.given().items():
+            key = server_key(name)
+            placed = PlacedValue(layer=layer, place=places[name], value=value)
+            self.said[key] = (placed, *self.said.get(key, ()))
+
+
+def server_key(name: str) -> str:
+    """Name a field of `ServerFlags` as a setting: by the engine's option."""
+    return f"{SERVER}.{option_of(name).removeprefix('--')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedSettings:
-    """What file and environment say, and where each value stands. Faults are data."""
+    """What file and environment set, and where each value stands. Faults are data."""
 
     settings: Settings
     """All but `server`, which is read once the engine is known whose flags it holds."""
     said: Mapping[str, tuple[PlacedValue, ...]]
-    """By key, and by `facts.<name>`: whoever goes before the others first."""
+    """By key, and by `facts.<name>`: the value that counts first."""
     faults: tuple[BackendCapsError, ...]
     file: Path | None
     """The file that was read; None where none is named."""
-    _stated: LayerValues
+    _file_values: LayerValues
     _environ: Mapping[str, str]
 
     def given(self) -> Mapping[str, object]:
-        """List what is said, by name, `server` left out; the rest are defaults."""
+        """List what is set, by name, `server` left out; the rest are defaults."""
         return _given(self.settings)
 
     def check(self) -> None:
         """Refuse what is wrong whichever engine it is.
 
+        Names of flags depend on the engine; they are refused here only beside another fault, as
+        far as file and environment say which engine it is.
+
         Raises:
             BackendCapsError: a name or a value is refused; several faults come as one group.
         """
-        raise_all("settings", in_order([*self.faults, *self._server_faults()]))
-
-    def server(self, engine_name: str | Engine) -> TracedFlags:
-        """Read the server's flags as an engine spells them."""
-        return trace_server(self._stated, self._environ, engine_name)
-
-    def server_section(self) -> Mapping[str, object]:
-        """List what the file says of the server, in its own words; null is not said."""
-        section = self._stated.section(SERVER)
-        return {name: value for name, value in section.items() if value is not None}
-
-    def _server_faults(self) -> list[BackendCapsError]:
-        """List the values among the server's flags that no engine takes.
-
-        Where something is wrong anyway, names are told too, as far as file and environment say
-        which engine it is.
-        """
         faults = self.server(self.settings.rules).faults
         certain = [fault for fault in faults if not _is_of_engine(fault)]
-        return faults if certain or self.faults else certain
+        told = faults if certain or self.faults else certain
+        raise_all("settings", in_order([*self.faults, *told]))
+
+    def server(self, engine_name: str | Engine) -> TracedFlags:
+        """Read the flags of the file's section and of the environment, as an engine spells them."""
+        traced = TracedFlags()
+        self._put_file(traced, engine_name)
+        try:
+            flags = ServerFlags.from_environ(self._environ)
+        except (BackendCapsError, ExceptionGroup) as error:
+            traced.faults += leaves_of(error)
+        else:
+            variables = {name: variable_of(SERVER, name) for name in flags.given()}
+            traced.put(flags, SettingLayer.ENVIRONMENT, variables)
+        return traced
+
+    def _put_file(self, traced: TracedFlags, engine_name: str | Engine) -> None:
+        """Read each flag by itself, so that a fault has its line."""
+        section, places = ServerFlags(), dict[str, str]()
+        for key, value in self.server_section().items():
+            place = self._file_values.place(SERVER, key)
+            try:
+                flag = ServerFlags.from_mapping({key: value}, engine_name=engine_name)
+            except (BackendCapsError, ExceptionGroup) as error:
+                traced.faults += [_server_fault(place, fault) for fault in leaves_of(error)]
+            else:
+                section = flag.over(section)
+                places.update(dict.fromkeys(flag.given(), place))
+        traced.put(section, SettingLayer.FILE, places)
+
+    def server_section(self) -> Mapping[str, object]:
+        """List the file's flags of the server, in its own words; null is not given."""
+        section = self._file_values.section(SERVER)
+        return {name: value for name, value in section.items() if value is not None}
+
+
+def _server_fault(place: str, fault: BackendCapsError) -> SettingsError:
+    match fault:
+        case FlagsError(code="unknown-flag" | "ambiguous-flag"):
+            return SettingsError("server-flag-name", f"{place}: {fault}", place)
+    return SettingsError("server-flag", f"{place}: {fault}", place)
 
 
 def _is_of_engine(fault: BackendCapsError) -> bool:
-    match fault:
-        case ServerSettingError(fault=FlagsError(code="unknown-flag" | "ambiguous-flag")):
-            return True
-    return False
+    return isinstance(fault, SettingsError) and fault.code == "server-flag-name"
 
 
 def trace_settings(
@@ -226,28 +320,31 @@ def trace_settings(
     """Read what `Settings.load` does, and keep where each value stands.
 
     Raises:
-        SettingsFileError: the file cannot be read, or holds no mapping.
+        SettingsError: the file cannot be read, or holds no mapping.
     """
     environ = os.environ if environ is None else environ
     named = config or environ.get(CONFIG)
     file = _file(Path(named)) if named else LayerValues(layer=SettingLayer.FILE)
     values: dict[str, object] = {}
+    facts: dict[str, object] = {}
     said: dict[str, tuple[PlacedValue, ...]] = {}
     faults: list[BackendCapsError] = []
-    for layer in (file, read_variables(environ, _WORDS)):
+    for layer in (file, read_environment(environ, _PARSERS)):
         checked, wrong = _checked(layer)
         faults += [*layer.faults, *wrong]
-        for where, value in _flat(checked):
-            key = ".".join(where)
-            one = PlacedValue(layer=layer.layer, place=layer.place(*where), value=value)
-            said[key] = (one, *said.get(key, ()))
-        values = _over(checked, values)
+        for path, value in _flat(checked):
+            key = ".".join(path)
+            placed = PlacedValue(layer=layer.layer, place=layer.place(*path), value=value)
+            said[key] = (placed, *said.get(key, ()))
+        values.update(checked)
+        facts.update(_known(checked))
+    merged = {**values, FACTS: Facts.model_validate(facts)} if facts else values
     return TracedSettings(
-        settings=Settings.model_validate(values),
+        settings=Settings.model_validate(merged),
         said=said,
         faults=tuple(faults),
         file=Path(named) if named else None,
-        _stated=file,
+        _file_values=file,
         _environ=environ,
     )
 
@@ -259,11 +356,15 @@ def _file(path: Path) -> LayerValues:
 
 
 def _checked(layer: LayerValues) -> tuple[dict[str, object], list[BackendCapsError]]:
-    """Give one layer's values their types, by the settings' names; none where one is wrong."""
-    stated = {key: value for key, value in layer.values.items() if key != SERVER}
+    """Validate one layer's values, by the settings' names; none of them where one is wrong."""
     if not layer.values:
         return {}, []
-    faults = list(_faults_of_section(layer))
+    faults: list[BackendCapsError] = []
+    server = layer.values.get(SERVER, {})
+    if not isinstance(server, dict):
+        expected = _EXPECTED["model_type"]
+        faults.append(wrong_value(layer.place(SERVER), SERVER, server, expected))
+    stated = {key: value for key, value in layer.values.items() if key != SERVER}
     try:
         settings = Settings.model_validate(stated, context=layer.folder)
     except ValidationError as error:
@@ -271,46 +372,27 @@ def _checked(layer: LayerValues) -> tuple[dict[str, object], list[BackendCapsErr
     return _given(settings), faults
 
 
-def _faults_of_section(layer: LayerValues) -> Iterator[BackendCapsError]:
-    server = layer.values.get(SERVER, {})
-    if not isinstance(server, dict):
-        yield SettingValueError(
-            place=layer.place(SERVER),
-            name=SERVER,
-            value=repr(server),
-            expected=_EXPECTED["model_type"],
-        )
-
-
 def _fault(layer: LayerValues, detail: ErrorDetails) -> BackendCapsError:
-    where = tuple(map(str, detail["loc"]))
-    place = layer.place(*where)
-    name = ".".join(where[:2]) if where[0] == FACTS else where[0]
+    path = tuple(map(str, detail["loc"]))
+    place = layer.place(*path)
+    name = ".".join(path[:2]) if path[0] == FACTS else path[0]
     if detail["type"] == "extra_forbidden":
-        known = tuple(Facts.model_fields if where[0] == FACTS else _NAMES)
-        meant = nearest(where[-1], known, cutoff=_NEAR)
-        return UnknownSettingError(place=place, name=name, known=known, meant=meant)
-    said = re.sub(r"^\w+ should (be|have) ", "", detail["msg"])
-    expected = _EXPECTED.get(detail["type"], said)
-    return SettingValueError(place=place, name=name, value=repr(detail["input"]), expected=expected)
+        known = tuple(Facts.model_fields if path[0] == FACTS else _NAMES)
+        return unknown_setting(place, name, known, nearest(path[-1], known, cutoff=_NEAR))
+    text = re.sub(r"^\w+ should (be|have) ", "", detail["msg"])
+    return wrong_value(place, name, detail["input"], _EXPECTED.get(detail["type"], text))
 
 
-def _over(values: Mapping[str, object], below: Mapping[str, object]) -> dict[str, object]:
-    """Put one layer's values over another's; facts name by name."""
-    facts = {**_known(below), **_known(values)}
-    merged = {**below, **values}
-    return {**merged, FACTS: Facts.model_validate(facts)} if facts else merged
+def _given(settings: Settings) -> dict[str, object]:
+    return {name: value for name, value in settings if name in settings.model_fields_set}
 
 
-def _known(values: Mapping[str, object]) -> Situation:
+def _known(values: Mapping[str, object]) -> Mapping[str, object]:
     facts = values.get(FACTS)
     return facts.known() if isinstance(facts, Facts) else {}
 
 
 def _flat(values: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """List values by where they are said: a setting's key, and in a section the name too."""
-    for name, value in values.items():
-        if isinstance(value, Facts):
-            yield from (((name, fact), known) for fact, known in value.known().items())
-        else:
-            yield (KEYS[name],), value
+    """List values by their path: a setting's key, and in a section the name too."""
+    yield from (((KEYS[name],), value) for name, value in values.items() if name != FACTS)
+    yield from (((FACTS, fact), known) for fact, known in _known(values).items())

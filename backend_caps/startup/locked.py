@@ -7,10 +7,10 @@ from pathlib import Path
 
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
-from backend_caps.report.diff import Difference, differences
-from backend_caps.report.documents import plan_document
-from backend_caps.report.lock import lock_document
-from backend_caps.report.lock_file import read_lock
+from backend_caps.report.diff import differences
+from backend_caps.report.difference import DifferenceDocument
+from backend_caps.report.lock import lock_document, read_lock
+from backend_caps.report.plans import plan_document
 from backend_caps.report.snapshot import Snapshot
 from backend_caps.resolution.plan import Plan
 
@@ -23,7 +23,7 @@ class LockDiffersError(BackendCapsError):
     """What is installed, or the plan, is not what a lock file says."""
 
     path: str
-    differences: tuple[Difference, ...]
+    differences: tuple[DifferenceDocument, ...]
     """The most important first."""
 
     @property
@@ -44,8 +44,7 @@ def check_locked(path: Path, plan: Plan, registry: Registry) -> None:
     What was asked when it was written is not compared: this is the plan that counts.
 
     Raises:
-        LockFileError: the file is not there, or cannot be read.
-        LockSchemaError: it is another document.
+        LockError: the file is not there, cannot be read, or is another document.
         LockDiffersError: something is not as it says.
     """
     locked = read_lock(path)
@@ -61,6 +60,6 @@ def check_locked(path: Path, plan: Plan, registry: Registry) -> None:
         raise LockDiffersError(path=str(path), differences=found)
 
 
-def _told(difference: Difference) -> str:
+def _told(difference: DifferenceDocument) -> str:
     what = " ".join(part for part in (difference.subject, difference.field) if part)
     return f"{what} is {difference.after or 'not there'} and was {difference.before or 'not there'}"

@@ -7,7 +7,7 @@ import logging
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase
 from backend_caps.report.document import json_text
-from backend_caps.report.documents import plan_document
+from backend_caps.report.plans import plan_document
 from backend_caps.resolution.plan import Cause, Plan, Policy, Resolved
 
 _log = logging.getLogger("backend_caps")

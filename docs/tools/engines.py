@@ -15,10 +15,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from backend_caps.engines.read import read_engine
-from backend_caps.report.engine_report import engine_report_document
-from backend_caps.report.engine_views import engine_report_view, rules_view
-from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Heading, Section
+from backend_caps.report.backend_views import report_view, rules_view
+from backend_caps.report.backends import report_document
+from backend_caps.report.sections import Heading, Section, markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 RENEW = "make docs-write"
@@ -80,9 +79,9 @@ def text_of(page: EnginePage) -> str:
 def _page(page: EnginePage, wheel: Path) -> Iterator[str]:
     reading = read_engine(page.engine, wheel)
     by_class = sorted(reading.backends, key=lambda backend: backend.name.rpartition(".")[2])
-    document = engine_report_document(reading, by_class, (), None)
+    document = report_document(by_class, (), None, reading=reading)
     assert document.engine is not None, "it is on an engine"
-    _, *sections = engine_report_view(document)
+    _, *sections = report_view(document)
     matrix = takewhile(lambda section: not isinstance(section, Heading), sections)
     num_classes = sum(backend.class_ is not None for backend in document.backends)
     yield f"# {page.called}'s backends\n\n"

@@ -17,14 +17,14 @@ from pydantic.json_schema import JsonSchemaMode
 
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.evidence import Evidence
+from backend_caps.cli.config import ConfigDocument
+from backend_caps.report.backends import ReportDocument
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
-from backend_caps.report.config_documents import ConfigDocument
-from backend_caps.report.diff_document import DiffDocument
-from backend_caps.report.documents import PlanDocument, RelayDocument, ReportDocument
+from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.report.lock import LockDocument
-from backend_caps.report.selection_documents import SelectionDocument
+from backend_caps.report.plans import PlanDocument, RelayDocument, SelectionDocument
 from backend_caps.report.step_costs import MeasureDocument
 from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.resolution.flags import ServerFlags

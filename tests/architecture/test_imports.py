@@ -54,7 +54,7 @@ def test_command_loads_no_torch(command: str) -> None:
 
 def test_report_loads_no_other_command() -> None:
     """A report as JSON loads nothing that draws tables and pages, nor another command."""
-    commands = {f"backend_caps.cli.{module}" for module in ("explain", "relay", "resolve")}
+    commands = {f"backend_caps.cli.{module}" for module in ("plan", "lock", "check")}
 
     loaded = _loaded_by(_main("report", "--format", "json"))
 

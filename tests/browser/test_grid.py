@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
-from backend_caps.report.documents import report_document
+from backend_caps.report.backends import report_document
 from backend_caps.report.html.page import page as page_of
 from tests.browser.conftest import Show
 from tests.unit.building import installed

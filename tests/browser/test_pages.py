@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, ViewportSize
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
-from backend_caps.report.documents import report_document
+from backend_caps.report.backends import report_document
 from backend_caps.report.html.page import page as page_of
 from tests.browser.conftest import Golden, Show
 from tests.unit.building import installed

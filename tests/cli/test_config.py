@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.settings.layers import SECTIONS
 from backend_caps.settings.settings import KEYS
+from backend_caps.settings.sources import SECTIONS
 from tests.cli.conftest import CommandLine
 
 

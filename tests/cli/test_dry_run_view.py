@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from backend_caps.report.documents import PlanDocument, ValueDocument
 from backend_caps.report.dry_run_documents import (
     AgreementDocument,
     DryRunDocument,
@@ -24,6 +23,7 @@ from backend_caps.report.dry_run_documents import (
 from backend_caps.report.dry_run_views import dry_run_view
 from backend_caps.report.generate_documents import GraphsDocument
 from backend_caps.report.html.page import page
+from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.sections import Heading, Lines, Table
 
 PLAN = PlanDocument(

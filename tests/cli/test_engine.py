@@ -311,6 +311,5 @@ def test_plain_report_loads_no_reader_of_engines() -> None:
     )
 
     loaded = finished.stdout.splitlines()[-1].split()
-    assert "backend_caps.report.views" in loaded
+    assert "backend_caps.report.backend_views" in loaded
     assert [name for name in loaded if name.startswith("backend_caps.engines")] == []
-    assert "backend_caps.report.engine_views" not in loaded

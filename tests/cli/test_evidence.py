@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.evidence import declaration_digest
-from backend_caps.cli.checking import Asked, checked
+from backend_caps.cli.check_run import CheckOptions, run_check
 from backend_caps.discovery.evidence import Implementation, imports_of, versions_of
 from backend_caps.discovery.registry import discover
 from backend_caps.kit import Effort
@@ -171,8 +171,8 @@ def test_lock_asks_for_evidence_again(line: CommandLine, tmp_path: Path) -> None
     assert (locked["request"]["requires_evidence"], result.exit_code) == (True, 0)
 
 
-def _asked(line: CommandLine, evidence: str) -> Asked:
-    return Asked(
+def _asked(line: CommandLine, evidence: str) -> CheckOptions:
+    return CheckOptions(
         device="sim",
         only=("declaration-hygiene",),
         case=None,
@@ -193,7 +193,7 @@ def test_check_keeps_its_evidence_beside_the_implementation(
     file = line.root / "fast" / "evidence" / "fast.json"
 
     for _ in range(2):
-        checked("fast", _asked(line, ""), discover([line.root]))
+        run_check("fast", _asked(line, ""), discover([line.root]))
 
     assert capsys.readouterr().err.splitlines() == [
         f"evidence written to {file}",
@@ -206,7 +206,7 @@ def test_check_keeps_its_evidence_where_it_is_told(line: CommandLine, tmp_path: 
     """A file that is named is written, and no other."""
     file = tmp_path / "mine.json"
 
-    checked("fast", _asked(line, str(file)), discover([line.root]))
+    run_check("fast", _asked(line, str(file)), discover([line.root]))
 
     assert json.loads(file.read_text())["backend"] == "fast"
     assert not (line.root / "fast" / "evidence").exists()

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from backend_caps.report.documents import plan_document
 from backend_caps.report.generate_documents import (
     GenerateDocument,
     GenerateStepDocument,
@@ -19,8 +18,8 @@ from backend_caps.report.generate_documents import (
     SpeculationDocument,
 )
 from backend_caps.report.generate_views import generate_view
-from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Lines, Table
+from backend_caps.report.plans import plan_document
+from backend_caps.report.sections import Lines, Table, markdown
 from backend_caps.report.step_costs import DraftsDocument
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, flags, use

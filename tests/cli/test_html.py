@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.cli.checked import check_list_document
+from backend_caps.cli.check_run import check_list_document
 from backend_caps.kit.checks import CHECKS
 from backend_caps.report.check_views import check_list_view, check_view
 from backend_caps.report.html.page import page

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.report.documents import plan_document
 from backend_caps.report.html.page import page
-from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Lines, Opened
+from backend_caps.report.plans import plan_document
+from backend_caps.report.sections import Lines, Opened, markdown
 from backend_caps.report.step_costs import (
     DraftsDocument,
     LeftOutDocument,

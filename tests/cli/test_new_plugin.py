@@ -17,8 +17,7 @@ from backend_caps import HostSeqLens, discover
 from backend_caps.capability.status import Status
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
-from backend_caps.cli.plugin_names import LONGEST
-from backend_caps.cli.plugin_project import project_files
+from backend_caps.cli.new_plugin import LONGEST, project_files
 from tests.machine import ROOT, git
 
 NAME = "acme_attention"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.cli.plugin_project import project_files
+from backend_caps.cli.new_plugin import project_files
 
 _FULL = Path("/dev/full")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.report.documents import ReportDocument
+from backend_caps.report.backends import ReportDocument
 from tests.cli.conftest import CommandLine
 
 PROGRAM = str(Path(sys.executable).with_name("backend-caps"))

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from backend_caps.cli.working import working
+from backend_caps.cli.output import working
 from backend_caps.report.progress import PATIENCE_S
 
 CHECK = "check torch_padded --quick --only mirror-absent --no-lines"

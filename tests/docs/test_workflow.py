@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from backend_caps.cli.plugin_project import project_files, write_project
+from backend_caps.cli.new_plugin import project_files, write_project
 from docs.tools.examples import blocks_of
 from tests.docs.pages import ROOT
 

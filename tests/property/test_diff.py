@@ -11,10 +11,11 @@ from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.scale import Scale
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.engines.reading import EngineReading
-from backend_caps.report.diff import DifferenceKind, differences, mirrored, severity
-from backend_caps.report.documents import PlanDocument, json_of, plan_document
+from backend_caps.report.diff import differences, severity
+from backend_caps.report.difference import DifferenceKind
+from backend_caps.report.document import json_of, value_of
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
-from backend_caps.report.plan_values import value_of
+from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.snapshot import Snapshot, comparable
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.flags import ServerFlags
@@ -32,6 +33,7 @@ from tests.property.strategies import (
     situations,
     some_uses,
 )
+from tests.unit.report.sides import mirrored
 
 _NAME = st.sampled_from(["fa3", "flashinfer", "mla", "triton"])
 _TEXT = st.sampled_from(["any(children)", "größer | x", "self.needs"])

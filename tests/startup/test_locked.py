@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from backend_caps import Capabilities, Registry, configure
-from backend_caps.report.documents import plan_document
-from backend_caps.report.errors import LockFileError
-from backend_caps.report.lock import LockedRequest, lock_document
+from backend_caps.report.lock import LockedRequest, LockError, lock_document
+from backend_caps.report.plans import plan_document
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.locked import LockDiffersError
@@ -72,5 +71,5 @@ def test_lock_that_is_none_is_refused(tmp_path: Path) -> None:
     """A file that cannot be read stops the start."""
     (tmp_path / "broken").write_text("{")
 
-    with pytest.raises(LockFileError, match="is no JSON"):
+    with pytest.raises(LockError, match="is no JSON"):
         _start(registry(), tmp_path / "broken")

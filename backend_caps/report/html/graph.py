@@ -1,4 +1,4 @@
-"""Who forces which values of a plan, as a drawing of two columns and the lines between them."""
+"""The causes of a plan's values, as a drawing: two columns, and lines between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.report.documents import PlanDocument, ValueDocument, json_of
+from backend_caps.report.document import json_of
+from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.sections import visible
 from backend_caps.report.words import name_of, words_of
 
@@ -18,12 +19,12 @@ _BOX = (432, 42)
 _WIDTH = 1144
 """Of the whole drawing."""
 _LONGEST = 49
-"""Letters that a box shows; its whole text is told where a pointer rests."""
+"""Letters that a box shows; its title element has the whole text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who has a say in values."""
+    """A cause of values: a backend, a rule or an override."""
 
     kind: str
     """The kind of its causes."""
@@ -36,8 +37,8 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A value that is not the best there is, and who has a say in it."""
+class HeldValue:
+    """A value that is not the best possible, with its causes."""
 
     name: str
     """The capability."""
@@ -46,7 +47,7 @@ class Held:
     words: str
     """The value."""
     says: tuple[tuple[Owner, bool], ...]
-    """Each that has a say, and whether the value is what it asks for."""
+    """Each cause, and whether it decides the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """From who has a say to the value."""
+    """The line from a cause to a value."""
 
     path: str
     """As SVG draws it."""
@@ -88,12 +89,12 @@ class Graph:
     lines: tuple[Line, ...]
 
 
-def held(plan: PlanDocument) -> tuple[Held, ...]:
-    """List the values that somebody holds back; phases of which all is the same share one."""
-    phases: dict[Held, list[str]] = {}
+def held(plan: PlanDocument) -> tuple[HeldValue, ...]:
+    """List the values below the best; phases with the same value and causes share one."""
+    phases: dict[HeldValue, list[str]] = {}
     for name, phase, value in _values(plan):
         if value.causes and value.value != json_of(CAPABILITIES[name].best):
-            own = Held(name=name, phases=(), words=words_of(value.value), says=_says(value))
+            own = HeldValue(name=name, phases=(), words=words_of(value.value), says=_says(value))
             phases.setdefault(own, []).extend([] if phase is None else [phase])
     return tuple(replace(own, phases=tuple(named)) for own, named in phases.items())
 
@@ -113,7 +114,7 @@ def _says(value: ValueDocument) -> tuple[tuple[Owner, bool], ...]:
 
 
 def graph(plan: PlanDocument) -> Graph | None:
-    """Draw who holds which values; None where every value is the best there is."""
+    """Draw the causes of values below the best; None where there are none."""
     values = held(plan)
     if not values:
         return None
@@ -129,8 +130,8 @@ def graph(plan: PlanDocument) -> Graph | None:
     return Graph(width=_WIDTH, height=rows * _PITCH, box=_BOX, boxes=boxes, lines=lines)
 
 
-def _in_order(values: Sequence[Held]) -> list[Owner]:
-    """Order those who have a say by the middle of what they have a say in: fewer lines cross."""
+def _in_order(values: Sequence[HeldValue]) -> list[Owner]:
+    """Order causes by the mean position of their values: fewer lines cross."""
     places: dict[Owner, list[int]] = {}
     for at, value in enumerate(values):
         for owner, _ in value.says:
@@ -146,7 +147,7 @@ def _owner_box(owner: Owner, y: float) -> Box:
     return _box(owner.title, owner.kind, x=0, middle=y, kind=owner.kind)
 
 
-def _value_box(value: Held, y: float) -> Box:
+def _value_box(value: HeldValue, y: float) -> Box:
     place = f"in {', '.join(value.phases)}" if value.phases else "for the server"
     text = f"{value.name} = {value.words}"
     return _box(text, place, x=_WIDTH - _BOX[0], middle=y, kind="value")
@@ -159,7 +160,7 @@ def _box(text: str, note: str, *, x: float, middle: float, kind: str) -> Box:
 
 
 def _lines(
-    values: Iterable[Held], left: Mapping[Owner, float], right: Sequence[float]
+    values: Iterable[HeldValue], left: Mapping[Owner, float], right: Sequence[float]
 ) -> Iterator[Line]:
     """Draw every line, those that decide last, so that they lie above the others."""
     drawn = [
@@ -175,7 +176,7 @@ def _verb(decides: bool) -> str:
     return "decides" if decides else "would allow better than"
 
 
-def _named(value: Held) -> str:
+def _named(value: HeldValue) -> str:
     place = f" in {', '.join(value.phases)}" if value.phases else ""
     return f"{value.name} = {value.words}{place}"
 

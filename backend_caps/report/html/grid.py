@@ -1,16 +1,58 @@
-"""A table that is filtered, sorted and opened: its cells, and what stands behind each."""
+"""A table that is filtered, sorted and opened: its shapes, its cells, and what each opens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from enum import Enum
+from typing import Literal, Self
 
-from backend_caps.report.html.glyphs import Glyph
 from backend_caps.report.sections import visible
 
+
+class Glyph(Enum):
+    """A shape with its meaning, drawn by the symbol of its name in `templates/glyphs.html`."""
+
+    meaning: str
+
+    DECLARED = "declared", "the backend states it"
+    CONDITIONAL = "conditional", "depends on something"
+    INHERITED = "inherited", "only a base class states it, so it counts as undeclared"
+    UNDECLARED = "undeclared", "nobody states it, so it counts as the worst"
+    BROKEN = "broken", "the declaration cannot be read"
+    CONFLICT = "conflict", "several claim the name"
+    SKIPPED = "skipped", "not asked for, or another goes before it"
+    VERIFIED = "verified", "held when the kit looked, and nothing has changed since"
+    STALE = "stale", "the kit looked, and something has changed since"
+    FAILED = "failed", "did not hold when the kit looked"
+    STRICTER = "stricter", "the engine must supply more, or the backend can do less"
+    BECAME_CONDITIONAL = "became-conditional", "depends on a condition now"
+    VANISHED = "vanished", "is not there any more"
+    LOOSER = "looser", "the engine must supply less, or the backend can do more"
+    APPEARED = "appeared", "was not there"
+    BECAME_UNCONDITIONAL = "became-unconditional", "depends on no condition any more"
+    CHANGED = "changed", "another, and neither stricter nor looser"
+
+    def __new__(cls, symbol: str, meaning: str) -> Self:
+        """Keep the meaning beside the symbol's name, which is the value."""
+        glyph = object.__new__(cls)
+        glyph._value_ = symbol
+        glyph.meaning = meaning
+        return glyph
+
+    @classmethod
+    def of(cls, symbol: str) -> Self:
+        """Find a shape by its symbol's name, which a document has as origin, state or kind."""
+        return next(glyph for glyph in cls if glyph.value == symbol)
+
+    @property
+    def label(self) -> str:
+        """Its name in words."""
+        return str(self.value).replace("-", " ")
+
+
 Detail = tuple[tuple[str, str], ...]
-"""What a cell opens: terms, and what is told of each."""
+"""What a cell opens: pairs of a term and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +61,7 @@ class Cell:
 
     text: str
     glyph: Glyph | None = None
-    """The shape before the text; where there is no text, its label says all."""
+    """The shape before the text; without a text, its label stands for it."""
     mark: Glyph | None = None
     """The shape behind the text."""
     note: str = ""
@@ -47,13 +89,13 @@ class Grid:
     sought: str
     """What the text of a filter is looked for in, in words."""
     seeks: Literal["heads", "rows"]
-    """The same: what names the rows, or all that they say."""
+    """Whether the filter searches the heads of rows, or all cells."""
     corner: str
     """The name of the first column."""
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     counts: tuple[tuple[Glyph, int], ...] = ()
-    """How many rows have a shape, where the legend tells it."""
+    """How many rows have a shape, where the legend shows it."""
     orders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The values of a column from the least to the most, where they have an order of their own."""
 

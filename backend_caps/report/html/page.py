@@ -7,29 +7,28 @@ escaped, no address is made of it, and the page's policy lets no other style or 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 from pydantic import BaseModel
 
 from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.backend_views import evidence_view, names_view, problems_view, rules_view
+from backend_caps.report.backends import ReportDocument
 from backend_caps.report.check_documents import CheckListDocument
-from backend_caps.report.diff_document import DiffDocument
-from backend_caps.report.documents import PlanDocument, ReportDocument
+from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.dry_run_views import verdict
-from backend_caps.report.engine_views import names_view, rules_view
-from backend_caps.report.evidence_views import evidence_view
-from backend_caps.report.html.differences import side_by_side
-from backend_caps.report.html.glyphs import Glyph
 from backend_caps.report.html.graph import graph
-from backend_caps.report.html.matrix import conditions_view, matrix
-from backend_caps.report.html.rendering import environment
-from backend_caps.report.html.values import answer, told_values
+from backend_caps.report.html.grid import Glyph
+from backend_caps.report.html.matrix import conditions_view, matrix, side_by_side
+from backend_caps.report.plan_views import causes_table, mirror_lines, plan_problems_view
+from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.sections import (
     Heading,
     Lines,
@@ -41,8 +40,7 @@ from backend_caps.report.sections import (
     visible,
 )
 from backend_caps.report.step_costs import MeasureDocument, costs_view
-from backend_caps.report.tries import tries
-from backend_caps.report.views import mirror_lines, plan_problems_view, problems_view
+from backend_caps.report.words import decided_by, tries, words_of
 
 _LONG = 24
 """Rows of a section that stand open: a check's claims are one of each capability, and its checks
@@ -95,13 +93,35 @@ def _environment() -> Environment:
     return made
 
 
+def environment(folder: Path) -> Environment:
+    """Make what reads the templates of a folder.
+
+    It escapes whatever a template puts in, shows its control characters, and knows no name that
+    it was not given.
+    """
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_finalize,
+    )
+
+
+def _finalize(value: object) -> object:
+    """Show control characters of whatever text a template puts in."""
+    return value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+
+
 def breakable(text: str) -> Markup:
     """Let a browser break a name after its underscores."""
     return Markup("_<wbr>").join(escape(part) for part in visible(text).split("_"))
 
 
 def _is_long(section: Lines | Table | Picture) -> bool:
-    """Tell whether a section is folded, as is what would stand between others for pages."""
+    """Return whether a section is folded because of its length."""
     if isinstance(section, Picture):
         return False
     return len(section.lines if isinstance(section, Lines) else section.rows) > _LONG
@@ -143,7 +163,7 @@ def parts_of(sections: Sections) -> list[tuple[str, list[Section | Picture]]]:
 
 
 def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
-    """Title them by what they say; the first heading is no second one then."""
+    """Title the page by its first heading, which is then left out below."""
     parts = parts_of(sections)
     (first, told), *others = parts
     name = schema_of(document).removeprefix("backend-caps/").partition("@")[0]
@@ -192,7 +212,7 @@ def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
         "graph": graph(plan),
         "tries": tries(plan.flips),
         "opened": opened,
-        "values": told_values(plan, opened),
+        "values": value_groups(plan, opened),
         "costs": (),
         "plan_problems": parts_of(plan_problems_view(plan)),
     }
@@ -200,3 +220,69 @@ def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
 
 def _of_diff(diff: DiffDocument) -> dict[str, object]:
     return {"diff": diff, "grid": side_by_side(diff)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueRow:
+    """One value, in words."""
+
+    name: str
+    """The capability."""
+    words: str
+    """The value; empty where no backend is used."""
+    effect: str
+    """What it does on this server."""
+    decided_by: str
+    causes: Table | None
+    """Every cause; None where no backend is used."""
+    is_open: bool
+    """Whether it is shown opened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueGroup:
+    """The values of the server, or of a phase."""
+
+    title: str
+    values: tuple[ValueRow, ...]
+
+
+def answer(plan: PlanDocument, asked: Opened) -> str:
+    """Write the answer to `explain`: a value, in each phase that was named."""
+    engine = "" if plan.engine is None else f"with {plan.engine}, "
+    if asked.name in plan.server:
+        return f"{engine}{asked.name} is {_in_words(plan.server[asked.name])}"
+    phases: dict[str, list[str]] = {}
+    for phase, values in plan.phases.items():
+        if asked.phase in (None, phase):
+            phases.setdefault(_in_words(values[asked.name]), []).append(phase)
+    told = "; ".join(f"{words} in {', '.join(own)}" for words, own in phases.items())
+    return f"{engine}{asked.name} is {told}"
+
+
+def _in_words(value: ValueDocument) -> str:
+    return words_of(value.value) if value.causes else "not used"
+
+
+def value_groups(plan: PlanDocument, opened: Sequence[Opened]) -> Iterator[ValueGroup]:
+    """List the server's values, then those of each phase; those in `opened` stand open."""
+    yield ValueGroup(
+        title="For the server", values=_value_rows(plan.server, [each.name for each in opened])
+    )
+    for phase, values in plan.phases.items():
+        names = [each.name for each in opened if each.phase in (None, phase)]
+        yield ValueGroup(title=f"In {phase}", values=_value_rows(values, names))
+
+
+def _value_rows(values: Mapping[str, ValueDocument], opened: Sequence[str]) -> tuple[ValueRow, ...]:
+    return tuple(
+        ValueRow(
+            name=name,
+            words=words_of(value.value) if value.causes else "",
+            effect=value.effect,
+            decided_by=decided_by(value) if value.causes else "no backend is used there",
+            causes=causes_table(value) if value.causes else None,
+            is_open=name in opened,
+        )
+        for name, value in values.items()
+    )

@@ -8,7 +8,7 @@ from functools import reduce
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.kind import Phase
-from backend_caps.report.plan_values import value_of
+from backend_caps.report.document import value_of
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order, resolved_from
 from backend_caps.resolution.problems import problems_of_values
 from backend_caps.resolution.resolver import under_policy

@@ -9,9 +9,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
-from backend_caps.report.document import legible
-from backend_caps.report.documents import json_of
-from backend_caps.report.plan_values import value_of
+from backend_caps.report.document import json_of, legible, value_of
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Resolved
 from backend_caps.startup.agreement.statement import VERSION, Statement, Treatment
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from docs.tools.error_examples.commands import COMMANDS, DRY_RUN, INSIGHTS, OUTPUT, TRACES
+from docs.tools.error_examples.commands import COMMANDS, DRY_RUN, INSIGHTS, TRACES
 from docs.tools.error_examples.conformance import KIT, SIMULATOR
 from docs.tools.error_examples.engines import ENGINES, LIVE
-from docs.tools.error_examples.installed import DISCOVERY, LOCKS, NEW_PLUGINS
+from docs.tools.error_examples.installed import DISCOVERY, LOCKS
 from docs.tools.error_examples.occasion import Occasion
 from docs.tools.error_examples.resolution import BACKENDS, FLAGS, PLANS
 from docs.tools.error_examples.runtime import ENGINE, MODELS, REQUESTS
@@ -20,7 +20,6 @@ BY_OCCASION = (
     PLANS,
     SETTINGS,
     DISCOVERY,
-    NEW_PLUGINS,
     LOCKS,
     ENGINES,
     LIVE,
@@ -36,6 +35,5 @@ BY_OCCASION = (
     SIMULATOR,
     KIT,
     COMMANDS,
-    OUTPUT,
 )
 """Every error, by the occasion on which it is raised, as the page has them."""

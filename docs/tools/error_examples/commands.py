@@ -1,9 +1,8 @@
-"""Errors of single commands, and of what every command prints."""
+"""Errors of commands."""
 
 from __future__ import annotations
 
 from backend_caps.cli.errors import CommandError
-from backend_caps.cli.output import OutputError
 from backend_caps.insight.dry_run.errors import CannotRunError, DryStartError, StandInError
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace.errors import (
@@ -15,7 +14,7 @@ from docs.tools.error_examples.occasion import Occasion
 
 COMMANDS = Occasion(
     title="Commands",
-    told="Raised by `backend-caps generate` and `backend-caps trace`.",
+    told="Raised by the command that its occasion names; `no-output` by every one.",
     coded=(CommandError,),
 )
 INSIGHTS = Occasion(
@@ -57,9 +56,4 @@ TRACES = Occasion(
         NoTimelineError(device="cpu", has_streams=False),
         TooManyStepsError(asked=32, most=8, context_length=152),
     ),
-)
-OUTPUT = Occasion(
-    title="Output",
-    told="Raised by every command.",
-    examples=(OutputError(problem="No space left on device"),),
 )

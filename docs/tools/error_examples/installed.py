@@ -1,17 +1,15 @@
-"""Errors of what is installed: plugins, new ones, and locks."""
+"""Errors of what is installed: plugins and locks."""
 
 from __future__ import annotations
 
-from backend_caps.cli.plugin_errors import PluginFolderError, PluginNameError
 from backend_caps.discovery.errors import (
     DeadlineError,
     RepeatedBackendError,
     StringInsteadOfListError,
 )
 from backend_caps.discovery.handed_down import RegistrationsDifferError
-from backend_caps.report.difference import Difference as LockDifference
-from backend_caps.report.difference import DifferenceKind
-from backend_caps.report.errors import LockFileError, LockSchemaError, LockWriteError
+from backend_caps.report.difference import NOWHERE, DifferenceDocument, DifferenceKind
+from backend_caps.report.lock import LockError
 from backend_caps.startup.locked import LockDiffersError
 from docs.tools.error_examples.occasion import Occasion
 
@@ -29,36 +27,22 @@ DISCOVERY = Occasion(
         ),
     ),
 )
-NEW_PLUGINS = Occasion(
-    title="New plugins",
-    told="Raised by `backend-caps new-plugin`.",
-    examples=(
-        PluginNameError(
-            name="my-flash",
-            problem="it is to name a Python package too",
-            expected="up to 30 letters and digits in lower case, with '_' between words",
-            meant="my_flash",
-        ),
-        PluginFolderError(folder="my_flash", problem="it holds README.md and 4 more"),
-    ),
-)
 LOCKS = Occasion(
     title="Locks",
     told="Raised where `backend-caps lock` writes a file, where `verify` and `diff` read one, and "
     "by `configure(lock=...)`.",
+    coded=(LockError,),
     examples=(
-        LockFileError(path="backends.lock.json", cause="No such file or directory"),
-        LockSchemaError(path="backends.lock.json", schema="'backend-caps/lock@2'"),
-        LockWriteError(path="backends.lock.json", cause="No space left on device"),
         LockDiffersError(
             path="backends.lock.json",
             differences=(
-                LockDifference(
+                DifferenceDocument(
                     kind=DifferenceKind.STRICTER,
                     subject="plan",
                     field="host_seq_lens",
                     before="none",
                     after="exact",
+                    where=NOWHERE,
                 ),
             ),
         ),

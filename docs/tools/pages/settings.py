@@ -9,9 +9,8 @@ from pydantic.fields import FieldInfo
 from backend_caps.capability.facts import Facts
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
-from backend_caps.settings.layers import FACTS, SECTIONS, SERVER
 from backend_caps.settings.settings import KEYS, Settings
-from backend_caps.settings.variables import variable_of
+from backend_caps.settings.sources import FACTS, SECTIONS, SERVER, variable_of
 from docs.tools.markdown import table
 from docs.tools.sources import attribute_docs
 from docs.tools.values import values_of

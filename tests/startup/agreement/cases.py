@@ -62,7 +62,7 @@ DIFFERENCES: Mapping[str, Change] = {
 FAILURES: Mapping[str, Change] = {
     "UnavailableDeviceError": lambda _: replace(SERVER, device="xla"),
     "PlanRefusedError": lambda _: replace(SERVER, policy="strict", registry=Registry.of([])),
-    "LockFileError": lambda dice: replace(SERVER, lock=f"no-{dice.randint(1, 9)}.lock"),
+    "LockError": lambda dice: replace(SERVER, lock=f"no-{dice.randint(1, 9)}.lock"),
 }
 """By the error, what a rank cannot start with."""
 

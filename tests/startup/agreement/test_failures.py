@@ -19,7 +19,7 @@ from torch import distributed as dist
 
 from backend_caps import HostSeqLens, Registry, discover
 from backend_caps.relay import AcceptTokensError, DraftShape
-from backend_caps.report.errors import LockFileError
+from backend_caps.report.lock import LockError
 from backend_caps.resolution.errors import PlanRefusedError, ResolutionError
 from backend_caps.runtime.configuration import configure_engine
 from backend_caps.runtime.model import ModelFileMissingError, random_llama
@@ -171,7 +171,7 @@ def test_corrupt_lock_on_one_rank_stops_all(tmp_path: Path) -> None:
 
     came = _start({1: replace(SERVER, lock=broken)})
 
-    assert isinstance(came[1].error, LockFileError)
+    assert isinstance(came[1].error, LockError)
     assert isinstance(came[0].error, RankFailedError)
     assert "rank 1 (" in came[2].text
     assert "caps.lock" in came[2].text

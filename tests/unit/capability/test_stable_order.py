@@ -13,7 +13,7 @@ print(Declaration(capabilities=EVERYTHING).model_dump_json())
 """
 _RESOLVES = """
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.report.documents import plan_document
+from backend_caps.report.plans import plan_document
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, SPECULATING, flags, use
 from tests.unit.capability.test_capabilities import EVERYTHING

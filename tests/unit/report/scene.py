@@ -18,14 +18,8 @@ from backend_caps.capability.vocabulary import (
     HostSeqLens,
     SharedReadsEnd,
 )
-from backend_caps.report.documents import (
-    PlanDocument,
-    RelayDocument,
-    ReportDocument,
-    StepDocument,
-    plan_document,
-    report_document,
-)
+from backend_caps.report.backends import ReportDocument, report_document
+from backend_caps.report.plans import PlanDocument, RelayDocument, StepDocument, plan_document
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve

@@ -15,8 +15,14 @@ from backend_caps.capability.vocabulary import (
     HostSeqLens,
 )
 from backend_caps.engines.reading import EngineReading
-from backend_caps.report.documents import PlanDocument
+from backend_caps.report.difference import (
+    DifferenceDocument,
+    DifferenceKind,
+    WhereDocument,
+    in_order,
+)
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
+from backend_caps.report.plans import PlanDocument
 from backend_caps.report.snapshot import Snapshot
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
@@ -210,3 +216,26 @@ NEW = reading(
     problems=[problem("engine-star-import"), problem("engine-star-import")],
 )
 """The engine after."""
+
+
+_FROM_THE_OTHER_SIDE = {
+    DifferenceKind.STRICTER: DifferenceKind.LOOSER,
+    DifferenceKind.APPEARED: DifferenceKind.VANISHED,
+    DifferenceKind.BECAME_CONDITIONAL: DifferenceKind.BECAME_UNCONDITIONAL,
+}
+_KINDS = {**_FROM_THE_OTHER_SIDE, **{own: kind for kind, own in _FROM_THE_OTHER_SIDE.items()}}
+
+
+def mirrored(found: Iterable[DifferenceDocument]) -> tuple[DifferenceDocument, ...]:
+    """Write the same differences as the comparison the other way round has them."""
+    return in_order(
+        DifferenceDocument(
+            kind=_KINDS.get(each.kind, each.kind),
+            subject=each.subject,
+            field=each.field,
+            before=each.after,
+            after=each.before,
+            where=WhereDocument(before=each.where.after, after=each.where.before),
+        )
+        for each in found
+    )

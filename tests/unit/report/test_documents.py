@@ -18,15 +18,10 @@ from backend_caps.capability.vocabulary import (
     Capabilities,
     HostSeqLens,
 )
-from backend_caps.report.document import Document, json_text
-from backend_caps.report.documents import (
-    PlanDocument,
-    ReportDocument,
-    json_of,
-    plan_document,
-    report_document,
-)
-from backend_caps.report.evidence_views import evidence_rows, evidence_view
+from backend_caps.report.backend_views import evidence_rows, evidence_view
+from backend_caps.report.backends import ReportDocument, report_document
+from backend_caps.report.document import Document, json_of, json_text
+from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Heading, Table
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import OPTS_OUT, at_rank, broken, flags, installed, use

@@ -11,17 +11,11 @@ from backend_caps.capability.declaration import Part
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.engines.reading import EngineReading
-from backend_caps.report.documents import (
-    BackendDocument,
-    PlanDocument,
-    ReportDocument,
-    plan_document,
-)
-from backend_caps.report.engine_report import engine_report_document
-from backend_caps.report.engine_views import engine_report_view
-from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.views import explain_view, plan_view
+from backend_caps.report.backend_views import report_view
+from backend_caps.report.backends import BackendDocument, ReportDocument, report_document
+from backend_caps.report.plan_views import explain_view, plan_view
+from backend_caps.report.plans import PlanDocument, plan_document
+from backend_caps.report.sections import Heading, Lines, Section, Table, markdown
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.resolver import resolve
@@ -37,7 +31,7 @@ def _report(
     reading: EngineReading, *plugins: Backend, plan: PlanDocument | None = None
 ) -> ReportDocument:
     backends = (*reading.registry.entries, *plugins)
-    return engine_report_document(reading, backends, reading.problems, plan)
+    return report_document(backends, reading.problems, plan, reading=reading)
 
 
 def _plan(line: str = LINE) -> PlanDocument:
@@ -69,7 +63,7 @@ def test_engine_report_is_drawn_as_tables(
     name: str, report: Callable[[], ReportDocument], golden: Golden, shown: Shown
 ) -> None:
     """A report on an engine is known to the last letter where the output is no terminal."""
-    text = shown(engine_report_view(report()))
+    text = shown(report_view(report()))
 
     golden(f"{name}.txt", text)
 
@@ -79,7 +73,7 @@ def test_engine_report_is_written_as_markdown(
     name: str, report: Callable[[], ReportDocument], golden: Golden
 ) -> None:
     """A report on an engine is known to the last letter as markdown."""
-    text = markdown(engine_report_view(report()))
+    text = markdown(report_view(report()))
 
     golden(f"{name}.md", text)
 
@@ -193,9 +187,7 @@ def test_name_with_a_part_of_some_phases_says_so() -> None:
     name = engine_scene.read_name("lone", Part("OneBackend", phases={Phase.DECODE}))
     reading = replace(engine_scene.SGLANG, backends=(name,))
 
-    lines = _lines_of(
-        engine_report_view(_report(reading)), "Names whose class depends on something"
-    )
+    lines = _lines_of(report_view(_report(reading)), "Names whose class depends on something")
 
     assert lines == ("lone: OneBackend as anything in decode",)
 
@@ -206,7 +198,7 @@ def test_condition_without_a_place_has_none() -> None:
     read = engine_scene.read_class("A", "a.py:1", {"host_seq_lens": reading})
 
     lines = _lines_of(
-        engine_report_view(_report(replace(engine_scene.SGLANG, backends=(read,)))),
+        report_view(_report(replace(engine_scene.SGLANG, backends=(read,)))),
         "What depends on what",
     )
 
@@ -218,7 +210,7 @@ def test_engine_that_says_nothing_has_its_classes() -> None:
     read = engine_scene.read_class("A", "a.py:1")
 
     sections = list(
-        engine_report_view(
+        report_view(
             _report(replace(engine_scene.SGLANG, backends=(read,), rules=None, problems=()))
         )
     )

@@ -6,10 +6,11 @@ import pytest
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
-from backend_caps.report.documents import FlipDocument, plan_document, report_document
-from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Heading, Lines, Section, Table, visible
-from backend_caps.report.views import explain_view, plan_view, relay_view, report_view
+from backend_caps.report.backend_views import report_view
+from backend_caps.report.backends import report_document
+from backend_caps.report.plan_views import explain_view, plan_view, relay_view
+from backend_caps.report.plans import FlipDocument, plan_document
+from backend_caps.report.sections import Heading, Lines, Section, Table, markdown, visible
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import READS, flags, installed, use
 from tests.unit.report import scene

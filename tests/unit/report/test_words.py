@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from backend_caps.report.documents import CauseDocument, ValueDocument
+from backend_caps.report.plans import CauseDocument, ValueDocument
 from backend_caps.report.words import decided_by, file_of, place_of, places_of, words_of
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import leaves_of
-from backend_caps.settings.errors import SettingsFileError
 from backend_caps.settings.settings import Settings
+from backend_caps.settings.sources import SettingsError
 
 
 def _told(file: Path) -> list[str]:
@@ -173,15 +173,15 @@ def test_file_that_is_no_mapping_is_refused(tmp_path: Path, text: bytes, cause: 
     file = tmp_path / "s.yaml"
     file.write_bytes(text)
 
-    with pytest.raises(SettingsFileError) as raised:
+    with pytest.raises(SettingsError) as raised:
         Settings.load(file, environ={})
 
-    assert cause in raised.value.cause
+    assert (raised.value.code, cause in str(raised.value)) == ("file", True)
 
 
 def test_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """A file that was named has to be there."""
-    with pytest.raises(SettingsFileError, match="No such file or directory"):
+    with pytest.raises(SettingsError, match="No such file or directory"):
         Settings.load(tmp_path / "none.yaml", environ={})
 
 

@@ -13,9 +13,8 @@ from backend_caps.capability.status import Status
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import FlagsError
 from backend_caps.resolution.plan import Policy
-from backend_caps.settings.errors import SettingValueError, UnknownSettingError
-from backend_caps.settings.layers import SettingLayer
 from backend_caps.settings.settings import Settings, trace_settings
+from backend_caps.settings.sources import SettingLayer, SettingsError
 
 DECLARATION = """
 from backend_caps import Capabilities, Declaration
@@ -126,18 +125,19 @@ def test_variable_is_read(variable: str, text: str, name: str, value: object) ->
 )
 def test_fault_of_a_variable_names_it(environ: Mapping[str, str], place: str) -> None:
     """A value that cannot be is told with the variable that has it."""
-    with pytest.raises(SettingValueError) as raised:
+    with pytest.raises(SettingsError) as raised:
         Settings.load(environ=environ)
 
-    assert raised.value.place == place
+    assert (raised.value.code, raised.value.place) == ("value", place)
 
 
 def test_variable_that_looks_like_a_setting_is_refused() -> None:
     """A misspelled variable would be lost without a word."""
-    with pytest.raises(UnknownSettingError) as raised:
+    with pytest.raises(SettingsError) as raised:
         Settings.load(environ={"BACKEND_CAPS_POLCY": "strict"})
 
-    assert (raised.value.place, raised.value.meant) == ("environment", "BACKEND_CAPS_POLICY")
+    assert (raised.value.code, raised.value.place) == ("unknown", "environment")
+    assert "Did you mean 'BACKEND_CAPS_POLICY'?" in str(raised.value)
 
 
 def test_variable_that_looks_like_nothing_is_somebody_elses() -> None:

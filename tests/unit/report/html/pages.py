@@ -7,9 +7,9 @@ from itertools import cycle
 
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.declaration import Part
+from backend_caps.report.backends import ReportDocument, report_document
 from backend_caps.report.diff import differences
-from backend_caps.report.diff_document import DiffDocument, diff_document
-from backend_caps.report.documents import ReportDocument, report_document
+from backend_caps.report.difference import DiffDocument, diff_document
 from backend_caps.report.html.page import page
 from backend_caps.report.sections import Opened
 from backend_caps.report.snapshot import Snapshot

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from backend_caps.report.diff_document import diff_document
-from backend_caps.report.difference import Difference, DifferenceKind
-from backend_caps.report.html.differences import side_by_side
-from backend_caps.report.html.glyphs import Glyph
+from backend_caps.report.difference import (
+    NOWHERE,
+    DifferenceDocument,
+    DifferenceKind,
+    diff_document,
+)
+from backend_caps.report.html.grid import Glyph
+from backend_caps.report.html.matrix import side_by_side
 from backend_caps.report.html.page import page
 from tests.unit.report.html.pages import diff
 
@@ -27,8 +31,13 @@ def test_sides_stand_beside_each_other_with_their_places() -> None:
 def test_row_opens_both_sides_in_full() -> None:
     """What a cell cuts off is there where the row is opened."""
     words = "word " * 100
-    found = Difference(
-        kind=DifferenceKind.APPEARED, subject="rule ngram", field="", before=None, after=words
+    found = DifferenceDocument(
+        kind=DifferenceKind.APPEARED,
+        subject="rule ngram",
+        field="",
+        before=None,
+        after=words,
+        where=NOWHERE,
     )
     row = side_by_side(diff_document("a", "b", [found])).rows[0]
 

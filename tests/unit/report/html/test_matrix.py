@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.report.documents import ReportDocument
-from backend_caps.report.engine_report import engine_report_document
-from backend_caps.report.html import glyphs
-from backend_caps.report.html.glyphs import Glyph
-from backend_caps.report.html.grid import Cell, Grid, Row
+from backend_caps.report.backends import ReportDocument, report_document
+from backend_caps.report.html import grid
+from backend_caps.report.html.grid import Cell, Glyph, Grid, Row
 from backend_caps.report.html.matrix import conditions_view, matrix
 from backend_caps.report.sections import Table
 from tests.unit.report import engine_scene, scene
 
 _PLACE = "fa3_caps.py:3"
-_TEMPLATES = Path(glyphs.__file__).parent / "templates"
+_TEMPLATES = Path(grid.__file__).parent / "templates"
 
 
 def _grid(*rows: Row) -> Grid:
@@ -34,7 +32,7 @@ def _grid(*rows: Row) -> Grid:
 
 def _engine() -> ReportDocument:
     reading = engine_scene.SGLANG
-    return engine_report_document(reading, reading.backends, (), None)
+    return report_document(reading.backends, (), None, reading=reading)
 
 
 def _cell(grid: Grid, name: str, capability: str) -> Cell:

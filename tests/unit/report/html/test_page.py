@@ -12,13 +12,11 @@ import pytest
 from jinja2 import UndefinedError
 from pydantic import BaseModel
 
+from backend_caps.report.backends import report_document
 from backend_caps.report.check_documents import CheckListDocument
-from backend_caps.report.documents import report_document
-from backend_caps.report.engine_report import engine_report_document
-from backend_caps.report.html.page import page, parts_of
-from backend_caps.report.html.rendering import environment
+from backend_caps.report.html.page import environment, page, parts_of
+from backend_caps.report.plan_views import relay_view
 from backend_caps.report.sections import Heading, Lines, Section, Sections, Table
-from backend_caps.report.views import relay_view
 from tests.unit.report import engine_scene, scene
 from tests.unit.report.html.pages import PAGES, SCRIPT, hostile, large
 
@@ -145,7 +143,7 @@ def test_report_on_an_engine_says_that_plugins_are_shown_too() -> None:
     """What is installed beside an engine is not counted as the engine's in the title."""
     reading = engine_scene.SGLANG
     backends = [*reading.backends, *scene.BACKENDS]
-    text = page(engine_report_document(reading, backends, (), None), ())
+    text = page(report_document(backends, (), None, reading=reading), ())
 
     assert _Read(text).inside["h1"] == ["Backends of sglang 0.5.23 and installed ones"]
 
@@ -162,7 +160,7 @@ def test_report_with_a_plan_leads_to_it() -> None:
 def test_report_on_an_engine_has_its_name_and_rules() -> None:
     """The page of an engine says which, and what its flags force."""
     reading = engine_scene.SGLANG
-    text = page(engine_report_document(reading, reading.backends, (), None), ())
+    text = page(report_document(reading.backends, (), None, reading=reading), ())
 
     headings = _Read(text).inside["h1"] + _Read(text).inside["h2"]
     assert headings[:1] == ["Backends of sglang 0.5.23"]

@@ -11,8 +11,7 @@ import pytest
 
 from backend_caps.report import terminal
 from backend_caps.report.html.page import page
-from backend_caps.report.markdown import markdown
-from backend_caps.report.sections import Lines, Picture
+from backend_caps.report.sections import Lines, Picture, markdown
 from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.report.trace_svg import picture_of
 from tests.unit.report.timelines import EXACT, NONE, details

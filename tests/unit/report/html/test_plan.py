@@ -8,12 +8,11 @@ import pytest
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
-from backend_caps.report.documents import PlanDocument, plan_document
-from backend_caps.report.html.graph import Graph, Held, Owner, graph, held
-from backend_caps.report.html.page import page
-from backend_caps.report.html.values import answer, told_values
+from backend_caps.report.html.graph import Graph, HeldValue, Owner, graph, held
+from backend_caps.report.html.page import answer, page, value_groups
+from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Opened
-from backend_caps.report.tries import Try, tries
+from backend_caps.report.words import Try, tries
 from backend_caps.resolution.resolver import resolve
 from tests.unit.building import OPTS_OUT, READS, flags, use
 from tests.unit.report import scene
@@ -40,7 +39,7 @@ def test_held_values_of_phases_are_joined() -> None:
     found = [each for each in held(_plan("fa3")) if each.name == "graph_replay"]
 
     assert found == [
-        Held(
+        HeldValue(
             name="graph_replay",
             phases=("decode", "verify"),
             words="none",
@@ -150,7 +149,7 @@ def _flipping() -> PlanDocument:
 @pytest.mark.parametrize("names", [(), ("host_seq_lens",), ("page_sizes", "graph_replay")])
 def test_values_that_were_asked_for_stand_open(names: tuple[str, ...]) -> None:
     """An explanation shows what was asked for, in each phase."""
-    places = told_values(_plan("fa3"), [Opened(name=name) for name in names])
+    places = value_groups(_plan("fa3"), [Opened(name=name) for name in names])
 
     assert {value.name for place in places for value in place.values if value.is_open} == {*names}
 
@@ -159,7 +158,7 @@ def test_values_of_a_phase_that_was_asked_for_stand_open() -> None:
     """Where one phase was asked for, no other's value is open; the server's is."""
     names = ("host_seq_lens", "graph_replay")
 
-    places = told_values(_plan("fa3"), [Opened(name=name, phase="verify") for name in names])
+    places = value_groups(_plan("fa3"), [Opened(name=name, phase="verify") for name in names])
 
     opened = [(place.title, each.name) for place in places for each in place.values if each.is_open]
     assert opened == [("For the server", "host_seq_lens"), ("In verify", "graph_replay")]
@@ -199,7 +198,7 @@ def test_title_names_the_engine_that_was_read() -> None:
 
 def test_phase_that_nobody_runs_has_no_causes() -> None:
     """Values of a phase without a backend say so."""
-    _, prefill, *_ = told_values(_plan("fa3"), ())
+    _, prefill, *_ = value_groups(_plan("fa3"), ())
 
     told = {(value.words, value.decided_by, value.causes) for value in prefill.values}
     assert told == {("", "no backend is used there", None)}
@@ -207,7 +206,7 @@ def test_phase_that_nobody_runs_has_no_causes() -> None:
 
 def test_value_has_all_its_causes() -> None:
     """Behind a value stands the table that an explanation has."""
-    server, *_ = told_values(scene.plan(scene.FORCED)[1], ())
+    server, *_ = value_groups(scene.plan(scene.FORCED)[1], ())
 
     lengths = server.values[0].causes
     assert lengths is not None

@@ -1,143 +1,36 @@
-"""A report, a plan and an explanation as sections: one content for every textual format."""
+"""Plans as sections: a plan, an explanation, a selection, and relayed steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from backend_caps.report.documents import (
-    BackendDocument,
-    CapabilityDocument,
+from backend_caps.report.plans import (
+    CandidateDocument,
     CauseDocument,
-    ConditionDocument,
+    ChoiceDocument,
     FlipDocument,
     PlanDocument,
+    ReasonDocument,
     RelayDocument,
-    ReportDocument,
+    SelectionDocument,
     StepDocument,
     ValueDocument,
 )
-from backend_caps.report.evidence_views import evidence_view, mark_of
 from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.tries import tries
-from backend_caps.report.words import decided_by, file_of, places_of, who, words_of
+from backend_caps.report.words import decided_by, file_of, places_of, tries, who, words_of
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
-"""Origins of which nobody knows that the value is really so."""
-_SIDE_BY_SIDE = 3
-"""Backends in one table: as many as a terminal of 100 columns holds."""
+"""Origins that count as the worst value without being known."""
 
 
-def report_view(report: ReportDocument) -> Iterator[Section]:
-    """Show what is installed, what is wrong with it, and the plan."""
-    yield Heading("Backends")
-    if not report.backends:
-        yield Lines(
-            (
-                "No installed distribution declares a backend.",
-                "Install a plugin, or name the folder that one is in with --path.",
-            )
-        )
-    else:
-        yield from backends_view(report.backends)
-    yield from problems_view(report)
-    if report.plan is not None:
-        yield from plan_view(report.plan)
-
-
-def backends_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
-    """Show backends side by side with what they declare."""
-    yield _installed(backends)
-    yield from _matrix([b for b in backends if b.status == "ok"])
-    yield from _conditions(backends)
-    yield from _composites(backends)
-    yield from _adapters(backends)
-    yield from evidence_view(backends)
-
-
-def _installed(backends: Sequence[BackendDocument]) -> Table:
-    columns = ("backend", "status", "distribution", "version", "declared at")
-    rows = [
-        (b.name, b.status, b.distribution or "", b.version or "", file_of(b.declared_at or ""))
-        for b in backends
-    ]
-    return Table(columns, tuple(rows))
-
-
-def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Section]:
-    """Show what backends declare side by side; what none of them declares is only named."""
-    for start in range(0, len(backends), _SIDE_BY_SIDE):
-        shown = backends[start : start + _SIDE_BY_SIDE]
-        names = shown[0].capabilities
-        silent = [n for n in names if all(_is_silent(b.capabilities[n]) for b in shown)]
-        rows = [
-            (name, *(_cell(backend.capabilities[name]) for backend in shown))
-            for name in names
-            if name not in silent
-        ]
-        owners = [backend.name for backend in shown]
-        if rows:
-            yield Table(("capability", *owners), tuple(rows))
-        if silent:
-            yield Lines((f"undeclared by {', '.join(owners)}: {', '.join(silent)}",))
-
-
-def _is_silent(said: CapabilityDocument) -> bool:
-    return said.origin == "undeclared" and not said.when
-
-
-def _cell(said: CapabilityDocument) -> str:
-    return words_of(said.value) + (" *" if said.when else "") + mark_of(said)
-
-
-def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
-    lines = [
-        f"* {backend.name}: {name} is {words_of(when.value)} where {when.given}: {when.reason}"
-        for backend, name, _, when in conditions_of(backends)
-    ]
-    if lines:
-        yield Lines(tuple(lines))
-
-
-def conditions_of(
-    backends: Sequence[BackendDocument],
-) -> Iterator[tuple[BackendDocument, str, CapabilityDocument, ConditionDocument]]:
-    """List the conditions, each with its backend, its capability, and what that says of it."""
-    return (
-        (backend, name, said, when)
-        for backend in backends
-        for name, said in backend.capabilities.items()
-        for when in said.when or ()
-    )
-
-
-def _composites(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
-    lines = [f"{b.name} hands its uses to {', '.join(b.parts)}" for b in backends if b.parts]
-    if lines:
-        yield Lines(tuple(lines))
-
-
-def _adapters(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
-    lines = [
-        f"{backend.name} becomes a backend of {engine} by {place}"
-        for backend in backends
-        for engine, place in sorted((backend.adapters or {}).items())
-    ]
-    if lines:
-        yield Lines(tuple(lines))
-
-
-def problems_view(report: ReportDocument) -> Iterator[Section]:
-    """Show what is wrong: with a backend, then with what no single one can be blamed for."""
-    named = [(backend.name, p) for backend in report.backends for p in backend.problems]
-    problems = [*named, *(("", p) for p in report.problems)]
-    if problems:
-        yield Heading("Problems")
-        rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
-        yield Table(("backend", "problem", "what it is, what to do"), tuple(rows))
+_NO_USE = (
+    "No flag that was asked puts a backend to use on this server: other flags go before it, or it "
+    "is for drafts and --speculative-algorithm is not given."
+)
 
 
 def plan_view(plan: PlanDocument) -> Iterator[Section]:
-    """Show a plan: each value, what it does, who decided it, and what would change it."""
+    """Show a plan: each value, its effect, what decided it, and what would change it."""
     yield Heading(f"Plan {plan.fingerprint} under the rules of {plan.rules}")
     yield Lines((*(choice.text for choice in plan.choices or ()), *mirror_lines(plan)))
     yield Table(
@@ -150,7 +43,7 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
 
 
 def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
-    """Show what is wrong with a plan, unless its policy is to say nothing."""
+    """Show what is wrong with a plan, unless its policy is quiet."""
     if plan.problems and plan.policy != "quiet":
         yield Heading("Problems of the plan")
         rows = tuple((p.code, f"{p.message} {p.remedy}") for p in plan.problems)
@@ -158,7 +51,7 @@ def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
 
 
 def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
-    """Tell in a line what the host knows of lengths, and in one each who decided it."""
+    """Write what the host knows of lengths, then each cause that decided it."""
     reasons = _reasons(plan.server["host_seq_lens"])
     return (_headline(plan), *(f"because {why}" for why in reasons))
 
@@ -270,9 +163,70 @@ def causes_table(value: ValueDocument) -> Table:
 
 
 def _story(causes: Sequence[CauseDocument]) -> str:
-    """Tell in whose words, where it counts, and where it stands in a source file."""
+    """Write the reasons of causes, the uses where they count, and their source files."""
     reasons = "; ".join(dict.fromkeys(" ".join(cause.reason.split()) for cause in causes))
     places = places_of(causes)
     sources = ", ".join(dict.fromkeys(file_of(c.source) for c in causes if c.source))
     lines = (reasons, places and f"as {places}", sources and f"in {sources}")
     return "\n".join(line for line in lines if line)
+
+
+def selection_view(selection: SelectionDocument) -> Iterator[Section]:
+    """Show each flag's candidates, and everything that speaks against them."""
+    if not selection.choices:
+        yield Lines((_NO_USE,))
+    for choice in selection.choices:
+        yield Heading(choice.text)
+        yield from _candidates(choice)
+        yield from _rejected(choice)
+        if selection.policy != "quiet":
+            yield from _unchecked(choice)
+
+
+def _candidates(choice: ChoiceDocument) -> Iterator[Section]:
+    rows = [
+        (each.name, _place(each), str(each.priority), each.host_seq_lens or "", each.costs)
+        for each in choice.candidates
+    ]
+    if rows:
+        yield Table(("backend", "fits", "priority", "host_seq_lens", "with it"), tuple(rows))
+    else:
+        yield Lines(("Install a plugin, or name the folder that one is in with --path.",))
+
+
+def _place(tried: CandidateDocument) -> str:
+    if tried.rank is None:
+        return "no"
+    return "chosen" if tried.rank == 1 else "yes"
+
+
+def _rejected(choice: ChoiceDocument) -> Iterator[Section]:
+    rows = [
+        (found.code, each.name, found.actual or "", found.needed or "", _what(found))
+        for each in choice.candidates
+        for found in each.reasons
+    ]
+    if rows:
+        yield Heading("What speaks against those that do not fit")
+        columns = ("reason", "backend", "is", "needs", "what to do")
+        yield Table(columns, tuple(rows), cells="names")
+
+
+def _what(found: ReasonDocument) -> str:
+    """Write what to do; without an actual and a needed value, what is wrong too."""
+    is_told = found.actual is not None and found.needed is not None
+    return found.remedy if is_told else f"{found.message} {found.remedy}"
+
+
+def _unchecked(choice: ChoiceDocument) -> Iterator[Section]:
+    rows = [
+        (each.name, ", ".join(dict.fromkeys(found.code for found in each.unchecked)))
+        for each in choice.candidates
+        if each.unchecked
+    ]
+    if not rows:
+        return
+    yield Heading("Not checked, so it speaks against nobody")
+    yield Table(("backend", "not checked"), tuple(rows))
+    if choice.unknown_facts:
+        yield Lines((f"not known: {', '.join(choice.unknown_facts)}; --fact NAME=VALUE tells one",))

@@ -1,0 +1,243 @@
+"""Commands that show a plan: `resolve`, `explain`, `select` and `relay`."""
+
+from __future__ import annotations
+
+import gc
+from itertools import chain
+from pathlib import Path
+
+import click
+
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Phase, Scope
+from backend_caps.capability.spelling import AUTO
+from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
+from backend_caps.cli.engines import routed_engine_options
+from backend_caps.cli.invocation import Invocation, SettingOption
+from backend_caps.cli.options import Request, ServerCommand, importable, request_of, request_options
+from backend_caps.cli.output import TORCH, examples, working
+from backend_caps.discovery.registry import Registry
+from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
+from backend_caps.report.plans import (
+    RelayDocument,
+    SelectionDocument,
+    choice_documents,
+    plan_document,
+)
+from backend_caps.report.sections import Opened
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.flips import flips
+from backend_caps.resolution.selection import BACKEND_FLAGS
+from backend_caps.resolution.selection import select as selection_of
+
+_EXPLAINED = [name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE]
+
+NOT_MEASURED = 2
+"""The exit status where what was to be measured cannot be run here."""
+NONE_FITS = 1
+"""The exit status where a flag finds no backend."""
+
+
+@request_options
+@routed_engine_options
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps resolve -- --attention-backend triton",
+        "backend-caps resolve --fact device=cuda -- --attention-backend auto \\\n"
+        "  --speculative-algorithm EAGLE3",
+    ),
+)
+@click.pass_context
+def resolve(ctx: click.Context, /, **_options: object) -> None:
+    """Show what a server with these flags needs of its backends, and who decided it."""
+    request = request_of(ctx)
+    document = request.plan(request.registry(ctx.ensure_object(Invocation)))
+    request.show(document, plan_view(document))
+
+
+@request_options
+@routed_engine_options
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps explain -- --attention-backend torch_native",
+        "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
+    ),
+)
+@click.argument(
+    "capability",
+    nargs=-1,
+    metavar="[CAPABILITY...]",
+    type=click.Choice([*_EXPLAINED, *SPELLINGS]),
+)
+@click.option(
+    "--phase", type=click.Choice([phase.value for phase in Phase]), help="Only this phase."
+)
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Add what the mirror costs a step: a few steps are run on a simulated device and counted.",
+)
+@click.option(
+    "--results",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="With --measure, where results of GPUs are stored; those of a checkout unless given.",
+)
+@click.pass_context
+def explain(
+    ctx: click.Context,
+    /,
+    capability: tuple[str, ...],
+    phase: str | None,
+    results: Path | None,
+    *,
+    measure: bool,
+    **_options: object,
+) -> None:
+    """Show every cause of a capability's value on a server; of host_seq_lens unless named."""
+    if results is not None and not measure:
+        raise click.UsageError(f"--results {results} is shown with --measure; add it.")
+    request = request_of(ctx)
+    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
+    plan = request.resolved(registry)
+    document = request.written(plan, registry)
+    names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
+    explained = explain_view(document, names, phase)
+    opened = [Opened(name=name, phase=phase) for name in names]
+    if not measure:
+        request.show(document, explained, opened)
+        return
+    # Loads torch, which an explanation alone does not.
+    with working(TORCH):
+        from backend_caps.insight.measure import measure_document  # noqa: PLC0415
+        from backend_caps.report.step_costs import measured_view  # noqa: PLC0415
+
+    gc.enable()  # the program switched it off, for commands that end before it would matter
+    with working("counting steps on a simulated device"), importable(request.path):
+        found = measure_document(plan, document, results)
+    costs = () if found.measured is None else measured_view(found.measured, document)
+    request.show(found, chain(explained, costs), opened)
+    if found.problem is not None:
+        click.echo(f"error: {found.problem}", err=True)
+        ctx.exit(NOT_MEASURED)
+
+
+@request_options
+@click.command(
+    "select",
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps select -- --attention-backend auto",
+        "backend-caps select --fact device=cuda -- --attention-backend auto",
+    ),
+)
+@click.pass_context
+def select_command(ctx: click.Context, /, **_options: object) -> None:
+    """Show which installed backends fit a server, which of them auto is, and why not the others.
+
+    Where no flag says auto, those that name a backend are asked as if they did: what would do in
+    its place. Exit status 1 where no backend fits.
+    """
+    request = request_of(ctx)
+    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
+    document = _document(request, registry)
+    request.show(document, selection_view(document))
+    if any(choice.chosen is None for choice in document.choices):
+        ctx.exit(NONE_FITS)
+
+
+def _document(request: Request, registry: Registry) -> SelectionDocument:
+    flags, rules = _asking(request.flags), registry.rules(request.rules)
+    facts = flags.with_facts(request.facts)
+    selection = selection_of(
+        registry, flags, rules=rules, facts=request.facts, policy=request.policy
+    )
+    return SelectionDocument(
+        schema_="backend-caps/selection@1",
+        facts={name: text_of(value) for name, value in facts.known().items()},
+        policy=request.policy.value,
+        rules=rules.name,
+        choices=choice_documents(selection.choices),
+    )
+
+
+def _asking(flags: ServerFlags) -> ServerFlags:
+    """Ask every flag that names a backend; without any, the one for all phases."""
+    named = {field: name for field in BACKEND_FLAGS if (name := dict(flags)[field]) is not None}
+    if AUTO in named.values():
+        return flags
+    return flags.updated(dict.fromkeys(named or ["attention_backend"], AUTO))
+
+
+@request_options
+@click.command(
+    cls=ServerCommand,
+    epilog=examples(
+        "backend-caps relay -- --attention-backend torch_padded",
+        "backend-caps relay --steps 5 -- --attention-backend torch_native \\\n"
+        "  --speculative-algorithm EAGLE3",
+    ),
+)
+@click.option(
+    "--device",
+    cls=SettingOption,
+    default="cpu",
+    show_default=True,
+    help="The torch device of the FutureMap.",
+)
+@click.option(
+    "--steps", default=3, show_default=True, type=click.IntRange(min=1), help="Steps to relay."
+)
+@click.option(
+    "--pool-size",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=4, max=1 << 24),
+    help="Rows of the request pool, the padding row included.",
+)
+@click.pass_context
+def relay(
+    ctx: click.Context, /, device: str, steps: int, pool_size: int, **_options: object
+) -> None:
+    """Relay a few steps of three requests, and show what crosses to the host and why.
+
+    Plan and FutureMap are the real ones; tokens and accepted lengths are made up. On a CPU nothing
+    crosses, and what is shown is what would.
+    """
+    # Loads torch, which no other command does.
+    with working(TORCH):
+        from backend_caps.relay import DraftShape  # noqa: PLC0415
+        from backend_caps.startup.configuration import Configuration  # noqa: PLC0415
+        from backend_caps.startup.configure import check_device, planned  # noqa: PLC0415
+        from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
+
+    request = request_of(ctx)
+    flags = request.flags
+    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
+    draft = None
+    if flags.speculative_algorithm is not None:
+        topk = flags.speculative_eagle_topk or 1
+        draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
+    check_device(device)
+    plan = planned(
+        flags,
+        registry,
+        device=device,
+        facts=request.facts,
+        draft=draft,
+        rules=request.rules,
+        policy=request.policy,
+        unsafe_override=request.override,
+    )
+    configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
+    steps_taken = tuple(rehearse(configuration.future_map, num_steps=steps, draft=draft))
+    document = RelayDocument(
+        schema_="backend-caps/relay@1",
+        device=device,
+        has_streams=configuration.future_map.streams.traits.has_streams,
+        plan=plan_document(plan, flips(plan, registry, plan.flags)),
+        steps=steps_taken,
+    )
+    request.show(document, relay_view(document))

@@ -1,0 +1,375 @@
+"""A report as sections: backends side by side, their evidence, and an engine's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from backend_caps.capability.evidence import Change
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.backends import (
+    BackendDocument,
+    CapabilityDocument,
+    ConditionDocument,
+    EngineDocument,
+    EvidenceDocument,
+    PartDocument,
+    ReportDocument,
+)
+from backend_caps.report.plan_views import plan_view
+from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.words import file_of, words_of
+
+_SIDE_BY_SIDE = 3
+"""Backends in one table: as many as a terminal of 100 columns holds."""
+
+
+EVIDENCE_COLUMNS = ("backend", "checked", "what speaks against it")
+"""The columns of `evidence_rows`."""
+_MARKS: Mapping[str, str] = {"verified": " ✓", "stale": " ~", "failed": " ✗"}
+_NONE = "it has no evidence"
+_LEGEND = {
+    "verified": "✓ held when the conformance kit looked, and nothing has changed since.",
+    "stale": "~ the kit looked, and something has changed since.",
+    "failed": "✗ did not hold when the kit looked.",
+}
+_FIRST = ("host_seq_lens", "shared_reads_end", "max_context_len_known")
+"""Capabilities that stand first, where the engine's source states them."""
+_TOLD_BY_NAMES = frozenset({"roles"})
+"""What follows from the names that a class is registered as, and is shown with them."""
+_FIRST_COLUMN = "class, where"
+_BESIDE_LONG_NAMES = 2
+"""As many where the names that classes are registered as are vLLM's, which are long."""
+_BATCHES: Mapping[frozenset[str], str] = {
+    frozenset({"single_token_decode"}): "single tokens",
+    frozenset({"single_token_decode", "uniform_batch"}): "uniform batches",
+    frozenset({"single_token_decode", "uniform_batch", "mixed_batch"}): "every batch",
+}
+"""The sets of batches that engines know, which grow, in fewer words than all of their members."""
+
+
+def report_view(report: ReportDocument) -> Iterator[Section]:
+    """Show what is installed, an engine's own where one was read, what is wrong, and the plan."""
+    if report.engine is not None:
+        yield from _engine_view(report.engine, report.backends)
+    else:
+        yield Heading("Backends")
+        if report.backends:
+            yield from backends_view(report.backends)
+        else:
+            yield Lines(
+                (
+                    "No installed distribution declares a backend.",
+                    "Install a plugin, or name the folder that one is in with --path.",
+                )
+            )
+    yield from problems_view(report)
+    if report.plan is not None:
+        yield from plan_view(report.plan)
+
+
+def backends_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show backends side by side with what they declare."""
+    yield _installed(backends)
+    yield from _matrix([b for b in backends if b.status == "ok"])
+    yield from _conditions(backends)
+    yield from _composites(backends)
+    yield from _adapters(backends)
+    yield from evidence_view(backends)
+
+
+def _installed(backends: Sequence[BackendDocument]) -> Table:
+    columns = ("backend", "status", "distribution", "version", "declared at")
+    rows = [
+        (b.name, b.status, b.distribution or "", b.version or "", file_of(b.declared_at or ""))
+        for b in backends
+    ]
+    return Table(columns, tuple(rows))
+
+
+def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show what backends declare side by side; what none of them declares is only named."""
+    for start in range(0, len(backends), _SIDE_BY_SIDE):
+        shown = backends[start : start + _SIDE_BY_SIDE]
+        names = shown[0].capabilities
+        silent = [n for n in names if not any(b.states(n) for b in shown)]
+        rows = [
+            (name, *(_cell(backend.capabilities[name]) for backend in shown))
+            for name in names
+            if name not in silent
+        ]
+        owners = [backend.name for backend in shown]
+        if rows:
+            yield Table(("capability", *owners), tuple(rows))
+        if silent:
+            yield Lines((f"undeclared by {', '.join(owners)}: {', '.join(silent)}",))
+
+
+def _cell(said: CapabilityDocument) -> str:
+    return words_of(said.value) + (" *" if said.when else "") + mark_of(said)
+
+
+def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
+    lines = [
+        f"* {backend.name}: {name} is {words_of(when.value)} where {when.given}: {when.reason}"
+        for backend, name, _, when in conditions_of(backends)
+    ]
+    if lines:
+        yield Lines(tuple(lines))
+
+
+def conditions_of(
+    backends: Sequence[BackendDocument],
+) -> Iterator[tuple[BackendDocument, str, CapabilityDocument, ConditionDocument]]:
+    """List the conditions, each with its backend, capability and the capability's document."""
+    return (
+        (backend, name, said, when)
+        for backend in backends
+        for name, said in backend.capabilities.items()
+        for when in said.when or ()
+    )
+
+
+def _composites(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
+    lines = [f"{b.name} hands its uses to {', '.join(b.parts)}" for b in backends if b.parts]
+    if lines:
+        yield Lines(tuple(lines))
+
+
+def _adapters(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
+    lines = [
+        f"{backend.name} becomes a backend of {engine} by {place}"
+        for backend in backends
+        for engine, place in sorted((backend.adapters or {}).items())
+    ]
+    if lines:
+        yield Lines(tuple(lines))
+
+
+def problems_view(report: ReportDocument) -> Iterator[Section]:
+    """Show what is wrong: with a backend, then with what no single one can be blamed for."""
+    named = [(backend.name, p) for backend in report.backends for p in backend.problems]
+    problems = [*named, *(("", p) for p in report.problems)]
+    if problems:
+        yield Heading("Problems")
+        rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
+        yield Table(("backend", "problem", "what it is, what to do"), tuple(rows))
+
+
+def mark_of(said: CapabilityDocument) -> str:
+    """Return the mark of a claim's evidence; empty where no check looked."""
+    return _MARKS.get(said.evidence or "", "")
+
+
+def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show what the marks mean, and where each backend's evidence comes from."""
+    told = tuple(evidence_rows(backends))
+    if not told:
+        return
+    states = {said.evidence for backend in backends for said in backend.capabilities.values()}
+    legend = [text for state, text in _LEGEND.items() if state in states]
+    yield Heading("Evidence")
+    if legend:
+        yield Lines((*legend, "Without a mark, no check has looked."))
+    yield Table(EVIDENCE_COLUMNS, told)
+
+
+def evidence_rows(backends: Sequence[BackendDocument]) -> Iterator[tuple[str, str, str]]:
+    """List, for each plugin's backend, the run of its evidence and what speaks against it.
+
+    Where others have evidence, one without is said to have none; where nobody has, there is no row.
+    """
+    if not any(backend.evidence for backend in backends):
+        return
+    for backend in backends:
+        if backend.evidence is not None:
+            yield backend.name, _run(backend.evidence), _against(backend.evidence)
+        elif backend.status == "ok" and _is_plugins(backend):
+            yield backend.name, "never", _NONE
+
+
+def _is_plugins(backend: BackendDocument) -> bool:
+    """Return whether it is a plugin's own: no engine's class or name, and no composite."""
+    return backend.class_ is None and backend.classes is None and backend.parts is None
+
+
+def _run(evidence: EvidenceDocument) -> str:
+    if evidence.date is None:
+        return "not known"
+    return (
+        f"{evidence.date} on {evidence.device}, {evidence.num_seeds} seeds, by backend-caps "
+        f"{evidence.kit_version}, torch {evidence.torch}"
+    )
+
+
+def _against(evidence: EvidenceDocument) -> str:
+    told = [
+        evidence.problem or "",
+        f"failed: {', '.join(evidence.failed)}" if evidence.failed else "",
+        *(str(Change(what=each.what, was=each.was, now=each.now)) for each in evidence.changes),
+    ]
+    return "; ".join(text for text in told if text) or "nothing"
+
+
+def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show an engine's own backends as its source states them, then the plugins."""
+    classes = [backend for backend in backends if backend.class_ is not None]
+    names = [backend for backend in backends if backend.classes is not None]
+    plugins = [b for b in backends if b.class_ is None and b.classes is None]
+    yield Heading(_heading(engine, len(classes), len(names)))
+    yield from _class_tables(classes)
+    yield from _shared_lines("What depends on what", _dependences(classes))
+    yield from _shared_lines("Wrappers", ((b.composite, b.name) for b in classes if b.composite))
+    yield from names_view(names)
+    yield from rules_view(engine)
+    if plugins:
+        yield Heading("Plugins")
+        yield from backends_view(plugins)
+
+
+def _heading(engine: EngineDocument, num_classes: int, num_names: int) -> str:
+    read = "as installed" if engine.source == "installed" else f"read from {engine.source}"
+    found = f"{_counted(num_classes, 'class', 'classes')}, {_counted(num_names, 'name', 'names')}"
+    parsed = f"{engine.num_parsed:,} of {_counted(engine.num_files, 'file', 'files')} parsed"
+    return f"{_called(engine)}, {read}: {found}; {parsed}"
+
+
+def _called(engine: EngineDocument) -> str:
+    return " ".join(part for part in (engine.name, engine.version) if part)
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def _shared_lines(heading: str, told: Iterable[tuple[str, str]]) -> Iterator[Section]:
+    """Show a text for each owner; owners of one text share a line."""
+    owners: dict[str, list[str]] = {}
+    for text, owner in told:
+        owners.setdefault(text, []).append(owner)
+    if owners:
+        yield Heading(heading)
+        yield Lines(tuple(f"{', '.join(named)}: {text}" for text, named in owners.items()))
+
+
+def _class_tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show a row for each class; further tables leave out classes that state nothing there."""
+    told_here = (name for name in CAPABILITIES if name not in _TOLD_BY_NAMES)
+    ordered = sorted(told_here, key=lambda name: name not in _FIRST)
+    stated = [name for name in ordered if any(backend.states(name) for backend in classes)]
+    yield from _counts(classes, [name for name in stated if name in _FIRST])
+    num_main = sum(name in _FIRST for name in stated) or _BESIDE_LONG_NAMES
+    yield _main_table(classes, stated[:num_main])
+    for start in range(num_main, len(stated), _SIDE_BY_SIDE):
+        shown = stated[start : start + _SIDE_BY_SIDE]
+        rows = [
+            (_class_and_place(backend), *(_class_cell(backend, name) for name in shown))
+            for backend in classes
+            if any(backend.states(name) for name in shown)
+        ]
+        yield Table((_FIRST_COLUMN, *shown), tuple(rows), "names")
+
+
+def _class_and_place(backend: BackendDocument) -> str:
+    """Write a class with its file, which distinguishes classes of one name."""
+    return f"{backend.name.rpartition('.')[2]}\n{file_of(backend.declared_at or '')}".rstrip()
+
+
+def _counts(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Iterator[Section]:
+    if shown:
+        yield Lines(tuple(f"{name}: {_count(classes, name)}" for name in shown))
+
+
+def _count(classes: Sequence[BackendDocument], capability: str) -> str:
+    cells = sorted(_class_cell(backend, capability).replace("\n", " ") for backend in classes)
+    counted = Counter(cells)
+    return ", ".join(f"{value} {number}" for value, number in counted.most_common())
+
+
+def _main_table(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Table:
+    rows = [
+        (
+            _class_and_place(backend),
+            ", ".join(backend.registered_as or ()),
+            *(_class_cell(backend, name) for name in shown),
+        )
+        for backend in classes
+    ]
+    columns = (_FIRST_COLUMN, "registered as", *shown)
+    return Table(columns, tuple(rows), "names")
+
+
+def _class_cell(backend: BackendDocument, capability: str) -> str:
+    said = backend.capabilities.get(capability)
+    if said is None:
+        return backend.status
+    value = "depends" if said.when else _words(capability, said.value)
+    return f"{value}\n(inherited)" if said.origin == "inherited" else value
+
+
+def _words(capability: str, value: JsonValue) -> str:
+    if capability == "graph_replay" and isinstance(value, list):
+        return _BATCHES.get(frozenset(map(str, value)), words_of(value))
+    return words_of(value)
+
+
+def _dependences(classes: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
+    for backend in classes:
+        for capability, said in backend.capabilities.items():
+            if said.when or said.origin == "conditional":
+                place = f" ({file_of(said.declared_at)})" if said.declared_at else ""
+                yield f"{capability} {_dependence(capability, said)}{place}", backend.name
+
+
+def _dependence(capability: str, said: CapabilityDocument) -> str:
+    """Write each value with its condition, in the source's words."""
+    cases = [f"{_words(capability, when.value)} where {when.given}" for when in said.when or ()]
+    if not cases:
+        return f"depends: {said.words}"
+    has_base = said.value not in ("depends", "undeclared")
+    if has_base:
+        cases.append(f"else {_words(capability, said.value)}")
+    return f"is {', '.join(cases)}"
+
+
+def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
+    """List the classes of each name that does not always stand for the same one."""
+    for backend in names:
+        cases: dict[str | None, dict[str, list[PartDocument]]] = {}
+        for part in backend.classes or ():
+            cases.setdefault(part.given, {}).setdefault(part.name, []).append(part)
+        told = [_chosen(given, classes) for given, classes in cases.items()]
+        if told != backend.parts:
+            yield from ((text, backend.name) for text in told)
+
+
+def _chosen(given: str | None, classes: Mapping[str, Sequence[PartDocument]]) -> str:
+    named = "; ".join(f"{name}{_part_places(parts)}" for name, parts in classes.items())
+    return named if given is None else f"{named}, where {given}"
+
+
+def _part_places(parts: Sequence[PartDocument]) -> str:
+    """Write the uses that a class takes; of one for the target, the other classes show the rest."""
+    if any(part.phases is None and "target" in (part.roles or ["target"]) for part in parts):
+        return ""
+    return " as " + ", ".join(map(_part_place, parts))
+
+
+def _part_place(part: PartDocument) -> str:
+    roles = " and ".join(part.roles or ["anything"])
+    return roles if part.phases is None else f"{roles} in {' and '.join(part.phases)}"
+
+
+def names_view(names: Sequence[BackendDocument]) -> Iterator[Section]:
+    """Show the names that do not stand for one class at all times."""
+    yield from _shared_lines("Names whose class depends on something", _choices(names))
+
+
+def rules_view(engine: EngineDocument) -> Iterator[Section]:
+    """Show what an engine's flags force; nothing where its rules are not known."""
+    if engine.rules:
+        yield Heading(f"Rules under {_called(engine)}")
+        rows = tuple((rule.name, rule.given, rule.reason) for rule in engine.rules)
+        yield Table(("rule", "where", "why"), rows)

@@ -1,0 +1,374 @@
+"""The JSON of a report: installed backends, an engine's own, evidence, and a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from backend_caps.capability.backend import Backend, Problem, Reading, Status
+from backend_caps.capability.declaration import Declaration, Part
+from backend_caps.capability.evidence import ClaimState, Standing
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.document import LEFT_OUT, Document, is_none, json_of
+from backend_caps.report.plans import PlanDocument, ProblemDocument
+
+if TYPE_CHECKING:
+    from backend_caps.engines.reading import EngineReading
+
+NO_STANDINGS: Mapping[str, Standing] = MappingProxyType({})
+"""No evidence of anything."""
+DEPENDS = "depends"
+"""The value where only conditions state one."""
+Known = Literal["verified", "stale", "failed", "not checked"]
+"""What the conformance kit's evidence says of a claim."""
+
+
+class EngineRuleDocument(Document):
+    """What an engine's flags force, whatever its backends say."""
+
+    name: str
+    """What a cause calls it."""
+    reason: str
+    """Why, with the place in the engine's source."""
+    given: str
+    """The condition, in words."""
+
+
+class EngineDocument(Document):
+    """One version of an engine, read without importing it."""
+
+    name: Literal["sglang", "vllm"]
+    """The engine."""
+    version: str | None
+    """Its version; null where the source does not say."""
+    source: str
+    """Where it was read: a folder, a wheel's file name, or `installed`."""
+    rules: list[EngineRuleDocument]
+    """What its flags force; empty where its rules are not known."""
+    num_files: int
+    """Python files of the engine."""
+    num_parsed: int
+    """Those of them that had to be parsed."""
+
+
+class ReadingDocument(Document):
+    """What an engine's source says of one of its own flags."""
+
+    value: JsonValue
+    """The value; null where it depends, or nobody stated it."""
+    origin: Literal["declared", "conditional", "undeclared", "inherited"]
+    """Whether anybody stated it."""
+    words: str
+    """What the source says."""
+    declared_at: Annotated[str | None, LEFT_OUT] = None
+    """`file:line` of the statement."""
+    inherited_from: Annotated[str | None, LEFT_OUT] = None
+    """The class that states it, where this one does not."""
+
+
+class PartDocument(Document):
+    """A class that a name of an engine may stand for."""
+
+    name: str
+    """The class."""
+    roles: Annotated[list[str] | None, LEFT_OUT] = None
+    """The roles that it takes; left out where it takes all."""
+    phases: Annotated[list[str] | None, LEFT_OUT] = None
+    """The phases that it takes; left out where it takes all."""
+    given: Annotated[str | None, LEFT_OUT] = None
+    """The condition, in words; left out where there is none."""
+
+
+class ChangeDocument(Document):
+    """Something that is not what it was when the kit looked."""
+
+    what: str
+    """`backend-caps`, `torch`, `triton`, `the distribution`, `source`, `declaration` or `the
+    device`."""
+    was: str | None
+    """What it was: a version, a digest or a device."""
+    now: str | None
+    """What it is; null where that is not known."""
+
+
+class EvidenceDocument(Document):
+    """What the conformance kit left beside an implementation."""
+
+    date: Annotated[str | None, LEFT_OUT] = None
+    """The day of the run; left out, as what follows, where the file is no evidence."""
+    kit_version: Annotated[str | None, LEFT_OUT] = None
+    """The version of backend-caps that it ran with."""
+    torch: Annotated[str | None, LEFT_OUT] = None
+    """The version of torch that it ran with."""
+    device: Annotated[str | None, LEFT_OUT] = None
+    """The type of the device that it ran on."""
+    num_seeds: Annotated[int | None, LEFT_OUT] = None
+    """How often each scenario was drawn."""
+    failed: Annotated[list[str] | None, LEFT_OUT] = None
+    """The checks that failed; left out where none did."""
+    changes: list[ChangeDocument]
+    """What has changed since; nothing: the evidence is fresh."""
+    problem: Annotated[str | None, LEFT_OUT] = None
+    """Why a file that is there is no evidence."""
+
+
+class ConditionDocument(Document):
+    """A value under a condition."""
+
+    given: str
+    """The condition, in words."""
+    value: JsonValue
+    """What holds then."""
+    reason: str
+    """Why, in the author's words."""
+
+
+class CapabilityDocument(Document):
+    """What a backend says of one capability."""
+
+    value: JsonValue
+    """What it states; `depends` where only conditions do, `undeclared` where nobody does. What an
+    engine's class only inherits is here as the source has it, and counts as undeclared."""
+    origin: Literal["declared", "conditional", "undeclared", "inherited"]
+    """Whether anybody stated it; `conditional` where an engine's class depends on something."""
+    when: Annotated[list[ConditionDocument] | None, LEFT_OUT] = None
+    """What holds under conditions."""
+    words: Annotated[str | None, LEFT_OUT] = None
+    """What an engine's source says, where the backend was read from one."""
+    declared_at: Annotated[str | None, LEFT_OUT] = None
+    """`file:line` of those words."""
+    inherited_from: Annotated[str | None, LEFT_OUT] = None
+    """The engine's class that states it, where this one does not."""
+    evidence: Annotated[Known | None, LEFT_OUT] = None
+    """What the conformance kit's evidence says; left out where there is none of it."""
+
+
+class BackendDocument(Document):
+    """One claim to a backend's name."""
+
+    name: str
+    """The name that flags use, or that of an engine's class."""
+    status: Literal["ok", "broken", "conflict", "skipped"]
+    """What became of its declaration."""
+    distribution: str | None
+    """What ships it."""
+    version: str | None
+    """The distribution's version."""
+    declared_at: str | None
+    """`file:line` of the declaration, or of the entry point where it was not read."""
+    class_: Annotated[str | None, Field(alias="class", exclude_if=is_none)] = None
+    """`package.module.Class` of an engine's class; left out for what is none."""
+    registered_as: Annotated[list[str] | None, LEFT_OUT] = None
+    """The names that flags use for an engine's class."""
+    parts: Annotated[list[str] | None, LEFT_OUT] = None
+    """The backends that a composite hands its uses to."""
+    classes: Annotated[list[PartDocument] | None, LEFT_OUT] = None
+    """The classes that a name of an engine's may stand for; left out for what is no such name."""
+    composite: Annotated[str | None, LEFT_OUT] = None
+    """How an engine's wrapper makes its answer from its children's."""
+    adapters: Annotated[dict[str, str] | None, LEFT_OUT] = None
+    """By engine, what makes the backend one of that engine's own; left out where nothing does."""
+    attributes: Annotated[dict[str, ReadingDocument] | None, LEFT_OUT] = None
+    """An engine's own flags that are no capability here, by the engine's name."""
+    capabilities: dict[str, CapabilityDocument]
+    """What it says; empty where the declaration was not read."""
+    evidence: Annotated[EvidenceDocument | None, LEFT_OUT] = None
+    """What the conformance kit left beside its implementation; left out where that is nothing."""
+    problems: list[ProblemDocument]
+    """What is wrong with it."""
+
+    def states(self, capability: str) -> bool:
+        """Return whether it states anything of a capability, even on a condition."""
+        own = self.capabilities.get(capability)
+        return own is not None and (own.origin != "undeclared" or own.when is not None)
+
+
+class ReportDocument(Document):
+    """What is installed, and the plan for a server where flags were given."""
+
+    schema_: Annotated[Literal["backend-caps/report@1"], Field(alias="schema")]
+    engine: Annotated[EngineDocument | None, LEFT_OUT] = None
+    """The engine whose own backends were read; left out for none."""
+    backends: list[BackendDocument]
+    """Every claim to a backend's name."""
+    problems: list[ProblemDocument]
+    """What no single backend can be blamed for."""
+    plan: PlanDocument | None
+    """The plan; null where no server flags were given."""
+
+
+def report_document(
+    backends: Iterable[Backend],
+    problems: Iterable[Problem],
+    plan: PlanDocument | None,
+    standings: Mapping[str, Standing] = NO_STANDINGS,
+    *,
+    reading: EngineReading | None = None,
+) -> ReportDocument:
+    """Write what is installed, how its claims stand, and a plan, as a report's document.
+
+    Args:
+        backends: every claim to a backend's name.
+        problems: what no single backend can be blamed for.
+        plan: for the server flags that were given.
+        standings: by backend, how its evidence stands.
+        reading: the engine that was read, whose own backends are among `backends`.
+    """
+    own = {} if reading is None else {backend.name: backend for backend in reading.backends}
+    return ReportDocument(
+        schema_="backend-caps/report@1",
+        engine=None if reading is None else _engine(reading),
+        backends=[
+            backend_document(each, is_engines=True)
+            if own.get(each.name) is each
+            else backend_document(each, standings.get(each.name))
+            for each in backends
+        ],
+        problems=tuple(problems),
+        plan=plan,
+    )
+
+
+def _engine(reading: EngineReading) -> EngineDocument:
+    rules = () if reading.rules is None else reading.rules.rules
+    return EngineDocument(
+        name=reading.engine,
+        version=reading.version,
+        source=reading.source,
+        rules=[
+            EngineRuleDocument(name=rule.name, reason=rule.reason, given=str(rule.given))
+            for rule in rules
+        ],
+        num_files=reading.num_files,
+        num_parsed=reading.num_parsed,
+    )
+
+
+def backend_document(
+    backend: Backend, standing: Standing | None = None, *, is_engines: bool = False
+) -> BackendDocument:
+    """Write what a backend declares, how that stands, and what is wrong with it.
+
+    Args:
+        backend: one claim to a name.
+        standing: how its evidence stands; it counts only where the declaration was read.
+        is_engines: whether it was read from an engine's source: a class, or a name of classes.
+    """
+    declaration, read = backend.declaration, backend.engine_class
+    standing = standing if backend.status is Status.OK else None
+    parts = () if declaration is None else declaration.parts
+    named = [part.backend for part in parts] or None
+    is_name = is_engines and read is None
+    return BackendDocument(
+        name=backend.name,
+        status=backend.status.value,
+        distribution=backend.source.distribution,
+        version=backend.source.version,
+        declared_at=backend.source.declared_at,
+        class_=None if read is None else read.path,
+        registered_as=None if read is None else read.registered_as or None,
+        parts=list(dict.fromkeys(named or ())) if is_name else named,
+        classes=[_part(part) for part in parts] if is_name else None,
+        composite=None if read is None else read.composite,
+        adapters=(dict(declaration.adapters) if declaration else {}) or None,
+        attributes=_attributes({} if read is None else read.attributes) or None,
+        capabilities=_capabilities(declaration, standing, {} if read is None else read.readings),
+        evidence=None if standing is None else _evidence(standing),
+        problems=backend.problems,
+    )
+
+
+def _part(part: Part) -> PartDocument:
+    return PartDocument(
+        name=part.backend,
+        roles=None if part.roles == set(Role) else [r.value for r in Role if r in part.roles],
+        phases=None if part.phases == set(Phase) else [p.value for p in Phase if p in part.phases],
+        given=None if part.given is None else str(part.given),
+    )
+
+
+def _attributes(readings: Mapping[str, Reading]) -> dict[str, ReadingDocument]:
+    return {
+        name: ReadingDocument(value=_source_value(reading.value), **_statement(reading))
+        for name, reading in readings.items()
+    }
+
+
+def _statement(reading: Reading) -> dict[str, str | None]:
+    """Return how an engine's source states something, and where."""
+    return {
+        "origin": reading.origin.value,
+        "words": reading.words,
+        "declared_at": reading.declared_at,
+        "inherited_from": reading.inherited_from,
+    }
+
+
+def _source_value(value: object) -> JsonValue:
+    """Write a value as the source has it: also one that no capability can have."""
+    return value if value is None or isinstance(value, str | float) else json_of(value)
+
+
+def _capabilities(
+    declaration: Declaration | None, standing: Standing | None, readings: Mapping[str, Reading]
+) -> Mapping[str, CapabilityDocument]:
+    if declaration is None:
+        return {}
+    return {
+        name: _capability(declaration, name, standing, readings.get(name)) for name in CAPABILITIES
+    }
+
+
+def _capability(
+    declaration: Declaration, name: str, standing: Standing | None, reading: Reading | None
+) -> CapabilityDocument:
+    stated = declaration.capabilities.stated().get(name, UNDECLARED)
+    conditions = [
+        ConditionDocument(
+            given=str(when.given),
+            value=json_of(when.capabilities.stated()[name]),
+            reason=when.reason,
+        )
+        for when in declaration.conditions
+        if name in when.capabilities.stated()
+    ]
+    is_declared = stated is not UNDECLARED
+    value, origin = json_of(stated), Origin.DECLARED if is_declared else Origin.UNDECLARED
+    if reading is not None and not is_declared:  # the source's value, though it does not count
+        if reading.value is not None:
+            value = _source_value(reading.value)
+        elif reading.origin is not Origin.UNDECLARED:
+            value = DEPENDS
+    return CapabilityDocument(
+        value=value,
+        **({"origin": origin.value} if reading is None else _statement(reading)),
+        when=conditions or None,
+        evidence=_known(standing, name) if is_declared or conditions else None,
+    )
+
+
+def _known(standing: Standing | None, capability: str) -> Known | None:
+    """Return what is known of a claim beyond its being made; None where no check looked."""
+    state = ClaimState.DECLARED if standing is None else standing.state(capability)
+    return None if state is ClaimState.DECLARED else state.value
+
+
+def _evidence(standing: Standing) -> EvidenceDocument:
+    evidence = standing.evidence
+    if evidence is None:
+        return EvidenceDocument(changes=[], problem=standing.problem)
+    return EvidenceDocument(
+        date=evidence.date.isoformat(),
+        kit_version=evidence.kit_version,
+        torch=evidence.versions.torch,
+        device=evidence.device.type,
+        num_seeds=len(evidence.effort.seeds),
+        failed=[*standing.failed] or None,
+        changes=standing.changes,
+    )
