@@ -16,14 +16,6 @@ MUTANTS = (*RUNTIME_MUTANTS, *SPECULATIVE_MUTANTS, *HANDOVER_MUTANTS, *RELAY_MUT
 
 REDUNDANT = (
     Mutant(
-        name="engine is made before it is used",
-        kind=Kind.SYNCHRONIZE,
-        file="backend_caps/runtime/engine.py",
-        function="Engine.__init__",
-        source="self.streams.synchronize()",
-        protects="nothing: its FutureMap is made behind weights and pools, and synchronizes",
-    ),
-    Mutant(
         name="backends are swapped on an idle device",
         kind=Kind.SYNCHRONIZE,
         file="backend_caps/runtime/engine.py",

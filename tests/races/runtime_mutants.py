@@ -141,6 +141,14 @@ _ENGINE = (
         protects="what a failed step has enqueued, from its tensors going with it",
     ),
     Mutant(
+        name="engine is made before it is used",
+        kind=Kind.SYNCHRONIZE,
+        file="backend_caps/runtime/engine.py",
+        function="Engine.__init__",
+        source="self.streams.synchronize()",
+        protects="weights and pools, from being written behind the first step",
+    ),
+    Mutant(
         name="deleted engine is waited for",
         kind=Kind.SYNCHRONIZE,
         file="backend_caps/runtime/engine.py",
