@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -30,8 +30,8 @@ _GROUP = "backend-caps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What the options ask for."""
+class _Selection:
+    """What the options select."""
 
     subjects: Sequence[Subject]
     checks: Sequence[Check]
@@ -39,7 +39,7 @@ class _Asked:
     device: str
 
 
-_ASKED: pytest.StashKey[_Asked] = pytest.StashKey()
+_SELECTION: pytest.StashKey[_Selection] = pytest.StashKey()
 _FAILED: pytest.StashKey[set[tuple[str, str]]] = pytest.StashKey()
 """Backend and check of what failed in this process."""
 _BLOCKED = "backend-caps-blocked"
@@ -100,7 +100,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         UsageError: there is no such backend, check or device, or it cannot be built.
     """
     if session.config.option.backend_caps:
-        session.config.stash[_ASKED] = _asked(session.config)
+        session.config.stash[_SELECTION] = _selected(session.config)
         session.config.stash[_FAILED] = set()
         session.config.pluginmanager.register(_Answers(), _BLOCKED)
 
@@ -113,8 +113,8 @@ def pytest_collection_modifyitems(
 
     Where they were shuffled, they get their order back.
     """
-    asked = config.stash.get(_ASKED, None)
-    made = [] if asked is None else list(_items(session, asked))
+    selection = config.stash.get(_SELECTION, None)
+    made = [] if selection is None else list(_items(session, selection))
     items += made
     yield
     places = {item: place for place, item in enumerate(made)}
@@ -129,7 +129,7 @@ class _Answers:
         self._blocked: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in what became of a test."""
+        """Record the outcome of a test."""
         check = report.nodeid.rpartition("::")[0]
         if report.when != "call" or not check.startswith(f"{_GROUP}::"):
             return
@@ -154,7 +154,7 @@ class _Answers:
         return {own: why for own, why in self._blocked.items() if own not in self._answered}
 
 
-def _asked(config: pytest.Config) -> _Asked:
+def _selected(config: pytest.Config) -> _Selection:
     from backend_caps.discovery.registry import discover  # noqa: PLC0415 - loads pydantic
     from backend_caps.errors import BackendCapsError  # noqa: PLC0415 - with them
     from backend_caps.kit import (  # noqa: PLC0415 - loads torch
@@ -175,38 +175,30 @@ def _asked(config: pytest.Config) -> _Asked:
         subjects = [subject_named(registry, name) for name in given.backend_caps]
     except BackendCapsError as error:
         raise pytest.UsageError(f"--backend-caps: {error}") from error
-    return _Asked(subjects=subjects, checks=checks, effort=effort, device=given.backend_caps_device)
+    return _Selection(
+        subjects=subjects, checks=checks, effort=effort, device=given.backend_caps_device
+    )
 
 
-def _items(session: pytest.Session, asked: _Asked) -> Iterator[pytest.Item]:
-    """Make the tests of backends."""
-    group = Group.from_parent(session, name=_GROUP, nodeid=_GROUP)
-    for subject in asked.subjects:
-        of_backend = Group.from_parent(group, name=subject.name)
-        for check in asked.checks:
-            of_check = Group.from_parent(of_backend, name=check.code)
-            yield from _tests(of_check, subject, check, asked)
-
-
-def _tests(parent: Group, subject: Subject, check: Check, asked: _Asked) -> Iterator[pytest.Item]:
-    """Make the tests of one check; one that does not apply is a test that is skipped."""
+def _items(session: pytest.Session, selection: _Selection) -> Iterator[pytest.Item]:
+    """Make the tests of backends; a check that does not apply is one test, which is skipped."""
     from backend_caps.kit import cases_on  # noqa: PLC0415 - loads torch
 
-    place = _place(subject)
-    reason = check.unfit(asked.device) or check.excuse(subject)
-    if reason is not None:
-        yield NotChecked.from_parent(parent, name="not-checked", place=place, reason=reason)
-        return
-    for case in cases_on(asked.device, check, subject, asked.effort):
-        name = case.name.partition("/")[2]
-        test = CaseTest.from_parent(parent, name=name, place=place)
-        yield test.about(subject, check, case, asked.device)
-
-
-def _place(subject: Subject) -> tuple[Path, int]:
-    """Say where the declaration stands: its file and line, the line from 0."""
-    file, _, line = (subject.source.declared_at or "").rpartition(":")
-    return (Path(file), int(line) - 1) if line.isdecimal() else (subject.root, 0)
+    device = selection.device
+    group = Group.from_parent(session, name=_GROUP, nodeid=_GROUP)
+    for subject in selection.subjects:
+        of_backend = Group.from_parent(group, name=subject.name)
+        for check in selection.checks:
+            parent = Group.from_parent(of_backend, name=check.code)
+            reason = check.unfit(device) or check.excuse(subject)
+            if reason is not None:
+                item = CaseTest.from_parent(parent, name="not-checked", subject=subject)
+                item.add_marker(pytest.mark.skip(reason=reason))
+                yield item
+                continue
+            for case in cases_on(device, check, subject, selection.effort):
+                name, run = case.name.partition("/")[2], _CaseRun(check, case, device)
+                yield CaseTest.from_parent(parent, name=name, subject=subject, run=run)
 
 
 class CaseFailedError(Exception):
@@ -218,9 +210,9 @@ class CaseFailedError(Exception):
         self.device = device
 
     def __str__(self) -> str:
-        return "\n\n".join("\n".join(self._told(finding)) for finding in self.findings)
+        return "\n\n".join("\n".join(self._lines(finding)) for finding in self.findings)
 
-    def _told(self, finding: Finding) -> Iterator[str]:
+    def _lines(self, finding: Finding) -> Iterator[str]:
         claims = ", ".join(finding.claims)
         yield f"does not hold: {claims or 'what every backend owes the engine'}"
         yield finding.fault.what
@@ -234,51 +226,45 @@ class Group(pytest.Collector):
     """The tests of a backend, or of one check of it."""
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
-        """List nothing: the tests are made all at once."""
+        """List nothing: `pytest_collection_modifyitems` adds the tests."""
         return iter(())
 
 
-class _Test(pytest.Item):
-    """A test that stands where the declaration does."""
+class _CaseRun(NamedTuple):
+    """A case to run, and where."""
 
-    def __init__(self, name: str, parent: Group, place: tuple[Path, int]) -> None:
+    check: Check
+    case: Case
+    device: str
+
+
+class CaseTest(pytest.Item):
+    """One case of a check, at the line of the declaration.
+
+    Args:
+        name: the case's, without its check.
+        parent: the check's group.
+        subject: the backend.
+        run: what to run; None where the test is marked as skipped.
+    """
+
+    def __init__(
+        self, name: str, parent: Group, *, subject: Subject, run: _CaseRun | None = None
+    ) -> None:
         super().__init__(name, parent)
-        self._place = place
+        self._subject, self._run = subject, run
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Say where it stands, and its name."""
-        return (*self._place, self.nodeid)
-
-
-class NotChecked(_Test):
-    """A check that does not apply to what is claimed, or not on this device."""
-
-    def __init__(self, name: str, parent: Group, place: tuple[Path, int], reason: str) -> None:
-        super().__init__(name, parent, place)
-        self.add_marker(pytest.mark.skip(reason=reason))
+        """Return the declaration's file and line, from 0, and the test's name."""
+        file, _, line = (self._subject.source.declared_at or "").rpartition(":")
+        if line.isdecimal():
+            return Path(file), int(line) - 1, self.nodeid
+        return self._subject.root, 0, self.nodeid
 
     def runtest(self) -> None:
-        """Run nothing: its mark says so too."""
-        raise AssertionError("a test that is marked is skipped")
+        """Run the case; skip it where it has no run to compare with.
 
-
-class CaseTest(_Test):
-    """One case of a check."""
-
-    _subject: Subject
-    _check: Check
-    _case: Case
-    _device: str
-
-    def about(self, subject: Subject, check: Check, case: Case, device: str) -> CaseTest:
-        """Say what it tries."""
-        self._subject, self._check, self._case, self._device = subject, check, case, device
-        return self
-
-    def runtest(self) -> None:
-        """Run the case; without a run to compare with, it says nothing, and is skipped.
-
-        So it is where a check that it stands behind has failed.
+        It is skipped too where a check that it stands behind has failed.
         """
         from backend_caps.kit import (  # noqa: PLC0415 - loads torch
             muffled,
@@ -286,17 +272,19 @@ class CaseTest(_Test):
             single_threaded,
         )
 
-        failed = self.config.stash[_FAILED]
-        behind = [code for code in self._check.after if (self._subject.name, code) in failed]
+        assert self._run is not None, "a test without a case is marked as skipped"
+        check, case, device = self._run
+        failed, name = self.config.stash[_FAILED], self._subject.name
+        behind = [code for code in check.after if (name, code) in failed]
         if behind:
             pytest.skip(f"not checked: {', '.join(behind)} failed")
-        with single_threaded(), muffled() as said:
-            result = run_case(self._subject, self._check, self._case, device=self._device)
-        for line, count in said.lines.items():
+        with single_threaded(), muffled() as printed:
+            result = run_case(self._subject, check, case, device=device)
+        for line, count in printed.lines.items():
             print(line if count == 1 else f"{line} ({count} times)")  # noqa: T201 - pytest keeps it
         if result.findings:
-            failed.add((self._subject.name, self._check.code))
-            raise CaseFailedError(result.findings, self._device)
+            failed.add((name, check.code))
+            raise CaseFailedError(result.findings, device)
         if not result.cases:
             self.user_properties.append((_BLOCKED, result.reason))
             pytest.skip(result.reason)

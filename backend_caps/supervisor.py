@@ -23,7 +23,7 @@ from typing import NoReturn
 _NOT_RUN = 2
 """The exit status where nothing could be checked."""
 _ASKED_FOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals by which people end a process; the others are its own fault."""
+"""Signals that users end a process by; others are its own crash."""
 _OVERDUE = "Timeout ("
 """How faulthandler begins what it writes of a process that it ends."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
@@ -98,7 +98,7 @@ class Log:
         return crash
 
     def close(self) -> None:
-        """Let it go: nobody reads it."""
+        """Close its files."""
         for file in (self._events, self._trace, self._over):
             file.close()
 
@@ -161,13 +161,13 @@ def _forked(log: Log) -> int | None:
 
 
 def _end_with(pipe: int) -> None:
-    """End this process as soon as nobody holds the other end of a pipe."""
+    """End this process when the other end of a pipe closes."""
     os.read(pipe, 1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _waited(process: int) -> int:
-    """Wait for a process, and pass on what people send; return its status, or minus its signal."""
+    """Wait for a process, and forward signals to it; return its status, or minus its signal."""
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         os.kill(process, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -14,8 +14,7 @@ from backend_caps.cli.output import TORCH, Format, examples, printer, say, worki
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.check_documents import CheckDocument, CheckListDocument
-from backend_caps.report.check_formats import junit, sarif
-from backend_caps.report.check_views import check_list_view, check_view
+from backend_caps.report.check_views import check_list_view, check_view, junit, sarif
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import markdown
 
@@ -23,14 +22,7 @@ FAILED = 1
 """The exit status where a claim does not hold."""
 NOT_RUN = 2
 """The exit status where nothing could be checked."""
-_WRITERS = {
-    ".json": lambda document: f"{json_text(document, indent=2)}\n",
-    ".md": lambda document: markdown(check_view(document)),
-    ".sarif": sarif,
-    ".xml": junit,
-}
-"""What is written to a file of an ending."""
-_OF_CI: Mapping[str, Callable[[CheckDocument], str]] = {"junit": junit, "sarif": sarif}
+_OF_CI = {"junit": junit, "sarif": sarif}
 FORWARDS = ("prefill", "chunk", "mixed", "decode", "verify", "tree", "draft", "draft-extend")
 """Forwards of the engine that batches are drawn for."""
 BESIDE = ""
@@ -138,8 +130,8 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
     with working(TORCH):
         from backend_caps.cli.check_run import (  # noqa: PLC0415
             CheckOptions,
-            check_list_document,
-            run_check,
+            check_backend,
+            check_list,
         )
 
     options, format_, files = (
@@ -147,22 +139,22 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         ctx.params["format_"],
         ctx.params["also"],
     )
-    _check_files(files)
+    _require_writable(files)
     try:
         if name is None or lists:
-            _show_list(check_list_document(options.chosen), format_)
+            _show_list(check_list(options), format_)
             return
         log = ctx.ensure_object(Invocation).log
-        document = run_check(name, options, _registry(ctx), log)
+        document = check_backend(name, options, _registry(ctx), log)
     except BackendCapsError as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(NOT_RUN)
-    _show(document, format_, files)
+    _show_check(document, format_, files)
     ctx.exit(NOT_RUN if document.is_stopped else FAILED if document.findings else 0)
 
 
 def _check_adapted(ctx: click.Context) -> None:
-    """Refuse options that an engine's own backend does not take."""
+    """Refuse what an engine's own backend cannot be asked."""
     is_told = ctx.get_parameter_source("path") is ParameterSource.COMMANDLINE
     if is_told or ctx.params["evidence"] is not None:
         raise click.UsageError("--path and --write-evidence are for plugins; leave --engine out.")
@@ -174,13 +166,22 @@ def _check_adapted(ctx: click.Context) -> None:
 
 def _registry(ctx: click.Context) -> Registry:
     if ctx.params["engine"] is not None:
-        from backend_caps.engines.read import read_engine  # noqa: PLC0415 - only for --engine
+        from backend_caps.engines.read import read_engine  # noqa: PLC0415 - where one is asked for
 
         return read_engine(ctx.params["engine"]).registry
     return PluginSearch.from_context(ctx).registry(ctx.ensure_object(Invocation))
 
 
-def _check_files(files: Iterable[Path]) -> None:
+_WRITERS = {
+    ".json": lambda document: f"{json_text(document, indent=2)}\n",
+    ".md": lambda document: markdown(check_view(document)),
+    ".sarif": sarif,
+    ".xml": junit,
+}
+"""What is written to a file of an ending."""
+
+
+def _require_writable(files: Iterable[Path]) -> None:
     """Refuse files that a check is not written to.
 
     Raises:
@@ -197,7 +198,7 @@ def _check_files(files: Iterable[Path]) -> None:
             raise click.UsageError(f"--also {file} lies in a folder that is not there.")
 
 
-def _show(document: CheckDocument, format_: str, files: Iterable[Path]) -> None:
+def _show_check(document: CheckDocument, format_: str, files: Iterable[Path]) -> None:
     """Print a check, and write it to files.
 
     Raises:

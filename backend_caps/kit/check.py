@@ -1,14 +1,24 @@
-"""A check: one question about a declaration, asked in many cases."""
+"""A check: one question about a declaration, asked in many cases; and what it found.
+
+Backends, checks and devices are looked up here by the names that people give them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from importlib import import_module
+from importlib.util import find_spec
 
+from backend_caps.discovery.registry import Registry
+from backend_caps.kit.errors import KitError
 from backend_caps.kit.rig import Rig
-from backend_caps.kit.scenarios import Scenario
+from backend_caps.kit.scenarios import Forward, Scenario, forwards_of, scenarios_of
 from backend_caps.kit.subject import Subject
-from backend_caps.simulator import Schedule, Site
+from backend_caps.resolution.errors import nearest
+from backend_caps.simulator import DEVICE_NAME, Schedule, Site
+from backend_caps.startup.configure import check_device
 
 EAGER = Schedule()
 """The order in which everything runs as soon as it can."""
@@ -62,7 +72,7 @@ class Fault:
 
 
 def raised(error: Exception) -> str:
-    """Say in a fault what a backend raised: the kind, and the first line of its words."""
+    """Describe an error that a backend raised: its class and its first line."""
     words = str(error).partition("\n")[0]
     return f"raised {type(error).__name__}: {words}" if words else f"raised {type(error).__name__}"
 
@@ -96,23 +106,35 @@ class Check:
     cannot: str
     """What it cannot find."""
     excuse: Callable[[Subject], str | None]
-    """Says why it does not apply to what a backend claims; None: it applies."""
+    """Why it does not apply to what a backend claims; None: it applies."""
     cases: Callable[[Subject, Effort], Iterable[Case]]
     """Lists what it tries."""
     run: Callable[[Rig, Case], Iterable[Fault]]
     """Tries one case. What the backend raises is a fault too."""
     hints: Callable[[Subject, Sequence[Case], Rig], Iterable[Hint]] | None = None
-    """Says what may be claimed beyond what is, by what its cases saw; where the check is excused,
-    by none, so that a claim too modest to be checked is told too."""
+    """Suggests claims beyond those made, from what its cases saw; an excused check has none, and
+    may still suggest."""
     after: tuple[str, ...] = ()
     """Checks without whose pass this one says nothing."""
     unfit: Callable[[str], str | None] = lambda _device: None
-    """Says why it cannot run on a device (`sim`, `cpu`, `cuda`); None: it can."""
+    """Why it cannot run on a device (`sim`, `cpu`, `cuda`); None: it can."""
 
 
 def always(_subject: Subject) -> str | None:
-    """Excuse nobody."""
+    """Excuse no backend."""
     return None
+
+
+def scenario_of(case: Case) -> Scenario:
+    """Return the scenario of a case that runs batches."""
+    assert case.scenario is not None, "each case has batches"
+    return case.scenario
+
+
+def counted(cases: Sequence[Case]) -> str:
+    """Say over how many cases and which forwards something was seen."""
+    forwards = sorted({scenario_of(case).forward.value for case in cases})
+    return f"in {len(cases)} cases over {len(forwards)} forwards ({', '.join(forwards)})"
 
 
 def cases_of(
@@ -127,3 +149,203 @@ def cases_of(
         for schedule in schedules:
             for seed in effort.seeds:
                 yield Case(check=code, scenario=scenario, schedule=schedule, seed=seed)
+
+
+class Verdict(Enum):
+    """What became of a check, or of a claim."""
+
+    HELD = "held"
+    """Nothing was found against it, in any case."""
+    FAILED = "failed"
+    """A case found a fault."""
+    NOT_CHECKED = "not checked"
+    """No case looked at it; the reason says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A fault, with all that is needed to see it again."""
+
+    subject: str
+    """The backend's name."""
+    claims: tuple[str, ...]
+    """What it claims that does not hold."""
+    case: Case
+    """What found it."""
+    fault: Fault
+    """What was wrong."""
+    words: tuple[str, ...] = ()
+    """Arguments of `backend-caps check` beside the name."""
+
+    @property
+    def replay(self) -> str:
+        """The command that runs this case again, alone."""
+        words = "".join(f"{word} " for word in self.words)
+        return f"backend-caps check {words}{self.subject} --case '{self.case.name}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What became of a check."""
+
+    check: Check
+    status: Verdict
+    reason: str = ""
+    """Why it was not checked."""
+    cases: Sequence[Case] = ()
+    """Those that ran to an answer."""
+    num_blocked: int = 0
+    """Cases without one: the run to compare with failed."""
+    findings: Sequence[Finding] = ()
+    hints: Sequence[Hint] = ()
+    seconds: float = 0.0
+    """How long it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What became of a backend."""
+
+    subject: Subject
+    device: str
+    checks: Sequence[CheckResult]
+    exercised: frozenset[str]
+    """`role/phase` of each forward that ran."""
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """All that was found."""
+        return [finding for own in self.checks for finding in own.findings]
+
+    @property
+    def claims(self) -> Mapping[str, Verdict]:
+        """Say of each capability that a check is about what became of it: the worst counts."""
+        found: dict[str, Verdict] = {}
+        for own in self.checks:
+            for claim in own.check.claims:
+                found[claim] = _worse(found.get(claim), own.status)
+        return found
+
+
+def _worse(one: Verdict | None, other: Verdict) -> Verdict:
+    """One fault fails a claim; what one check looked at is checked."""
+    if one is None or one is Verdict.NOT_CHECKED:
+        return other
+    return one if other is not Verdict.FAILED else other
+
+
+_LONG = 400
+"""Tokens of a long context: more than a width that a backend rounds short ones up to."""
+
+
+def rotated_cases(
+    code: str, subject: Subject, forwards: Sequence[Forward], effort: Effort, *, share: int = 1
+) -> Iterator[Case]:
+    """Try each forward at one page size a seed, or at each second seed where `share` is 2."""
+    for seed in effort.seeds:
+        for place, forward in enumerate(forwards):
+            scenarios = list(scenarios_of(subject, [forward]))
+            if scenarios and place % share == seed % share:
+                # So that both page sizes come up among the forwards of one seed.
+                turn = place // share + seed // share
+                scenario = scenarios[turn % len(scenarios)]
+                yield Case(check=code, scenario=scenario, seed=seed)
+
+
+def long_cases(cases: Sequence[Case], effort: Effort) -> Iterator[Case]:
+    """Take one case of each seed again, over long contexts."""
+    for seed in effort.seeds:
+        of_seed = [own.scenario for own in cases if own.seed == seed and own.scenario is not None]
+        if of_seed:
+            long = replace(of_seed[seed % len(of_seed)], min_context_len=_LONG)
+            yield Case(check=cases[0].check, scenario=long, seed=seed)
+
+
+def replayed_forwards(subject: Subject) -> tuple[Forward, ...]:
+    """List the forwards whose batches a backend claims to replay."""
+    return tuple(
+        forward
+        for forward in forwards_of(subject)
+        if forward.batch_kind
+        in subject.claim_as(frozenset, "graph_replay", forward.role, forward.phase)
+    )
+
+
+_NEAR = 0.6
+"""How much of a name has to be right for it to be meant."""
+
+
+def subject_named(registry: Registry, name: str) -> Subject:
+    """Find the backend of a name, and import its implementation.
+
+    Raises:
+        KitError: nothing installed declares it.
+        KitError: its declaration was not read, or it is a composite.
+        ImplementationError: it names no implementation, or none that can be imported.
+    """
+    if name not in registry:
+        declared = tuple(registry)
+        meant = nearest(name, declared, cutoff=_NEAR)
+        remedy = "Install its plugin." if meant is None else f"Did you mean {meant!r}?"
+        raise KitError(
+            "unknown-backend",
+            f"no backend {name!r} is declared; declared: {', '.join(declared) or 'none'}. {remedy}",
+        )
+    subject = Subject.of(registry[name])
+    subject.load()
+    return subject
+
+
+def checks_named(checks: Sequence[Check], codes: Collection[str]) -> Sequence[Check]:
+    """Choose checks by their codes, in the order in which they run; all where none is named.
+
+    Raises:
+        KitError: there is none of a code.
+    """
+    known = tuple(check.code for check in checks)
+    for code in codes:
+        if code not in known:
+            raise KitError(
+                "unknown-check",
+                f"there is no check {code!r}; expected one of: {', '.join(known)}. "
+                f"backend-caps check --list says what each asks.",
+            )
+    return [check for check in checks if not codes or check.code in codes]
+
+
+def require_device(device: str) -> None:
+    """Require a device that torch has here; the simulated one is everywhere.
+
+    Raises:
+        UnavailableDeviceError: it has none such.
+    """
+    if device != DEVICE_NAME:
+        check_device(device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAdapter:
+    """What the plugin `backend_caps_<engine>` exports as `kit.ADAPTER`."""
+
+    checks: Sequence[Check]
+    """The kit's checks, and those that only the engine's backends have."""
+    subject: Callable[[Registry, str], Subject]
+    """Builds the subject of a class, by its name, from what was read of the engine's source."""
+
+
+def engine_adapter(engine: str) -> EngineAdapter:
+    """Import the adapter of an engine.
+
+    Raises:
+        KitError: the engine's plugin is not installed.
+    """
+    package = f"backend_caps_{engine}"
+    if find_spec(package) is None:
+        raise KitError.uncheckable(
+            engine,
+            f"the adapter of {engine} is in backend-caps-{engine}, which is not installed; "
+            f"pip install backend-caps-{engine}",
+        )
+    adapter = vars(import_module(f"{package}.kit"))["ADAPTER"]
+    assert isinstance(adapter, EngineAdapter), "a plugin of this project exports one"
+    return adapter

@@ -1,11 +1,11 @@
-"""Writing evidence: what the checks found, in a file beside the implementation. Loads torch."""
+"""What became of each claim, and the file of evidence beside the implementation."""
 
 from __future__ import annotations
 
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from os import PathLike
 from pathlib import Path
@@ -21,6 +21,10 @@ from backend_caps.capability.evidence import (
     EvidenceEffort,
     EvidenceVersions,
 )
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Role
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.evidence import (
     KIT_AND_TORCH,
     Implementation,
@@ -28,12 +32,76 @@ from backend_caps.discovery.evidence import (
     present_of,
     versions_of,
 )
-from backend_caps.kit.check import Check, Effort
-from backend_caps.kit.claims import Claimed, claims_of
-from backend_caps.kit.errors import EvidenceError
-from backend_caps.kit.results import CheckResult, Results
+from backend_caps.kit.check import Check, CheckResult, Effort, Results, Verdict
+from backend_caps.kit.errors import KitError
+from backend_caps.kit.scenarios import Forward, Scenario
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_documents import NOT_ASKED, ClaimDocument
+from backend_caps.report.document import json_of
 from backend_caps.simulator import DEVICE_NAME
+
+
+def _roles(scenario: Scenario) -> frozenset[object]:
+    """Say which roles a forward stands for: a draft step of a chain is a decode.
+
+    The target's own is in every run: a check of roles says nothing unless the numbers are right.
+    """
+    drafts = {Role.DRAFT} if scenario.forward is Forward.DECODE else set()
+    return frozenset({Role.TARGET, scenario.forward.role, *drafts})
+
+
+_SEEN: Mapping[str, Callable[[Scenario], frozenset[object]]] = {
+    "dtypes": lambda scenario: frozenset({scenario.dtype}),
+    "kv_cache_dtypes": lambda scenario: frozenset({scenario.dtype}),
+    "roles": _roles,
+    "graph_replay": lambda scenario: frozenset({scenario.forward.batch_kind}),
+}
+"""What a case has of capabilities that name what they take one by one."""
+
+
+def claims_of(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocument]:
+    """List what is stated, and what is not and yet counts as the worst, as checks take it.
+
+    Args:
+        results: what was found.
+        known: all checks, those too that were not asked for.
+    """
+    declaration = results.subject.declaration
+    stated = declaration.capabilities.stated()
+    about = {claim for check in known for claim in check.claims}
+    conditional = {name for when in declaration.conditions for name in when.capabilities.stated()}
+    for name in CAPABILITIES:
+        if name in stated or name in conditional or name in about:
+            checks = [own for own in results.checks if name in own.check.claims]
+            verdict = results.claims.get(name, Verdict.NOT_CHECKED)
+            reason = _why_not(checks, is_known=name in about)
+            if verdict is Verdict.HELD and (unseen := _unseen(name, stated.get(name), checks)):
+                verdict, reason = Verdict.NOT_CHECKED, f"no case has {', '.join(unseen)}"
+            yield ClaimDocument(
+                capability=name,
+                value=json_of(stated.get(name, UNDECLARED)),
+                conditional=name in conditional or None,
+                status=verdict.value,
+                checks=[own.check.code for own in checks if own.cases],
+                reason=reason if verdict is Verdict.NOT_CHECKED else None,
+            )
+
+
+def _unseen(capability: str, value: object, checks: Sequence[CheckResult]) -> list[str]:
+    """List what a claim names one by one and no case had."""
+    if capability not in _SEEN or not isinstance(value, frozenset):
+        return []
+    cases = [case for own in checks for case in own.cases]
+    seen = [_SEEN[capability](case.scenario) for case in cases if case.scenario is not None]
+    return sorted(map(text_of, value.difference(*seen)))
+
+
+def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
+    """Say why a claim was not checked."""
+    if checks:
+        return "; ".join(dict.fromkeys(own.reason for own in checks))
+    return NOT_ASKED if is_known else "no check is about it"
+
 
 _Folders = Sequence[str | PathLike[str]]
 _IMPORTS_TRITON = re.compile(rb"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
@@ -58,7 +126,7 @@ def evidence_of(
         day: the day of the run; today unless given.
 
     Raises:
-        EvidenceError: there are no files of the implementation.
+        KitError: there are no files of the implementation.
     """
     subject = results.subject
     implementation = _implementation(subject, path)
@@ -82,7 +150,15 @@ def evidence_of(
         source=now.source,
         declaration=now.declaration,
         checks=tuple(_check(own) for own in results.checks),
-        claims=tuple(_claim(each) for each in claims_of(results, known)),
+        claims=tuple(
+            ClaimEvidence(
+                capability=each.capability,
+                value=each.value,
+                verdict=each.status,
+                reason=each.reason,
+            )
+            for each in claims_of(results, known)
+        ),
     )
 
 
@@ -90,7 +166,7 @@ def evidence_file(subject: Subject, *, path: _Folders | None = None) -> Path:
     """Say where a backend's evidence lies.
 
     Raises:
-        EvidenceError: there are no files of the implementation.
+        KitError: there are no files of the implementation.
     """
     return _implementation(subject, path).evidence_file(subject.name)
 
@@ -102,7 +178,7 @@ def write_evidence(evidence: Evidence, file: Path) -> bool:
         Whether the file changed.
 
     Raises:
-        EvidenceError: it cannot be written.
+        KitError: it cannot be written.
     """
     try:
         if _is_there(evidence, file):
@@ -111,7 +187,7 @@ def write_evidence(evidence: Evidence, file: Path) -> bool:
         file.write_text(evidence.text(), "utf-8", newline="\n")
     except OSError as error:
         problem = f"{file.name}: {error.strerror}"
-        raise EvidenceError(backend=evidence.backend, problem=problem) from error
+        raise KitError.evidence(evidence.backend, problem) from error
     return True
 
 
@@ -126,9 +202,7 @@ def _implementation(subject: Subject, path: _Folders | None) -> Implementation:
     pointer = subject.declaration.implementation
     found = None if pointer is None else Implementation.of(pointer, imports_of(path))
     if found is None:
-        raise EvidenceError(
-            backend=subject.name, problem=f"{pointer} is in no file that can be found"
-        )
+        raise KitError.evidence(subject.name, f"{pointer} is in no file that can be found")
     return found
 
 
@@ -153,13 +227,4 @@ def _check(own: CheckResult) -> CheckEvidence:
         num_blocked=own.num_blocked,
         seeds=tuple(sorted({case.seed for case in own.cases})),
         reason=own.reason or None,
-    )
-
-
-def _claim(each: Claimed) -> ClaimEvidence:
-    return ClaimEvidence(
-        capability=each.capability,
-        value=each.value,
-        verdict=each.verdict.value,
-        reason=each.reason,
     )

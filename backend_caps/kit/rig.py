@@ -1,25 +1,107 @@
-"""Where cases run: a backend, on a device, with a plain run of it to compare with.
+"""Where cases run: a backend on a device, within a deadline, with a plain run to compare with.
 
 Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
+
+A signal interrupts Python code of a backend that waits or loops. Native code that keeps the
+interpreter is not interrupted: `backend-caps check` ends its process from outside
+(`supervisor.Log.end_process_after`).
 """
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import FrameType
 
 import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.kit.deadline import CASE_DEADLINE_S
 from backend_caps.kit.errors import BaselineError
-from backend_caps.kit.scenes import Scene
+from backend_caps.kit.scenarios import Scenario
+from backend_caps.kit.scenes import Pools, Scene
 from backend_caps.kit.subject import Subject
 from backend_caps.relay.streams import DeviceStreams
+from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.simulator import DEVICE_NAME, Schedule, Simulation, simulate
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Compute on one thread in a block: for tensors as small as those of cases, more only wait.
+
+    On two busy cores, two threads took four times as long as one, spinning for one another.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+CASE_DEADLINE_S = 300.0
+"""How long a case may take, in seconds: many times what one takes in an interpreted kernel."""
+_STEPS_WITHIN = 100
+"""Steps of a case that looks for growth, up to which it has no longer than others."""
+_AGAIN_S = 1.0
+"""How soon it is raised again, where a destructor or a bare `except` swallowed it."""
+
+
+class OverdueError(BaseException):
+    """A deadline has passed. It is no `Exception`, for backends and checks catch those."""
+
+
+def deadline_of(num_steps: int, deadline_s: float) -> float:
+    """Return how long a case may take: longer where it goes on for many steps."""
+    return deadline_s * max(1.0, num_steps / _STEPS_WITHIN)
+
+
+def did_not_end(deadline_s: float) -> str:
+    """Say in a fault that a case was ended by its deadline."""
+    return f"did not end within {deadline_s:g} s"
+
+
+@contextmanager
+def ends_within(deadline_s: float) -> Iterator[None]:
+    """Raise where a `with` block has not ended in time.
+
+    Python gives signals to the main thread alone, so elsewhere nothing is raised. A timer that runs
+    already, such as that of pytest-timeout, goes on afterwards, and counts where it is shorter.
+
+    Raises:
+        OverdueError: in the block, at whatever it does.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "setitimer"):
+        yield
+        return
+    started, is_over = time.monotonic(), False
+    left_s, interval_s = signal.getitimer(signal.ITIMER_REAL)
+    if 0 < left_s <= deadline_s:
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if not is_over:  # a signal may come just before the timer is stopped
+            raise OverdueError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s, _AGAIN_S)
+    try:
+        yield
+    finally:
+        is_over = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if left_s:
+            left_s = max(left_s - (time.monotonic() - started), 0.001)
+            signal.setitimer(signal.ITIMER_REAL, left_s, interval_s)
 
 
 @dataclass(kw_only=True)
@@ -49,6 +131,22 @@ class Rig:
             with simulate(schedule, check_races=check_races) as simulation:
                 yield simulation
 
+    def build(self, pools: Pools) -> AttentionBackend:
+        """Build a new backend from a scene's pools.
+
+        Raises:
+            Exception: whatever its constructor raises.
+        """
+        build: Callable[..., AttentionBackend] = self.subject.build
+        return build(pools)
+
+    def difference(self, found: Tensor, expected: Tensor, scenario: Scenario) -> str | None:
+        """Say how far an output is from another, beyond the tolerance of a scenario's dtype.
+
+        found, expected  [T, Hq, Dv], host
+        """
+        return difference(found, expected, self.subject.tolerance(scenario.dtype))
+
     def streams(self) -> DeviceStreams:
         """Make streams of the device; within `running`."""
         return DeviceStreams(self.device)
@@ -56,16 +154,14 @@ class Rig:
     def supply(self, scene: Scene) -> Scene:
         """Give a scene the host lengths that an engine brings to who claims what this one does."""
         phase = scene.batch.mode.phase
-        level = self.subject.claim("host_seq_lens", phase=phase)
-        assert isinstance(level, HostSeqLens), "a level is one of the scale"
-        return supplied(scene, level)
+        return supplied(scene, self.subject.claim_as(HostSeqLens, "host_seq_lens", phase=phase))
 
     def eager(self, scene: Scene) -> Tensor:
         """Run a scene in a new backend, as an engine would for what it claims, within `running`.
 
         returns  [T, Hq, Dv], host
         """
-        output = self.supply(scene).on(self.device).run(self.subject.build)
+        output = self.supply(scene).on(self.device).run(self.build)
         return on_host(output)
 
     def plain(self, scene: Scene) -> Tensor:
@@ -77,7 +173,7 @@ class Rig:
             Exception: whatever the backend raises.
         """
         with self.running():
-            output = supplied(scene, HostSeqLens.EXACT).on(self.device).run(self.subject.build)
+            output = supplied(scene, HostSeqLens.EXACT).on(self.device).run(self.build)
             return on_host(output)
 
     def baseline(self, scene: Scene) -> Tensor:

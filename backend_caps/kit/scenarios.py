@@ -67,13 +67,8 @@ class Forward(Enum):
     @property
     def role(self) -> Role:
         """Whose forward it is."""
-        match self:
-            case Forward.DRAFT:
-                return Role.DRAFT
-            case Forward.DRAFT_EXTEND:
-                return Role.DRAFT_EXTEND
-            case _:
-                return Role.TARGET
+        own = {Forward.DRAFT: Role.DRAFT, Forward.DRAFT_EXTEND: Role.DRAFT_EXTEND}
+        return own.get(self, Role.TARGET)
 
     @property
     def phase(self) -> Phase:
@@ -185,9 +180,20 @@ def draw_requests(
     setting = scenario.setting(setting_seed)
     match scenario.forward:
         case Forward.TREE:
-            made = _trees(scenario, dice, count, setting)
+            longest = scenario.max_context_len - scenario.num_nodes
+            trees = [
+                (_length(scenario, dice, 0, longest), _tree(scenario, dice, place))
+                for place in range(count)
+            ]
+            made = tree_scene(trees, setting=setting)
         case Forward.DRAFT:
-            made = _beams(scenario, dice, count, setting)
+            # The last of some draft steps: a beam sees one beam of each step before.
+            longest = scenario.max_context_len - DRAFT_STEPS * scenario.topk
+            drafts = [
+                (_length(scenario, dice, 0, longest), beams(scenario.topk, DRAFT_STEPS, dice))
+                for _ in range(count)
+            ]
+            made = masked_scene(drafts, setting=setting)
         case _:
             requests = [_request(scenario, dice, place) for place in range(count)]
             is_uniform = scenario.forward.phase is not Phase.PREFILL
@@ -213,30 +219,11 @@ def _request(scenario: Scenario, dice: random.Random, place: int) -> tuple[int, 
             return _length(scenario, dice, 0, longest - VERIFIED), VERIFIED
 
 
-def _trees(scenario: Scenario, dice: random.Random, count: int, setting: Setting) -> Scene:
-    longest = scenario.max_context_len - scenario.num_nodes
-    trees = [
-        (_length(scenario, dice, 0, longest), _tree(scenario, dice, place))
-        for place in range(count)
-    ]
-    return tree_scene(trees, setting=setting)
-
-
 def _tree(scenario: Scenario, dice: random.Random, place: int) -> Tree:
     """Draw a tree; of wide ones every other has a root of all children, the last with its own."""
     if scenario.topk > _WIDEST and place % 2 == 0:
         return [0] * (scenario.topk + 1) + [scenario.topk]
     return random_tree(scenario.num_nodes, scenario.topk, dice)
-
-
-def _beams(scenario: Scenario, dice: random.Random, count: int, setting: Setting) -> Scene:
-    """Draw the last of some draft steps, each of whose beams sees one beam of each step before."""
-    longest = scenario.max_context_len - DRAFT_STEPS * scenario.topk
-    drafts = [
-        (_length(scenario, dice, 0, longest), beams(scenario.topk, DRAFT_STEPS, dice))
-        for _ in range(count)
-    ]
-    return masked_scene(drafts, setting=setting)
 
 
 def _length(scenario: Scenario, dice: random.Random, least: int, most: int) -> int:
@@ -261,16 +248,12 @@ def forwards_of(subject: Subject) -> tuple[Forward, ...]:
 
 def topk_of(subject: Subject) -> int:
     """Return the widest draft tree that a backend claims to take."""
-    claimed = subject.claim("max_speculative_topk")
-    assert isinstance(claimed, int), "a limit is a number"
-    return claimed
+    return subject.claim_as(int, "max_speculative_topk")
 
 
 def roles_of(subject: Subject) -> frozenset[Role]:
     """Return the roles that a backend claims to take."""
-    claimed = subject.claim("roles")
-    assert isinstance(claimed, frozenset), "roles are a set"
-    return claimed
+    return subject.claim_as(frozenset, "roles")
 
 
 def scenarios_of(subject: Subject, forwards: Sequence[Forward]) -> Iterator[Scenario]:

@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
-from typing import cast
+from typing import TypeVar, cast
 
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Source
-from backend_caps.kit.errors import UncheckableError
+from backend_caps.kit.errors import KitError
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.attention import AttentionBackend, BackendSite
 from backend_caps.simulator import Site
 from backend_caps.startup.implementation import load_implementation
 
+_Kind = TypeVar("_Kind")
 _TOLERANCES: Mapping[str, float] = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Two steps of the dtype's own rounding, of sums of a few hundred; float32's is a kernel's."""
 
@@ -34,8 +35,8 @@ class Subject:
         declaration: what it says of itself; no composite, whose parts are checked each.
         source: where that stands.
         builder: builds it where its class is not one of this runtime's, and so needs an adapter.
-        words: what `backend-caps check` is told of it beside its name, to find it again.
-        without: forwards that are left out, by name, because it is known to fail them.
+        words: arguments of `backend-caps check` beside its name that find it again.
+        without: names of forwards that are left out, because it is known to fail them.
     """
 
     name: str
@@ -50,16 +51,14 @@ class Subject:
         """Take a backend that was found.
 
         Raises:
-            UncheckableError: its declaration was not read, or it is a composite.
+            KitError: its declaration was not read, or it is a composite.
         """
         if backend.status is not Status.OK or backend.declaration is None:
-            problem = "; ".join(each.message for each in backend.problems) or backend.status.value
-            raise UncheckableError(backend=backend.name, problem=problem)
+            problems = "; ".join(each.message for each in backend.problems)
+            raise KitError.uncheckable(backend.name, problems or backend.status.value)
         if backend.declaration.parts:
             parts = ", ".join(sorted({part.backend for part in backend.declaration.parts}))
-            raise UncheckableError(
-                backend=backend.name, problem=f"it is a composite: check its parts, {parts}"
-            )
+            raise KitError.uncheckable(backend.name, f"it is a composite: check its parts, {parts}")
         return cls(name=backend.name, declaration=backend.declaration, source=backend.source)
 
     def build(self, site: BackendSite) -> AttentionBackend:
@@ -88,12 +87,25 @@ class Subject:
         phase: Phase = Phase.DECODE,
         **facts: object,
     ) -> object:
-        """Say what it claims in a use, conditions that are decided by the facts included."""
+        """Return what it claims in a use, with conditions that the facts decide."""
         situation = {**facts, "role": role, "phase": phase}
         return declared(self.declaration, capability, situation)[0]
 
+    def claim_as(
+        self,
+        kind: type[_Kind],
+        capability: str,
+        role: Role = Role.TARGET,
+        phase: Phase = Phase.DECODE,
+        **facts: object,
+    ) -> _Kind:
+        """Return a claim as `claim` does, where its values are of one kind."""
+        value = self.claim(capability, role, phase, **facts)
+        assert isinstance(value, kind), f"{capability} is a {kind.__name__}"
+        return value
+
     def tolerance(self, dtype: str) -> float:
-        """Say how far an output may be from the definition's, absolutely and relatively."""
+        """Return how far an output may be from the definition's, absolutely and relatively."""
         return self.declaration.tolerances.get(dtype, _TOLERANCES[dtype])
 
     @property
@@ -115,7 +127,7 @@ class Subject:
         return own[-1] if own else None
 
     def owns(self, file: str) -> bool:
-        """Tell whether a file is the backend's own code."""
+        """Return whether a file is the backend's own code."""
         return Path(file).is_relative_to(self.root)
 
     @property

@@ -4,7 +4,6 @@ Device work is deferred, and runs in any order that streams, events and the host
 is one device without collectives and without backward. Imports torch.
 """
 
-from backend_caps.simulator.counts import Counts, DeviceWatcher, Waited, WaitKind
 from backend_caps.simulator.device import DEVICE_NAME, register, simulate
 from backend_caps.simulator.errors import (
     CaptureError,
@@ -18,7 +17,15 @@ from backend_caps.simulator.errors import (
     UnsupportedOperatorError,
 )
 from backend_caps.simulator.queues import OrderPolicy, Schedule, systematic_schedules
-from backend_caps.simulator.races import HOST, Access, Race
+from backend_caps.simulator.records import (
+    HOST,
+    Access,
+    Counts,
+    DeviceWatcher,
+    Race,
+    Waited,
+    WaitKind,
+)
 from backend_caps.simulator.simulation import HostSync, Simulation
 from backend_caps.simulator.tensor import SimTensor
 

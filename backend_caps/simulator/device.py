@@ -34,10 +34,19 @@ from backend_caps.simulator.dispatch import (
 )
 from backend_caps.simulator.errors import NestedSimulationError, StarvationWarning, call_site
 from backend_caps.simulator.launches import accesses, blocks_of
-from backend_caps.simulator.ops import OPERATORS, WHOLE, AnyOperator, Effect, Operator, aten
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
-from backend_caps.simulator.tensor import Args, Kwargs, SimTensor
+from backend_caps.simulator.tensor import (
+    OPERATORS,
+    WHOLE,
+    AnyOperator,
+    Args,
+    Effect,
+    Kwargs,
+    Operator,
+    SimTensor,
+    aten,
+)
 
 DEVICE_NAME = "sim"
 """What torch calls the device."""
@@ -73,12 +82,12 @@ class SimModule(ModuleType):
 
     @staticmethod
     def is_available() -> bool:
-        """Tell that the device is there."""
+        """Return True."""
         return True
 
     @staticmethod
     def is_initialized() -> bool:
-        """Tell that the device can be used."""
+        """Return True."""
         return True
 
     @staticmethod

@@ -17,7 +17,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.counts import WaitKind
 from backend_caps.simulator.errors import call_site
 from backend_caps.simulator.launches import (
     Handler,
@@ -29,10 +28,21 @@ from backend_caps.simulator.launches import (
     run_view,
     run_write,
 )
-from backend_caps.simulator.ops import OPERATORS, AnyOperator, Effect, Metadata, Operator, aten
 from backend_caps.simulator.queues import NO_BLOCKS, Op, no_dispatch
+from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.simulation import current
-from backend_caps.simulator.tensor import Args, Kwargs, SimTensor, allocate
+from backend_caps.simulator.tensor import (
+    OPERATORS,
+    AnyOperator,
+    Args,
+    Effect,
+    Kwargs,
+    Metadata,
+    Operator,
+    SimTensor,
+    allocate,
+    aten,
+)
 
 _PLACES = frozenset({"device", "layout", "pin_memory", "non_blocking"})
 
@@ -76,9 +86,6 @@ _LIKE: tuple[AnyOperator, ...] = (
     aten.randn_like.default,
     aten.zeros_like.default,
 )
-
-LIKES: Mapping[AnyOperator, Handler] = dict.fromkeys(_LIKE, _make_like)
-"""Operators that make a tensor like another one."""
 
 
 def empty(size: Sequence[int], dtype: torch.dtype | None = None, **_place: object) -> SimTensor:
@@ -208,13 +215,6 @@ def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
     return copy_between(dst, src, non_blocking=non_blocking)
 
 
-COPIES: Mapping[AnyOperator, Handler] = {
-    aten._to_copy.default: _to_copy,  # noqa: SLF001
-    aten.copy_.default: _copy,
-}
-"""Operators that copy."""
-
-
 def _index(operator: Operator, args: Args, kwargs: Kwargs) -> object:
     """Index: by numbers, or by a mask, whose result's shape the host has to wait for."""
     run = run_read if _has_mask(args[1]) else run_fresh
@@ -243,26 +243,18 @@ def _repeat_interleave(operator: Operator, args: Args, kwargs: Kwargs) -> object
     return run(operator, args, kwargs)
 
 
-def _is_pinned(operator: Operator, args: Args, kwargs: Kwargs) -> bool:  # noqa: ARG001
-    return False
-
-
-def _detach(operator: Operator, args: Args, kwargs: Kwargs) -> object:  # noqa: ARG001
-    return args[0]
-
-
-SPECIAL_CASES: Mapping[AnyOperator, Handler] = {
+_HANDLERS: Mapping[AnyOperator, Handler] = {
     aten._index_put_impl_.default: _index_put,
-    aten.detach_.default: _detach,
+    aten._to_copy.default: _to_copy,  # noqa: SLF001
+    aten.copy_.default: _copy,
+    aten.detach_.default: lambda _operator, args, _kwargs: args[0],
     aten.index.Tensor: _index,
     aten.index_put_.default: _index_put,
-    aten.is_pinned.default: _is_pinned,
+    aten.is_pinned.default: lambda _operator, _args, _kwargs: False,
     aten.repeat_interleave.Tensor: _repeat_interleave,
+    **dict.fromkeys(_LIKE, _make_like),
 }
-"""Operators that are not what their schema says."""
-
-
-_HANDLERS = {**COPIES, **SPECIAL_CASES, **LIKES}
+"""Operators that copy, make a tensor like another, or are not what their schema says."""
 
 
 def is_composite(func: AnyOperator) -> bool:

@@ -65,7 +65,7 @@ class SimDeviceError(BackendCapsError):
     site: str
     reason: str
     races: tuple[str, ...] | None = None
-    """The races of what was launched until then; None where nobody looked for them."""
+    """The races of what was launched until then; None without `check_races`."""
 
     def __post_init__(self) -> None:
         """Show the first races below the message."""

@@ -14,19 +14,23 @@ from typing import NoReturn, cast
 import torch
 from torch import Tensor
 
-from backend_caps.simulator.counts import WaitKind
+from backend_caps.simulator.allocation import Lease
 from backend_caps.simulator.errors import UnsupportedOperatorError, call_site
-from backend_caps.simulator.memory import Lease
-from backend_caps.simulator.ops import (
+from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op
+from backend_caps.simulator.records import WaitKind
+from backend_caps.simulator.simulation import current
+from backend_caps.simulator.tensor import (
     AnyOperator,
+    Args,
+    Kwargs,
     Metadata,
     Operator,
     ResultCache,
+    SimTensor,
+    allocate,
     aten,
+    wrap,
 )
-from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op
-from backend_caps.simulator.simulation import current
-from backend_caps.simulator.tensor import Args, Kwargs, SimTensor, allocate, wrap
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 
@@ -86,7 +86,7 @@ class Queue:
 
 
 Findings = Callable[[], tuple[str, ...] | None]
-"""Tell which races there are so far; None where nobody looks for them."""
+"""Lists the races so far; None without `check_races`."""
 
 
 class QueueEngine:
@@ -133,7 +133,7 @@ class QueueEngine:
         return last if isinstance(last, Marker) else self.mark(handle)
 
     def is_blocked(self, queue: Queue) -> bool:
-        """Tell whether a queue has nothing that could run now."""
+        """Return whether a queue has nothing that could run now."""
         items = queue.items
         if not items:
             return True
@@ -192,7 +192,7 @@ class QueueEngine:
                 return
 
     def abandon(self) -> None:
-        """Drop what has not run, and count its markers as passed: nobody can wait for them."""
+        """Drop what has not run, and mark its markers as passed: no wait for them follows."""
         for queue in self.queues.values():
             for item in queue.items:
                 if isinstance(item, Marker):
@@ -245,7 +245,8 @@ class Schedule:
     """The seed of a random order, or the handle of the stream that starves."""
 
     def __str__(self) -> str:
-        return f"{self.policy.value}:{self.seed}" if self._is_numbered else self.policy.value
+        is_numbered = self.policy in {OrderPolicy.STARVE, OrderPolicy.RANDOM}
+        return f"{self.policy.value}:{self.seed}" if is_numbered else self.policy.value
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -267,10 +268,6 @@ class Schedule:
         """The handle of the stream that starves; None where none does."""
         return self.seed if self.policy is OrderPolicy.STARVE else None
 
-    @property
-    def _is_numbered(self) -> bool:
-        return self.policy in {OrderPolicy.STARVE, OrderPolicy.RANDOM}
-
 
 def systematic_schedules(num_streams: int) -> tuple[Schedule, ...]:
     """Return eager, lazy, and each stream starved in turn; stream 0 is the default stream."""
@@ -278,23 +275,25 @@ def systematic_schedules(num_streams: int) -> tuple[Schedule, ...]:
     return (Schedule(OrderPolicy.EAGER), Schedule(OrderPolicy.LAZY), *starved)
 
 
-class Adversary(Protocol):
-    """Run the work of an engine, in an order that the device could choose."""
+class LazyAdversary:
+    """Run the work of an engine in an order that the device could choose: as late as it may."""
 
     def after_launch(self, engine: QueueEngine) -> None:
-        """Run what runs by itself, beside the host."""
+        """Run what runs by itself, beside the host: nothing."""
 
     def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
-        """Run until a marker is passed."""
+        """Run until a marker is passed: what it needs."""
+        engine.run_to(marker)
 
     def advance(self, engine: QueueEngine, marker: Marker) -> None:
-        """Run a little, for a host that asked whether a marker is passed and was told no.
+        """Run a little, for a host that asked whether a marker is passed and was answered no.
 
-        Asked often enough, it lets the marker be passed.
+        Asked often enough, it lets the marker be passed: it runs one operator that this needs.
         """
+        engine.run_towards(marker)
 
 
-class EagerAdversary:
+class EagerAdversary(LazyAdversary):
     """Run whatever can run, but for one stream where one starves."""
 
     def __init__(self, starved: int | None = None) -> None:
@@ -311,31 +310,16 @@ class EagerAdversary:
 
     def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
         """Run what the marker needs, and then what that lets run."""
-        engine.run_to(marker)
+        super().wait_for(engine, marker)
         self.after_launch(engine)
 
     def advance(self, engine: QueueEngine, marker: Marker) -> None:
         """Run one operator that the marker needs, and then what that lets run."""
-        engine.run_towards(marker)
+        super().advance(engine, marker)
         self.after_launch(engine)
 
 
-class LazyAdversary:
-    """Run only what the host waits for."""
-
-    def after_launch(self, engine: QueueEngine) -> None:
-        """Run nothing."""
-
-    def wait_for(self, engine: QueueEngine, marker: Marker) -> None:
-        """Run what the marker needs."""
-        engine.run_to(marker)
-
-    def advance(self, engine: QueueEngine, marker: Marker) -> None:
-        """Run one operator that the marker needs."""
-        engine.run_towards(marker)
-
-
-class RandomAdversary:
+class RandomAdversary(LazyAdversary):
     """Run a random number of items of random streams."""
 
     def __init__(self, seed: int) -> None:
@@ -358,24 +342,21 @@ class RandomAdversary:
     def advance(self, engine: QueueEngine, marker: Marker) -> None:
         """Run one random item, and one operator that the marker needs."""
         self._run_one(engine)
-        engine.run_towards(marker)
+        super().advance(engine, marker)
 
     def _run_one(self, engine: QueueEngine) -> bool:
-        runnable: list[Queue] = [q for q in engine.queues.values() if not engine.is_blocked(q)]
-        if not runnable:
-            return False
-        engine.run_one(self._random.choice(runnable))
-        return True
+        runnable = [own for own in engine.queues.values() if not engine.is_blocked(own)]
+        if runnable:
+            engine.run_one(self._random.choice(runnable))
+        return bool(runnable)
 
 
-def adversary_of(schedule: Schedule) -> Adversary:
+def adversary_of(schedule: Schedule) -> LazyAdversary:
     """Make what runs the work as a schedule says."""
     match schedule.policy:
-        case OrderPolicy.EAGER:
-            return EagerAdversary()
         case OrderPolicy.LAZY:
             return LazyAdversary()
-        case OrderPolicy.STARVE:
-            return EagerAdversary(schedule.seed)
         case OrderPolicy.RANDOM:
             return RandomAdversary(schedule.seed)
+        case _:
+            return EagerAdversary(schedule.starved)

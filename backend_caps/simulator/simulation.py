@@ -1,7 +1,7 @@
 """One run of the simulated device: its queues, its memory, and what was found.
 
 There is one device, so there is one simulation at a time. Outside of any `simulate` block it is an
-eager one that nobody looks at, in which models are built and weights are loaded.
+eager one without findings, in which models are built and weights are loaded.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from backend_caps.simulator.counts import Counts, DeviceWatcher, Waited, WaitKind
-from backend_caps.simulator.errors import CaptureError, DirtyRunError, Site, call_site
-from backend_caps.simulator.memory import (
+from backend_caps.simulator.allocation import (
     Allocator,
     Block,
     Capture,
@@ -20,6 +18,7 @@ from backend_caps.simulator.memory import (
     Point,
     is_pinned,
 )
+from backend_caps.simulator.errors import CaptureError, DirtyRunError, Site, call_site
 from backend_caps.simulator.queues import (
     NO_BLOCKS,
     Marker,
@@ -29,7 +28,15 @@ from backend_caps.simulator.queues import (
     Wait,
     adversary_of,
 )
-from backend_caps.simulator.races import HOST, Race, RaceDetector
+from backend_caps.simulator.records import (
+    HOST,
+    Counts,
+    DeviceWatcher,
+    Race,
+    RaceDetector,
+    Waited,
+    WaitKind,
+)
 
 # As many as torch's own pools have.
 _POOL_STREAMS = 32
@@ -105,7 +112,7 @@ class Simulation:
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """Pairs of accesses that nothing orders; empty where nobody looks for them."""
+        """Pairs of accesses that nothing orders; empty without `check_races`."""
         return () if self.detector is None else self.detector.races()
 
     @property
@@ -169,7 +176,7 @@ class Simulation:
     def count_copy(
         self, *, to_host: int = 0, to_device: int = 0, handle: int | None = None
     ) -> None:
-        """Take in bytes that cross, on the current stream unless told; a copy of none is none."""
+        """Count bytes that cross, on the current stream by default; a copy of no bytes is none."""
         self.num_copies_to_host += bool(to_host)
         self.num_copies_to_device += bool(to_device)
         self.bytes_to_host += to_host
@@ -234,7 +241,7 @@ class Simulation:
             self.engine.append(handle, Wait(marker))
 
     def query_stream(self, handle: int) -> bool:
-        """Tell whether a stream's work has run; if not, the device runs a little."""
+        """Return whether a stream's work has run; if not, the device runs a little."""
         waited = Waited(WaitKind.STREAM, handle)
         is_done = self._query(self.engine.tail(handle), waited, "Stream.query, again and again")
         if is_done and self.detector is not None:
@@ -242,7 +249,7 @@ class Simulation:
         return is_done
 
     def query_marker(self, marker: Marker, event: int) -> bool:
-        """Tell whether what an event is bound to was passed; if not, the device runs a little."""
+        """Return whether an event's marker was passed; if not, the device runs a little."""
         waited = Waited(WaitKind.EVENT, marker.stream)
         is_done = self._query(marker, waited, "Event.query, again and again")
         if is_done and self.detector is not None:
@@ -310,7 +317,7 @@ class Simulation:
             raise CaptureError(action=action, site=str(call_site()), expected=expected)
 
     def _findings(self) -> tuple[str, ...] | None:
-        """List each race once; None where nobody looks for them."""
+        """List each race once; None without `check_races`."""
         if self.detector is None:
             return None
         return tuple(dict.fromkeys(str(race) for race in self.races))

@@ -18,10 +18,18 @@ from typing import NoReturn
 
 import torch
 
-from backend_caps.simulator.counts import WaitKind
+from backend_caps.simulator.allocation import (
+    Await,
+    Capture,
+    Point,
+    Pool,
+    Reach,
+    Step,
+    event_serials,
+)
 from backend_caps.simulator.errors import CaptureError, GraphStateError, call_site
-from backend_caps.simulator.memory import Await, Capture, Point, Pool, Reach, Step, event_serials
 from backend_caps.simulator.queues import Marker, Op
+from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.simulation import Simulation, current
 
 DeviceLike = torch.device | str | int | None
@@ -72,9 +80,9 @@ class Stream:
         current().synchronize_stream(self.handle, "Stream.synchronize", WaitKind.STREAM)
 
     def query(self) -> bool:
-        """Tell whether all work of this stream has run; at each no the device runs a little.
+        """Return whether all work of this stream has run; at each False the device runs a little.
 
-        A line that asks again at once, with nothing launched in between, counts as a host wait.
+        A line that polls again with nothing launched in between counts as a host wait.
         """
         return current().query_stream(self.handle)
 
@@ -150,10 +158,10 @@ class Event:
             simulation.synchronize_marker(self._marker, self._serial, "Event.synchronize")
 
     def query(self) -> bool:
-        """Tell whether the point was passed, as it is before the first record.
+        """Return whether the point was passed, as it is before the first record.
 
-        At each no the device runs a little. A line that asks again at once, with nothing launched
-        in between, counts as a host wait.
+        At each False the device runs a little. A line that polls again with nothing launched in
+        between counts as a host wait.
         """
         return self._marker is None or current().query_marker(self._marker, self._serial)
 
@@ -169,7 +177,7 @@ class Event:
         return float(end.tick - start.tick)
 
     def forget(self) -> None:
-        """Tell that nobody will wait for it any more."""
+        """Drop it from race detection: no wait for it follows."""
         detector = current().detector
         if detector is not None:
             detector.forget(self._serial)
@@ -200,7 +208,7 @@ def current_stream(device: DeviceLike = None) -> Stream:  # noqa: ARG001
 
 
 def default_stream(device: DeviceLike = None) -> Stream:  # noqa: ARG001
-    """Return the stream that work goes to where nobody said."""
+    """Return the stream that work goes to by default."""
     return Stream(handle=0)
 
 
@@ -359,7 +367,7 @@ def graph(
 
 
 def is_current_stream_capturing() -> bool:
-    """Tell whether the current stream's work is recorded."""
+    """Return whether the current stream's work is captured."""
     return current().capture_of(current().current_stream) is not None
 
 

@@ -21,9 +21,9 @@ from backend_caps.kit import (
     Subject,
     run_checks,
 )
-from backend_caps.kit.checks import numerics
+from backend_caps.kit.checks.numerics import NUMERICS
+from backend_caps.kit.probes.playback import SteadyRun
 from backend_caps.kit.scenarios import forwards_of
-from backend_caps.kit.workloads.long_run import SteadyRun
 
 NO_VERIFY = frozenset({"verify"})
 
@@ -65,7 +65,7 @@ def test_forwards_on_the_command_line_are_those_of_the_kit() -> None:
 def test_forward_that_is_left_out_is_in_no_case() -> None:
     """Other forwards are tried, and this one is not."""
     subject = _without_verify()
-    results = run_checks(subject, [numerics.CHECK], device="cpu", effort=Effort(seeds=[0]))
+    results = run_checks(subject, [NUMERICS], device="cpu", effort=Effort(seeds=[0]))
     names = [case.name for case in results.checks[0].cases]
 
     assert Forward.VERIFY not in forwards_of(subject)

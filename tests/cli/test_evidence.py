@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.evidence import declaration_digest
-from backend_caps.cli.check_run import CheckOptions, run_check
+from backend_caps.cli.check_run import CheckOptions, check_backend
 from backend_caps.discovery.evidence import Implementation, imports_of, versions_of
 from backend_caps.discovery.registry import discover
-from backend_caps.kit import Effort
-from backend_caps.kit.deadline import CASE_DEADLINE_S
+from backend_caps.kit.rig import CASE_DEADLINE_S
 from tests.cli.conftest import CommandLine
 from tests.unit.evidence import HELD, evidence
 
@@ -114,7 +113,7 @@ def test_report_of_no_evidence_has_no_word_of_it(line: CommandLine) -> None:
         pytest.param("--require-evidence", "host_seq_lens is exact", id="required"),
     ],
 )
-def test_plan_requires_evidence_where_that_is_asked(
+def test_plan_requires_evidence_where_that_is_options(
     line: CommandLine, option: str, headline: str
 ) -> None:
     """Without evidence a claim counts, unless evidence is required."""
@@ -141,7 +140,7 @@ def test_explanation_says_what_is_not_verified(line: CommandLine) -> None:
     assert "backend-caps check fast --write-evidence" in words
 
 
-def test_selection_requires_evidence_where_that_is_asked(line: CommandLine) -> None:
+def test_selection_requires_evidence_where_that_is_options(line: CommandLine) -> None:
     """A candidate that fits by its word alone is told to be unchecked."""
     ask = "--format json --fact dtype=float32 --path @ -- --attention-backend auto"
 
@@ -171,18 +170,19 @@ def test_lock_asks_for_evidence_again(line: CommandLine, tmp_path: Path) -> None
     assert (locked["request"]["requires_evidence"], result.exit_code) == (True, 0)
 
 
-def _asked(line: CommandLine, evidence: str) -> CheckOptions:
+def _options(line: CommandLine, evidence: str) -> CheckOptions:
     return CheckOptions(
         device="sim",
         only=("declaration-hygiene",),
         case=None,
-        effort=Effort.quick(),
-        deadline_s=CASE_DEADLINE_S,
-        counts_lines=False,
+        quick=True,
+        seeds=None,
+        lines=False,
+        case_deadline=CASE_DEADLINE_S,
         evidence=evidence,
         path=(line.root,),
         engine=None,
-        without=frozenset(),
+        without=(),
     )
 
 
@@ -193,7 +193,7 @@ def test_check_keeps_its_evidence_beside_the_implementation(
     file = line.root / "fast" / "evidence" / "fast.json"
 
     for _ in range(2):
-        run_check("fast", _asked(line, ""), discover([line.root]))
+        check_backend("fast", _options(line, ""), discover([line.root]))
 
     assert capsys.readouterr().err.splitlines() == [
         f"evidence written to {file}",
@@ -206,7 +206,7 @@ def test_check_keeps_its_evidence_where_it_is_told(line: CommandLine, tmp_path: 
     """A file that is named is written, and no other."""
     file = tmp_path / "mine.json"
 
-    run_check("fast", _asked(line, str(file)), discover([line.root]))
+    check_backend("fast", _options(line, str(file)), discover([line.root]))
 
     assert json.loads(file.read_text())["backend"] == "fast"
     assert not (line.root / "fast" / "evidence").exists()

@@ -17,11 +17,11 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
-from backend_caps.cli.check_run import CheckRun, check_document
+from backend_caps.cli.check_run import Run, check_document
 from backend_caps.kit import Effort, checks_named, run_checks
 from backend_caps.kit.checks import CHECKS
 from backend_caps.report.check_documents import CheckDocument
-from backend_caps.report.check_formats import junit, sarif
+from backend_caps.report.check_views import junit, sarif
 from tests.kit.liars.mirror import LIARS
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def failing() -> CheckDocument:
     effort = Effort(seeds=[0])
     with chdir(ROOT):
         results = run_checks(subject, checks_named(CHECKS, RUN), effort=effort)
-        return check_document(CheckRun(results=results, effort=effort), CHECKS)
+        return check_document(Run(results=results, effort=effort), CHECKS)
 
 
 @pytest.fixture

@@ -15,16 +15,22 @@ from torch_native_caps import TORCH_PADDED
 from backend_caps import Declaration
 from backend_caps.capability.provenance import Source
 from backend_caps.kit import Effort, Finding, Subject, Verdict, run_checks
-from backend_caps.kit.checks import hygiene
-from backend_caps.kit.probes.declaring import see
-from backend_caps.kit.probes.declaring_child import Place, Seen, Work, main, seen
+from backend_caps.kit.checks.hygiene import HYGIENE
+from backend_caps.kit.probes.declaration_import import (
+    DeclarationPlace,
+    ImportedDeclaration,
+    ImportRequest,
+    import_declaration,
+    main,
+    seen,
+)
 from backend_caps.runtime.attention import AttentionBackend
 from tests.kit.liars.declarations import LIARS
 from tests.kit.made import HONEST
 
 OF_NAME = {own.name: own.subject for own in LIARS}
 DECLARED = Path(__file__).parent / "liars" / "declared"
-Plugin = Callable[[str], Work]
+Plugin = Callable[[str], ImportRequest]
 _IMPORTS = "from backend_caps import Capabilities, Declaration\n"
 
 
@@ -54,7 +60,7 @@ class Unbuildable(TorchPadded):
 
 
 def _findings(subject: Subject) -> list[Finding]:
-    result = run_checks(subject, [hygiene.CHECK], device="cpu", effort=Effort.quick()).checks[0]
+    result = run_checks(subject, [HYGIENE], device="cpu", effort=Effort.quick()).checks[0]
     assert len(result.cases) == 1
     return list(result.findings)
 
@@ -78,7 +84,7 @@ def _kept() -> Iterator[None]:
             del sys.modules[name]
 
 
-def _seen(work: Work) -> Seen:
+def _seen(work: ImportRequest) -> ImportedDeclaration:
     with _kept():
         return seen(work)
 
@@ -87,10 +93,10 @@ def _seen(work: Work) -> Seen:
 def plugin(tmp_path: Path) -> Plugin:
     """Write a declaration's module, whose last line declares."""
 
-    def write(text: str) -> Work:
+    def write(text: str) -> ImportRequest:
         file = tmp_path / "acme_caps.py"
         file.write_text(_IMPORTS + dedent(text), "utf-8")
-        return Work(
+        return ImportRequest(
             path=sys.path,
             declared_at=f"{file}:{len(file.read_text('utf-8').splitlines())}",
             distribution="acme",
@@ -167,7 +173,7 @@ def test_backend_of_an_engine_is_excused() -> None:
     build: Callable[..., AttentionBackend] = TorchPadded
     subject = replace(HONEST, builder=build)
 
-    result = run_checks(subject, [hygiene.CHECK], device="cpu").checks[0]
+    result = run_checks(subject, [HYGIENE], device="cpu").checks[0]
 
     assert result.status is Verdict.NOT_CHECKED
 
@@ -177,7 +183,7 @@ def test_declaration_that_raises_is_told(plugin: Plugin) -> None:
     work = plugin('DECLARATION = Declaration(api=int("one"))')
     source = Source(declared_at=work["declared_at"])
 
-    found = see(Subject(name="acme", declaration=Declaration(), source=source))
+    found = import_declaration(Subject(name="acme", declaration=Declaration(), source=source))
 
     words = "invalid literal for int() with base 10: 'one'"
     assert found == f"is not imported in a new process: ValueError: {words}"
@@ -322,6 +328,6 @@ def test_module_of_another_distribution_is_seen(plugin: Plugin, tmp_path: Path) 
 )
 def test_module_is_found_by_its_file(file: str, module: str) -> None:
     """Packages are the folders with an `__init__` above a file."""
-    place = Place.of(f"{DECLARED / file}:3")
+    place = DeclarationPlace.of(f"{DECLARED / file}:3")
 
     assert (place.module, place.root, place.line) == (module, DECLARED, 3)

@@ -22,7 +22,7 @@ from backend_caps.discovery.evidence import (
 )
 from backend_caps.kit import (
     Effort,
-    EvidenceError,
+    KitError,
     Subject,
     Verdict,
     claims_of,
@@ -94,8 +94,8 @@ def test_claim_whose_check_was_not_asked_for_is_not_checked() -> None:
 
     (claimed,) = [each for each in claims_of(results, [ODD]) if each.capability == "host_seq_lens"]
 
-    assert (claimed.verdict, claimed.reason) == (
-        Verdict.NOT_CHECKED,
+    assert (claimed.status, claimed.reason) == (
+        Verdict.NOT_CHECKED.value,
         "its checks were not asked for",
     )
 
@@ -107,8 +107,8 @@ def test_claim_that_no_case_has_is_not_checked() -> None:
 
     (claimed,) = [each for each in claims_of(results, [drafting]) if each.capability == "roles"]
 
-    assert (claimed.verdict, claimed.reason) == (
-        Verdict.NOT_CHECKED,
+    assert (claimed.status, claimed.reason) == (
+        Verdict.NOT_CHECKED.value,
         "no case has draft_extend",
     )
 
@@ -120,7 +120,7 @@ def test_claim_of_what_every_case_has_held() -> None:
 
     (claimed,) = [each for each in claims_of(results, [numbers]) if each.capability == "dtypes"]
 
-    assert (claimed.verdict, claimed.reason) == (Verdict.HELD, None)
+    assert (claimed.status, claimed.reason) == (Verdict.HELD.value, None)
 
 
 def test_evidence_of_the_same_run_is_the_same() -> None:
@@ -205,7 +205,7 @@ def test_evidence_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """A file where a folder would have to be is told with what to do."""
     (tmp_path / "evidence").write_text("")
 
-    with pytest.raises(EvidenceError, match=r"not written: made\.json: Not a directory") as raised:
+    with pytest.raises(KitError, match=r"not written: made\.json: Not a directory") as raised:
         write_evidence(_evidence(_EVEN), tmp_path / "evidence" / "made.json")
 
     assert "--write-evidence FILE" in str(raised.value)
@@ -226,7 +226,7 @@ def test_backend_in_no_file_has_nowhere_to_keep_evidence(
     """Without files there is nothing that could be seen to change."""
     monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))  # as typed at a prompt
 
-    with pytest.raises(EvidenceError, match="in no file that can be found"):
+    with pytest.raises(KitError, match="in no file that can be found"):
         evidence_file(_pointing_at(implementation))
 
 

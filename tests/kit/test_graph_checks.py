@@ -22,8 +22,10 @@ from backend_caps.kit import (
     run_case,
     run_checks,
 )
-from backend_caps.kit.checks import CHECKS, addresses, metadata, reads_end, replay
-from backend_caps.kit.probes.captured import Graphs
+from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.checks.preparation import METADATA, Planner
+from backend_caps.kit.checks.replay import ADDRESSES, READS_END, REPLAY
+from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.replays import story
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import Schedule
@@ -32,7 +34,7 @@ from tests.kit.liars.graphs import LIARS, TableCopiedBeside
 from tests.kit.liars.liar import subject_of
 from tests.kit.made import HONEST, claiming
 
-GRAPH_CHECKS = (replay.CHECK, metadata.CHECK, addresses.CHECK, reads_end.CHECK)
+GRAPH_CHECKS = (REPLAY, METADATA, ADDRESSES, READS_END)
 OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
 DECODE = Scenario(forward=Forward.DECODE)
@@ -83,17 +85,17 @@ def test_who_claims_no_graphs_is_excused(check: Check) -> None:
 @pytest.mark.parametrize(
     ("check", "subject", "reason"),
     [
-        (replay.CHECK, HONEST, None),
-        (addresses.CHECK, HONEST, None),
-        (metadata.CHECK, HONEST, None),
+        (REPLAY, HONEST, None),
+        (ADDRESSES, HONEST, None),
+        (METADATA, HONEST, None),
         (
-            metadata.CHECK,
+            METADATA,
             claiming(graph_metadata=GraphMetadata.HOST),
             "it claims HOST, which asks for nothing",
         ),
-        (reads_end.CHECK, HONEST, None),
+        (READS_END, HONEST, None),
         (
-            reads_end.CHECK,
+            READS_END,
             claiming(shared_reads_end=SharedReadsEnd.UNKNOWN),
             "it claims UNKNOWN: nobody writes before the forward's end",
         ),
@@ -134,7 +136,7 @@ def test_cases_are_found_by_name(check: Check) -> None:
 
 def test_orders_of_reads_end_are_lazy_starved_and_random() -> None:
     """Each forward is tried lazily, and all orders come up."""
-    cases = list(reads_end.CHECK.cases(HONEST, ONE))
+    cases = list(READS_END.cases(HONEST, ONE))
 
     schedules = [str(case.schedule) for case in cases]
     assert schedules[:4] == ["lazy"] * 4
@@ -147,7 +149,7 @@ def test_orders_of_reads_end_are_lazy_starved_and_random() -> None:
 
 def test_orders_of_replays_are_plain_first() -> None:
     """Each forward is tried in plain order, and one over long contexts, and one in some others."""
-    cases = list(replay.CHECK.cases(HONEST, ONE))
+    cases = list(REPLAY.cases(HONEST, ONE))
 
     schedules = [str(case.schedule) for case in cases]
     assert schedules == [*["eager"] * 5, "lazy", "starve:3", "random:1"]
@@ -156,7 +158,7 @@ def test_orders_of_replays_are_plain_first() -> None:
 
 def test_wrong_replay_is_told() -> None:
     """A fault says which replay it is, of how many requests, and how far off."""
-    fault = _fault("plan_kept", replay.CHECK)
+    fault = _fault("plan_kept", REPLAY)
 
     assert fault.what == (
         "replay 2, of 3 requests, is not what its eager run is: NaN or infinity in the outputs of "
@@ -169,7 +171,7 @@ def test_wrong_replay_is_told() -> None:
 )
 def test_host_value_of_a_capture_is_told(name: str, read: str) -> None:
     """A fault says what of the host the capture has read, and on which line."""
-    fault = _fault(name, replay.CHECK)
+    fault = _fault(name, REPLAY)
 
     assert fault.what.endswith(f"; its capture reads {read}, which a replay does not")
     assert fault.site is not None
@@ -181,16 +183,16 @@ def test_host_value_of_a_capture_is_told(name: str, read: str) -> None:
 )
 def test_replays_run_ahead_of_their_results(schedule: str, expected: Verdict) -> None:
     """A plan that is written anew in flight is wrong only where the device is late."""
-    case = _decode(replay.CHECK, schedule)
+    case = _decode(REPLAY, schedule)
 
-    result = run_case(OF_NAME["pinned_in_flight"], replay.CHECK, case)
+    result = run_case(OF_NAME["pinned_in_flight"], REPLAY, case)
 
     assert result.status is expected
 
 
 def test_plan_that_is_made_outside_is_told() -> None:
     """A fault says what was left out."""
-    fault = _fault("plans_outside", metadata.CHECK)
+    fault = _fault("plans_outside", METADATA)
 
     said = "with init_forward_metadata_out_graph left out, replay 1, of 4 requests, is not"
     assert fault.what.startswith(said)
@@ -219,7 +221,7 @@ def test_host_work_for_a_replay_is_told(name: str, words: list[str]) -> None:
     """A fault says what the device did not do, and the first one on which line."""
     subject = claims_single(OF_NAME[name])
 
-    faults = [own.fault for own in _result(subject, metadata.CHECK).findings]
+    faults = [own.fault for own in _result(subject, METADATA).findings]
 
     assert [own.what for own in faults] == words
     assert faults[0].site is not None
@@ -231,9 +233,9 @@ def test_host_work_is_not_counted_on_a_real_device() -> None:
     rig = Rig(subject=OF_NAME["uploads_lengths"])
     with rig.running():
         graphs = Graphs(rig, DECODE)
-        planner = metadata.Planner(graphs, rig.subject, None)
+        planner = Planner(graphs, rig.subject, None)
         batch = graphs.bring(story(DECODE, 0, [2])[0]).batch
-        graphs.between.init_cuda_graph_state(4, 4)
+        graphs.proxy.init_cuda_graph_state(4, 4)
 
         planner.plan(batch)
 
@@ -249,7 +251,7 @@ def test_host_work_is_not_counted_on_a_real_device() -> None:
 )
 def test_memory_that_moves_is_told(name: str, behind: str) -> None:
     """A fault says behind what a graph was wrong that had been right."""
-    fault = _fault(name, addresses.CHECK)
+    fault = _fault(name, ADDRESSES)
 
     assert fault.what.startswith(f"{behind}replay 1, of 2 requests, is not what its eager run is: ")
 
@@ -257,7 +259,7 @@ def test_memory_that_moves_is_told(name: str, behind: str) -> None:
 @pytest.mark.parametrize("schedule", ["lazy", "starve:1"])
 def test_read_behind_the_point_is_told(schedule: str) -> None:
     """A fault names the point that was claimed."""
-    fault = _fault("table_read_in_graph", reads_end.CHECK, schedule)
+    fault = _fault("table_read_in_graph", READS_END, schedule)
 
     assert fault.what == (
         "page table and batch were overwritten behind PRE_REPLAY, and the replay shows it: NaN or "
@@ -267,9 +269,9 @@ def test_read_behind_the_point_is_told(schedule: str) -> None:
 
 def test_read_behind_the_point_does_not_show_in_plain_order() -> None:
     """A device that runs everything at once hides it: that is what other orders are for."""
-    subject, case = OF_NAME["table_read_in_graph"], _decode(reads_end.CHECK)
+    subject, case = OF_NAME["table_read_in_graph"], _decode(READS_END)
 
-    result = run_case(subject, reads_end.CHECK, case)
+    result = run_case(subject, READS_END, case)
 
     assert result.status is Verdict.HELD
 
@@ -278,7 +280,7 @@ def test_replay_that_is_wrong_by_itself_says_nothing_of_the_point() -> None:
     """Where nobody writes and it is wrong too, another check has to say so."""
     subject = subject_of(CopyNotAwaited, shared_reads_end=SharedReadsEnd.PRE_REPLAY)
 
-    result = run_case(subject, reads_end.CHECK, _decode(reads_end.CHECK, "lazy"))
+    result = run_case(subject, READS_END, _decode(READS_END, "lazy"))
 
     assert result.status is Verdict.NOT_CHECKED
     assert "in a replay that nobody disturbs, " in result.reason
@@ -286,7 +288,7 @@ def test_replay_that_is_wrong_by_itself_says_nothing_of_the_point() -> None:
 
 def test_kinds_that_are_left_out_are_hinted_at() -> None:
     """Graphs of what is not claimed were right, in so many cases."""
-    found = _hints(claiming(graph_replay=SINGLE), replay.CHECK)
+    found = _hints(claiming(graph_replay=SINGLE), REPLAY)
 
     assert found == [
         ("graph_replay", f"graph_replay leaves out {kind}; replayed right in {seen}; candidate")
@@ -322,14 +324,14 @@ def test_metadata_that_asks_for_less_is_hinted_at(subject: Subject, what: str | 
     """What is rebuilt by the device, or by the graph, may be claimed so."""
     expected = [] if what is None else [("graph_metadata", what)]
 
-    assert _hints(subject, metadata.CHECK) == expected
+    assert _hints(subject, METADATA) == expected
 
 
 def test_point_that_is_later_than_needed_is_hinted_at() -> None:
     """Nobody read behind an earlier point, in so many cases."""
     subject = claiming(shared_reads_end=SharedReadsEnd.UNKNOWN, graph_replay=SINGLE)
 
-    ((claim, what),) = _hints(subject, reads_end.CHECK)
+    ((claim, what),) = _hints(subject, READS_END)
 
     assert claim == "shared_reads_end"
     assert what == (
@@ -340,7 +342,7 @@ def test_point_that_is_later_than_needed_is_hinted_at() -> None:
 
 def test_point_is_not_hinted_at_on_a_real_device() -> None:
     """Its own order alone shows too little."""
-    hints = reads_end.CHECK.hints
+    hints = READS_END.hints
     assert hints is not None
 
     assert list(hints(HONEST, (), Rig(subject=HONEST, device="cuda"))) == []

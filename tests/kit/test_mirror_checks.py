@@ -9,7 +9,7 @@ from torch_native_caps import TORCH_NATIVE
 
 from backend_caps import UNDECLARED, HostSeqLens
 from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_checks
-from backend_caps.kit.checks import mirror_absent, mirror_bound, mirror_read
+from backend_caps.kit.checks.mirror import MIRROR_ABSENT, MIRROR_BOUND, MIRROR_READ
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.kit.honest.mirror import MirrorWhereThere, RoundedBound
@@ -51,10 +51,10 @@ class Sized(Padded):
 @pytest.mark.parametrize(
     ("subject", "check", "reason"),
     [
-        (NATIVE, mirror_absent.CHECK, "it claims EXACT: the mirror is there"),
-        (NATIVE, mirror_bound.CHECK, "it does not claim UPPER_BOUND: no bound is read"),
-        (HONEST, mirror_bound.CHECK, "it does not claim UPPER_BOUND: no bound is read"),
-        (HONEST, mirror_read.CHECK, "it claims NONE: nothing is asked for"),
+        (NATIVE, MIRROR_ABSENT, "it claims EXACT: the mirror is there"),
+        (NATIVE, MIRROR_BOUND, "it does not claim UPPER_BOUND: no bound is read"),
+        (HONEST, MIRROR_BOUND, "it does not claim UPPER_BOUND: no bound is read"),
+        (HONEST, MIRROR_READ, "it claims NONE: nothing is asked for"),
     ],
 )
 def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reason: str) -> None:
@@ -64,14 +64,14 @@ def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reas
 
 def test_who_needs_no_mirror_holds() -> None:
     """A backend of device lengths gives the same without."""
-    result = _result(HONEST, mirror_absent.CHECK)
+    result = _result(HONEST, MIRROR_ABSENT)
 
     assert (result.status, len(result.cases)) == (Verdict.HELD, 20)
 
 
 def test_absent_mirror_is_told_with_its_readers() -> None:
     """A fault says what happened, whose forward it was, and which lines read what."""
-    words = _words(_result(OF_NAME["sum_in_draft_extend"], mirror_absent.CHECK))
+    words = _words(_result(OF_NAME["sum_in_draft_extend"], MIRROR_ABSENT))
 
     told = re.sub(r"\.py:\d+", "", words[0])
     assert told == (
@@ -82,7 +82,7 @@ def test_absent_mirror_is_told_with_its_readers() -> None:
 
 def test_readers_of_every_forward_are_told() -> None:
     """The first findings are one of each role and phase."""
-    words = _words(_result(OF_NAME["longest_on_host"], mirror_absent.CHECK))
+    words = _words(_result(OF_NAME["longest_on_host"], MIRROR_ABSENT))
 
     uses = {each.partition("there, ")[2].partition(" ")[0] for each in words}
     assert uses == {"target/decode", "target/verify", "draft/decode", "draft_extend/verify"}
@@ -90,7 +90,7 @@ def test_readers_of_every_forward_are_told() -> None:
 
 def test_site_of_a_wrong_output_is_the_first_read() -> None:
     """Nothing was raised, so what read the mirror is where to look."""
-    finding = _result(OF_NAME["sum_or_nothing"], mirror_absent.CHECK).findings[0]
+    finding = _result(OF_NAME["sum_or_nothing"], MIRROR_ABSENT).findings[0]
 
     assert finding.fault.site is not None
     assert finding.fault.site.file.endswith("liars/mirror.py")
@@ -98,14 +98,14 @@ def test_site_of_a_wrong_output_is_the_first_read() -> None:
 
 def test_prompts_are_named_where_they_matter() -> None:
     """A length kept of them is found behind them alone."""
-    words = _words(_result(OF_NAME["mirror_of_prompts"], mirror_absent.CHECK))
+    words = _words(_result(OF_NAME["mirror_of_prompts"], MIRROR_ABSENT))
 
     assert all("without the mirror, behind prompts that had it, tokens" in own for own in words)
 
 
 def test_loose_bound_is_told_with_its_lengths() -> None:
     """A fault says which bounds were given of which lengths."""
-    words = _words(_result(OF_NAME["bound_is_length"], mirror_bound.CHECK))
+    words = _words(_result(OF_NAME["bound_is_length"], MIRROR_BOUND))
 
     assert words[0] == (
         "with bounds [24] of lengths [3] NaN or infinity in the outputs of tokens 0"
@@ -114,7 +114,7 @@ def test_loose_bound_is_told_with_its_lengths() -> None:
 
 def test_what_a_loose_bound_raises_is_told() -> None:
     """A fault has the bounds, what was raised, and the backend's line."""
-    finding = _result(OF_NAME["sum_of_bounds"], mirror_bound.CHECK).findings[0]
+    finding = _result(OF_NAME["sum_of_bounds"], MIRROR_BOUND).findings[0]
 
     assert finding.fault.what.startswith("with bounds [24] of lengths [3] it raised RuntimeError: ")
     assert finding.fault.site is not None
@@ -122,7 +122,7 @@ def test_what_a_loose_bound_raises_is_told() -> None:
 
 def test_honest_bound_holds() -> None:
     """A bound that is rounded up to pages is used as one."""
-    assert _result(ROUNDED, mirror_bound.CHECK).status is Verdict.HELD
+    assert _result(ROUNDED, MIRROR_BOUND).status is Verdict.HELD
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_honest_bound_holds() -> None:
 )
 def test_hint_says_what_it_rests_on(subject: Subject, hint: str | None) -> None:
     """Who asks for more than it needs is told so, with what was tried, and fails nothing."""
-    result = _result(subject, mirror_read.CHECK)
+    result = _result(subject, MIRROR_READ)
 
     told = [re.sub(r":\d+", ":LINE", own.what) for own in result.hints]
     assert told == ([] if hint is None else [hint])
@@ -176,7 +176,7 @@ def test_hint_says_what_it_rests_on(subject: Subject, hint: str | None) -> None:
 
 def test_backend_that_fails_is_not_hinted_at() -> None:
     """What does not run even with all that it asks for says nothing."""
-    result = _result(OF_NAME["mirror_beside_bound"], mirror_read.CHECK)
+    result = _result(OF_NAME["mirror_beside_bound"], MIRROR_READ)
 
     assert result.status is Verdict.HELD
     assert result.hints == ()

@@ -6,16 +6,9 @@ import pytest
 from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 
 from backend_caps import ANY, OneOf, Role
-from backend_caps.kit import (
-    Check,
-    CheckResult,
-    Effort,
-    Forward,
-    Subject,
-    Verdict,
-    run_checks,
-)
-from backend_caps.kit.checks import determinism, invariance, numerics, roles
+from backend_caps.kit import Check, CheckResult, Effort, Forward, Subject, Verdict, run_checks
+from backend_caps.kit.checks.determinism import BATCH_INVARIANCE, DETERMINISM
+from backend_caps.kit.checks.numerics import NUMERICS, ROLES
 from tests.kit.liars.numbers import LIARS
 from tests.kit.made import HONEST, claiming
 
@@ -35,9 +28,7 @@ def _words(name: str, check: Check) -> str:
     return _result(OF_NAME[name], check).findings[0].fault.what
 
 
-@pytest.mark.parametrize(
-    "check", [numerics.CHECK, roles.CHECK, determinism.CHECK], ids=lambda own: own.code
-)
+@pytest.mark.parametrize("check", [NUMERICS, ROLES, DETERMINISM], ids=lambda own: own.code)
 def test_honest_backend_holds(check: Check) -> None:
     """A backend that keeps what it claims is failed by none."""
     result = _result(HONEST, check)
@@ -47,7 +38,7 @@ def test_honest_backend_holds(check: Check) -> None:
 
 def test_request_of_its_own_holds_in_every_batch() -> None:
     """A backend that computes rows by themselves is batch invariant."""
-    result = _result(INVARIANT, invariance.CHECK)
+    result = _result(INVARIANT, BATCH_INVARIANCE)
 
     assert (result.status, len(result.cases)) == (Verdict.HELD, 22)
 
@@ -55,11 +46,11 @@ def test_request_of_its_own_holds_in_every_batch() -> None:
 @pytest.mark.parametrize(
     ("subject", "check", "reason"),
     [
-        (claiming(deterministic=False), determinism.CHECK, "it does not claim deterministic"),
-        (HONEST, invariance.CHECK, "it does not claim batch_invariant"),
+        (claiming(deterministic=False), DETERMINISM, "it does not claim deterministic"),
+        (HONEST, BATCH_INVARIANCE, "it does not claim batch_invariant"),
         (
             claiming(roles={Role.TARGET}, max_speculative_topk=1),
-            roles.CHECK,
+            ROLES,
             "it claims the target's role alone, and no trees",
         ),
     ],
@@ -75,21 +66,19 @@ def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reas
     ("name", "check", "words"),
     [
         pytest.param(
-            "half_sums", numerics.CHECK, "allowed is 2e-05; contexts of [24] tokens", id="numerics"
+            "half_sums", NUMERICS, "allowed is 2e-05; contexts of [24] tokens", id="numerics"
         ),
-        pytest.param("two_beams", roles.CHECK, "beside float64 tokens 2 differ", id="roles"),
+        pytest.param("two_beams", ROLES, "beside float64 tokens 2 differ", id="roles"),
         pytest.param(
             "second_run_differs",
-            determinism.CHECK,
+            DETERMINISM,
             "the same batch again, in the same backend: tokens 1, 2, 3,",
             id="determinism",
         ),
-        pytest.param(
-            "atomic_sums", determinism.CHECK, "the same batch again, in ", id="atomic sums"
-        ),
+        pytest.param("atomic_sums", DETERMINISM, "the same batch again, in ", id="atomic sums"),
         pytest.param(
             "splits_by_batch",
-            invariance.CHECK,
+            BATCH_INVARIANCE,
             "request 3 of 4 has other bits alone: of its own tokens",
             id="alone",
         ),
@@ -102,7 +91,7 @@ def test_liar_is_told_what_was_seen(name: str, check: Check, words: str) -> None
 
 def test_place_in_a_batch_is_told_by_who_is_beside() -> None:
     """A request that has other bits in company is told with its company."""
-    words = [own.fault.what for own in _result(OF_NAME["pairs_of_rows"], invariance.CHECK).findings]
+    words = [own.fault.what for own in _result(OF_NAME["pairs_of_rows"], BATCH_INVARIANCE).findings]
 
     assert any("has other bits beside" in own for own in words)
 
@@ -110,14 +99,14 @@ def test_place_in_a_batch_is_told_by_who_is_beside() -> None:
 def test_shared_pages_are_told() -> None:
     """A fault says how much of the contexts is shared, where pages are."""
     wrong = replace(HONEST, declaration=OF_NAME["groups_interleaved"].declaration)
-    findings = _result(wrong, numerics.CHECK, Effort(seeds=[1])).findings
+    findings = _result(wrong, NUMERICS, Effort(seeds=[1])).findings
 
     assert any("shared" in own.fault.what for own in findings)
 
 
 def test_numerics_takes_each_size_that_is_claimed() -> None:
     """Two seeds have each dtype, page size and head size, in a prompt and beside it."""
-    cases = numerics.CHECK.cases(PADDED, TWO)
+    cases = NUMERICS.cases(PADDED, TWO)
 
     scenarios = [own.scenario for own in cases if own.scenario is not None]
     sizes = {(own.dtype, own.page_size, own.head_size) for own in scenarios}
@@ -128,7 +117,7 @@ def test_numerics_takes_each_size_that_is_claimed() -> None:
 
 def test_numerics_of_who_is_no_target_has_no_case() -> None:
     """A backend for drafts alone is left to the check of roles."""
-    result = _result(claiming(roles={Role.DRAFT}), numerics.CHECK, ONE)
+    result = _result(claiming(roles={Role.DRAFT}), NUMERICS, ONE)
 
     assert result.reason == "it has no case for what is claimed"
 
@@ -137,7 +126,7 @@ def test_combined_sizes_are_those_claimed() -> None:
     """What is drawn together is claimed by itself."""
     subject = claiming(page_sizes=OneOf({16, 64}), head_sizes=OneOf({64}))
 
-    scenarios = [own.scenario for own in numerics.CHECK.cases(subject, TWO)]
+    scenarios = [own.scenario for own in NUMERICS.cases(subject, TWO)]
 
     taken = {(own.page_size, own.head_size) for own in scenarios if own is not None}
     assert taken == {(16, 64), (64, 64)}
@@ -149,7 +138,7 @@ def test_combined_sizes_are_those_claimed() -> None:
 )
 def test_trees_are_as_wide_as_claimed(limit: int, widths: set[int]) -> None:
     """The limit itself is tried, as far as it is sensible."""
-    cases = roles.CHECK.cases(claiming(max_speculative_topk=limit), ONE)
+    cases = ROLES.cases(claiming(max_speculative_topk=limit), ONE)
 
     scenarios = [own.scenario for own in cases if own.scenario is not None]
     assert {own.topk for own in scenarios if own.forward.is_tree} == widths
@@ -157,14 +146,14 @@ def test_trees_are_as_wide_as_claimed(limit: int, widths: set[int]) -> None:
 
 def test_wide_trees_hold() -> None:
     """A root of sixteen children, and as many beams, are right."""
-    result = _result(claiming(max_speculative_topk=64, page_sizes=ANY), roles.CHECK, ONE)
+    result = _result(claiming(max_speculative_topk=64, page_sizes=ANY), ROLES, ONE)
 
     assert result.status is Verdict.HELD
 
 
 def test_draft_of_a_chain_is_a_decode() -> None:
     """A backend that drafts chains alone is tried with their steps."""
-    cases = roles.CHECK.cases(NATIVE, ONE)
+    cases = ROLES.cases(NATIVE, ONE)
 
     forwards = {own.scenario.forward for own in cases if own.scenario is not None}
     assert forwards == {Forward.DRAFT_EXTEND, Forward.DECODE}

@@ -15,8 +15,10 @@ from backend_caps.kit import (
     run_case,
     run_checks,
 )
-from backend_caps.kit.checks import CHECKS, prepare, races
-from backend_caps.kit.running import cases_on
+from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.checks.overlap import RACES
+from backend_caps.kit.checks.preparation import SYNC_FREE_PREPARE
+from backend_caps.kit.execution import cases_on
 from backend_caps.runtime.forward_batch import ForwardBatch
 from tests.kit.honest.order import ODD, PinnedRingThatWaits
 from tests.kit.liars.liar import subject_of
@@ -25,9 +27,7 @@ from tests.kit.made import HONEST, claiming
 
 OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
 ONE = Effort(seeds=[1])
-every_check = pytest.mark.parametrize(
-    "check", [prepare.CHECK, races.CHECK], ids=lambda own: own.code
-)
+every_check = pytest.mark.parametrize("check", [SYNC_FREE_PREPARE, RACES], ids=lambda own: own.code)
 _UPLOADS: dict[str, object] = {"host_seq_lens": HostSeqLens.EXACT, "graph_replay": frozenset()}
 FOUR = "4 forwards (chunk, decode, draft-extend, tree)"
 
@@ -60,7 +60,7 @@ def test_cases_are_found_by_name(check: Check) -> None:
 
 def test_wait_is_told_with_its_line() -> None:
     """A fault says which method waited, by what, where, and what was claimed."""
-    result = _result(OF_NAME["longest_in_prepare"], prepare.CHECK)
+    result = _result(OF_NAME["longest_in_prepare"], SYNC_FREE_PREPARE)
 
     fault = result.findings[0].fault
     assert fault.site is not None
@@ -73,7 +73,7 @@ def test_wait_is_told_with_its_line() -> None:
 
 def test_forward_owes_what_nobody_claims() -> None:
     """A layer that waits is at fault, whatever is claimed of preparing."""
-    words = _words(_result(OF_NAME["longest_in_forward"], prepare.CHECK))
+    words = _words(_result(OF_NAME["longest_in_forward"], SYNC_FREE_PREPARE))
 
     assert words[0].startswith("forward made the host wait")
     assert words[0].endswith("its contract says Sync: none")
@@ -93,14 +93,14 @@ def test_poll_in_prepare_is_a_wait() -> None:
     """A loop that asks an event until it is true waits for the device, by whatever name."""
     polls = subject_of(PollsInPrepare, sync_free_prepare=True, **_UPLOADS)
 
-    words = _words(_result(polls, prepare.CHECK))
+    words = _words(_result(polls, SYNC_FREE_PREPARE))
 
     assert any("made the host wait, by Event.query, again and again" in each for each in words)
 
 
 def test_wait_that_is_not_claimed_away_is_none() -> None:
     """Who claims no sync-free prepare may wait in it."""
-    result = _result(OF_NAME["pinned_ring_that_waits"], prepare.CHECK)
+    result = _result(OF_NAME["pinned_ring_that_waits"], SYNC_FREE_PREPARE)
 
     assert (result.status, result.hints) == (Verdict.HELD, ())
 
@@ -111,7 +111,7 @@ def test_wait_that_is_not_claimed_away_is_none() -> None:
 )
 def test_prepare_that_never_waits_is_a_candidate(claimed: object, words: str) -> None:
     """Where the claim is not made and no case waited, it says so, and over what."""
-    result = _result(claiming(sync_free_prepare=claimed), prepare.CHECK)
+    result = _result(claiming(sync_free_prepare=claimed), SYNC_FREE_PREPARE)
 
     assert [hint.what for hint in result.hints] == [
         f"{words}; never waited in 4 cases over {FOUR}; candidate for True"
@@ -130,7 +130,7 @@ def test_backend_that_raises_is_not_checked(check: Check) -> None:
 
 def test_host_has_nothing_to_wait_for() -> None:
     """On the CPU there is no wait to see, and the check says so."""
-    results = run_checks(HONEST, [prepare.CHECK], device="cpu", effort=ONE)
+    results = run_checks(HONEST, [SYNC_FREE_PREPARE], device="cpu", effort=ONE)
 
     assert results.checks[0].reason == (
         "on cpu the host does the work itself, and waits for nobody"
@@ -139,14 +139,14 @@ def test_host_has_nothing_to_wait_for() -> None:
 
 def test_plain_order_runs_on_the_host_too() -> None:
     """There overlapped steps come one after the other, and are what they are."""
-    results = run_checks(HONEST, [races.CHECK], device="cpu", effort=ONE)
+    results = run_checks(HONEST, [RACES], device="cpu", effort=ONE)
 
     assert results.checks[0].status is Verdict.HELD
 
 
 def test_race_is_told_with_both_sides() -> None:
     """A fault names both accesses, their streams and lines, and has the backend's line."""
-    result = _result(OF_NAME["pinned_plan"], races.CHECK)
+    result = _result(OF_NAME["pinned_plan"], RACES)
 
     fault = result.findings[0].fault
     assert fault.site is not None
@@ -156,7 +156,7 @@ def test_race_is_told_with_both_sides() -> None:
 
 def test_race_that_torch_cannot_see_is_another_output() -> None:
     """Where the sanitizer sees one side alone, an order of the device shows it."""
-    result = _result(OF_NAME["pinned_ring"], races.CHECK)
+    result = _result(OF_NAME["pinned_ring"], RACES)
 
     orders = {str(finding.case.schedule) for finding in result.findings}
     assert "eager" not in orders
@@ -165,14 +165,14 @@ def test_race_that_torch_cannot_see_is_another_output() -> None:
 
 def test_missing_record_stream_is_an_early_free() -> None:
     """Memory that is freed while another stream reads it is a race with who gets it next."""
-    words = _words(_result(OF_NAME["freed_plan"], races.CHECK))
+    words = _words(_result(OF_NAME["freed_plan"], RACES))
 
     assert "the write by free on the forward stream" in words[0]
 
 
 def test_replayed_race_is_found_again() -> None:
     """The case that a finding names finds the same alone."""
-    finding = _result(OF_NAME["plan_beside"], races.CHECK).findings[0]
+    finding = _result(OF_NAME["plan_beside"], RACES).findings[0]
     check, case = find_case(OF_NAME["plan_beside"], CHECKS, finding.case.name)
 
     again = run_case(OF_NAME["plan_beside"], check, case)
@@ -183,7 +183,7 @@ def test_replayed_race_is_found_again() -> None:
 def test_seeds_turn_the_forwards() -> None:
     """What a seed leaves out the next one tries."""
     cases = [
-        {own.scenario for own in cases_on("sim", prepare.CHECK, HONEST, Effort(seeds=[seed]))}
+        {own.scenario for own in cases_on("sim", SYNC_FREE_PREPARE, HONEST, Effort(seeds=[seed]))}
         for seed in range(4)
     ]
 

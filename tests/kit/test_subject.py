@@ -7,7 +7,7 @@ import pytest
 from backend_caps import Declaration, HostSeqLens, Part, Phase, discover
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.provenance import BY_HAND
-from backend_caps.kit import Subject, UncheckableError
+from backend_caps.kit import KitError, Subject
 from tests.kit.made import HONEST, claiming
 
 
@@ -36,10 +36,11 @@ def test_installed_backend_is_a_subject() -> None:
 )
 def test_backend_that_cannot_be_built_is_refused(backend: Backend, words: str) -> None:
     """The error says why the kit has nothing to run."""
-    with pytest.raises(UncheckableError) as caught:
+    with pytest.raises(KitError) as caught:
         Subject.of(backend)
 
-    assert caught.value.problem == words
+    assert caught.value.code == "uncheckable"
+    assert f"cannot be checked: {words};" in str(caught.value)
 
 
 def test_claim_that_nobody_made_is_the_worst() -> None:

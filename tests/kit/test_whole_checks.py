@@ -13,13 +13,16 @@ from backend_caps.kit import (
     run_case,
     run_checks,
 )
-from backend_caps.kit.checks import CHECKS, memory, serving, two_batch
+from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.checks.batches import TWO_BATCH
+from backend_caps.kit.checks.growth import MEMORY
+from backend_caps.kit.checks.overlap import SERVING
 from tests.kit.liars import streams
 from tests.kit.liars.whole import LIARS
 from tests.kit.made import HONEST, claiming
 
 OF_NAME = {own.name: own.subject for own in LIARS}
-WHOLE = (two_batch.CHECK, memory.CHECK, serving.CHECK)
+WHOLE = (TWO_BATCH, MEMORY, SERVING)
 
 
 def _result(subject: Subject, check: Check, *seeds: int, device: str = "sim") -> CheckResult:
@@ -50,14 +53,14 @@ def test_cases_are_found_by_name(check: Check) -> None:
 
 def test_two_batch_is_for_who_claims_it() -> None:
     """Who does not claim to run in halves is not asked."""
-    result = _result(claiming(two_batch_overlap=False), two_batch.CHECK, 0)
+    result = _result(claiming(two_batch_overlap=False), TWO_BATCH, 0)
 
     assert result.reason == "it does not claim two_batch_overlap"
 
 
 def test_two_batch_tells_half_and_order() -> None:
     """A fault says which half of which batch was wrong, in which order."""
-    words = _words("room_of_the_first_half", two_batch.CHECK)
+    words = _words("room_of_the_first_half", TWO_BATCH)
 
     assert words.startswith(
         "half B of a batch of 1 and 2 requests, run in the order ABaba: tokens "
@@ -69,10 +72,8 @@ def test_two_batch_starves_each_stream() -> None:
     """What eager and lazy orders hide shows where the stream of the layers starves."""
     subject = OF_NAME["wait_of_the_first_half"]
 
-    cases = list(two_batch.CHECK.cases(subject, Effort.quick()))
-    faulted = {
-        str(own.schedule) for own in cases if run_case(subject, two_batch.CHECK, own).findings
-    }
+    cases = list(TWO_BATCH.cases(subject, Effort.quick()))
+    faulted = {str(own.schedule) for own in cases if run_case(subject, TWO_BATCH, own).findings}
 
     others = {"starve:0", "starve:1", "starve:2", "random:0", "random:1"}
     assert {str(own.schedule) for own in cases} == {"eager", "lazy"} | others
@@ -81,14 +82,14 @@ def test_two_batch_starves_each_stream() -> None:
 
 def test_equal_halves_may_hide_a_lie() -> None:
     """Who makes room by the other half is right where both are as large."""
-    result = _result(OF_NAME["room_of_the_first_half"], two_batch.CHECK, 1)
+    result = _result(OF_NAME["room_of_the_first_half"], TWO_BATCH, 1)
 
     assert result.status is Verdict.HELD
 
 
 def test_memory_tells_what_keeps_it() -> None:
     """A fault says how far what grew, and under which name it is kept."""
-    words = _words("every_batch", memory.CHECK)
+    words = _words("every_batch", MEMORY)
 
     assert words.startswith("device memory grew from ")
     assert words.endswith(
@@ -99,7 +100,7 @@ def test_memory_tells_what_keeps_it() -> None:
 
 def test_memory_of_the_host_counts_too() -> None:
     """What keeps numbers alone is found as well."""
-    words = _words("history_of_ones", memory.CHECK, "cpu")
+    words = _words("history_of_ones", MEMORY, "cpu")
 
     assert words.startswith("host memory grew from ")
     assert "most of it kept by HistoryOfOnes._history" in words
@@ -110,12 +111,12 @@ def test_serving_is_after_whatever_it_needs() -> None:
     quiet = {"memory", "mirror-read", "determinism", "batch-invariance", "declaration-hygiene"}
 
     others = {own.code for own in CHECKS} - {"serving"}
-    assert set(serving.CHECK.after) == others - quiet
+    assert set(SERVING.after) == others - quiet
 
 
 def test_serving_tells_how_and_what() -> None:
     """A fault says how it was served, and what one request got in place of what."""
-    words = _words("slots_of_the_row", serving.CHECK)
+    words = _words("slots_of_the_row", SERVING)
 
     assert words.startswith(
         "served no drafts, 1-token pages, prompts by another object, 2 retractions, request "
@@ -127,7 +128,7 @@ def test_serving_tells_races_of_the_backend() -> None:
     """A race in which the backend takes part is told with its line."""
     [freed] = [own.subject for own in streams.LIARS if own.name == "freed_plan"]
 
-    faults = [own.fault for own in _result(freed, serving.CHECK, 0).findings if own.fault.site]
+    faults = [own.fault for own in _result(freed, SERVING, 0).findings if own.fault.site]
     assert faults[0].what.startswith("nothing orders the read by aten::")
     assert faults[0].what.endswith("; a wait between them was expected")
     assert str(faults[0].site).rpartition(":")[0].endswith("streams.py")
@@ -135,7 +136,7 @@ def test_serving_tells_races_of_the_backend() -> None:
 
 def test_serving_leaves_drafts_of_the_host_alone() -> None:
     """What an n-gram drafts hangs on what else was served, so it may be another one."""
-    result = _result(HONEST, serving.CHECK, 2)
+    result = _result(HONEST, SERVING, 2)
 
     assert result.status is Verdict.HELD
 
@@ -144,7 +145,7 @@ def test_serving_is_of_tokens_that_are_certain() -> None:
     """Numbers that round more than float32 may choose another token and be right."""
     subject = claiming(dtypes=frozenset({"bfloat16"}))
 
-    reason = _result(subject, serving.CHECK, 0).reason
+    reason = _result(subject, SERVING, 0).reason
     assert reason == "it does not take float32, and rounder numbers may choose other tokens"
 
 
@@ -152,7 +153,7 @@ def test_serving_on_another_device_is_not_checked() -> None:
     """Where the engine refuses the device by what is declared, nothing is said against it."""
     subject = claiming(devices=frozenset({"cuda"}))
 
-    result = _result(subject, serving.CHECK, 0, device="cpu")
+    result = _result(subject, SERVING, 0, device="cpu")
     assert result.status is Verdict.NOT_CHECKED
     assert "device" in result.reason
 
@@ -161,6 +162,6 @@ def test_chains_alone_are_served_without_trees() -> None:
     """Who takes no tree is asked for none."""
     subject = Subject(name="torch_native", declaration=TORCH_NATIVE)
 
-    cases = serving.CHECK.cases(subject, Effort(seeds=range(4)))
+    cases = SERVING.cases(subject, Effort(seeds=range(4)))
     found = {own.scenario.forward.value for own in cases if own.scenario}
     assert found == {"decode", "mixed", "verify"}

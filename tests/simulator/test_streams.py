@@ -6,7 +6,7 @@ import torch
 
 from backend_caps.simulator import Schedule, simulate
 from backend_caps.simulator import streams as sim
-from backend_caps.simulator.counts import WaitKind
+from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.streams import Event, Stream
 from tests.simulator.orders import in_every_order
 

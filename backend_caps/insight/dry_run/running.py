@@ -21,7 +21,7 @@ from backend_caps.insight.dry_run.spending import Meter, PhaseRun, Recorder
 from backend_caps.insight.dry_run.standing_in import RunPlan
 from backend_caps.insight.dry_run.trace import Arrival, drawn
 from backend_caps.kit.models import ModelSizes, SmallModels, small_models
-from backend_caps.kit.probes.waits import host_waits
+from backend_caps.kit.probes.seq_lens import host_waits
 from backend_caps.relay.streams import StreamLike
 from backend_caps.resolution.errors import leaves_of
 from backend_caps.resolution.plan import Plan

@@ -17,8 +17,8 @@ from backend_caps.insight.trace.blocks import Ran
 from backend_caps.insight.trace.costs import Costs
 from backend_caps.insight.trace.signals import Point, Waiting, arrow
 from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, SpanKind, TimedOp
-from backend_caps.simulator.counts import DeviceWatcher, Waited, WaitKind
 from backend_caps.simulator.queues import Marker, Op
+from backend_caps.simulator.records import DeviceWatcher, Waited, WaitKind
 
 _NO_REGION = "other"
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from types import FunctionType, MethodType
 
-from backend_caps.kit.check import Case, Check, Effort, Fault
-from backend_caps.kit.probes.declaring import see
-from backend_caps.kit.probes.declaring_child import Seen
+from backend_caps.kit.check import Case, Check, Fault
+from backend_caps.kit.probes.declaration_import import ImportedDeclaration, import_declaration
 from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import Forward, Scenario, draw
-from backend_caps.kit.subject import Subject
-from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.simulator import Site
 
-_CODE = "declaration-hygiene"
 _MOST_SECONDS = 1.0
 """Of the processor, beyond a bare Python with backend_caps. Declarations take milliseconds."""
-_SCENARIO = Scenario(forward=Forward.DECODE)
+_ADAPTED = "its class is an engine's, which declares otherwise"
 _METHODS: Mapping[str, Sequence[str]] = {
     "init_forward_metadata": ("batch",),
     "init_cuda_graph_state": ("max_bs", "max_num_tokens"),
@@ -31,44 +27,32 @@ _METHODS: Mapping[str, Sequence[str]] = {
 """What the runtime calls, and by how many arguments; `forward` gets `save_kv_cache` too."""
 
 
-def _excuse(subject: Subject) -> str | None:
-    return None if subject.builder is None else "its class is an engine's, which declares otherwise"
-
-
-def _cases(_subject: Subject, _effort: Effort) -> Iterable[Case]:
-    yield Case(check=_CODE)
-
-
 def _run(rig: Rig, _case: Case) -> Iterator[Fault]:
     subject = rig.subject
     yield from _faults_of_methods(rig)
     if subject.source.declared_at is None:
         return
-    found = see(subject)
+    found = import_declaration(subject)
     if isinstance(found, str):
         yield Fault(what=f"its declaration {found}", site=_site(subject.source.declared_at))
         return
     if _is_slow(found):  # once more: the machine may have been at something else
-        again = see(subject)
-        found = found if isinstance(again, str) else min(found, again, key=_seconds)
+        again = import_declaration(subject)
+        if not isinstance(again, str) and again["seconds"] < found["seconds"]:
+            found = again
     yield from _faults_of_declaration(found, subject.source.declared_at)
 
 
-def _is_slow(found: Seen) -> bool:
-    """Tell whether it takes long, and nothing that is told of anyway says why."""
+def _is_slow(found: ImportedDeclaration) -> bool:
+    """Return whether it takes long, and no heavy import, which is a fault itself, explains it."""
     return found["seconds"] > _MOST_SECONDS and not found["loaded"]
-
-
-def _seconds(found: Seen) -> float:
-    return found["seconds"]
 
 
 def _faults_of_methods(rig: Rig) -> Iterator[Fault]:
     """Look for what the runtime calls, in an object: it may have another's methods for its own."""
-    build: Callable[..., AttentionBackend] = rig.subject.build
     try:
         with rig.running():
-            backend = build(draw(_SCENARIO, seed=0).on(rig.device).pools)
+            backend = rig.build(draw(Scenario(forward=Forward.DECODE), seed=0).on(rig.device).pools)
     except Exception:  # noqa: BLE001 - what cannot be built is every other check's
         return
     for name, arguments in _METHODS.items():
@@ -97,28 +81,27 @@ def _site_of(code: object) -> Site | None:
     return None
 
 
-def _faults_of_declaration(found: Seen, declared_at: str) -> Iterator[Fault]:
+def _faults_of_declaration(found: ImportedDeclaration, declared_at: str) -> Iterator[Fault]:
     for each in found["loaded"]:
         yield Fault(
             what=f"importing the declaration imports {each['package']}", site=_site(each["at"])
         )
+    site = _site(declared_at)
     if found["has_implementation"]:
-        yield Fault(
-            what="importing the declaration imports the implementation", site=_site(declared_at)
-        )
+        yield Fault(what="importing the declaration imports the implementation", site=site)
     if _is_slow(found):
         yield Fault(
             what=f"importing the declaration takes {found['seconds']:.1f} s of the processor, "
             f"allowed is {_MOST_SECONDS:.1f}",
-            site=_site(declared_at),
+            site=site,
         )
     for fault in found["faults"]:
-        yield Fault(what=f"the declaration {fault}", site=_site(declared_at))
+        yield Fault(what=f"the declaration {fault}", site=site)
     for own in found["borrowed"]:
         names = ", ".join(own["names"])
         yield Fault(what=f"{names}: stated by {own['owner']}, and not here", site=_site(own["at"]))
     for other in found["shipped_by"]:
-        yield Fault(what=f"its module is shipped by {other}", site=_site(declared_at))
+        yield Fault(what=f"its module is shipped by {other}", site=site)
 
 
 def _site(place: str) -> Site:
@@ -126,8 +109,8 @@ def _site(place: str) -> Site:
     return Site(file, int(line))
 
 
-CHECK = Check(
-    code=_CODE,
+HYGIENE = Check(
+    code="declaration-hygiene",
     claims=(),
     title="The declaration is data, and its author's own.",
     proves="A new process imports the declaration without torch, a kernel library or the "
@@ -137,7 +120,7 @@ CHECK = Check(
     cannot="Another environment, where a declaration that looks about may say something else; and "
     "a claim that was copied by hand. Of a declaration that stands in no file it sees the methods "
     "alone.",
-    excuse=_excuse,
-    cases=_cases,
+    excuse=lambda own: None if own.builder is None else _ADAPTED,
+    cases=lambda _subject, _effort: [Case(check="declaration-hygiene")],
     run=_run,
 )

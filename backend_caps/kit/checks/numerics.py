@@ -8,21 +8,56 @@ from dataclasses import replace
 from itertools import chain
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.kit.check import Case, Check, Effort, Fault, always, cases_of
-from backend_caps.kit.probes.exact import fault_beside_float64
+from backend_caps.kit.check import Case, Check, Effort, Fault, always, cases_of, scenario_of
 from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import (
     CAUSAL,
+    Forward,
     Scenario,
+    draw,
     dtypes_of,
     head_sizes_of,
     page_sizes_of,
+    roles_of,
     scenarios_of,
+    topk_of,
 )
-from backend_caps.kit.scenes import dice_of
+from backend_caps.kit.scenes import Scene, dice_of, reference_attention, sharing
 from backend_caps.kit.subject import Subject
 
-_CODE = "numerics"
+
+def fault_beside_float64(rig: Rig, case: Case) -> Iterator[Fault]:
+    """Run a case's scene plainly, and compare it with float64.
+
+    Every other seed has contexts share their first pages, where all are that long.
+    """
+    scenario = scenario_of(case)
+    scene = draw(scenario, case.seed)
+    told = ""
+    if case.seed % 2:
+        scene, told = _shared(scene)
+    output = rig.plain(scene)
+    if output.dtype != scene.q.dtype:
+        yield Fault(what=f"its output is {output.dtype}, of queries of {scene.q.dtype}")
+    differs = rig.difference(output, reference_attention(scene), scenario)
+    if differs is not None:
+        lengths = scene.batch.seq_lens.tolist()
+        new = list(scene.counts)
+        yield Fault(
+            what=f"beside float64 {differs}; contexts of {lengths} tokens, {new} of them new{told}"
+        )
+
+
+def _shared(scene: Scene) -> tuple[Scene, str]:
+    """Let contexts begin alike by as many whole pages as all have cached, and say by how much."""
+    cached = (scene.batch.seq_lens.cpu() - scene.batch.seq_lens.new_tensor(scene.counts)).min()
+    size = scene.pools.page_size
+    num_tokens = int(cached) // size * size
+    if num_tokens == 0 or len(scene.counts) == 1:
+        return scene, ""
+    return sharing(scene, num_tokens), f", the first {num_tokens} shared"
+
+
 _LONG = 400
 """Tokens of a long context: some hundreds, over several blocks of most kernels."""
 _HEADS = ((1, 1), (4, 4), (8, 1), (6, 2))
@@ -39,7 +74,7 @@ def _variations(subject: Subject, base: Scenario) -> Iterator[Scenario]:
     yield replace(base, min_context_len=_LONG)
 
 
-def _scenarios(subject: Subject, seed: int) -> Iterator[Scenario]:
+def _scenarios_numerics(subject: Subject, seed: int) -> Iterator[Scenario]:
     """Take each forward at two pages, and with all sizes drawn; then each variation, by turns.
 
     One seed takes the first variation of a prompt and the second of a decode or verify, the next
@@ -75,19 +110,23 @@ def _combined(subject: Subject, plain: Scenario, dice: random.Random) -> Scenari
     )
 
 
-def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
+def _cases_numerics(subject: Subject, effort: Effort) -> Iterable[Case]:
     return chain.from_iterable(
-        cases_of(_CODE, dict.fromkeys(_scenarios(subject, seed)), replace(effort, seeds=(seed,)))
+        cases_of(
+            "numerics",
+            dict.fromkeys(_scenarios_numerics(subject, seed)),
+            replace(effort, seeds=(seed,)),
+        )
         for seed in effort.seeds
     )
 
 
-def _run(rig: Rig, case: Case) -> Iterator[Fault]:
+def _run_numerics(rig: Rig, case: Case) -> Iterator[Fault]:
     yield from fault_beside_float64(rig, case)
 
 
-CHECK = Check(
-    code=_CODE,
+NUMERICS = Check(
+    code="numerics",
     claims=("dtypes", "kv_cache_dtypes", "page_sizes", "head_sizes"),
     title="Outputs are attention's, within the tolerance.",
     proves="Eager prompts, chunks of prompts, mixed batches, decodes and verified chains are "
@@ -97,6 +136,53 @@ CHECK = Check(
     cannot="Sizes that no case has, contexts of thousands of tokens, and what only a real device "
     "rounds differently.",
     excuse=always,
-    cases=_cases,
-    run=_run,
+    cases=_cases_numerics,
+    run=_run_numerics,
+)
+
+
+_WIDTHS = (2, 3, 8)
+"""Trees that servers use; and one as wide as claimed, where that is at most `_WIDEST`."""
+_WIDEST = 16
+
+
+def _excuse_roles(subject: Subject) -> str | None:
+    if roles_of(subject) <= {Role.TARGET} and topk_of(subject) == 1:
+        return "it claims the target's role alone, and no trees"
+    return None
+
+
+def _scenarios_roles(subject: Subject) -> Iterator[Scenario]:
+    """Take the forwards of drafts and of trees, these in each width."""
+    limit = topk_of(subject)
+    widths = sorted({own for own in (*_WIDTHS, min(limit, _WIDEST)) if 1 < own <= limit})
+    for plain in scenarios_of(subject, (Forward.DRAFT, Forward.TREE)):
+        yield from (replace(plain, topk=width) for width in widths)
+    yield from scenarios_of(subject, (Forward.DRAFT_EXTEND,))
+    if Role.DRAFT in roles_of(subject) and limit == 1:
+        # A draft step of a chain is a decode.
+        yield from scenarios_of(subject, (Forward.DECODE,))
+
+
+def _cases_roles(subject: Subject, effort: Effort) -> Iterable[Case]:
+    return cases_of("roles", _scenarios_roles(subject), effort)
+
+
+def _run_roles(rig: Rig, case: Case) -> Iterator[Fault]:
+    yield from fault_beside_float64(rig, case)
+
+
+ROLES = Check(
+    code="roles",
+    claims=("roles", "max_speculative_topk"),
+    title="It drafts and verifies.",
+    proves="Draft steps over beams, draft-extends, and verified trees are within the tolerance of "
+    "float64, in each role that is claimed, and with up to 8 children and beams, or up to 16 where "
+    "that is the limit claimed.",
+    cannot="Wider trees, deeper ones, and what only several steps in a row show; `serving` runs "
+    "those.",
+    excuse=_excuse_roles,
+    cases=_cases_roles,
+    run=_run_roles,
+    after=("numerics",),
 )

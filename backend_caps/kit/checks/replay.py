@@ -1,4 +1,4 @@
-"""A replay gives what an eager forward gives, for each kind of batch that is claimed."""
+"""What graphs give when they are replayed, and what they read."""
 
 from __future__ import annotations
 
@@ -6,58 +6,70 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.kit.check import Case, Check, Effort, Fault, Hint
-from backend_caps.kit.probes.captured import Graphs
-from backend_caps.kit.probes.reads import BOUND, CUTS, MIRROR, Read, Reads
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import BatchKind, SharedReadsEnd
+from backend_caps.kit.check import (
+    Case,
+    Check,
+    Effort,
+    Fault,
+    Hint,
+    long_cases,
+    rotated_cases,
+    scenario_of,
+)
+from backend_caps.kit.errors import BaselineError
+from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.replays import (
     EAGER_CHECKS,
+    HINTED,
     LAZY,
     NUM_STREAMS,
+    first_right,
     graphed_of,
     is_right,
     listed,
+    longest,
     no_graphs,
     ordered,
+    reordered,
     replayed_of,
     story,
+    unreplayed,
     wrong_replay,
 )
-from backend_caps.kit.rig import Rig
-from backend_caps.kit.rotating import long_cases, rotated_cases
-from backend_caps.kit.scenarios import Scenario
+from backend_caps.kit.probes.seq_lens import BOUND, CUTS, MIRROR, Read, Reads
+from backend_caps.kit.rig import Rig, difference
+from backend_caps.kit.scenarios import MOST_REQUESTS, Forward, Scenario
+from backend_caps.kit.scenes import Scene
 from backend_caps.kit.subject import Subject
-from backend_caps.simulator import OrderPolicy, Schedule
+from backend_caps.simulator import DEVICE_NAME, OrderPolicy, Schedule, systematic_schedules
 
 _OWN_STARVED = Schedule(OrderPolicy.STARVE, NUM_STREAMS - 1)
-_HINTED = Effort(seeds=range(2))
 
 
-def _excuse(subject: Subject) -> str | None:
-    return None if replayed_of(subject) else "it claims no kind of batch in graph_replay"
-
-
-def _cases(subject: Subject, effort: Effort) -> Iterator[Case]:
+def _cases_replay(subject: Subject, effort: Effort) -> Iterator[Case]:
     """Try each forward in plain order, one over long contexts, and one in each of some orders."""
     for seed in effort.seeds:
         one = Effort(seeds=(seed,))
         cases = list(rotated_cases("replay", subject, replayed_of(subject), one))
         yield from cases
         yield from long_cases(cases, one)
-        for place, schedule in enumerate((LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed))):
-            yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
+        orders = LAZY, _OWN_STARVED, Schedule(OrderPolicy.RANDOM, seed)
+        yield from reordered(cases, orders, seed)
 
 
-def _run(rig: Rig, case: Case) -> Iterator[Fault]:
-    assert case.scenario is not None, "each case has batches"
-    scenes = story(case.scenario, case.seed)
+def _run_replay(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    scenes = story(scenario, case.seed)
     expected = [rig.baseline(scene) for scene in scenes]
     with ordered(rig, case.schedule):
-        graphs = Graphs(rig, case.scenario)
+        graphs = Graphs(rig, scenario)
         graphs.capture()
         wrong = wrong_replay(graphs, scenes, expected)
     if wrong is not None:
-        read = _read_in_capture(rig, case.scenario)
+        read = _read_in_capture(rig, scenario)
         told = "" if read is None else f"; its capture reads {read.name}, which a replay does not"
         yield Fault(what=f"{wrong}{told}", site=None if read is None else read.site)
 
@@ -70,19 +82,19 @@ def _read_in_capture(rig: Rig, scenario: Scenario) -> Read | None:
     reads = Reads(rig.subject)
     with suppress(Exception), rig.running():
         graphs = Graphs(rig, scenario)
-        graphs.between.watch = reads.watch
+        graphs.proxy.watch = reads.watch
         graphs.capture()
     return next(iter(reads.of(MIRROR | BOUND | CUTS)), None)
 
 
-def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
+def _hints_replay(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
     """Try the kinds that are not claimed."""
     claimed = replayed_of(subject)
     others = [own for own in graphed_of(subject) if own not in claimed]
     for kind in BatchKind:
         forwards = [own for own in others if own.batch_kind is kind]
-        cases = list(rotated_cases("replay", subject, forwards, _HINTED))
-        if cases and all(is_right(_run, rig, case) for case in cases):
+        cases = list(rotated_cases("replay", subject, forwards, HINTED))
+        if cases and all(is_right(_run_replay, rig, case) for case in cases):
             yield Hint(
                 claim="graph_replay",
                 what=f"graph_replay leaves out {kind.value}; replayed right in {len(cases)} cases "
@@ -90,7 +102,7 @@ def _hints(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
             )
 
 
-CHECK = Check(
+REPLAY = Check(
     code="replay",
     claims=("graph_replay",),
     title="A replay gives what an eager forward gives.",
@@ -99,10 +111,171 @@ CHECK = Check(
     "and contents each time, full and padded, none of which waits for the one before, with the "
     "device's work in some orders; and they write to no slot but the batch's.",
     cannot="Larger graphs, several layers, and what only shows after more replays than a few.",
-    excuse=_excuse,
-    cases=_cases,
-    run=_run,
-    hints=_hints,
+    excuse=unreplayed,
+    cases=_cases_replay,
+    run=_run_replay,
+    hints=_hints_replay,
     after=EAGER_CHECKS,
+    unfit=no_graphs,
+)
+
+
+_SMALL = (1, 2)
+"""Requests of the graphs that are captured first."""
+_COUNTS_ADDRESSES = (2, 2, 1)
+"""Requests of the batches that replay them, the first one before anything grows."""
+
+
+def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    first, *small = story(scenario, case.seed, _COUNTS_ADDRESSES)
+    large = longest(scenario, case.seed, MOST_REQUESTS)
+    expected, expected_large = [rig.baseline(scene) for scene in small], rig.baseline(large)
+    with rig.running(case.schedule):
+        graphs = Graphs(rig, scenario)
+        graphs.capture(_SMALL)
+        graphs.launch(graphs.bring(first))
+        differs = difference(graphs.run(large).attended(), expected_large, graphs.tolerance)
+        behind_eager = differs or wrong_replay(graphs, small, expected)
+        graphs.capture([MOST_REQUESTS])
+        behind_capture = wrong_replay(graphs, [*small, large], [*expected, expected_large])
+    if behind_eager is not None:
+        yield Fault(what=f"behind an eager forward of {MOST_REQUESTS} requests, {behind_eager}")
+    elif behind_capture is not None:
+        yield Fault(what=f"behind a capture for {MOST_REQUESTS} requests, {behind_capture}")
+
+
+ADDRESSES = Check(
+    code="addresses",
+    claims=("graph_replay",),
+    title="A graph's memory stays where it was.",
+    proves="Graphs still give what eager forwards give once the backend has run a larger batch "
+    "with longer contexts eagerly, and once a larger graph was captured beside them.",
+    cannot="Growth by what no case has: more requests than some, and contexts of thousands.",
+    excuse=unreplayed,
+    cases=lambda own, effort: rotated_cases("addresses", own, replayed_of(own), effort),
+    run=_run_addresses,
+    after=(*EAGER_CHECKS, "replay"),
+    unfit=no_graphs,
+)
+
+
+_COUNTS_READS_END = (3, 2)
+"""Requests of the batches of a case: a padded one, and another graph's."""
+
+
+def reads_end_of(subject: Subject, forward: Forward) -> SharedReadsEnd:
+    """Say where a backend claims to end its reads of what is shared."""
+    return subject.claim_as(SharedReadsEnd, "shared_reads_end", forward.role, forward.phase)
+
+
+def _held(subject: Subject) -> Sequence[Forward]:
+    """List the forwards whose claim names a point."""
+    return [
+        own
+        for own in replayed_of(subject)
+        if reads_end_of(subject, own) is not SharedReadsEnd.UNKNOWN
+    ]
+
+
+def _excuse_reads_end(subject: Subject) -> str | None:
+    if _held(subject):
+        return None
+    return unreplayed(subject) or "it claims UNKNOWN: nobody writes before the forward's end"
+
+
+def _cases_reads_end(subject: Subject, effort: Effort) -> Iterator[Case]:
+    """Try each forward lazily, which shows most, and one of them in each other order."""
+    others = [own for own in systematic_schedules(NUM_STREAMS) if own != LAZY]
+    for seed in effort.seeds:
+        cases = _lazy_cases(subject, _held(subject), Effort(seeds=(seed,)))
+        yield from cases
+        yield from reordered(cases, [*others, Schedule(OrderPolicy.RANDOM, seed)], seed)
+
+
+def _lazy_cases(subject: Subject, forwards: Sequence[Forward], effort: Effort) -> Sequence[Case]:
+    cases = rotated_cases("reads-end", subject, forwards, effort)
+    return [replace(own, schedule=LAZY) for own in cases]
+
+
+def _run_reads_end(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    return _faults_at(reads_end_of(rig.subject, scenario.forward), rig, case)
+
+
+def _faults_at(point: SharedReadsEnd, rig: Rig, case: Case) -> Iterator[Fault]:
+    """Write to what is shared behind a point."""
+    scenario = scenario_of(case)
+    scenes = story(scenario, case.seed, _COUNTS_READS_END)
+    expected = [rig.baseline(scene) for scene in scenes]
+    with ordered(rig, case.schedule):
+        graphs = Graphs(rig, scenario, point)
+        graphs.capture()
+        wrong = None
+        for scene, eager in zip(scenes, expected, strict=True):
+            wrong = difference(_overwritten(graphs, scene), eager, graphs.tolerance)
+            if wrong is not None:
+                _require_right(graphs, scene, eager)
+                break
+    if wrong is not None:
+        said = f"page table and batch were overwritten behind {point.name}"
+        yield Fault(what=f"{said}, and the replay shows it: {wrong}")
+
+
+def _require_right(graphs: Graphs, scene: Scene, eager: Tensor) -> None:
+    """Raise where a replay is wrong in this order whether or not anybody writes."""
+    left = graphs.launch(graphs.bring(scene))
+    wrong = difference(left.attended(), eager, graphs.tolerance)
+    if wrong is not None:
+        raise BaselineError(problem=f"in a replay that nobody disturbs, {wrong}")
+
+
+def _overwritten(graphs: Graphs, scene: Scene) -> Tensor:
+    """Replay a scene, and write to what is shared as early as the declared point allows."""
+    there = graphs.bring(scene)
+    batch = graphs.load(there)
+    done = graphs.replay(batch).reads_done
+    assert done is not None, "who declares a point has it marked"
+    graphs.schedule_stream.wait_event(done)
+    with graphs.streams.using(graphs.schedule_stream):
+        graphs.overwrite(batch)
+    graphs.schedule_stream.synchronize()
+    return graphs.left(there).attended()
+
+
+def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
+    """Try the points before the claimed ones, the first one first, in the order that shows most."""
+    late = [
+        own
+        for own in replayed_of(subject)
+        if reads_end_of(subject, own) > SharedReadsEnd.PRE_REPLAY
+    ]
+    if not late or rig.device != DEVICE_NAME:
+        return
+    claimed = max(reads_end_of(subject, own) for own in late)
+    cases = _lazy_cases(subject, late, HINTED)
+    earlier = [own for own in SharedReadsEnd if own < claimed]
+    point = first_right(earlier, _faults_at, rig, cases)
+    if point is not None:
+        yield Hint(
+            claim="shared_reads_end",
+            what=f"declared {claimed.name}; what was written behind {point.name} changed "
+            f"nothing in {len(cases)} cases of {listed(late)}; candidate for {point.name}",
+        )
+
+
+READS_END = Check(
+    code="reads-end",
+    claims=("shared_reads_end",),
+    title="Behind the declared point nothing is read that the scheduler shares.",
+    proves="Page table and batch were overwritten right behind the declared point of a replay, "
+    "with the device's work in any of some orders, and the output did not change.",
+    cannot="Reads of what no case overwrites, and orders that no schedule has; on a real device, "
+    "its own order alone.",
+    excuse=_excuse_reads_end,
+    cases=_cases_reads_end,
+    run=_run_reads_end,
+    hints=_hints_reads_end,
+    after=(*EAGER_CHECKS, "replay"),
     unfit=no_graphs,
 )

@@ -8,30 +8,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from torch import Tensor
 
-from backend_caps.kit.check import Case, Fault
-from backend_caps.kit.probes.captured import Graphs
+from backend_caps.kit.check import Case, Effort, Fault, replayed_forwards
+from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.rig import Rig, difference
-from backend_caps.kit.rotating import replayed_forwards
-from backend_caps.kit.scenarios import (
-    Forward,
-    Scenario,
-    dice_for,
-    draw_requests,
-    forwards_of,
-)
+from backend_caps.kit.scenarios import Forward, Scenario, dice_for, draw_requests, forwards_of
 from backend_caps.kit.scenes import Scene
 from backend_caps.kit.subject import Subject
 from backend_caps.relay.streams import DEVICE_TRAITS
-from backend_caps.simulator import (
-    OrderPolicy,
-    Schedule,
-    Simulation,
-    StarvationWarning,
-)
+from backend_caps.simulator import OrderPolicy, Schedule, Simulation, StarvationWarning
 
+_Level = TypeVar("_Level")
 GRAPHED = (Forward.DECODE, Forward.VERIFY, Forward.TREE, Forward.MIXED)
 """Forwards whose graphs are tried: those of a draft model bring batches of the same shapes."""
 EAGER_CHECKS = (
@@ -46,9 +38,11 @@ EAGER_CHECKS = (
 )
 """What has to hold of eager forwards before a graph of them says anything."""
 LAZY = Schedule(OrderPolicy.LAZY)
-"""The order that shows most: nothing runs before somebody waits for it."""
+"""The order that shows most: nothing runs before the host waits for it."""
 NUM_STREAMS = 4
 """The default one, the forward's, the scheduler's, and one of the backend's own."""
+HINTED = Effort(seeds=range(2))
+"""How much is tried before more is suggested than is claimed."""
 # Each has the same graph twice in a row, full ones and padded ones, small after large and large
 # after small.
 _STORIES = ((4, 3, 1, 1, 2, 4), (1, 4, 4, 2, 3, 1), (2, 1, 3, 4, 4, 2), (3, 4, 2, 1, 1, 3))
@@ -62,6 +56,11 @@ def no_graphs(device: str) -> str | None:
 def replayed_of(subject: Subject) -> tuple[Forward, ...]:
     """List the forwards of which a backend claims that their graphs may be replayed."""
     return tuple(own for own in replayed_forwards(subject) if own in GRAPHED)
+
+
+def unreplayed(subject: Subject) -> str | None:
+    """Excuse a backend that claims no graph."""
+    return None if replayed_of(subject) else "it claims no kind of batch in graph_replay"
 
 
 def graphed_of(subject: Subject) -> tuple[Forward, ...]:
@@ -112,16 +111,37 @@ def wrong_replay(graphs: Graphs, scenes: Sequence[Scene], expected: Sequence[Ten
 
 
 @contextmanager
-def ordered(rig: Rig, schedule: Schedule) -> Iterator[Simulation | None]:
+def ordered(
+    rig: Rig, schedule: Schedule, *, check_races: bool = False
+) -> Iterator[Simulation | None]:
     """Run in an order that may starve a stream of the backend's own, where it has one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StarvationWarning)
-        with rig.running(schedule) as simulation:
+        with rig.running(schedule, check_races=check_races) as simulation:
             yield simulation
 
 
+def reordered(cases: Sequence[Case], schedules: Iterable[Schedule], seed: int) -> Iterator[Case]:
+    """Give each schedule one of the cases, another one at the next seed."""
+    for place, schedule in enumerate(schedules):
+        yield replace(cases[(seed + place) % len(cases)], schedule=schedule)
+
+
+def first_right(
+    levels: Iterable[_Level],
+    run: Callable[[_Level, Rig, Case], Iterable[Fault]],
+    rig: Rig,
+    cases: Sequence[Case],
+) -> _Level | None:
+    """Return the first level at which no case finds anything."""
+    return next(
+        (own for own in levels if all(is_right(partial(run, own), rig, case) for case in cases)),
+        None,
+    )
+
+
 def is_right(run: Callable[[Rig, Case], Iterable[Fault]], rig: Rig, case: Case) -> bool:
-    """Tell whether a case finds nothing; what the backend raises is something."""
+    """Return whether a case finds nothing and raises nothing."""
     try:
         return not list(run(rig, case))
     except Exception:  # noqa: BLE001 - a plugin raises what it likes

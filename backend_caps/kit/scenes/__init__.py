@@ -4,37 +4,34 @@ What an author of a backend tests numerics with, on any device. `reference_atten
 backend has to return, and whatever no request owns is poison, so that a read too many shows.
 """
 
-from backend_caps.kit.scenes.making import (
+from backend_caps.kit.scenes.builders import (
+    CHAIN,
+    COMB,
     DECODE,
+    FORK,
+    GROVE,
     PREFILL,
     PREFIXED,
+    STAR,
     VERIFY,
     Requests,
     Setting,
+    Tree,
     batch_of,
+    beams,
     causal,
+    dice_of,
     layer_of,
+    masked_scene,
     padded,
+    random_tree,
     scene,
     sharing,
-)
-from backend_caps.kit.scenes.reference import reference_attention
-from backend_caps.kit.scenes.scene import Pools, Scene, flat_mask, moved
-from backend_caps.kit.scenes.trees import (
-    CHAIN,
-    COMB,
-    FORK,
-    GROVE,
-    STAR,
-    Tree,
-    beams,
-    dice_of,
-    masked_scene,
-    random_tree,
     tree_scene,
     visible_nodes,
     with_mask,
 )
+from backend_caps.kit.scenes.scene import Pools, Scene, flat_mask, moved, reference_attention
 
 __all__ = [
     "CHAIN",

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.kit.errors import (
-    BaselineError,
-    EvidenceError,
-    UncheckableError,
-    UnknownCaseError,
-    UnknownCheckError,
-    UnknownSubjectError,
-)
+from backend_caps.kit.errors import BaselineError, KitError
 from backend_caps.simulator.errors import (
     CaptureError,
     DirtyRunError,
@@ -47,16 +40,6 @@ SIMULATOR = Occasion(
 KIT = Occasion(
     title="The conformance kit",
     told="Raised by `backend-caps check` and `pytest --backend-caps`.",
-    examples=(
-        UnknownSubjectError(
-            name="my_flesh", declared=("my_flash", "torch_native"), meant="my_flash"
-        ),
-        UncheckableError(
-            backend="my_both", problem="it is a composite: check its parts, my_flash, torch_native"
-        ),
-        UnknownCheckError(name="mirror", known=("numerics", "mirror-absent")),
-        UnknownCaseError(backend="my_flash", case="mirror-absent"),
-        BaselineError(problem="ValueError: no kernel for heads of 80"),
-        EvidenceError(backend="my_flash", problem="No space left on device"),
-    ),
+    examples=(BaselineError(problem="ValueError: no kernel for heads of 80"),),
+    coded=(KitError,),
 )

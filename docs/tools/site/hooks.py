@@ -34,7 +34,7 @@ _WIDE = frozenset(
 """Pages whose tables or pictures need the room of their tables of contents."""
 _OUTPUT = re.compile("^```text output$", re.MULTILINE)
 _PUBLIC_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
-_ELSEWHERE = {"backend_caps.kit.scenes.scene": "backend_caps.kit.scenes.making.scene"}
+_ELSEWHERE = {"backend_caps.kit.scenes.scene": "backend_caps.kit.scenes.builders.scene"}
 """Functions that their module is named after, and hidden by."""
 _AS_OUTPUT = "``` { .text .output }"
 _SOURCE_HEAD = "---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from backend_caps.insight.trace.kineto import MARK
 from backend_caps.insight.trace.recorder import Recorder
-from backend_caps.simulator.counts import Waited, WaitKind
 from backend_caps.simulator.queues import Marker, Op
+from backend_caps.simulator.records import Waited, WaitKind
 
 HOST_THREAD = 4242
 _SYNCS = {

@@ -16,8 +16,7 @@ from backend_caps.report.check_documents import (
     CheckListedDocument,
     LinesDocument,
 )
-from backend_caps.report.check_formats import junit, sarif
-from backend_caps.report.check_views import check_list_view, check_view
+from backend_caps.report.check_views import check_list_view, check_view, junit, sarif
 from backend_caps.report.sections import Section, markdown
 from tests.unit.report.check_scene import FOUND, checked
 from tests.unit.report.conftest import Golden, Shown

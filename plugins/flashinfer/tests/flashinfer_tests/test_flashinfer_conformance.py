@@ -10,7 +10,8 @@ import pytest
 
 from backend_caps import discover
 from backend_caps.kit import Check, Effort, Subject, Verdict, run_checks
-from backend_caps.kit.checks import CHECKS, hygiene
+from backend_caps.kit.checks import CHECKS
+from backend_caps.kit.checks.hygiene import HYGIENE
 
 from .anywhere import ANYWHERE
 
@@ -57,6 +58,6 @@ def test_nothing_is_found_against_the_declaration_itself() -> None:
     """As it is installed, and not as it stands above, it is data and the plugin's own."""
     subject = Subject.of(discover()["flashinfer"])
 
-    findings = run_checks(subject, [hygiene.CHECK]).findings
+    findings = run_checks(subject, [HYGIENE]).findings
 
     assert [own.fault.what for own in findings] == []

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from backend_caps.kit import Check
-from backend_caps.kit.adapters import EngineAdapter
+from backend_caps.kit.check import EngineAdapter
 from backend_caps.kit.checks import CHECKS
-from backend_caps_sglang.kit import staged, windows
+from backend_caps_sglang.kit.checks import GRAPH_METADATA, SLIDING_WINDOW, WINDOWED_GRAPH_METADATA
 from backend_caps_sglang.kit.subjects import TRIED, sglang_subject
 
 
@@ -18,9 +18,9 @@ def _fitting(check: Check) -> Check:
 
 SGLANG_CHECKS: tuple[Check, ...] = (
     *(_fitting(check) for check in CHECKS),
-    windows.CHECK,
-    staged.CHECK,
-    staged.WINDOWED_CHECK,
+    SLIDING_WINDOW,
+    GRAPH_METADATA,
+    WINDOWED_GRAPH_METADATA,
 )
 """The kit's own, and behind them those that only SGLang's backends have."""
 

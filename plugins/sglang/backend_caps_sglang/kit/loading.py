@@ -18,7 +18,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
 
-from backend_caps.kit import UncheckableError
+from backend_caps.kit import KitError
 
 ENGINE = "sglang"
 _ABSENT = "torchvision"
@@ -50,12 +50,10 @@ def load_sglang() -> SGLang:
     """Import SGLang, and publish the configuration of a plain server.
 
     Raises:
-        UncheckableError: it is not installed, or cannot be imported here.
+        KitError: it is not installed, or cannot be imported here.
     """
     if find_spec(ENGINE) is None:
-        raise UncheckableError(
-            backend=ENGINE, problem="sglang is not installed here; make upstream"
-        )
+        raise KitError.uncheckable(ENGINE, "sglang is not installed here; make upstream")
     # Triton reads it where a kernel is decorated: before SGLang is imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
     _stand_in_for_torchvision()
@@ -74,7 +72,7 @@ def load_sglang() -> SGLang:
         found.context.get_parallel().override_permanently(attn_dcp_rank=0)
     except Exception as error:  # an engine raises what it likes
         problem = f"sglang cannot be imported here: {type(error).__name__}: {error}"
-        raise UncheckableError(backend=ENGINE, problem=problem) from error
+        raise KitError.uncheckable(ENGINE, problem) from error
     return found
 
 

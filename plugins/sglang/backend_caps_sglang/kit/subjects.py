@@ -11,10 +11,10 @@ from backend_caps.capability.kind import Role
 from backend_caps.capability.sizes import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities
 from backend_caps.discovery.registry import Registry
-from backend_caps.kit import Subject, UncheckableError
+from backend_caps.kit import KitError, Subject
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
-from backend_caps_sglang.kit.adapted import Adapted
+from backend_caps_sglang.kit.adapter import Adapted
 from backend_caps_sglang.kit.loading import ENGINE, load_sglang
 
 TRIED: Mapping[str, Capabilities] = {
@@ -51,12 +51,12 @@ def sglang_subject(registry: Registry, name: str) -> Subject:
         name: of the class.
 
     Raises:
-        UncheckableError: there is no adapter for it, or SGLang cannot be imported here.
+        KitError: there is no adapter for it, or SGLang cannot be imported here.
     """
     if name not in TRIED or name not in registry:
         adapted = ", ".join(sorted(TRIED))
         problem = f"the kit has no adapter for it; of SGLang it checks {adapted}"
-        raise UncheckableError(backend=name, problem=problem)
+        raise KitError.uncheckable(name, problem)
     found, sglang = registry[name], load_sglang()
     declaration = _tried(found)
     module, _, class_name = str(declaration.implementation).partition(":")

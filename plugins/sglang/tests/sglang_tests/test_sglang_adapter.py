@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from backend_caps_sglang.kit import staged, subjects, windows
-from backend_caps_sglang.kit.adapted import Adapted
-from backend_caps_sglang.kit.batches import batch_of
+from backend_caps_sglang.kit import subjects
+from backend_caps_sglang.kit.adapter import Adapted, batch_of
+from backend_caps_sglang.kit.checks import GRAPH_METADATA, SLIDING_WINDOW, WINDOWED_GRAPH_METADATA
 from backend_caps_sglang.kit.subjects import TRIED
 
 from backend_caps.capability.declaration import Declaration
@@ -94,7 +94,7 @@ def test_adapted_backend_attends(forward: Forward, seed: int) -> None:
     assert difference(found, reference_attention(scene), 2e-5) is None
 
 
-@pytest.mark.parametrize("check", [windows.CHECK, staged.CHECK, staged.WINDOWED_CHECK])
+@pytest.mark.parametrize("check", [SLIDING_WINDOW, GRAPH_METADATA, WINDOWED_GRAPH_METADATA])
 def test_checks_of_engines_hold_of_a_right_one(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +104,7 @@ def test_checks_of_engines_hold_of_a_right_one(
 
 def test_window_that_is_too_narrow_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decode that sees one token fewer than its window has is told as such."""
-    findings = _findings(windows.CHECK, Narrow, monkeypatch)
+    findings = _findings(SLIDING_WINDOW, Narrow, monkeypatch)
 
     assert findings
     assert all("it is that of itself and the 4 before it" in own.fault.what for own in findings)
@@ -114,7 +114,7 @@ def test_window_that_is_too_narrow_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_metadata_that_stays_stale_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who leaves the metadata of a capture gives another batch's output in a replay."""
-    findings = _findings(staged.CHECK, Stale, monkeypatch)
+    findings = _findings(GRAPH_METADATA, Stale, monkeypatch)
 
     assert findings[0].fault.what.startswith("replay ")
 

@@ -11,7 +11,7 @@ from backend_caps_sglang.kit import loading, sglang_subject
 
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.read import read_engine
-from backend_caps.kit import Forward, Scenario, UncheckableError, draw
+from backend_caps.kit import Forward, KitError, Scenario, draw
 from backend_caps.kit.scenarios import forwards_of
 from tests.upstream.sglang_wheel import find_wheel
 
@@ -100,7 +100,7 @@ def test_package_that_cannot_be_imported_is_told(package: Path) -> None:
     """What SGLang's import raises is an error of the kit with its words."""
     (package / "srt" / "layers" / "radix_attention.py").write_text("raise RuntimeError('no GPU')")
 
-    with pytest.raises(UncheckableError, match="RuntimeError: no GPU"):
+    with pytest.raises(KitError, match="RuntimeError: no GPU"):
         loading.load_sglang()
 
 
@@ -108,11 +108,11 @@ def test_without_sglang_there_is_nothing_to_check(registry: Registry) -> None:
     """Where SGLang is not installed the error says how its environment is built."""
     loading.load_sglang.cache_clear()
 
-    with pytest.raises(UncheckableError, match="make upstream"):
+    with pytest.raises(KitError, match="make upstream"):
         sglang_subject(registry, "TritonAttnBackend")
 
 
 def test_class_without_an_adapter_is_told(registry: Registry) -> None:
     """Another class of SGLang's is an error that names those there are adapters for."""
-    with pytest.raises(UncheckableError, match="TorchNativeAttnBackend, TritonAttnBackend"):
+    with pytest.raises(KitError, match="TorchNativeAttnBackend, TritonAttnBackend"):
         sglang_subject(registry, "FlashInferAttnBackend")

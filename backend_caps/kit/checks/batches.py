@@ -1,0 +1,219 @@
+"""A batch leaves nothing behind, and the halves of one do not disturb each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+
+from torch import Tensor
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.kit.check import (
+    Case,
+    Check,
+    Effort,
+    Fault,
+    always,
+    cases_of,
+    rotated_cases,
+    scenario_of,
+)
+from backend_caps.kit.probes.playback import Player
+from backend_caps.kit.probes.replays import ordered, reordered
+from backend_caps.kit.probes.stories import story_of
+from backend_caps.kit.rig import Rig, on_host, supplied
+from backend_caps.kit.scenarios import Forward, Scenario, dice_for, draw_requests, scenarios_of
+from backend_caps.kit.scenes import Scene
+from backend_caps.kit.subject import Subject
+from backend_caps.runtime.attention import AttentionBackend
+from backend_caps.runtime.two_batch import split
+from backend_caps.simulator import OrderPolicy, Schedule, systematic_schedules
+
+
+def _cases_apart(subject: Subject, effort: Effort) -> Iterable[Case]:
+    return rotated_cases("batches-apart", subject, list(Forward), effort, share=2)
+
+
+def _run_apart(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    story = story_of(rig.subject, scenario, case.seed)
+    expected = [rig.baseline(turn.scene) for turn in story.turns]
+    with rig.running():
+        player = Player(rig, story, supply=partial(supplied, level=HostSeqLens.EXACT))
+        for place, turn in enumerate(story.turns):
+            differs = rig.difference(player.output(turn), expected[place], scenario)
+            if differs is not None:
+                earlier = ", ".join(own.forward.value for own in story.turns[:place])
+                yield Fault(
+                    what=f"in turn {place}, {turn.forward.value} behind {earlier}, {differs}; "
+                    f"what a new backend gives was expected"
+                )
+                # What comes after it reads what it wrote.
+                return
+
+
+BATCHES_APART = Check(
+    code="batches-apart",
+    claims=(),
+    title="Batches do not depend on those before them.",
+    proves="Batch after batch of one backend, whose requests come, grow, change their order and "
+    "leave, and whose rows and pages others get at once, give what each gives in a new backend.",
+    cannot="What only many batches bring about; `memory` looks for what grows.",
+    excuse=always,
+    cases=_cases_apart,
+    run=_run_apart,
+    after=("inputs-untouched",),
+)
+
+
+_ORDERS = ("ABaba", "BAabb", "AaBba", "ABbaab")
+"""Capitals prepare a half, small letters run a layer of it. The first is the engine's own."""
+_COUNTS = (3, 4, 2, 3)
+"""Requests of a batch: of an odd number the second half has one more."""
+_HALVES = "AB"
+_NUM_STREAMS = 3
+"""The one of the layers, and one of each object's own."""
+_SCHEDULES = systematic_schedules(_NUM_STREAMS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    """A layer of a half, as it came out."""
+
+    half: int
+    output: Tensor
+    """[T, Hq, Dv], device."""
+
+
+def _excuse_two_batch(subject: Subject) -> str | None:
+    if subject.claim("two_batch_overlap") is not True:
+        return "it does not claim two_batch_overlap"
+    return None
+
+
+def _cases_two_batch(subject: Subject, effort: Effort) -> Iterable[Case]:
+    """Try each forward eagerly or lazily, by turns, and one of them in each other order."""
+    eager, lazy, *starved = _SCHEDULES
+    for seed in effort.seeds:
+        cases = list(cases_of("two-batch", _scenarios(subject), Effort(seeds=(seed,))))
+        yield from (replace(own, schedule=(eager, lazy)[seed % 2]) for own in cases)
+        yield from reordered(cases, (*starved, Schedule(OrderPolicy.RANDOM, seed)), seed)
+
+
+def _scenarios(subject: Subject) -> Iterator[Scenario]:
+    """Take each forward at one page size, the next one at the next."""
+    by_forward: dict[Forward, list[Scenario]] = {}
+    for scenario in scenarios_of(subject, tuple(Forward)):
+        by_forward.setdefault(scenario.forward, []).append(scenario)
+    for place, of_forward in enumerate(by_forward.values()):
+        yield of_forward[place % len(of_forward)]
+
+
+def _run_two_batch(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    dice, count = (
+        dice_for(scenario, case.seed),
+        _COUNTS[case.seed % len(_COUNTS)],
+    )
+    whole = draw_requests(scenario, dice, count, setting_seed=case.seed)
+    # The same two objects run another batch behind it, whose halves are others.
+    batches = (whole, whole.select(range(count - 1, min(1, count - 2) - 1, -1)))
+    expected = [[rig.baseline(half) for half in _apart(batch)] for batch in batches]
+    order = _ORDERS[case.seed % len(_ORDERS)]
+    with ordered(rig, case.schedule):
+        found = [
+            [replace(ran, output=on_host(ran.output)) for ran in of_batch]
+            for of_batch in _overlapped(rig, batches, order)
+        ]
+    for batch, of_batch, right in zip(batches, found, expected, strict=True):
+        for ran in of_batch:
+            differs = rig.difference(ran.output, right[ran.half], scenario)
+            if differs is not None:
+                yield Fault(what=_told(batch, ran.half, order, differs))
+                return
+
+
+def _told(batch: Scene, half: int, order: str, differs: str) -> str:
+    first, second = (len(part.counts) for part in _apart(batch))
+    return (
+        f"half {_HALVES[half]} of a batch of {first} and {second} requests, run in the order "
+        f"{order}: {differs}; what it gives alone was expected"
+    )
+
+
+def _overlapped(rig: Rig, batches: Sequence[Scene], order: str) -> list[list[_Ran]]:
+    """Run the halves of each batch in turns, in the same two objects."""
+    on_device = [_laid_out(rig.supply(batch).on(rig.device), batch) for batch in batches]
+    pools = on_device[0].pools
+    backends = rig.build(pools), rig.build(pools)
+    return [_in_turns(backends, _halves(replace(own, pools=pools)), order) for own in on_device]
+
+
+def _laid_out(whole: Scene, drawn: Scene) -> Scene:
+    """Give each half of a batch on the device a tree mask of its own, as an engine does."""
+    first, second = (part.batch.tree_mask for part in _apart(drawn))
+    if first is None or second is None:
+        return whole
+    masks = first.to(whole.q.device), second.to(whole.q.device)
+    return replace(whole, batch=replace(whole.batch, tree_mask=None, half_masks=masks))
+
+
+def _in_turns(
+    backends: Sequence[AttentionBackend], halves: Sequence[Scene], order: str
+) -> list[_Ran]:
+    ran: list[_Ran] = []
+    for step in order:
+        half = _HALVES.index(step.upper())
+        if step.isupper():
+            backends[half].init_forward_metadata(halves[half].batch)
+        else:
+            # What a layer makes is read before the other half's turn, and never after it.
+            output = halves[half].forward(backends[half]).clone()
+            ran.append(_Ran(half=half, output=output))
+    return ran
+
+
+def _apart(whole: Scene) -> tuple[Scene, Scene]:
+    """Take the requests of either half, as a batch of its own."""
+    num_requests = len(whole.counts)
+    middle = num_requests // 2
+    return whole.select(range(middle)), whole.select(range(middle, num_requests))
+
+
+def _halves(whole: Scene) -> list[Scene]:
+    """Cut a batch as the engine does: halves are views of it."""
+    first, second = split(whole.batch)
+    middle = first.batch_size
+    cut = [0, *accumulate(whole.counts)][middle]
+    places = (slice(0, middle), slice(0, cut)), (slice(middle, None), slice(cut, None))
+    return [
+        replace(
+            whole,
+            batch=batch,
+            q=whole.q[tokens],
+            k=whole.k[tokens],
+            v=whole.v[tokens],
+            contexts=whole.contexts[requests],
+            counts=whole.counts[requests],
+            visible=whole.visible[requests],
+        )
+        for batch, (requests, tokens) in zip((first, second), places, strict=True)
+    ]
+
+
+TWO_BATCH = Check(
+    code="two-batch",
+    claims=("two_batch_overlap",),
+    title="Two objects take turns in the halves of a batch.",
+    proves="Two objects of the same pools, prepared and run in turns for the halves of a batch, in "
+    "several orders, give for each half what it gives alone; also where the halves are unequal, "
+    "in a second batch, and with the device's work eager, lazy, each stream starved, and random.",
+    cannot="Halves on streams of their own, where the runtime lets attentions take turns too, and "
+    "what two objects share that no order here disturbs.",
+    excuse=_excuse_two_batch,
+    cases=_cases_two_batch,
+    run=_run_two_batch,
+    after=("inputs-untouched", "batches-apart", "races"),
+)

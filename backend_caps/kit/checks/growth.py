@@ -1,0 +1,248 @@
+"""However many steps a backend runs, it holds no more than after the first ones."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice, pairwise
+from types import CellType, FunctionType, MethodType, ModuleType
+
+import torch
+
+from backend_caps.kit.check import Case, Check, Effort, Fault, always, cases_of, scenario_of
+from backend_caps.kit.probes.playback import SteadyRun
+from backend_caps.kit.rig import Rig
+from backend_caps.kit.scenarios import Forward, scenarios_of
+from backend_caps.kit.subject import Subject
+from backend_caps.simulator import Simulation
+
+_OBJECT_BYTES, _ENTRY_BYTES = 64, 16
+"""What an object counts, and each entry of a container: Python's own sizes grow by leaps."""
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque, defaultdict, OrderedDict)
+_CALLABLES = (MethodType, CellType, partial)
+_TEXTS = (str, bytes, bytearray)
+_CACHED = type(lru_cache(int))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldMemory:
+    """What is held at one moment."""
+
+    device: int
+    """Blocks of the simulated device, or bytes of a real one; 0 of the CPU."""
+    host: Counter[str]
+    """Bytes, by the attribute of the object, a class or a module that leads to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What was held at some moments, each as many steps behind the one before."""
+
+    moments: Sequence[HeldMemory]
+
+    @property
+    def of_device(self) -> int:
+        """What the device holds more, where it grew from each moment to the next; else 0."""
+        return _steady([own.device for own in self.moments])
+
+    @property
+    def of_host(self) -> int:
+        """Bytes that the host holds more, where it grew from each moment to the next; else 0."""
+        return _steady([own.host.total() for own in self.moments])
+
+    @property
+    def place(self) -> str | None:
+        """What leads to the most that is more; None where nothing does."""
+        more = self.moments[-1].host - self.moments[0].host
+        return max(more, key=lambda name: (more[name], name)) if more else None
+
+
+def _steady(sizes: Sequence[int]) -> int:
+    grew = all(later > earlier for earlier, later in pairwise(sizes))
+    return sizes[-1] - sizes[0] if grew else 0
+
+
+def held_memory(
+    subject: Subject, backend: object, simulation: Simulation | None, device: str
+) -> HeldMemory:
+    """Measure what a backend holds, after a garbage collection. Sync: the device.
+
+    Args:
+        subject: whose modules and classes count.
+        backend: the object that runs.
+        simulation: the simulated device; None on a real one.
+        device: where it runs.
+    """
+    gc.collect()
+    on_device = 0 if simulation is None else simulation.num_live_blocks
+    if simulation is None and device == "cuda":
+        torch.cuda.synchronize()
+        on_device = torch.cuda.memory_allocated()
+    modules = _modules_of(subject)
+    walk = _Walk(frozenset(modules))
+    host: Counter[str] = Counter()
+    for name, value in _names_of(backend, modules):
+        host[name] += walk.size_of(value)
+    return HeldMemory(device=on_device, host=host)
+
+
+@contextmanager
+def quickly_collected() -> Iterator[None]:
+    """Leave what is there out of garbage collections, for as long as a `with` block runs.
+
+    Python has one frozen generation: objects that are frozen already stay so, and none is added,
+    since both could not be told apart afterwards.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _modules_of(subject: Subject) -> Mapping[str, ModuleType]:
+    """List the modules that are the backend's own code."""
+    # Of another type are those that load what they stand for as soon as they are looked at.
+    plain = {name: own for name, own in sorted(sys.modules.items()) if type(own) is ModuleType}
+    files = {name: vars(module).get("__file__") for name, module in plain.items()}
+    return {name: plain[name] for name, file in files.items() if file and subject.owns(file)}
+
+
+def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, object]]:
+    """List all that the backend can keep something under: in itself, its classes and modules."""
+    own = type(backend).__name__
+    try:
+        yield from ((f"{own}.{name}", value) for name, value in sorted(vars(backend).items()))
+    except TypeError:  # it has slots alone
+        yield from ((own, value) for value in gc.get_referents(backend))
+    for owner, module in modules.items():
+        for name, value in sorted(vars(module).items()):
+            if name == "__builtins__":
+                continue
+            if not isinstance(value, type):
+                yield f"{owner}.{name}", value
+            elif value.__module__ == owner:
+                yield from ((f"{name}.{each}", kept) for each, kept in sorted(vars(value).items()))
+
+
+def _size_of(value: object) -> int:
+    """Say what an object counts itself."""
+    if isinstance(value, _TEXTS):
+        return _OBJECT_BYTES + len(value)
+    return _OBJECT_BYTES + (_ENTRY_BYTES * len(value) if isinstance(value, _CONTAINERS) else 0)
+
+
+class _Walk:
+    """Sum up sizes of what names lead to; what was met before counts no more.
+
+    Args:
+        modules: the names of those whose instances and functions are looked into.
+    """
+
+    def __init__(self, modules: frozenset[str]) -> None:
+        self._modules = modules
+        self._met: set[int] = set()
+
+    def size_of(self, root: object) -> int:
+        """Sum up what has not been met."""
+        size, left = 0, [root]
+        while left:
+            value = left.pop()
+            if id(value) in self._met or isinstance(value, (type, ModuleType)):
+                continue
+            self._met.add(id(value))
+            size += _size_of(value)
+            left.extend(self._within(value))
+        return size
+
+    def _within(self, value: object) -> Iterable[object]:
+        """List what an object leads to; nothing where it is neither plain nor the backend's."""
+        if isinstance(value, FunctionType):  # never its globals
+            return (value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value))
+        is_cache = isinstance(value, _CACHED) and value.__module__ in self._modules
+        if is_cache or isinstance(value, _CONTAINERS + _CALLABLES):
+            return gc.get_referents(value)
+        return gc.get_referents(value) if type(value).__module__ in self._modules else ()
+
+
+_FORWARDS = (Forward.DECODE, Forward.DRAFT_EXTEND)
+"""The first that is taken names the case; its steps decode and verify."""
+_ENOUGH = 1000
+"""Steps by whose half all is full that has a bound."""
+_FEW, _MANY = 2, 8
+"""Parts of the second half, each of which has to leave more: few raise a suspicion, many show it,
+as what is kept of changing batches is now more and now less."""
+
+
+def _cases(subject: Subject, effort: Effort) -> Iterable[Case]:
+    few = replace(effort, seeds=effort.seeds[:1])
+    scenarios = islice(scenarios_of(subject, _FORWARDS), 1)
+    return [
+        replace(case, num_steps=effort.num_steps) for case in cases_of("memory", scenarios, few)
+    ]
+
+
+def _run(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    with quickly_collected(), rig.running(case.schedule) as simulation:
+        steady = SteadyRun(rig, scenario, case.seed)
+        measure = partial(held_memory, rig.subject, steady.backend, simulation, rig.device)
+        num_steps = case.num_steps
+        if num_steps < _ENOUGH:
+            few = _measured(steady, measure, num_steps, _FEW)
+            if not few.of_device and not few.of_host:
+                return
+            # What is kept for the latest batches grows at first, too.
+            num_steps = _ENOUGH
+        growth = _measured(steady, measure, num_steps, _MANY)
+    yield from _faults(growth, num_steps, rig.device)
+
+
+def _measured(
+    steady: SteadyRun, measure: Callable[[], HeldMemory], num_steps: int, num_parts: int
+) -> Growth:
+    """Run so many steps in all, and measure several times in the second half."""
+    steady.run(max(0, num_steps // 2 - steady.num_steps))
+    moments = []
+    for num_more in (0, *[num_steps // 2 // num_parts] * num_parts):
+        steady.run(num_more)
+        steady.settle()
+        moments.append(measure())
+    return Growth(moments)
+
+
+def _faults(growth: Growth, num_steps: int, device: str) -> Iterator[Fault]:
+    first, last = growth.moments[0], growth.moments[-1]
+    most = "" if growth.place is None else f", most of it kept by {growth.place}"
+    expected = f"by the end of {num_steps} steps{most}; what the first half of them left was enough"
+    if growth.of_device:
+        unit = "bytes" if device == "cuda" else "blocks"
+        what = f"device memory grew from {first.device} to {last.device} {unit} {expected}"
+        yield Fault(what=what)
+    elif growth.of_host:
+        held = first.host.total(), last.host.total()
+        yield Fault(what=f"host memory grew from {held[0]} to {held[1]} bytes {expected}")
+
+
+MEMORY = Check(
+    code="memory",
+    claims=(),
+    title="Nothing grows with the number of steps.",
+    proves="Over a long run of decode and verify steps, of batches of changing sizes, rows and "
+    "lengths, neither the device's memory nor what the backend's own names lead to on the host "
+    "grows steadily after the first half.",
+    cannot="What grows only with graphs or prompts, what other libraries keep on the host, and a "
+    "store whose bound is above the number of steps, which looks like growth.",
+    excuse=always,
+    cases=_cases,
+    run=_run,
+    after=("mirror-absent", "mirror-bound"),
+)

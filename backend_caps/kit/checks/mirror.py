@@ -1,0 +1,304 @@
+"""Host lengths: none where none are claimed, any bound, none in vain, and buffers without them.
+
+An opt-out from the mirror counts only with `max_context_len_known`: what the mirror would have
+sized is then sized by the page table's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.kit.check import (
+    Case,
+    Check,
+    Effort,
+    Fault,
+    Hint,
+    cases_of,
+    counted,
+    long_cases,
+    raised,
+    scenario_of,
+)
+from backend_caps.kit.probes.seq_lens import (
+    BOUND,
+    MIRROR,
+    Read,
+    Reads,
+    describe_reads,
+    level_of,
+    loose_bounds,
+    relayed_cases,
+    relayed_scenarios,
+    run_with_lengths,
+    scenes_of,
+)
+from backend_caps.kit.rig import Rig, baseline_of, on_host, supplied
+from backend_caps.kit.scenarios import Scenario, draw
+from backend_caps.kit.scenes import Scene
+from backend_caps.kit.subject import Subject
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.simulator import Site
+
+_BOUND = HostSeqLens.UPPER_BOUND
+_ASKED = HostSeqLens.EXACT, _BOUND
+_WITHOUT = HostSeqLens.NONE, _BOUND
+_WIDE = 300
+"""Width of the page table, in tokens: above the 256 that guesses are made of."""
+
+
+def _excuse(levels: Sequence[HostSeqLens], reason: str, subject: Subject) -> str | None:
+    """Excuse a backend that claims none of the levels in any forward of the relay loop."""
+    return None if any(relayed_scenarios(subject, *levels)) else reason
+
+
+def _outcome(
+    rig: Rig, scenario: Scenario, run: Callable[[], Tensor], expected: Tensor
+) -> tuple[str | None, Site | None]:
+    """Run, and say how it failed or differs, and at which line of the backend; None: not."""
+    try:
+        found = run()
+    except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+        return f"it {raised(error)}", rig.subject.line_in(error.__traceback__)
+    return rig.difference(found, expected, scenario), None
+
+
+def _run_absent(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario, scenes = scenario_of(case), scenes_of(rig.subject, case)
+    expected = baseline_of(lambda: run_with_lengths(rig, scenes, HostSeqLens.EXACT))
+    level = level_of(rig.subject, scenario)
+    what, site = _outcome(rig, scenario, lambda: run_with_lengths(rig, scenes, level), expected)
+    if what is not None:
+        reads = _mirror_reads(rig, case, level)
+        site = site or next((own.site for own in reads), None)
+        behind = "" if scenes[1] is None else ", behind prompts that had it,"
+        seen = ""
+        if reads:
+            use = f"{scenario.forward.role.value}/{scenario.forward.phase.value}"
+            seen = f"; where it is there, {use} reads {describe_reads(reads, rig.subject.root)}"
+        yield Fault(what=f"without the mirror{behind} {what}{seen}", site=site)
+
+
+def _mirror_reads(rig: Rig, case: Case, level: HostSeqLens) -> Sequence[Read]:
+    """Run once more with the mirror, and take down which lines read what is not claimed."""
+    reads = Reads(rig.subject)
+    with suppress(Exception):  # what was read before it raised counts
+        run_with_lengths(rig, scenes_of(rig.subject, case), HostSeqLens.EXACT, reads=reads)
+    return reads.of(MIRROR | BOUND if level is HostSeqLens.NONE else MIRROR)
+
+
+MIRROR_ABSENT = Check(
+    code="mirror-absent",
+    claims=("host_seq_lens",),
+    title="The mirror is not needed.",
+    proves="Decode, verify, draft and draft-extend forwards get None for the mirror and its sum, "
+    "some of them behind prompts that had both, and give what they give with them.",
+    cannot="A read on a path that no case takes; the coverage of lines says which those are. A "
+    "backend that reads the mirror where it is there, and gets along without, is not at fault.",
+    excuse=partial(_excuse, _WITHOUT, "it claims EXACT: the mirror is there"),
+    cases=lambda subject, effort: relayed_cases("mirror-absent", subject, effort, *_WITHOUT),
+    run=_run_absent,
+)
+
+
+def _cases_bound(subject: Subject, effort: Effort) -> Iterable[Case]:
+    cases = list(relayed_cases("mirror-bound", subject, effort, _BOUND))
+    yield from cases
+    yield from long_cases(cases, effort)
+
+
+def _run_bound(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenes = scenes_of(rig.subject, case)
+    bounds, reads = loose_bounds(scenes[0], case), Reads(rig.subject)
+    expected = baseline_of(lambda: run_with_lengths(rig, scenes, _BOUND))
+    what, site = _outcome(
+        rig,
+        scenario_of(case),
+        lambda: run_with_lengths(rig, scenes, _BOUND, bounds=bounds, reads=reads),
+        expected,
+    )
+    if what is not None:
+        site = site or next((own.site for own in reads.of(BOUND)), None)
+        lengths = scenes[0].batch.seq_lens.tolist()
+        yield Fault(what=f"with bounds {bounds.tolist()} of lengths {lengths} {what}", site=site)
+
+
+MIRROR_BOUND = Check(
+    code="mirror-bound",
+    claims=("host_seq_lens",),
+    title="Any bound will do.",
+    proves="Decode, verify, draft and draft-extend forwards get None for the mirror and its sum, "
+    "and bounds from the length itself to the longest context, another for each request; and give "
+    "what they give with bounds that are the lengths.",
+    cannot="What a bound that is kept from one batch to the next does; `serving` runs those.",
+    excuse=partial(_excuse, (_BOUND,), "it does not claim UPPER_BOUND: no bound is read"),
+    cases=_cases_bound,
+    run=_run_bound,
+)
+
+
+def _run_read(rig: Rig, case: Case) -> Iterator[Fault]:
+    """Run it with all that it asks for, which other checks judge."""
+    level = level_of(rig.subject, scenario_of(case))
+    baseline_of(lambda: run_with_lengths(rig, scenes_of(rig.subject, case), level))
+    yield from ()
+
+
+def _hints_read(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[Hint]:
+    """Look at each level that is claimed by itself: a condition may claim one more."""
+    is_said = subject.declaration.capabilities.host_seq_lens is not UNDECLARED
+    claimed = "declared" if is_said else "not declared, so"
+    is_known = subject.claim("max_context_len_known") is True
+    beside = "" if is_known else ", which max_context_len_known=True has to come with"
+    for level in _ASKED:
+        own = [case for case in cases if level_of(subject, scenario_of(case)) is level]
+        found = None
+        with suppress(Exception):  # it ran before: what comes and goes is no ground for a hint
+            found = _candidate(rig, level, own) if own else None
+        if found is not None:
+            seen, candidate = found
+            yield Hint(
+                claim="host_seq_lens",
+                what=f"{claimed} {level.name}; "
+                f"{seen} {counted(own)}; candidate for {candidate.name}{beside}",
+            )
+
+
+def _candidate(
+    rig: Rig, level: HostSeqLens, cases: Sequence[Case]
+) -> tuple[str, HostSeqLens] | None:
+    """Say what was seen, and the level that would do; None where what is claimed is needed.
+
+    A bound costs no wait: that an output is the same without one asks for nothing.
+    """
+    read = next((one for case in cases for one in _reads(rig, level, case)), None)
+    if read is None:
+        return "never read", HostSeqLens.NONE
+    if level is not HostSeqLens.EXACT or rig.device == "cuda":
+        # A wrong length may end in a fault of the real device, after which nothing runs on it.
+        return None
+    if all(_is_same(rig, case, HostSeqLens.NONE) for case in cases):
+        where = describe_reads([read], rig.subject.root)
+        return f"reads {where}, and outputs are the same without it", HostSeqLens.NONE
+    if all(_is_same(rig, case, HostSeqLens.EXACT) for case in cases):
+        return "outputs are the same with a loose bound in its place", HostSeqLens.UPPER_BOUND
+    return None
+
+
+def _reads(rig: Rig, level: HostSeqLens, case: Case) -> Sequence[Read]:
+    reads = Reads(rig.subject)
+    run_with_lengths(rig, scenes_of(rig.subject, case), level, reads=reads)
+    return reads.of(MIRROR if level is HostSeqLens.EXACT else BOUND)
+
+
+def _is_same(rig: Rig, case: Case, level: HostSeqLens) -> bool:
+    """Tell whether nothing in place of the lengths, or a loose bound, changes no output."""
+    scenes = scenes_of(rig.subject, case)
+    bounds = None if level is HostSeqLens.NONE else loose_bounds(scenes[0], case)
+    expected = run_with_lengths(rig, scenes, HostSeqLens.EXACT)
+    try:
+        found = run_with_lengths(rig, scenes, level, bounds=bounds)
+    except Exception:  # noqa: BLE001 - who raises needs them
+        return False
+    return rig.difference(found, expected, scenario_of(case)) is None
+
+
+MIRROR_READ = Check(
+    code="mirror-read",
+    claims=("host_seq_lens",),
+    title="The host lengths that are asked for are read.",
+    proves="Nothing against the claim: who asks for more than it reads is right, and slower. It "
+    "says where no case read the mirror or the bound, or where less would have done.",
+    cannot="A read on a path that no case takes; the coverage of lines says which those are.",
+    excuse=partial(_excuse, _ASKED, "it claims NONE: nothing is asked for"),
+    cases=lambda subject, effort: relayed_cases("mirror-read", subject, effort, *_ASKED),
+    run=_run_read,
+    hints=_hints_read,
+)
+
+
+def _excuse_context(subject: Subject) -> str | None:
+    if subject.claim("max_context_len_known") is not True:
+        return "it does not claim max_context_len_known"
+    return _excuse(_WITHOUT, "it claims EXACT: buffers may be sized by the mirror", subject)
+
+
+def _cases_context(subject: Subject, effort: Effort) -> Iterable[Case]:
+    wide = (replace(own, min_context_len=_WIDE) for own in relayed_scenarios(subject, *_WITHOUT))
+    return cases_of("context-bound", wide, effort)
+
+
+def _run_context(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    scene = _full_scene(scenario, case.seed)
+    expected = baseline_of(lambda: _outputs(rig, scene, HostSeqLens.EXACT))
+    level = level_of(rig.subject, scenario)
+    what, site = _outcome(rig, scenario, lambda: _outputs(rig, scene, level), expected)
+    if what is not None:
+        width = scene.pools.req_to_token.shape[1]
+        first = int(scene.batch.seq_lens.min())
+        yield Fault(
+            what=f"behind a forward of {first} tokens, with a context of {width}, which is the "
+            f"page table's width, {what}",
+            site=site,
+        )
+
+
+def _full_scene(scenario: Scenario, seed: int) -> Scene:
+    """Draw a batch of which one context is as long as the page table is wide."""
+    most = scenario.max_context_len
+    drawn = (draw(scenario, 4 * number + max(1, seed % 4)) for number in count(seed))
+    return next(own for own in drawn if int(own.batch.seq_lens.max()) == most)
+
+
+def _outputs(rig: Rig, scene: Scene, level: HostSeqLens) -> Tensor:
+    """Run the shortest request alone, then the whole batch, in one new backend.
+
+    returns  [T, Hq, Dv], host  of the whole batch
+
+    Raises:
+        Exception: whatever the backend raises.
+    """
+    with rig.running():
+        whole = supplied(scene, level).on(rig.device)
+        backend = rig.build(whole.pools)
+        shortest = int(scene.batch.seq_lens.argmin())
+        alone = supplied(scene.select([shortest]), level).on(rig.device)
+        for own in (replace(alone, pools=whole.pools), whole):
+            sized = replace(own, batch=_sized(own.batch, level, whole.pools.req_to_token.shape[1]))
+            backend.init_forward_metadata(sized.batch)
+            output = sized.forward(backend)
+        return on_host(output)
+
+
+def _sized(batch: ForwardBatch, level: HostSeqLens, width: int) -> ForwardBatch:
+    """Make the tree mask as large as an engine does that does not know the lengths."""
+    if batch.tree_mask is None or level is HostSeqLens.EXACT:
+        return batch
+    most = batch.num_tokens * width
+    spare = batch.tree_mask.new_ones(most - len(batch.tree_mask))
+    return replace(batch, tree_mask=torch.cat([batch.tree_mask, spare]))
+
+
+CONTEXT_BOUND = Check(
+    code="context-bound",
+    claims=("max_context_len_known",),
+    title="The longest context needs no length on the host.",
+    proves="Decode, verify, draft and draft-extend forwards with a context as long as the page "
+    f"table is wide ({_WIDE} tokens and more) give without the mirror what they give with it, "
+    "behind a forward of a short context, and with a tree mask of the largest size there can be.",
+    cannot=f"A limit above {_WIDE} tokens. A buffer that is sized only within a capture.",
+    excuse=_excuse_context,
+    cases=_cases_context,
+    run=_run_context,
+    after=("mirror-absent",),
+)

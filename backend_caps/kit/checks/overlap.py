@@ -1,0 +1,268 @@
+"""Overlapped steps, of a story and of an engine that serves, give what plain order gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend_caps.kit.check import (
+    EAGER,
+    Case,
+    Check,
+    Effort,
+    Fault,
+    always,
+    rotated_cases,
+    scenario_of,
+)
+from backend_caps.kit.checks.growth import quickly_collected
+from backend_caps.kit.errors import BaselineError
+from backend_caps.kit.models import small_models
+from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player
+from backend_caps.kit.probes.replays import ordered
+from backend_caps.kit.probes.server_traces import (
+    ServedTrace,
+    ServerTrace,
+    serve,
+    sizes_of,
+    trace_of,
+)
+from backend_caps.kit.probes.stories import Story, story_of
+from backend_caps.kit.rig import Rig, baseline_of
+from backend_caps.kit.scenarios import Forward, Scenario, scenarios_of
+from backend_caps.kit.subject import Subject
+from backend_caps.runtime.errors import UnfitBackendError
+from backend_caps.simulator import HOST, Access, OrderPolicy, Race, Schedule
+
+_OWN = 3
+"""The first stream of a backend's own."""
+_ORDERS = (
+    Schedule(OrderPolicy.LAZY),
+    *(Schedule(OrderPolicy.STARVE, handle) for handle in (SCHEDULE, FORWARD, _OWN)),
+)
+_MOST_RACES = 2
+"""Of one case: more are mostly the same one again."""
+_NAMES = {HOST: "the host", SCHEDULE: "the schedule stream", FORWARD: "the forward stream"}
+
+
+def _cases_races(subject: Subject, effort: Effort) -> Iterator[Case]:
+    """Look for races in plain order, and let each other order meet another scenario a seed.
+
+    All orders of all scenarios would take minutes. The sanitizer needs none: it goes by waits.
+    """
+    yield from rotated_cases("races", subject, list(Forward), effort, share=2)
+    scenarios = list(scenarios_of(subject, list(Forward)))
+    for seed in effort.seeds:
+        drawn = random.Random(seed).sample(scenarios, len(scenarios))  # noqa: S311 - no secrets
+        schedules = (*_ORDERS, Schedule(OrderPolicy.RANDOM, seed))
+        for place, schedule in enumerate(schedules):
+            scenario = drawn[place % len(drawn)]
+            yield Case(check="races", scenario=scenario, schedule=schedule, seed=seed)
+
+
+def _run_races(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    story = story_of(rig.subject, scenario, case.seed)
+    expected = _in_plain_order(rig, story)
+    found, races = _overlapped(rig, story, case.schedule)
+    for place, turn in enumerate(story.turns):
+        differs = rig.difference(found[place], expected[place], scenario)
+        if differs is not None:
+            # What comes after it reads what it wrote.
+            yield Fault(
+                what=f"in turn {place}, {turn.forward.value}, {differs}; what plain order "
+                "gives was expected"
+            )
+            break
+    yield from islice(_race_faults(races, rig.subject, _NAMES), _MOST_RACES)
+
+
+def _in_plain_order(rig: Rig, story: Story) -> Sequence[Tensor]:
+    """Play a story whose every turn the host waits for."""
+    with rig.running():
+        whole = baseline_of(lambda: torch.cat([*Player(rig, story).outputs()]))
+    return torch.split(whole, [len(turn.scene.q) for turn in story.turns])
+
+
+def _overlapped(
+    rig: Rig, story: Story, schedule: Schedule
+) -> tuple[Sequence[Tensor], Sequence[Race]]:
+    with ordered(rig, schedule, check_races=schedule == EAGER) as simulation:
+        found = Player(rig, story, overlapped=True).outputs()
+    return found, () if simulation is None else simulation.races
+
+
+def _race_faults(
+    races: Iterable[Race], subject: Subject, names: Mapping[int, str] | None = None
+) -> Iterator[Fault]:
+    """List races, each pair of lines once.
+
+    Args:
+        races: those of a run.
+        subject: whose lines are named.
+        names: of streams, for races of any code; None: only races with a line of the backend.
+    """
+    for race in {(own.first.site, own.second.site): own for own in races}.values():
+        sides = race.first, race.second
+        site = next((side.site for side in sides if subject.owns(side.site.file)), None)
+        if site is not None or names is not None:
+            first, second = (_access_text(side, names) for side in sides)
+            what = f"nothing orders {first}, and {second}; a wait between them was expected"
+            yield Fault(what=what, site=site)
+
+
+def _access_text(side: Access, names: Mapping[int, str] | None) -> str:
+    kind = "the write" if side.is_write else "the read"
+    stream = "" if names is None else f" on {names.get(side.stream, f'stream {side.stream}')}"
+    return f"{kind} by {side.operator}{stream} at {Path(side.site.file).name}:{side.site.line}"
+
+
+RACES = Check(
+    code="races",
+    claims=(),
+    title="Steps may overlap.",
+    proves="Forwards of growing, coming and leaving requests, launched step after step without a "
+    "wait of the host, give what they give in plain order: eagerly, lazily, with each stream "
+    "starved, and in random orders; and the stream sanitizer of torch finds no two accesses that "
+    "nothing orders.",
+    cannot="A race that no order of these stories shows, and what kernels of another library do "
+    "on streams that torch does not know. On a real device there is one order, its own.",
+    excuse=always,
+    cases=_cases_races,
+    run=_run_races,
+)
+
+
+_FORWARDS = (Forward.DECODE, Forward.MIXED, Forward.VERIFY, Forward.TREE)
+_FORWARD_STREAM = 2
+"""The handle of the stream that models run on, in an engine of its own."""
+
+
+def _excuse_serving(subject: Subject) -> str | None:
+    dtypes = {scenario.dtype for scenario in scenarios_of(subject, _FORWARDS)}
+    if dtypes - {"float32"}:
+        return "it does not take float32, and rounder numbers may choose other tokens"
+    return None
+
+
+def _cases_serving(subject: Subject, effort: Effort) -> Iterable[Case]:
+    """Take each forward at one page size and in one order a seed, the next ones at the next."""
+    by_forward: dict[Forward, list[Scenario]] = {}
+    for scenario in scenarios_of(subject, _FORWARDS):
+        by_forward.setdefault(scenario.forward, []).append(scenario)
+    for seed in effort.seeds:
+        orders = (
+            EAGER,
+            Schedule(OrderPolicy.LAZY),
+            Schedule(OrderPolicy.STARVE, _FORWARD_STREAM),
+            Schedule(OrderPolicy.RANDOM, seed),
+        )
+        # Half of the forwards a seed: an engine takes as long as twenty batches.
+        for place, of_forward in list(enumerate(by_forward.values()))[seed % 2 :: 2]:
+            scenario = of_forward[(place + seed) // 2 % len(of_forward)]
+            yield Case(
+                check="serving",
+                scenario=replace(scenario, num_heads=2, num_kv_heads=1),
+                schedule=orders[(place + seed // 2) % len(orders)],
+                seed=seed,
+            )
+
+
+def _run_serving(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    trace = trace_of(rig.subject, scenario, case.seed)
+    settings = trace.speculation
+    algorithm = None if settings is None else settings.algorithm
+    # Each capture of a graph collects garbage.
+    with (
+        quickly_collected(),
+        small_models(algorithm, sizes=sizes_of(scenario)) as models,
+    ):
+
+        def served(own: ServerTrace) -> ServedTrace:
+            return serve(rig.subject, own, models, rig.device)
+
+        right = replace(_baseline(rig, lambda: served(trace.undrafted)), accepted={})
+        if settings is not None and settings.has_draft_model:
+            drafted = _baseline(rig, lambda: served(trace.plainly))
+            right = replace(right, accepted=drafted.accepted)
+        with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
+            try:
+                found = served(trace)
+            except UnfitBackendError as error:  # as the backend itself declares
+                raise BaselineError(problem=str(error)) from error
+        races = () if simulation is None else simulation.races
+    yield from islice(_faults(trace, found, right), 1)
+    yield from islice(_race_faults(races, rig.subject), _MOST_RACES)
+
+
+def _baseline(rig: Rig, run: Callable[[], ServedTrace]) -> ServedTrace:
+    try:
+        with rig.running():
+            return run()
+    except Exception as error:  # a plugin raises what it likes
+        raise BaselineError(problem=f"{type(error).__name__}: {error}") from error
+
+
+def _faults(trace: ServerTrace, found: ServedTrace, right: ServedTrace) -> Iterator[Fault]:
+    """Compare with the plain loop: tokens, how many of each draft are accepted, what is free."""
+    how = f"served {trace.told}, {found.num_retracted} retractions"
+    for place, own in enumerate(trace.asked):
+        made, expected = found.outputs[place], right.outputs[place]
+        if made != (expected if own.aborted_at is None else expected[: len(made)]):
+            what = f"request {place} got the tokens {made}; the plain loop makes {expected}"
+            yield Fault(what=f"{how}, {what}")
+    for number, of_request in found.accepted.items():
+        known = right.accepted.get(number, {})
+        for start, count in of_request.items():
+            if known.get(start, count) != count:
+                what = (
+                    f"request {number} got {count} tokens of the draft behind its token {start}; "
+                    f"in the plain loop the same draft gives {known[start]}"
+                )
+                yield Fault(what=f"{how}, {what}")
+    if found.left_over:
+        yield Fault(what=f"{how}, {' and '.join(found.left_over)} did not come back")
+
+
+SERVING = Check(
+    code="serving",
+    claims=(),
+    title="An engine serves with it.",
+    proves="The engine of this project, overlapped, with chunked and mixed prompts, a KV cache "
+    "too small for all requests, so that some are retracted and run again from their prompts, "
+    "graphs, drafts and halves of batches as they are claimed, and now and then two objects for "
+    "prompts and steps, makes the tokens that its plain loop makes with the same backend, accepts "
+    "as much of each draft, and gets every row and page back, in several orders of the device's "
+    "work.",
+    cannot="What tokens do not show: an error too small to choose another one. It serves in "
+    "float32 alone: the two loops make other batches, in which a backend may add up in another "
+    "order. In bfloat16 that alone chose other tokens in 4 of 120 traces of an honest backend, in "
+    "float32 in none of 60.",
+    excuse=_excuse_serving,
+    cases=_cases_serving,
+    run=_run_serving,
+    after=(
+        "numerics",
+        "roles",
+        "mirror-absent",
+        "mirror-bound",
+        "context-bound",
+        "sync-free-prepare",
+        "inputs-untouched",
+        "padding-harmless",
+        "batches-apart",
+        "replay",
+        "metadata",
+        "addresses",
+        "reads-end",
+        "races",
+        "two-batch",
+    ),
+)

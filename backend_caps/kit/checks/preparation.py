@@ -1,0 +1,288 @@
+"""Metadata of a replay, and preparation without a host wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.vocabulary import GraphMetadata
+from backend_caps.kit.check import (
+    Case,
+    Check,
+    Fault,
+    Hint,
+    always,
+    counted,
+    replayed_forwards,
+    rotated_cases,
+    scenario_of,
+)
+from backend_caps.kit.errors import BaselineError
+from backend_caps.kit.probes.graph_probe import Graphs
+from backend_caps.kit.probes.playback import Player
+from backend_caps.kit.probes.replays import (
+    EAGER_CHECKS,
+    HINTED,
+    first_right,
+    listed,
+    no_graphs,
+    replayed_of,
+    story,
+    unreplayed,
+    wrong_replay,
+)
+from backend_caps.kit.probes.seq_lens import BOUND, CUTS, MIRROR, HostWait, Reads, host_waits
+from backend_caps.kit.probes.stories import Turn, story_of
+from backend_caps.kit.rig import Rig
+from backend_caps.kit.scenarios import Forward
+from backend_caps.kit.subject import Subject
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.simulator import Counts, Simulation
+
+_HOST, _DEVICE, _IN_GRAPH = GraphMetadata
+
+
+def level_of(subject: Subject, forward: Forward) -> GraphMetadata:
+    """Say how a backend claims to rebuild metadata, in a forward's role and phase."""
+    return subject.claim_as(GraphMetadata, "graph_metadata", forward.role, forward.phase)
+
+
+def _held(subject: Subject) -> Sequence[Forward]:
+    """List the forwards whose claim asks for something."""
+    return [own for own in replayed_of(subject) if level_of(subject, own) is not _HOST]
+
+
+def _excuse_metadata(subject: Subject) -> str | None:
+    return (
+        None if _held(subject) else unreplayed(subject) or "it claims HOST, which asks for nothing"
+    )
+
+
+def _run_metadata(rig: Rig, case: Case) -> Iterator[Fault]:
+    return _faults_of(level_of(rig.subject, scenario_of(case).forward), rig, case)
+
+
+def _faults_of(level: GraphMetadata, rig: Rig, case: Case) -> Iterator[Fault]:
+    """Hold replays to a level."""
+    scenario = scenario_of(case)
+    scenes = story(scenario, case.seed)
+    expected = [rig.baseline(scene) for scene in scenes]
+    with rig.running(case.schedule) as simulation:
+        graphs = Graphs(rig, scenario)
+        graphs.capture()
+        planner = Planner(graphs, rig.subject, simulation)
+        graphs.proxy.init_forward_metadata_out_graph = (
+            planner.plan if level is _DEVICE else lambda _batch: None  # the graph has to
+        )
+        wrong = wrong_replay(graphs, scenes, expected)
+    if level is _DEVICE:
+        yield from planner.faults()
+    elif wrong is not None:
+        yield Fault(what=f"with init_forward_metadata_out_graph left out, {wrong}")
+
+
+class Planner:
+    """Calls a backend's preparation of replays, and records its copies, waits and reads.
+
+    Args:
+        graphs: whose backend.
+        subject: the same, with its files.
+        simulation: counts copies; None on a real device, where nothing does.
+    """
+
+    def __init__(self, graphs: Graphs, subject: Subject, simulation: Simulation | None) -> None:
+        self._backend = graphs.proxy.backend
+        self._simulation = simulation
+        self._reads = Reads(subject)
+        self._spent: list[Counts] = []
+        self._waits: list[HostWait] = []
+
+    def plan(self, batch: ForwardBatch) -> None:
+        """Prepare one replay."""
+        watched = self._reads.watch(batch)
+        if self._simulation is None:
+            self._backend.init_forward_metadata_out_graph(watched)
+            return
+        before = self._simulation.counts
+        with host_waits(self._simulation) as waits:
+            self._backend.init_forward_metadata_out_graph(watched)
+        self._spent.append(self._simulation.counts - before)
+        self._waits += waits
+
+    def faults(self) -> Iterator[Fault]:
+        """List what is no device work."""
+        where = "init_forward_metadata_out_graph"
+        for read in self._reads.of(MIRROR | BOUND | CUTS)[:1]:
+            yield Fault(what=f"{where} reads {read.name}, a host value", site=read.site)
+        for wait in self._waits[:1]:
+            yield Fault(what=f"{where} makes the host wait, by {wait.cause}", site=wait.site)
+        for side in ("device", "host"):
+            moved = max((getattr(own, f"bytes_to_{side}") for own in self._spent), default=0)
+            if moved:
+                yield Fault(what=f"{where} copies {moved} bytes to the {side}; none were expected")
+
+
+def _hints_metadata(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[Hint]:
+    """Try the levels above the claimed ones, the best first."""
+    below = [own for own in replayed_of(subject) if level_of(subject, own) is not _IN_GRAPH]
+    if not below:
+        return
+    claimed = min(level_of(subject, own) for own in below)
+    cases = list(rotated_cases("metadata", subject, below, HINTED))
+    level = first_right(
+        [own for own in (_IN_GRAPH, _DEVICE) if own > claimed], _faults_of, rig, cases
+    )
+    if level is not None:
+        yield Hint(
+            claim="graph_metadata",
+            what=f"declared {claimed.name}; {len(cases)} cases of {listed(below)} kept what "
+            f"{level.name} asks for; candidate for {level.name}",
+        )
+
+
+METADATA = Check(
+    code="metadata",
+    claims=("graph_metadata",),
+    title="A replay's metadata is rebuilt by whom the declaration names.",
+    proves="Under IN_GRAPH, replays are right though nothing was prepared out of the graph. Under "
+    "DEVICE, what is prepared out of it copies nothing between host and device, does not wait, and "
+    "reads no length of the host.",
+    cannot="Host work that leaves no such trace: numbers that the backend counts up by itself.",
+    excuse=_excuse_metadata,
+    cases=lambda own, effort: rotated_cases("metadata", own, _held(own), effort),
+    run=_run_metadata,
+    hints=_hints_metadata,
+    after=(*EAGER_CHECKS, "replay"),
+    unfit=no_graphs,
+)
+
+
+_NO_WAITS = "on cpu the host does the work itself, and waits for nobody"
+_MOST_WAITS = 3
+"""Of one case: one line in a loop waits many times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TurnWait:
+    """A wait in a turn of a story."""
+
+    method: str
+    """What waited: one of the backend's methods."""
+    place: int
+    """Of the turn."""
+    turn: Turn
+    wait: HostWait
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether layers waited, and not what comes before them."""
+        return self.method == "forward"
+
+
+def _run_prepare(rig: Rig, case: Case) -> Iterator[Fault]:
+    owed = [own for own in _seen(rig, case) if own.is_forward or _is_claimed(rig.subject, own.turn)]
+    first_of_line = {(own.method, own.wait.site): own for own in reversed(owed)}
+    for own in [seen for seen in owed if seen in first_of_line.values()][:_MOST_WAITS]:
+        yield _fault(rig.subject, own)
+
+
+def _fault(subject: Subject, seen: _TurnWait) -> Fault:
+    site, is_own = seen.wait.site, subject.owns(seen.wait.site.file)
+    reason = "its contract says Sync: none" if seen.is_forward else "sync_free_prepare is claimed"
+    count = len(seen.turn.scene.counts)
+    return Fault(
+        what=f"{seen.method} made the host wait, by {seen.wait.cause} at "
+        f"{Path(site.file).name}:{site.line}, in turn {seen.place}, {seen.turn.forward.value} of "
+        f"{count} request{'s' if count > 1 else ''}; {reason}",
+        site=site if is_own else None,
+    )
+
+
+def _seen(rig: Rig, case: Case) -> Sequence[_TurnWait]:
+    """Play a story, and take down every wait of the backend.
+
+    Raises:
+        BaselineError: it raised; what it lacks is another check's to say.
+    """
+    scenario = scenario_of(case)
+    story = story_of(rig.subject, scenario, case.seed)
+    try:
+        # In the lazy order, whatever else a case is: where work runs as soon as it is launched,
+        # a loop that polls an event never gets a no, and looks like no wait.
+        with rig.running("lazy") as simulation:
+            player = Player(rig, story)
+            if replayed_forwards(rig.subject):
+                batches = [turn.scene.batch for turn in story.turns]
+                player.backend.init_cuda_graph_state(
+                    max(own.batch_size for own in batches), max(own.num_tokens for own in batches)
+                )
+            return [
+                own
+                for place, turn in enumerate(story.turns)
+                for own in _of_turn(rig.subject, player, place, turn, simulation)
+            ]
+    except Exception as error:  # a plugin raises what it likes
+        raise BaselineError(problem=f"{type(error).__name__}: {error}") from error
+
+
+def _of_turn(
+    subject: Subject, player: Player, place: int, turn: Turn, simulation: Simulation | None
+) -> Iterator[_TurnWait]:
+    """Run a turn eagerly, then prepare it as in front of a replay."""
+    scene, backend = player.bring(turn), player.backend
+    batch = scene.batch
+
+    def seen(method: str, call: Callable[[], object]) -> Iterator[_TurnWait]:
+        with host_waits(simulation) as waits:
+            call()
+        return (_TurnWait(method=method, place=place, turn=turn, wait=own) for own in waits)
+
+    yield from seen("init_forward_metadata", lambda: backend.init_forward_metadata(batch))
+    yield from seen("forward", lambda: scene.forward(backend))
+    if turn.forward in replayed_forwards(subject):
+        for call in (
+            backend.init_forward_metadata_out_graph,
+            backend.init_forward_metadata_in_graph,
+        ):
+            yield from seen(call.__name__, partial(call, batch))
+
+
+def _is_claimed(subject: Subject, turn: Turn) -> bool:
+    forward = turn.forward
+    return subject.claim("sync_free_prepare", forward.role, forward.phase) is True
+
+
+def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[Hint]:
+    """Look where preparing may wait, by what is claimed, and did not."""
+    if subject.declaration.capabilities.sync_free_prepare is True or not cases:
+        return
+    if any(not own.is_forward for case in cases for own in _seen(rig, case)):
+        return
+    is_said = subject.declaration.capabilities.sync_free_prepare is not UNDECLARED
+    claimed = "declared False" if is_said else "not declared, so False"
+    yield Hint(
+        claim="sync_free_prepare",
+        what=f"{claimed}; never waited {counted(cases)}; candidate for True",
+    )
+
+
+SYNC_FREE_PREPARE = Check(
+    code="sync-free-prepare",
+    claims=("sync_free_prepare",),
+    title="The host does not wait.",
+    proves="In batch after batch of one backend, no forward makes the host wait, which every one "
+    "owes; and no init_forward_metadata does, where sync_free_prepare is claimed.",
+    cannot="A wait on a path that no case takes, and a loop that polls and launches or records "
+    "something each time; on a real device also a synchronize by name, every poll, and what other "
+    "libraries wait for.",
+    excuse=always,
+    cases=lambda own, effort: rotated_cases(
+        "sync-free-prepare", own, list(Forward), effort, share=2
+    ),
+    run=_run_prepare,
+    hints=_hints_prepare,
+    unfit=lambda device: _NO_WAITS if device == "cpu" else None,
+)

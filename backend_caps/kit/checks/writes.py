@@ -1,0 +1,396 @@
+"""A forward writes its tokens' keys and values to their slots alone, with padding or without.
+
+Shapes: S slots in the KV cache, T tokens in a batch, Tg with the padding, Hq query heads, Hk key
+and value heads, D and Dv their sizes.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
+from backend_caps.kit.check import (
+    Case,
+    Check,
+    Fault,
+    always,
+    replayed_forwards,
+    rotated_cases,
+    scenario_of,
+)
+from backend_caps.kit.rig import Rig, baseline_of, difference, on_host, supplied
+from backend_caps.kit.scenarios import Forward, Scenario, draw
+from backend_caps.kit.scenes import Scene, moved
+from backend_caps.kit.subject import Subject
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs import Bucket, GraphBuffers
+from backend_caps.simulator import Site
+
+_MOST_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SceneSnapshot:
+    """A batch and its pools, as they were."""
+
+    scene: Scene
+    """Where they are now."""
+    batch: Mapping[str, object]
+    """What the batch had, by name; tensors are copies, on the host."""
+    table: Tensor
+    """The page table, host."""
+    keys: Tensor
+    """[S, Hk, D], host."""
+    values: Tensor
+    """[S, Hk, Dv], host."""
+
+    @classmethod
+    def of(cls, scene: Scene) -> Self:
+        """Keep a scene as it is now. Sync: the host waits."""
+        pools = scene.pools
+        return cls(
+            scene=scene,
+            batch=_fields(scene.batch),
+            table=on_host(pools.req_to_token),
+            keys=on_host(pools.keys),
+            values=on_host(pools.values),
+        )
+
+    def changes(self, writable: Collection[int]) -> Iterator[str]:
+        """Say what changed, but for these slots of the KV cache. Sync: the host waits."""
+        for name, now in _fields(self.scene.batch).items():
+            before = self.batch[name]
+            if not _is_same(before, now):
+                yield f"{name} of the batch was {_shown(before)}, and is {_shown(now)} now"
+        pools = self.scene.pools
+        rows = changed_rows(self.table, on_host(pools.req_to_token))
+        if rows:
+            yield f"rows {some(rows)} of the page table changed"
+        slots = self.slots_changed() - {*writable}
+        if slots:
+            yield f"KV of slots {some(sorted(slots))} changed, which {self._owners(slots)}"
+
+    def slots_changed(self) -> set[int]:
+        """List the slots whose keys or values are not as they were. Sync: the host waits."""
+        pools = self.scene.pools
+        pairs = (self.keys, pools.keys), (self.values, pools.values)
+        return {slot for before, now in pairs for slot in changed_rows(before, on_host(now))}
+
+    def _owners(self, slots: Collection[int]) -> str:
+        """Say whose slots they are."""
+        rows = on_host(self.scene.batch.req_pool_indices).tolist()
+        lengths = on_host(self.scene.batch.seq_lens).tolist()
+        owners = [
+            str(place)
+            for place, (row, length) in enumerate(zip(rows, lengths, strict=True))
+            if row and not {*slots}.isdisjoint(self.table[row, :length].tolist())
+        ]
+        return f"hold the context of request {', '.join(owners)}" if owners else "are nobody's"
+
+
+def changing_line(
+    subject: Subject, has_changed: Callable[[], bool], run: Callable[[], object]
+) -> Site | None:
+    """Run once more, and find the backend's first line behind which something has changed.
+
+    Sync: the host waits behind each operator.
+    """
+    watch = _ChangeWatch(subject, has_changed)
+    with watch:
+        run()
+    return watch.site
+
+
+class _ChangeWatch(TorchDispatchMode):
+    """Look behind each operator, until something has changed."""
+
+    def __init__(self, subject: Subject, has_changed: Callable[[], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.site: Site | None = None
+        self._subject = subject
+        self._has_changed = has_changed
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Run an operator, and look."""
+        del types
+        result = func(*args, **(kwargs or {}))
+        if self.site is None and self._has_changed():
+            self.site = running_line(self._subject)
+        return result
+
+
+def running_line(subject: Subject) -> Site | None:
+    """Find the innermost line of the backend that is running; None where none is."""
+    frame = sys._getframe(1)  # noqa: SLF001 - the traceback module takes the whole stack down
+    while frame.f_back is not None and not subject.owns(frame.f_code.co_filename):
+        frame = frame.f_back
+    file = frame.f_code.co_filename
+    return Site(file, frame.f_lineno) if subject.owns(file) else None
+
+
+def some(numbers: Sequence[int]) -> str:
+    """List the first of some numbers, and count the others."""
+    listed = ", ".join(map(str, numbers[:_MOST_SHOWN]))
+    more = len(numbers) - _MOST_SHOWN
+    return listed if more <= 0 else f"{listed} and {more} more"
+
+
+def _fields(batch: ForwardBatch) -> Mapping[str, object]:
+    """Copy what a batch has, by name."""
+    found = {own.name: getattr(batch, own.name) for own in fields(batch)}
+    return {
+        name: on_host(value) if isinstance(value, Tensor) else value
+        for name, value in found.items()
+    }
+
+
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return (
+            one.shape == other.shape and one.dtype == other.dtype and not changed_rows(one, other)
+        )
+    return type(one) is type(other) and one == other
+
+
+def changed_rows(before: Tensor, now: Tensor) -> list[int]:
+    """List the rows of which a bit changed; both [N, ...], host."""
+    one, other = (own.contiguous().view(torch.uint8).reshape(len(own), -1) for own in (before, now))
+    changed: list[int] = (one != other).any(1).nonzero().flatten().tolist()
+    return changed
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return str(value)
+    return f"[{some(value.flatten().tolist())}]"
+
+
+def _run_inputs(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    drawn = supplied(draw(scenario, case.seed), HostSeqLens.EXACT)
+    with rig.running():
+        scene = _apart(drawn, rig.device)
+        held = SceneSnapshot.of(scene)
+        output = baseline_of(lambda: _forward(rig, scene))
+        yield from _changes(rig, drawn, held)
+        yield from _not_stored(drawn, scene)
+        yield from _without_saving(rig, scenario, drawn, output)
+
+
+def _forward(rig: Rig, scene: Scene, *, save_kv_cache: bool = True) -> Tensor:
+    """Run a batch in a new backend: [T, Hq, Dv], host."""
+    return on_host(scene.run(rig.build, save_kv_cache=save_kv_cache))
+
+
+def _changes(
+    rig: Rig, drawn: Scene, held: SceneSnapshot, *, save_kv_cache: bool = True
+) -> Iterator[Fault]:
+    """Say what changed that a forward may not change, and by which line."""
+    saved = drawn.batch.out_cache_loc.tolist() if save_kv_cache else ()
+    writable = {*saved, *range(drawn.pools.page_size)}
+    changes = list(held.changes(writable))
+    if changes:
+        again = _apart(drawn, rig.device)
+        before = SceneSnapshot.of(again)
+        site = changing_line(
+            rig.subject,
+            lambda: any(before.changes(writable)),
+            lambda: _forward(rig, again, save_kv_cache=save_kv_cache),
+        )
+        saving = "" if save_kv_cache else "with save_kv_cache=False "
+        yield from (Fault(what=f"{saving}{what}", site=site) for what in changes)
+
+
+def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
+    """Say which new tokens are not in the cache as they were given."""
+    slots = drawn.batch.out_cache_loc
+    for name, given, cache in (
+        ("keys", drawn.k, scene.pools.keys),
+        ("values", drawn.v, scene.pools.values),
+    ):
+        wrong = changed_rows(given.to(cache.dtype), on_host(cache)[slots])
+        if wrong:
+            what = f"{name} of new tokens {some(wrong)} are not stored as they were given"
+            yield Fault(what=what)
+
+
+def _without_saving(
+    rig: Rig, scenario: Scenario, drawn: Scene, expected: Tensor
+) -> Iterator[Fault]:
+    """Run it twice with save_kv_cache=False: where its tokens are not stored, and where they are.
+
+    In the first one it is seen whether they are stored all the same, in the other what comes out.
+    """
+    scene = _apart(drawn, rig.device)
+    held = SceneSnapshot.of(scene)
+    _forward(rig, scene, save_kv_cache=False)
+    yield from _changes(rig, drawn, held, save_kv_cache=False)
+    scene = _apart(drawn, rig.device)
+    slots = scene.batch.out_cache_loc
+    scene.pools.set_kv_buffer(drawn.layer, slots, scene.k, scene.v)
+    output = _forward(rig, scene, save_kv_cache=False)
+    differs = difference(output, expected, rig.subject.tolerance(scenario.dtype))
+    if differs is not None:
+        yield Fault(
+            what=f"with save_kv_cache=False, where its tokens are stored, {differs}; what comes "
+            "out with it was expected"
+        )
+
+
+def _apart(drawn: Scene, device: str) -> Scene:
+    """Bring a scene to a device, in memory of its own there and on the host."""
+
+    def bring(tensor: Tensor) -> Tensor:
+        return tensor.to(device, copy=True)
+
+    batch = moved(drawn.batch, bring)
+    batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound = (
+        None if own is None else own.clone()
+        for own in (batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound)
+    )
+    return replace(drawn.on(device), pools=moved(drawn.pools, bring), batch=batch)
+
+
+INPUTS_UNTOUCHED = Check(
+    code="inputs-untouched",
+    claims=(),
+    title="What a forward was given stays as it was.",
+    proves="An eager forward leaves each bit of the batch, of the host's lengths, of the page "
+    "table and of the KV cache as it was, but for its tokens' slots and the padding's page; it "
+    "stores their keys and values as they were given, and with save_kv_cache=False none of them.",
+    cannot="What is written and put back before the forward ends.",
+    excuse=always,
+    cases=lambda own, effort: rotated_cases("inputs-untouched", own, list(Forward), effort),
+    run=_run_inputs,
+)
+
+
+_MOST_ROWS = 3
+_SPARE_ENTRIES = 7
+"""Of the buffer of tree masks, behind the last request's."""
+
+
+_NAN = -torch.nan
+"""Of another sign than the poison of free slots, so that a write to those shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Padding:
+    """How much larger a graph is than its batch."""
+
+    rows: int = 0
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.rows} requests and {self.tokens} tokens"
+
+
+def _excuse_padding(subject: Subject) -> str | None:
+    if not replayed_forwards(subject):
+        return "it claims no graph_replay, and only what is replayed is padded"
+    return None
+
+
+def _run_padding(rig: Rig, case: Case) -> Iterator[Fault]:
+    scenario = scenario_of(case)
+    kind = scenario.forward.batch_kind
+    drawn = supplied(draw(scenario, case.seed), HostSeqLens.EXACT)
+    padding = _drawn_padding(case, drawn)
+    with rig.running():
+        alone = _as_graph(rig, drawn, kind, _Padding())
+        expected = baseline_of(lambda: _output(rig, alone, len(drawn.q)))
+        scene = _as_graph(rig, drawn, kind, padding)
+        held = SceneSnapshot.of(scene)
+        differs = rig.difference(_output(rig, scene, len(drawn.q)), expected, scenario)
+        if differs is not None:
+            yield Fault(
+                what=f"padded by {padding}, {differs}; what it gives without padding was expected"
+            )
+        yield from _strays(rig, drawn, held, partial(_as_graph, rig, drawn, kind, padding))
+
+
+def _strays(
+    rig: Rig, drawn: Scene, held: SceneSnapshot, make_again: Callable[[], Scene]
+) -> Iterator[Fault]:
+    """Say which slots were written that are neither the tokens' nor the padding's."""
+    writable = {*drawn.batch.out_cache_loc.tolist(), *range(drawn.pools.page_size)}
+    strays = held.slots_changed() - writable
+    if strays:
+        again = make_again()
+        before = SceneSnapshot.of(again)
+        site = changing_line(
+            rig.subject,
+            lambda: bool(before.slots_changed() - writable),
+            lambda: _output(rig, again, len(drawn.q)),
+        )
+        what = f"a padded batch wrote to slots {some(sorted(strays))}, which are not the padding's"
+        yield Fault(what=what, site=site)
+
+
+def _drawn_padding(case: Case, drawn: Scene) -> _Padding:
+    """Draw how much is padded: of a mixed batch rows and tokens each by itself."""
+    dice = random.Random(f"padding of {case.name}")  # noqa: S311 - no secrets
+    rows = dice.randint(1, _MOST_ROWS)
+    if drawn.batch.extend_seq_lens is not None:
+        return _Padding(rows=rows, tokens=dice.randint(1, 2 * rows))
+    return _Padding(rows=rows, tokens=rows * len(drawn.q) // len(drawn.counts))
+
+
+def _as_graph(rig: Rig, drawn: Scene, kind: BatchKind, padding: _Padding) -> Scene:
+    """Load a batch to where a graph of this size reads it, with tokens of NaN behind its own."""
+    extends, mask = drawn.batch.extend_seq_lens, drawn.batch.tree_mask
+    last = None if extends is None else extends.cumsum(0) - 1
+    scene = replace(drawn, batch=replace(drawn.batch, last_token_indices=last)).on(rig.device)
+    bucket = Bucket(
+        kind=kind,
+        batch_size=drawn.batch.batch_size + padding.rows,
+        num_tokens=drawn.batch.num_tokens + padding.tokens,
+    )
+    mask_size = 0 if mask is None else len(mask) + _SPARE_ENTRIES
+    buffers = GraphBuffers([bucket], scene.q.device, mask_size)
+    q, k, v = (
+        torch.cat([own, own.new_full((padding.tokens, *own.shape[1:]), _NAN)])
+        for own in (scene.q, scene.k, scene.v)
+    )
+    batch = buffers.share_of(bucket, HostSeqLens.EXACT).load(scene.batch)
+    return replace(scene, batch=batch, q=q, k=k, v=v)
+
+
+def _output(rig: Rig, scene: Scene, num_tokens: int) -> Tensor:
+    """Run it as in front of a capture, and return what its own tokens have: [T, Hq, Dv], host."""
+    backend, batch = rig.build(scene.pools), scene.batch
+    backend.init_cuda_graph_state(batch.batch_size, batch.num_tokens)
+    backend.init_forward_metadata_out_graph(batch)
+    backend.init_forward_metadata_in_graph(batch)
+    return on_host(scene.forward(backend)[:num_tokens])
+
+
+PADDING_HARMLESS = Check(
+    code="padding-harmless",
+    claims=("graph_replay",),
+    title="Padding is harmless.",
+    proves="Batches of each kind that may be replayed, padded as for a larger graph by requests of "
+    "row 0 and tokens of NaN, give what they give without, and write to nobody's slots but those "
+    "of the padding's page. They are run as in front of a capture, without one.",
+    cannot="What only a replay does; `replay` runs those.",
+    excuse=_excuse_padding,
+    cases=lambda own, effort: rotated_cases(
+        "padding-harmless", own, replayed_forwards(own), effort
+    ),
+    run=_run_padding,
+)

@@ -1,0 +1,343 @@
+"""Run checks, case after case, and tell observers how far it has come."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, TextColumn
+
+from backend_caps.kit.check import (
+    Case,
+    Check,
+    CheckResult,
+    Effort,
+    Fault,
+    Finding,
+    Hint,
+    Results,
+    Verdict,
+)
+from backend_caps.kit.errors import BaselineError, KitError
+from backend_caps.kit.rig import (
+    CASE_DEADLINE_S,
+    OverdueError,
+    Rig,
+    deadline_of,
+    did_not_end,
+    ends_within,
+)
+from backend_caps.kit.subject import Subject
+from backend_caps.report.progress import bar, progress_line, terminal_of
+from backend_caps.simulator import DEVICE_NAME
+
+
+class CheckObserver:
+    """Callbacks of a run of checks; each does nothing unless a subclass overrides it."""
+
+    def begin(self, check: Check, num_cases: int) -> None:
+        """Called before a check's first case."""
+
+    def tries(self, case: Case) -> None:
+        """Called before a case runs."""
+
+    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
+        """Called after a case with an answer."""
+
+    def blocked(self, case: Case) -> None:
+        """Called after a case without an answer: the run to compare with failed."""
+
+    def asks(self, result: CheckResult) -> None:
+        """Called after a check's cases, before its hints are computed."""
+
+    def end(self, result: CheckResult) -> None:
+        """Called with the result of each check."""
+
+
+class CheckObservers(CheckObserver):
+    """Call several observers, in their order."""
+
+    def __init__(self, *observers: CheckObserver) -> None:
+        self._observers = observers
+
+    def begin(self, check: Check, num_cases: int) -> None:
+        """Call each."""
+        for own in self._observers:
+            own.begin(check, num_cases)
+
+    def tries(self, case: Case) -> None:
+        """Call each."""
+        for own in self._observers:
+            own.tries(case)
+
+    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
+        """Call each."""
+        for own in self._observers:
+            own.ran(case, findings)
+
+    def blocked(self, case: Case) -> None:
+        """Call each."""
+        for own in self._observers:
+            own.blocked(case)
+
+    def asks(self, result: CheckResult) -> None:
+        """Call each."""
+        for own in self._observers:
+            own.asks(result)
+
+    def end(self, result: CheckResult) -> None:
+        """Call each."""
+        for own in self._observers:
+            own.end(result)
+
+
+class CheckProgress(CheckObserver):
+    """Draw the check that runs, its cases, and what was found so far, within a `with` block.
+
+    It is an observer: `run_checks(..., observer=progress)`. Where standard error is no terminal,
+    it draws nothing; where it is, the line is gone after the block.
+
+    Args:
+        num_checks: how many there are.
+        console: where to draw; by default standard error as it is now, whatever replaces it later.
+    """
+
+    def __init__(self, num_checks: int, console: Console | None = None) -> None:
+        console = terminal_of(sys.stderr) if console is None else console
+        self._num_checks, self._num_ended, self._num_findings = num_checks, 0, 0
+        self._progress = progress_line(
+            TextColumn("check {task.fields[place]}"),
+            TextColumn("{task.description}"),
+            bar(),
+            MofNCompleteColumn(),
+            TextColumn("cases"),
+            TextColumn("{task.fields[found]}"),
+            console=console,
+            redirects=False,
+        )
+        self._task = self._progress.add_task("", total=0, place="", found="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._progress.stop()
+
+    def begin(self, check: Check, num_cases: int) -> None:
+        """Show the check."""
+        place = f"{self._num_ended + 1}/{self._num_checks}"
+        self._progress.update(
+            self._task, description=check.code, total=num_cases, completed=0, place=place
+        )
+
+    def ran(self, case: Case, findings: Sequence[Finding]) -> None:  # noqa: ARG002 - an observer's
+        """Advance by a case, and count its findings."""
+        self._num_findings += len(findings)
+        found = f"{self._num_findings} found" if self._num_findings else ""
+        self._progress.update(self._task, advance=1, found=found)
+
+    def blocked(self, case: Case) -> None:  # noqa: ARG002 - an observer's
+        """Advance by a case without an answer."""
+        self._progress.update(self._task, advance=1)
+
+    def end(self, result: CheckResult) -> None:  # noqa: ARG002 - an observer's
+        """Count a check as done."""
+        self._num_ended += 1
+
+
+_MOST_FINDINGS = 5
+"""Of one check: more of the same take time and add nothing."""
+_MOST_OVERDUE = 2
+"""Of one check: each takes its whole deadline."""
+_NOTHING: Mapping[str, CheckResult] = MappingProxyType({})
+
+
+def run_checks(
+    subject: Subject,
+    checks: Sequence[Check],
+    *,
+    device: str = DEVICE_NAME,
+    effort: Effort | None = None,
+    observer: CheckObserver | None = None,
+    known: Mapping[str, CheckResult] = _NOTHING,
+    deadline_s: float = CASE_DEADLINE_S,
+) -> Results:
+    """Run checks of a backend, each in all its cases.
+
+    Args:
+        subject: the backend.
+        checks: in this order; one that comes after another stands behind it.
+        device: `sim`, `cpu` or `cuda`.
+        effort: how much is tried.
+        observer: called at each step.
+        known: what became of checks, by their codes, in a run that this one goes on with.
+        deadline_s: how long each case may take, in seconds, and more where it has over 100 steps;
+            one that takes longer is a finding.
+            Without effect outside of the main thread.
+    """
+    rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
+    effort, observer = effort or Effort(), observer or CheckObserver()
+    results: list[CheckResult] = []
+    for check in checks:
+        result = known.get(check.code)
+        if result is None:
+            failed = [own.check.code for own in results if own.status is Verdict.FAILED]
+            result = _run_check(check, rig, effort, observer, failed)
+        results.append(result)
+        observer.end(result)
+    return Results(subject=subject, device=device, checks=results, exercised=_exercised(results))
+
+
+def run_case(
+    subject: Subject,
+    check: Check,
+    case: Case,
+    *,
+    device: str = DEVICE_NAME,
+    observer: CheckObserver | None = None,
+    deadline_s: float = CASE_DEADLINE_S,
+) -> CheckResult:
+    """Run one case alone; the arguments are those of `run_checks`."""
+    rig = Rig(subject=subject, device=device, deadline_s=deadline_s)
+    return _run_cases(check, rig, [case], observer or CheckObserver())
+
+
+def find_case(subject: Subject, checks: Sequence[Check], name: str) -> tuple[Check, Case]:
+    """Find the case that a finding names; of any seed, those too that are not tried by default.
+
+    Raises:
+        KitError: no check has it for this backend.
+    """
+    code, _, seed = name.partition("/")[0], *name.rpartition("#")[1:]
+    if seed.isdecimal():
+        for check in checks:
+            if check.code != code or check.excuse(subject) is not None:
+                continue
+            for case in check.cases(subject, Effort(seeds=(int(seed),))):
+                if case.name == name:
+                    return check, case
+    raise KitError(
+        "unknown-case",
+        f"backend {subject.name!r} has no case {name!r}; a case as a finding prints it was "
+        f"expected: CHECK/SCENARIO@SCHEDULE#SEED. Copy it from the run that found it, of the same "
+        f"declaration.",
+    )
+
+
+def cases_on(device: str, check: Check, subject: Subject, effort: Effort) -> Sequence[Case]:
+    """List the cases of a check that a device can run: a real one has its own order alone."""
+    cases = check.cases(subject, effort)
+    return [own for own in cases if device == DEVICE_NAME or str(own.schedule) == "eager"]
+
+
+def _run_check(
+    check: Check, rig: Rig, effort: Effort, observer: CheckObserver, failed: Sequence[str]
+) -> CheckResult:
+    behind = [code for code in check.after if code in failed]
+    reason = check.unfit(rig.device)
+    if behind:
+        reason = f"says nothing while {', '.join(behind)} fails"
+    if reason is not None:
+        return CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=reason)
+    reason = check.excuse(rig.subject)
+    if reason is not None:
+        result = CheckResult(check=check, status=Verdict.NOT_CHECKED, reason=reason)
+    else:
+        cases = cases_on(rig.device, check, rig.subject, effort)
+        result = _run_cases(check, rig, cases, observer)
+    return result if result.findings else _with_hints(result, rig, observer)
+
+
+def _with_hints(result: CheckResult, rig: Rig, observer: CheckObserver) -> CheckResult:
+    """Say what may be claimed beyond what is; nothing where that does not end."""
+    started, hints = time.perf_counter(), result.check.hints
+    if hints is None:
+        return result
+    observer.asks(result)
+    found: tuple[Hint, ...] = ()
+    # Hints go over all cases once more.
+    deadlines_s = [deadline_of(case.num_steps, rig.deadline_s) for case in result.cases]
+    with suppress(OverdueError), ends_within(sum(deadlines_s) or rig.deadline_s):
+        found = tuple(hints(rig.subject, result.cases, rig))
+    seconds = result.seconds + time.perf_counter() - started
+    return replace(result, hints=found, seconds=seconds)
+
+
+def _run_cases(
+    check: Check, rig: Rig, cases: Sequence[Case], observer: CheckObserver
+) -> CheckResult:
+    """Run cases until enough is found."""
+    started = time.perf_counter()
+    observer.begin(check, len(cases))
+    ran: list[Case] = []
+    findings: list[Finding] = []
+    blocked, num_blocked, num_overdue = "it has no case for what is claimed", 0, 0
+    for case in cases:
+        observer.tries(case)
+        try:
+            faults, is_overdue = _faults(check, rig, case)
+        except BaselineError as error:
+            blocked, num_blocked = str(error), num_blocked + 1
+            observer.blocked(case)
+            continue
+        found = [_finding(check, rig, case, fault) for fault in faults]
+        ran.append(case)
+        findings += found
+        num_overdue += is_overdue
+        observer.ran(case, found)
+        if len(findings) >= _MOST_FINDINGS or num_overdue >= _MOST_OVERDUE:
+            break
+    status = Verdict.FAILED if findings else Verdict.HELD if ran else Verdict.NOT_CHECKED
+    return CheckResult(
+        check=check,
+        status=status,
+        reason="" if ran else blocked,
+        cases=ran,
+        num_blocked=num_blocked,
+        findings=findings,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _exercised(results: Sequence[CheckResult]) -> frozenset[str]:
+    """Say whose forwards ran: `role/phase`."""
+    scenarios = [case.scenario for own in results for case in own.cases]
+    forwards = {own.forward for own in scenarios if own is not None}
+    return frozenset(f"{own.role.value}/{own.phase.value}" for own in forwards)
+
+
+def _faults(check: Check, rig: Rig, case: Case) -> tuple[list[Fault], bool]:
+    """Run a case; what the backend raises is a fault. Say also whether it took too long."""
+    faults: list[Fault] = []
+    is_overdue, deadline_s = False, deadline_of(case.num_steps, rig.deadline_s)
+    try:
+        with ends_within(deadline_s):
+            for fault in check.run(rig, case):
+                faults.append(fault)  # noqa: PERF402 - what was found before the deadline stands
+    except BaselineError:
+        raise
+    except OverdueError as error:
+        is_overdue = True
+        site = rig.subject.line_in(error.__traceback__)
+        faults.append(Fault(what=did_not_end(deadline_s), site=site))
+    except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+        site = rig.subject.line_in(error.__traceback__)
+        faults.append(Fault(what=f"raised {type(error).__name__}: {error}", site=site))
+    finally:
+        gc.collect(0)
+    return faults, is_overdue
+
+
+def _finding(check: Check, rig: Rig, case: Case, fault: Fault) -> Finding:
+    subject = rig.subject
+    return Finding(
+        subject=subject.name, claims=check.claims, case=case, fault=fault, words=subject.words
+    )

@@ -1,0 +1,317 @@
+"""A declaration, imported alone in a new process, as discovery would.
+
+`import_declaration` starts the process by this file's path: as a module of its package it would
+load torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import packages_distributions
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, TypedDict, cast
+
+from backend_caps import Capabilities, Declaration
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.discovery.source_line import source_line
+
+if TYPE_CHECKING:
+    from backend_caps.kit.subject import Subject  # loads torch, which the new process must not
+
+HEAVY = frozenset({"cuda", "cupy", "flashinfer", "sglang", "torch", "triton", "vllm"})
+"""What no declaration needs, and what takes seconds or a device to import."""
+
+
+class ImportRequest(TypedDict):
+    """What to look at, as JSON on the command line."""
+
+    path: Sequence[str]
+    """The `sys.path` to import from."""
+    declared_at: str
+    """`file:line` of the declaration."""
+    distribution: str | None
+    """Who ships it."""
+    implementation: str | None
+    """The module that computes."""
+    declaration: str
+    """What it declared before, as JSON."""
+
+
+class Loaded(TypedDict):
+    """A heavy package, and the plugin's line that imports it."""
+
+    package: str
+    at: str
+
+
+class Borrowed(TypedDict):
+    """Claims that another plugin's declaration makes, and this one's text does not."""
+
+    names: Sequence[str]
+    owner: str
+    """The other one, and where it stands."""
+    at: str
+    """Where it is taken."""
+
+
+class ImportedDeclaration(TypedDict):
+    """What was seen, as JSON."""
+
+    loaded: Sequence[Loaded]
+    seconds: float
+    """Of the processor, for the import."""
+    has_implementation: bool
+    """Whether the implementation was imported with it."""
+    faults: Sequence[str]
+    """What becomes of it on its way to another process."""
+    borrowed: Sequence[Borrowed]
+    shipped_by: Sequence[str]
+    """Whose module it stands in, where that is not who declares it."""
+
+
+class ImportWatch(MetaPathFinder):
+    """Records the first import of each heavy package; finds no module."""
+
+    def __init__(self, root: Path) -> None:
+        self.loaded: list[Loaded] = []
+        self._root = str(root)
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Note a heavy package, with the innermost line of the plugin."""
+        if name in HEAVY:
+            self.loaded.append(Loaded(package=name, at=self._line()))
+        return None
+
+    def _line(self) -> str:
+        frame = sys._getframe(2)  # noqa: SLF001 - the stack is what is asked for
+        while frame.f_back is not None and not frame.f_code.co_filename.startswith(self._root):
+            frame = frame.f_back
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclarationPlace:
+    """Where a declaration stands."""
+
+    module: str
+    root: Path
+    """The folder that its top-level module is imported from."""
+    file: Path
+    line: int
+
+    @classmethod
+    def of(cls, declared_at: str) -> DeclarationPlace:
+        """Find the module of a `file:line`: packages are folders with an `__init__`."""
+        name, _, line = declared_at.rpartition(":")
+        file = Path(name)
+        root, parts = file.parent, [file.stem]
+        while (root / "__init__.py").exists():
+            root, parts = root.parent, [root.name, *parts]
+        is_package = parts[-1] == "__init__" and len(parts) > 1
+        module = ".".join(parts[:-1] if is_package else parts)
+        return cls(module=module, root=root, file=file, line=int(line))
+
+
+def seen(work: ImportRequest) -> ImportedDeclaration:
+    """Import a declaration, and say all that there is to say of it."""
+    place = DeclarationPlace.of(work["declared_at"])
+    sys.path[:] = [str(place.root), *(own for own in work["path"] if own != str(place.root))]
+    Declaration.model_validate_json(Declaration().model_dump_json())  # builds models, uncounted
+    watch = ImportWatch(place.root)
+    sys.meta_path.insert(0, watch)
+    started = time.process_time()
+    module = import_module(place.module)
+    seconds = time.process_time() - started
+    sys.meta_path.remove(watch)
+    has_implementation = work["implementation"] in sys.modules
+    declaration = _declaration(module, place)
+    return ImportedDeclaration(
+        loaded=watch.loaded,
+        seconds=seconds,
+        has_implementation=has_implementation,
+        faults=list(_carried(declaration, work["declaration"])),
+        borrowed=list(borrowed(module, place, declaration)),
+        shipped_by=_others(place, work["distribution"]),
+    )
+
+
+def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
+    """Find the object that is bound at a line, in the module or in a class of it."""
+    names = {name: vars(module)[name] for name in vars(module) if not name.startswith("__")}
+    inner = {
+        f"{name}.{own}": value
+        for name, kind in names.items()
+        if isinstance(kind, type) and kind.__module__ == place.module
+        for own, value in vars(kind).items()
+    }
+    for name in (*names, *inner):
+        if source_line(module, name) == f"{place.file}:{place.line}":
+            return attrgetter(name)(module)
+    raise LookupError(f"nothing is bound at {place.file}:{place.line}")
+
+
+def _carried(declaration: object, before: str) -> Iterator[str]:
+    """Say what a declaration loses on its way to another process."""
+    if type(declaration) is not Declaration:
+        kind = type(declaration).__name__
+        yield f"is of type {kind!r}, expected Declaration itself"
+        return
+    if pickle.loads(pickle.dumps(declaration)) != declaration:  # noqa: S301 - our own bytes
+        yield "is another one behind pickling"
+    if Declaration.model_validate_json(declaration.model_dump_json()) != declaration:
+        yield "is another one behind JSON"
+    expected = Declaration.model_validate_json(before)
+    if declaration != expected:
+        yield f"is another one in a new process: {_changed(declaration, expected)}"
+
+
+def _changed(one: Declaration, other: Declaration) -> str:
+    ours, theirs = dict(one.capabilities), dict(other.capabilities)
+    names = [name for name in CAPABILITIES if ours[name] != theirs[name]]
+    told = [f"{name} is {ours[name]!r} and was {theirs[name]!r}" for name in names]
+    return "; ".join(told) or "outside its capabilities"
+
+
+def borrowed(
+    module: ModuleType, place: DeclarationPlace, declaration: object
+) -> Iterator[Borrowed]:
+    """List the claims better than the worst that only another plugin's declaration states."""
+    if not isinstance(declaration, Declaration):
+        return
+    tree = ast.parse(place.file.read_text("utf-8"))
+    nodes = list(ast.walk(tree))
+    said: set[object] = {node.arg for node in nodes if isinstance(node, ast.keyword)}
+    said |= {node.value for node in nodes if isinstance(node, ast.Constant)}
+    for line, owner, theirs in _foreign(tree, module, place):
+        names = [
+            name
+            for name, value in declaration.capabilities.stated().items()
+            if theirs.stated().get(name) == value
+            and value != CAPABILITIES[name].worst
+            and name not in said
+        ]
+        if names:
+            yield Borrowed(names=names, owner=owner, at=f"{place.file}:{line}")
+            return
+
+
+def _foreign(
+    tree: ast.AST, module: ModuleType, place: DeclarationPlace
+) -> Iterator[tuple[int, str, Capabilities]]:
+    """List where a module names what another plugin declares: line, whose, and what."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.alias(name=name, asname=renamed):
+                word = renamed or name
+            case ast.Name() | ast.Attribute():
+                word = ast.unparse(node)
+            case _:
+                continue
+        value: object = None
+        with suppress(AttributeError):
+            value = attrgetter(word)(module)
+        if not isinstance(value, Declaration | Capabilities):
+            continue
+        owner = _home(value, place)
+        if owner is not None:
+            theirs = value.capabilities if isinstance(value, Declaration) else value
+            yield node.lineno, owner, theirs
+
+
+def _home(value: object, place: DeclarationPlace) -> str | None:
+    """Say in which other plugin's module an object is bound; None where it is in our own."""
+    for module, other in list(sys.modules.items()):
+        file = vars(other).get("__file__")
+        if not isinstance(file, str) or module in {place.module, "__main__"}:
+            continue
+        for name, own in list(vars(other).items()):
+            if own is value and _owner(module, file) != _owner(place.module, place.file):
+                return f"{module}.{name} ({source_line(other, name)})"
+    return None
+
+
+def _owner(module: str, file: str | Path) -> str:
+    """Tell whose a module is: a distribution's; of one that is edited in place, a folder's."""
+    top = module.partition(".")[0]
+    folder = Path(file).parents[module.count(".") + (Path(file).stem == "__init__")]
+    if str(folder) not in sysconfig.get_paths().values():
+        return str(folder)
+    return ", ".join(packages_distributions().get(top, [top]))
+
+
+def _others(place: DeclarationPlace, distribution: str | None) -> Sequence[str]:
+    """List the distributions that ship the module, where the one that declares it does not.
+
+    An editable installation names none.
+    """
+    owners = packages_distributions().get(place.module.partition(".")[0], [])
+    names = {re.sub(r"[-_.]+", "-", own).lower() for own in owners}
+    return [] if distribution is None or distribution in names else sorted(names)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Look at what the first argument says, and write what was seen to the second's file."""
+    work, target = arguments
+    try:
+        found: object = seen(json.loads(work))
+    except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+        words = str(error).partition("\n")[0]
+        found = f"is not imported in a new process: {type(error).__name__}: {words}"
+    Path(target).write_text(json.dumps(found), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+
+
+_DEADLINE_S = 60.0
+
+
+def import_declaration(subject: Subject) -> ImportedDeclaration | str:
+    """Import a subject's declaration in a new process.
+
+    returns what was seen; or in words, what kept it from being imported
+    """
+    declaration = subject.declaration
+    work = ImportRequest(
+        path=sys.path,
+        declared_at=str(subject.source.declared_at),
+        distribution=subject.source.distribution,
+        implementation=(declaration.implementation or "").partition(":")[0],
+        declaration=declaration.model_dump_json(),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "seen.json"
+        try:
+            done = subprocess.run(  # noqa: S603 - this very Python, with a program of ours
+                [sys.executable, "-P", __file__, json.dumps(work), str(target)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_DEADLINE_S,
+            )
+        except subprocess.TimeoutExpired:
+            return f"takes more than {_DEADLINE_S:.0f} s to import"
+        if not target.exists():
+            last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+            return f"ends the process that imports it: {last}"
+        return cast("ImportedDeclaration | str", json.loads(target.read_text("utf-8")))

@@ -1,0 +1,194 @@
+"""Play stories: plainly, or overlapped as an engine runs them.
+
+Overlapped, the schedule stream is behind the last step's reads, makes a step's tensors and writes
+the page table; the forward stream waits for it, and runs the step. The host waits for nothing:
+it reads all results at the end.
+
+Shapes: T tokens in a batch, Hq query heads, Dv the values' size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from backend_caps.kit.probes.stories import Story, Turn
+from backend_caps.kit.rig import Rig, on_host
+from backend_caps.kit.scenarios import MOST_REQUESTS, VERIFIED, Forward, Scenario, dice_for
+from backend_caps.kit.scenes import Scene, batch_of, moved, scene
+from backend_caps.runtime.staging import Staging
+
+SCHEDULE, FORWARD = 1, 2
+"""Handles of the two streams of an overlapped story on the simulated device; a backend's own
+come behind them."""
+Supply = Callable[[Scene], Scene]
+"""Gives a scene the host lengths that it comes with."""
+
+
+class Player:
+    """Run the turns of a story through one backend, within `Rig.running`.
+
+    Args:
+        rig: builds the backend.
+        story: what is played.
+        supply: gives each batch its host lengths; by default those that the backend claims to need.
+        overlapped: whether schedule and forward have a stream each, and the host waits for neither.
+    """
+
+    def __init__(
+        self, rig: Rig, story: Story, *, supply: Supply | None = None, overlapped: bool = False
+    ) -> None:
+        self._story = story
+        self._supply = supply or rig.supply
+        self._overlapped = overlapped
+        self._streams = rig.streams()
+        self._staging = Staging(self._streams)
+        main = self._streams.current_stream()
+        self._schedule = self._streams.private_stream() if overlapped else main
+        self._forward = self._streams.private_stream() if overlapped else main
+        device = self._streams.device
+        self._pools = moved(story.pools, lambda own: own.to(device, copy=True))
+        self.backend = rig.build(self._pools)
+        self._streams.synchronize()
+
+    def outputs(self) -> Sequence[Tensor]:
+        """Play it whole, and read all results at the end.
+
+        returns  [T, Hq, Dv] for each turn, host
+        """
+        found = [self._run(turn) for turn in self._story.turns]
+        with self._streams.using(self._forward):
+            read = [on_host(own) for own in found]
+        self._streams.synchronize()  # what a backend still has under way may read the pools
+        return read
+
+    def output(self, turn: Turn) -> Tensor:
+        """Play one turn, and read its result: [T, Hq, Dv], host."""
+        found = self._run(turn)
+        with self._streams.using(self._forward):
+            return on_host(found)
+
+    def bring(self, turn: Turn) -> Scene:
+        """Make a turn's tensors on the device, and write what comes before its forward.
+
+        Stream: the schedule stream, then the forward stream. Sync: none where there is pinned
+        memory.
+        """
+        supplied, written = self._supply(turn.scene), turn.written
+        with self._streams.using(self._schedule):
+            if written.entries.shape[1]:
+                rows, positions, slots = self._carry(written.entries).unbind()
+                table = self._pools.req_to_token
+                table[rows, positions] = slots.to(table.dtype)
+            batch = moved(supplied.batch, self._carry)
+        self._forward.wait_stream(self._schedule)
+        with self._streams.using(self._forward):
+            moved(batch, self._keep)
+            if len(written.slots):
+                carried = map(self._carry, (written.slots, written.keys, written.values))
+                self._pools.set_kv_buffer(None, *carried)
+            q, k, v = (self._carry(own) for own in (turn.scene.q, turn.scene.k, turn.scene.v))
+        return replace(supplied, pools=self._pools, batch=batch, q=q, k=k, v=v)
+
+    def _run(self, turn: Turn) -> Tensor:
+        """Run a turn: [T, Hq, Dv], device."""
+        scene = self.bring(turn)
+        with self._streams.using(self._forward):
+            self.backend.init_forward_metadata(scene.batch)
+            output = scene.forward(self.backend)
+        if self._overlapped:
+            self._schedule.wait_stream(self._forward)
+        else:
+            self._streams.synchronize()
+        return output
+
+    def _carry(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor to the device; where that is the host, the story keeps its own."""
+        return self._staging.carry(tensor.clone())
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        self._streams.keep_alive(tensor)
+        return tensor
+
+
+_FORWARDS = (Forward.DECODE, Forward.VERIFY)
+_Shape = tuple[Forward, int, int]
+_NUM_LONGEST = 6
+"""Lengths that the longest context of a batch has; the others are below it, as the dice fall."""
+
+
+class SteadyRun:
+    """One backend that runs decode and verify steps, within `Rig.running`.
+
+    Batch sizes and longest contexts come round again and again, as buckets do; the other lengths
+    do not. So what is kept for a bucket is full after a round, and what is kept for a batch is not.
+
+    Args:
+        rig: backend and device.
+        scenario: the sizes of model and cache.
+        seed: of lengths and rows.
+    """
+
+    def __init__(self, rig: Rig, scenario: Scenario, seed: int) -> None:
+        self._rig = rig
+        self._longest = scenario.max_context_len
+        self._dice = dice_for(scenario, seed)
+        full = (self._longest - VERIFIED, VERIFIED)
+        whole = scene([full] * MOST_REQUESTS, uniform=True, setting=scenario.setting(seed))
+        for cache in (whole.pools.keys, whole.pools.values):
+            cache.nan_to_num_()  # steps read slots that none of them has written
+        self._rows: list[int] = whole.batch.req_pool_indices.tolist()
+        self._table_cpu = whole.pools.req_to_token.long()
+        self._whole = whole.on(rig.device)
+        self.backend = rig.build(self._whole.pools)
+        """The one that runs."""
+        self._round: list[_Shape] = []
+        self.num_steps = 0
+        """Steps that were run, those of `settle` aside."""
+
+    @property
+    def shapes(self) -> Sequence[_Shape]:
+        """List the forwards, batch sizes and longest contexts of a round."""
+        lengths = torch.linspace(VERIFIED, self._longest, _NUM_LONGEST).long().tolist()
+        without = self._rig.subject.without
+        forwards = [own for own in _FORWARDS if own.value not in without]
+        return list(product(forwards, range(1, MOST_REQUESTS + 1), lengths))
+
+    def run(self, num_steps: int) -> None:
+        """Run so many steps, each of another batch."""
+        for _ in range(num_steps):
+            if not self._round:
+                self._round = self._dice.sample(self.shapes, len(self.shapes))
+            self._step(self._round.pop(), self._dice)
+        self.num_steps += num_steps
+
+    def settle(self) -> None:
+        """Run the same few steps, so that what is kept of the last batches is always the same."""
+        dice = random.Random(0)  # noqa: S311 - no secrets
+        for _ in range(3):
+            self._step((Forward.DECODE, 2, self._longest), dice)
+
+    def _step(self, shape: _Shape, dice: random.Random) -> None:
+        forward, num_requests, longest = shape
+        new = 1 if forward is Forward.DECODE else VERIFIED
+        lengths = [dice.randint(new, longest) for _ in range(num_requests)]
+        lengths[dice.randrange(num_requests)] = longest
+        rows, whole = dice.sample(self._rows, num_requests), self._whole
+        requests = [(length - new, new) for length in lengths]
+        slots = torch.cat(
+            [
+                self._table_cpu[row, old : old + new]
+                for row, (old, _) in zip(rows, requests, strict=True)
+            ]
+        )
+        batch = batch_of(requests, torch.tensor(rows), slots, uniform=True)
+        q, k, v = (own[: len(slots)] for own in (whole.q, whole.k, whole.v))
+        brought = replace(whole, batch=batch, q=q, k=k, v=v)  # its other fields go unread
+        there = self._rig.supply(brought).on(self._rig.device)
+        self.backend.init_forward_metadata(there.batch)
+        there.forward(self.backend)

@@ -1,0 +1,309 @@
+"""What the host knows of lengths, what a backend reads of it, and where the host waits.
+
+Shapes: B requests and T tokens in a batch, Hq query heads, Dv the values' size.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from backend_caps.capability.kind import Phase
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.kit.check import Case, Effort, cases_of, scenario_of
+from backend_caps.kit.rig import Rig, on_host, supplied
+from backend_caps.kit.scenarios import Forward, Scenario, draw, forwards_of, scenarios_of
+from backend_caps.kit.scenes import Scene, batch_of, causal
+from backend_caps.kit.subject import Subject
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.simulator import Simulation, Site
+
+_CUDA_WORDS = "synchronizing CUDA operation"
+_CUDA_WARNS = 1
+_CUDA_IS_SILENT = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWait:
+    """A wait, and where."""
+
+    cause: str
+    """The operator or the method that waited."""
+    site: Site
+    """The line that called it."""
+
+
+@contextmanager
+def host_waits(simulation: Simulation | None) -> Iterator[list[HostWait]]:
+    """Collect the waits of a `with` block, in the list that it gives, once the block has ended.
+
+    Args:
+        simulation: the one that runs; None is CUDA, where torch's own watch sees what blocks
+            within an operator and who waits for a stream, and neither waits for events or the whole
+            device nor what other libraries do.
+    """
+    found: list[HostWait] = []
+    if simulation is None:
+        with _cuda_waits(found):
+            yield found
+        return
+    seen = len(simulation.hidden_syncs), len(simulation.host_waits)
+    yield found
+    waits = simulation.hidden_syncs[seen[0] :] + simulation.host_waits[seen[1] :]
+    found += [HostWait(cause=own.cause, site=own.site) for own in waits]
+
+
+@contextmanager
+def _cuda_waits(found: list[HostWait]) -> Iterator[None]:
+    """Collect what torch's own watch warns of."""
+    with warnings.catch_warnings(record=True) as describe_reads:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode(_CUDA_WARNS)
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(_CUDA_IS_SILENT)
+    found += [
+        HostWait(cause="an operator or a stream", site=Site(own.filename, own.lineno))
+        for own in describe_reads
+        if _CUDA_WORDS in str(own.message)
+    ]
+
+
+MIRROR = frozenset({"seq_lens_cpu", "seq_lens_sum"})
+"""What only a host wait makes true."""
+BOUND = frozenset({"seq_lens_cpu_upper_bound"})
+"""What the host knows without waiting."""
+CUTS = frozenset({"extend_seq_lens_cpu", "extend_prefix_lens_cpu"})
+"""What the scheduler cut by itself."""
+_PASSING_ON = frozenset({"copy", "copyreg", "dataclasses"})
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One look at a host length that was there."""
+
+    name: str
+    """The batch's field."""
+    site: Site
+    """The line that looked: the backend's own, where one of its lines was running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The reads of the batches that it watches.
+
+    Args:
+        subject: whose reads they are.
+    """
+
+    subject: Subject
+    seen: list[Read] = field(default_factory=list)
+    """In their order, each as often as it was done."""
+
+    def of(self, names: Iterable[str]) -> Sequence[Read]:
+        """List reads of some fields, each line once."""
+        wanted = frozenset(names)
+        return list(dict.fromkeys(own for own in self.seen if own.name in wanted))
+
+    def watch(self, batch: ForwardBatch) -> ForwardBatch:
+        """Return a batch with the same values that records each read of a host length.
+
+        A length that is None is not recorded. A copy of the batch records its own reads; copying
+        it is none.
+        """
+        note = self._note
+
+        class Watched(ForwardBatch):
+            """A batch that records reads of host lengths."""
+
+            __slots__ = ()
+
+            def __getattribute__(self, name: str) -> object:
+                value: object = super().__getattribute__(name)
+                if value is not None and name in _HOST_LENGTHS:
+                    note(name)
+                return value
+
+        watched = copy(batch)
+        watched.__class__ = Watched
+        return watched
+
+    def _note(self, name: str) -> None:
+        """Record the reader: the innermost line of the backend, else the line itself."""
+        frame = sys._getframe(2)  # noqa: SLF001 - the reader's, behind this and `__getattribute__`
+        if frame.f_globals["__name__"] in _PASSING_ON:
+            return
+        first = site = Site(frame.f_code.co_filename, frame.f_lineno)
+        while not self.subject.owns(site.file):
+            if frame.f_back is None:
+                site = first
+                break
+            frame = frame.f_back
+            site = Site(frame.f_code.co_filename, frame.f_lineno)
+        self.seen.append(Read(name, site))
+
+
+def describe_reads(reads: Sequence[Read], root: Path) -> str:
+    """List what was read, and where, as seen from the folder of a backend's code."""
+    shown: dict[str, list[str]] = {}
+    for own in reads:
+        file = Path(own.site.file)
+        is_within = root.is_dir() and file.is_relative_to(root)
+        name = file.relative_to(root) if is_within else file.name
+        shown.setdefault(own.name, []).append(f"{name}:{own.site.line}")
+    return " and ".join(f"{name} ({', '.join(lines)})" for name, lines in shown.items())
+
+
+_HOST_LENGTHS = MIRROR | BOUND | CUTS
+
+
+RELAYED = tuple(own for own in Forward if own.phase is not Phase.PREFILL)
+"""Forwards whose lengths the host has only after a wait."""
+
+
+def level_of(subject: Subject, scenario: Scenario) -> HostSeqLens:
+    """Say which host lengths a backend claims to read in forwards of a scenario."""
+    return subject.claim_as(
+        HostSeqLens,
+        "host_seq_lens",
+        scenario.forward.role,
+        scenario.forward.phase,
+        dtype=scenario.dtype,
+        kv_cache_dtype=scenario.dtype,
+        head_size=scenario.head_size,
+        page_size=scenario.page_size,
+    )
+
+
+def relayed_scenarios(subject: Subject, *levels: HostSeqLens) -> Iterator[Scenario]:
+    """List the scenarios without prompts in which a backend claims one of these levels."""
+    for own in scenarios_of(subject, RELAYED):
+        if level_of(subject, own) in levels:
+            yield own
+
+
+def relayed_cases(
+    code: str, subject: Subject, effort: Effort, *levels: HostSeqLens
+) -> Iterator[Case]:
+    """Try each scenario without prompts in which a backend claims one of these levels.
+
+    Each forward comes before any comes again: the first findings are of all that read.
+    """
+    cases = cases_of(code, relayed_scenarios(subject, *levels), effort)
+    yield from sorted(cases, key=lambda case: (case.seed, scenario_of(case).page_size))
+
+
+def scenes_of(subject: Subject, case: Case) -> tuple[Scene, Scene | None]:
+    """Draw a case's batch, and in every other case its prompts, which run before it.
+
+    The scheduler knows the prompts' lengths: a backend that keeps those fails in the batch.
+    """
+    scene = draw(scenario_of(case), case.seed)
+    has_prompts = case.seed % 2 and Forward.PREFILL in forwards_of(subject)
+    return scene, prompts_of(scene) if has_prompts else None
+
+
+def prompts_of(scene: Scene) -> Scene | None:
+    """Make the batch that brought what is cached, to the same slots; None where nothing is."""
+    cached = [len(keys) - new for (keys, _), new in zip(scene.contexts, scene.counts, strict=True)]
+    own = scene.select([place for place, count in enumerate(cached) if count])
+    counts = [count for count in cached if count]
+    if not counts:
+        return None
+    contexts = [(k[:n], v[:n]) for (k, v), n in zip(own.contexts, counts, strict=True)]
+    keys, values = (torch.cat(parts) for parts in zip(*contexts, strict=True))
+    rows, table = own.batch.req_pool_indices, own.pools.req_to_token
+    slots = torch.cat([table[row, :n] for row, n in zip(rows, counts, strict=True)])
+    return replace(
+        own,
+        batch=batch_of([(0, count) for count in counts], rows, slots.long(), uniform=False),
+        q=own.q.new_zeros(len(keys), *own.q.shape[1:]),
+        k=keys,
+        v=values,
+        contexts=contexts,
+        counts=counts,
+        visible=[causal(count, count) for count in counts],
+    )
+
+
+def loose_bounds(scene: Scene, case: Case) -> Tensor:
+    """Draw a bound for each length of a batch: [B] int64, host.
+
+    Each is the length itself, the longest there may be, or between the two; the first that can
+    be is not the length.
+    """
+    name = f"bounds of {scenario_of(case).name}#{case.seed}"
+    dice = random.Random(name)  # noqa: S311 - no secrets
+    most = scenario_of(case).max_context_len
+    lengths: list[int] = scene.batch.seq_lens.tolist()
+    bounds = [
+        dice.choice((length, most, dice.randint(length, most), dice.randint(length, most)))
+        for length in lengths
+    ]
+    if bounds == lengths:
+        loose = next((place for place, length in enumerate(lengths) if length < most), None)
+        if loose is not None:
+            bounds[loose] = most
+    return torch.tensor(bounds, dtype=torch.int64)
+
+
+def run_with_lengths(
+    rig: Rig,
+    scenes: tuple[Scene, Scene | None],
+    level: HostSeqLens,
+    *,
+    bounds: Tensor | None = None,
+    reads: Reads | None = None,
+) -> Tensor:
+    """Run a batch in a new backend, behind its prompts where there are some.
+
+    returns  [T, Hq, Dv], host
+
+    Args:
+        rig: where.
+        scenes: the batch and its prompts, whose lengths the host knows.
+        level: which lengths of the batch the host has.
+        bounds: replaces each length of the batch that the host has, [B], host.
+        reads: records what is read of them.
+
+    Raises:
+        Exception: whatever the backend raises.
+    """
+    with rig.running():
+        scene = supplied(scenes[0], level)
+        scene = scene if bounds is None else _with_bounds(scene, bounds)
+        scene = scene.on(rig.device)
+        backend = rig.build(scene.pools)
+        if scenes[1] is not None:
+            prompts = replace(supplied(scenes[1], level).on(rig.device), pools=scene.pools)
+            backend.init_forward_metadata(prompts.batch)
+            prompts.forward(backend)
+        if reads is not None:
+            scene = replace(scene, batch=reads.watch(scene.batch))
+        backend.init_forward_metadata(scene.batch)
+        return on_host(scene.forward(backend))
+
+
+def _with_bounds(scene: Scene, bounds: Tensor) -> Scene:
+    """Replace the lengths that the host has by bounds."""
+    batch = scene.batch
+    is_told = batch.seq_lens_cpu is not None
+    return replace(
+        scene,
+        batch=replace(
+            batch,
+            seq_lens_cpu=bounds.clone() if is_told else None,
+            seq_lens_sum=int(bounds.sum()) if is_told else None,
+            seq_lens_cpu_upper_bound=bounds.clone(),
+        ),
+    )

@@ -1,0 +1,374 @@
+"""Random traces: what a few requests ask of an engine, and how it serves them.
+
+A trace is legal: each request fits into the KV cache alone, so that every one of them ends, however
+often it is retracted. All of them together do not fit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.kit.models import ModelSizes, SmallModels
+from backend_caps.kit.scenarios import Forward, Scenario, dice_for, forwards_of, roles_of
+from backend_caps.kit.subject import Subject
+from backend_caps.resolution.engine import RUNTIME
+from backend_caps.resolution.flags import ServerFlags
+from backend_caps.resolution.plan import Plan, Policy
+from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
+from backend_caps.resolution.uses import Use
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.options import EngineOptions
+from backend_caps.runtime.request import Request, Sampling
+from backend_caps.runtime.scheduler import NewToken
+from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.stats import StepStats
+
+VOCAB_SIZE = 64
+"""Tokens of the models that serve."""
+_MOST_NEW = 8
+"""Tokens of the longest output."""
+_SHORT = 2
+"""Of three requests, the one whose prompt is short."""
+_NUM_STEPS = 2
+"""Steps of a draft."""
+_MOST_NODES = 8
+"""Tokens of a draft tree."""
+_GRAPHS = (2, 4)
+"""Batch sizes that are captured; others are padded."""
+_PROMPT_GRAPH = 8
+"""Tokens of the one graph of prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """One request."""
+
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    submitted_at: int
+    """The step before which it comes."""
+    aborted_at: int | None
+    """The step before which it is given up; None: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTrace:
+    """What happens to one engine."""
+
+    asked: tuple[TraceRequest, ...]
+    page_size: int
+    num_pages: int
+    """Of the KV cache: fewer than all requests need together."""
+    max_running_requests: int
+    chunked_prefill_size: int | None
+    mixed: bool
+    """Whether decode rows join prompts."""
+    replayed: bool
+    """Whether graphs are captured of what is claimed."""
+    replays_prompts: bool
+    two_batch: bool
+    paired: bool
+    """Whether prompts have a backend object of their own."""
+    speculation: SpecSettings | None = None
+    overlapped: bool = True
+
+    @property
+    def told(self) -> str:
+        """Say in a few words how it is served."""
+        settings = self.speculation
+        words = {
+            f"{self.page_size}-token pages": True,
+            "mixed chunks": self.mixed,
+            "graphs": self.replayed,
+            "two halves": self.two_batch,
+            "prompts by another object": self.paired,
+        }
+        drafts = "no drafts" if settings is None else f"drafts by {settings.algorithm.value}"
+        return ", ".join([drafts, *(word for word, holds in words.items() if holds)])
+
+    @property
+    def undrafted(self) -> ServerTrace:
+        """The same requests by the plain loop, a token a step."""
+        return replace(self.plainly, speculation=None)
+
+    @property
+    def plainly(self) -> ServerTrace:
+        """The same requests and drafts by the plain loop, with room for all of them."""
+        return replace(
+            self,
+            asked=tuple(replace(own, aborted_at=None) for own in self.asked),
+            overlapped=False,
+            mixed=False,
+            replayed=False,
+            two_batch=False,
+            paired=False,
+            num_pages=self.num_pages * len(self.asked),
+            max_running_requests=len(self.asked),
+        )
+
+    @property
+    def options(self) -> EngineOptions:
+        """The engine's room, and how it cuts prompts."""
+        prompts = min(_PROMPT_GRAPH, self.chunked_prefill_size or _PROMPT_GRAPH)
+        captures_prompts = self.replayed and self.replays_prompts
+        return EngineOptions(
+            max_running_requests=self.max_running_requests,
+            max_total_tokens=self.num_pages * self.page_size,
+            chunked_prefill_size=self.chunked_prefill_size,
+            graph_batch_sizes=_GRAPHS if self.replayed else (),
+            graph_token_counts=(prompts,) if captures_prompts else (),
+        )
+
+    def plan(self, subject: Subject) -> Plan:
+        """Resolve the engine's plan by what the backend itself declares."""
+        flags = ServerFlags.model_validate(
+            {
+                "page_size": self.page_size,
+                "disable_overlap_schedule": not self.overlapped,
+                "enable_mixed_chunk": self.mixed,
+                "disable_cuda_graph": not self.replayed,
+                "enable_two_batch_overlap": self.two_batch,
+                **_speculative_flags(self.speculation),
+            }
+        )
+        rules = RuleSet.builtin(RUNTIME)
+        return resolve(tuple(self._uses(subject)), flags, rules=rules, policy=Policy.QUIET)
+
+    def _uses(self, subject: Subject) -> Iterator[Use]:
+        slots = [(Role.TARGET, Phase.PREFILL), (Role.TARGET, Phase.DECODE)]
+        if self.speculation is not None:
+            slots.append((Role.TARGET, Phase.VERIFY))
+        if self.speculation is not None and self.speculation.has_draft_model:
+            slots += [(Role.DRAFT, Phase.PREFILL), (Role.DRAFT, Phase.DECODE)]
+            slots.append((Role.DRAFT_EXTEND, Phase.VERIFY))
+        for role, phase in slots:
+            is_other = self.paired and phase is Phase.PREFILL
+            yield Use(
+                backend=f"{subject.name} for prompts" if is_other else subject.name,
+                role=role,
+                phase=phase,
+                declaration=subject.declaration,
+                source=subject.source,
+            )
+
+
+def _speculative_flags(settings: SpecSettings | None) -> dict[str, object]:
+    if settings is None:
+        return {}
+    return {
+        "speculative_algorithm": settings.algorithm.value,
+        "speculative_eagle_topk": settings.topk,
+        "speculative_num_steps": settings.num_steps,
+        "speculative_num_draft_tokens": settings.num_draft_tokens,
+    }
+
+
+def longest_of(scenario: Scenario) -> int:
+    """Return the longest context of a trace: over a page and some tokens more."""
+    return max(40, scenario.page_size + 24)
+
+
+def trace_of(subject: Subject, scenario: Scenario, seed: int) -> ServerTrace:
+    """Draw a trace of what a backend claims.
+
+    The scenario's forward says what its steps are: `decode`, `mixed` and, with drafts, `verify` and
+    `tree`.
+    """
+    dice = dice_for(scenario, seed)
+    speculation = _speculation(subject, scenario, dice, seed)
+    asked = tuple(_request(scenario, dice, place) for place in range(dice.randint(4, 6)))
+    kinds = subject.claim_as(frozenset, "graph_replay")
+    is_tree = scenario.forward is Forward.TREE
+    is_mixed = scenario.forward is Forward.MIXED or (
+        speculation is not None and is_tree == ((seed // 2 + seed // 4) % 2 == 0)
+    )
+    replayed = bool(kinds) and dice.random() < 0.6  # noqa: PLR2004 - more often than not
+    may_halve = subject.claim("two_batch_overlap") is True
+    return ServerTrace(
+        asked=asked,
+        page_size=scenario.page_size,
+        num_pages=_num_pages(scenario, asked, speculation, mixed=is_mixed),
+        max_running_requests=4,
+        chunked_prefill_size=8 if is_mixed else dice.choice((None, 4, 8)),
+        mixed=is_mixed,
+        replayed=replayed,
+        replays_prompts=BatchKind.MIXED_BATCH in kinds and speculation is None,
+        two_batch=may_halve and dice.random() < 0.5,  # noqa: PLR2004 - every other time
+        paired=seed % 4 in {0, 3},
+        speculation=speculation,
+    )
+
+
+def _speculation(
+    subject: Subject, scenario: Scenario, dice: random.Random, seed: int
+) -> SpecSettings | None:
+    """Draw what drafts: a model where the draft's roles are claimed, else the host."""
+    if scenario.forward not in {Forward.VERIFY, Forward.TREE}:
+        return None
+    is_tree = scenario.forward is Forward.TREE
+    drafts = {Forward.DRAFT_EXTEND, *([Forward.DRAFT] if is_tree else [])}
+    modelled = drafts <= set(forwards_of(subject)) and Role.DRAFT in roles_of(subject)
+    models = (Algorithm.EAGLE, Algorithm.STANDALONE)
+    algorithm = (*models, Algorithm.NGRAM)[seed % 3] if modelled else Algorithm.NGRAM
+    topk = scenario.topk if is_tree else 1
+    most = min(_MOST_NODES, topk + (_NUM_STEPS - 1) * topk * topk + 1)
+    return SpecSettings(
+        algorithm=algorithm,
+        topk=topk,
+        num_steps=_NUM_STEPS,
+        num_draft_tokens=dice.randint(_NUM_STEPS + 2, most) if is_tree else _NUM_STEPS + 1,
+    )
+
+
+def _request(scenario: Scenario, dice: random.Random, place: int) -> TraceRequest:
+    """Draw a request; most outputs cross the end of a page.
+
+    Those of the first two do, which run together, so that one of them is retracted.
+    """
+    size = scenario.page_size
+    least, most = (4, 12) if place % 3 == _SHORT or size == 1 else (max(1, size - 3), size)
+    submitted_at = 0 if place < _SHORT else dice.choice((0, 0, 0, dice.randrange(6)))
+    is_aborted = dice.random() < 0.1  # noqa: PLR2004 - seldom
+    return TraceRequest(
+        prompt=tuple(dice.randrange(VOCAB_SIZE) for _ in range(dice.randint(least, most))),
+        sampling=Sampling(
+            max_new_tokens=dice.randint(5, _MOST_NEW),
+            temperature=dice.choice((0.0, 1.0)),
+            seed=dice.randrange(1000),
+            stop_token_ids=frozenset(),
+        ),
+        submitted_at=submitted_at,
+        aborted_at=submitted_at + dice.randrange(2, 9) if is_aborted else None,
+    )
+
+
+def _num_pages(
+    scenario: Scenario,
+    asked: tuple[TraceRequest, ...],
+    speculation: SpecSettings | None,
+    *,
+    mixed: bool,
+) -> int:
+    """Count the pages of a cache in which two requests can begin, and not both go on.
+
+    The longest request fits, with what its steps write behind it.
+    """
+    size, behind = scenario.page_size, 0 if speculation is None else speculation.lookahead
+    longest = max(len(own.prompt) + own.sampling.max_new_tokens for own in asked)
+    # Decode rows join prompts only where there is room for both.
+    beside = longest if mixed and size == 1 else 0
+    return -(-(longest + behind + beside) // size) + 1
+
+
+_MOST_STEPS = 600
+"""More than any trace needs, retractions included."""
+_BEHIND = 32
+"""Positions of the models behind the longest context, of which drafts take some."""
+
+
+@dataclass(slots=True)
+class _StepWatch:
+    """Observes steps: their mode, retractions and accepted tokens."""
+
+    mode: ForwardMode | None = None
+    """Of the step whose result was processed last."""
+    num_retracted: int = 0
+    accepted: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By request, then by the length of its output before the step: tokens that it got."""
+
+    def observe(self, stats: StepStats) -> None:
+        """Keep what kind of step it was."""
+        self.mode = stats.mode
+        self.num_retracted += stats.num_retracted
+
+    def take(self, made: Sequence[NewToken]) -> None:
+        """Count the tokens of the step that was processed, where it drafted."""
+        if self.mode is ForwardMode.DECODE:
+            for request, count in Counter(request for request, _ in made).items():
+                own = self.accepted.setdefault(request.number, {})
+                own[len(request.output) - count] = count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTrace:
+    """What came of a trace."""
+
+    outputs: Sequence[Sequence[int]]
+    """The tokens of each request."""
+    accepted: Mapping[int, Mapping[int, int]]
+    """By request, then by the length of its output before a step without prompts: what it got. A
+    draft hangs on the tokens before it alone, so it is the same in every run that has the step."""
+    num_retracted: int
+    """How often a request was taken out of the KV cache."""
+    left_over: Sequence[str]
+    """What the engine has not got back."""
+
+
+def sizes_of(scenario: Scenario) -> ModelSizes:
+    """Say how large the models of a scenario's traces are."""
+    return ModelSizes(
+        vocab_size=VOCAB_SIZE,
+        num_heads=scenario.num_heads,
+        num_kv_heads=scenario.num_kv_heads,
+        head_size=scenario.head_size,
+        max_position_embeddings=longest_of(scenario) + _BEHIND,
+    )
+
+
+def serve(subject: Subject, trace: ServerTrace, models: SmallModels, device: str) -> ServedTrace:
+    """Run a trace by the engine, to its end.
+
+    Raises:
+        BackendCapsError: the engine does not take the backend, as it declares itself.
+        Exception: whatever the backend raises.
+    """
+    watch = _StepWatch()
+    settings = trace.speculation
+    engine = Engine.from_plan(
+        models.target,
+        trace.plan(subject),
+        device,
+        options=trace.options,
+        observer=watch,
+        draft_model_path=models.draft if settings and settings.has_draft_model else None,
+    )
+    with engine:
+        requests = _play(trace, engine, watch)
+        engine.drain()
+        return ServedTrace(
+            outputs=[list(request.output) for request in requests],
+            accepted=watch.accepted,
+            num_retracted=watch.num_retracted,
+            left_over=_left_over(engine),
+        )
+
+
+def _play(trace: ServerTrace, engine: Engine, watch: _StepWatch) -> Sequence[Request]:
+    """Submit, abort and step as the trace says, until nothing is left to do."""
+    requests: dict[int, Request] = {}
+    last = max(own.submitted_at for own in trace.asked)
+    step = 0
+    while step <= last or engine.scheduler.has_work:
+        for place, own in enumerate(trace.asked):
+            if own.submitted_at == step:
+                requests[place] = engine.submit(own.prompt, own.sampling)
+            if own.aborted_at == step:
+                engine.abort(requests[place])
+        watch.take(engine.step())
+        step += 1
+        assert step < _MOST_STEPS, f"{len(trace.asked)} requests did not end in {step} steps"
+    return [requests[place] for place in range(len(trace.asked))]
+
+
+def _left_over(engine: Engine) -> list[str]:
+    memory = engine.memory
+    rows = engine.options.max_running_requests - memory.rows.num_free
+    pages = memory.pages.num_pages - memory.pages.num_free
+    return [f"{count} {name}" for name, count in (("rows", rows), ("pages", pages)) if count]

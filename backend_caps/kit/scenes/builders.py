@@ -1,0 +1,295 @@
+"""How scenes are made: requests of given lengths, in pools that are drawn by a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from backend_caps.kit.scenes.scene import Pools, Scene, flat_mask
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.layer import AttentionLayer
+
+Requests = Sequence[tuple[int, int]]
+"""Cached tokens and new tokens, for each request."""
+
+PREFILL: Requests = ((0, 5), (0, 1), (0, 9))
+"""Prompts of which nothing is cached."""
+PREFIXED: Requests = ((7, 4), (16, 1), (3, 6))
+"""Prompts whose beginning is cached."""
+DECODE: Requests = ((4, 1), (0, 1), (18, 1))
+"""One token each; one request has no context yet."""
+VERIFY: Requests = ((4, 3), (0, 3), (18, 3))
+"""As many tokens each, as drafts are verified."""
+
+
+def layer_of(
+    num_query_heads: int = 4,
+    num_kv_heads: int = 2,
+    head_size: int = 8,
+    value_size: int | None = None,
+    scaling: float = 0.3,
+) -> AttentionLayer:
+    """Make the layer of a scene; values are as wide as keys unless it is said."""
+    return AttentionLayer(
+        layer_id=0,
+        tp_q_head_num=num_query_heads,
+        tp_k_head_num=num_kv_heads,
+        qk_head_dim=head_size,
+        v_head_dim=head_size if value_size is None else value_size,
+        scaling=scaling,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a scene is made of, but for its requests."""
+
+    layer: AttentionLayer = field(default_factory=layer_of)
+    dtype: torch.dtype = torch.float32
+    cache_dtype: torch.dtype | None = None
+    """None: as `dtype`."""
+    page_size: int = 1
+    poison: float = torch.nan
+    """What every unowned slot of the KV cache holds."""
+    stale_slot: int = 0
+    """What every unowned entry of the page table holds."""
+    max_context_len: int = 24
+    """L: how wide the page table is."""
+    num_slots: int = 256
+    """S: how large the KV cache is; its first page is the padding's."""
+    num_rows: int = 12
+    """P: requests that have room, and the padding row."""
+    seed: int = 0
+
+
+def scene(requests: Requests, *, uniform: bool = False, setting: Setting | None = None) -> Scene:
+    """Make a scene; a uniform one has no extend lengths, as in decode and in verify."""
+    setting = Setting() if setting is None else setting
+    generator = torch.Generator().manual_seed(setting.seed)
+    lengths, counts = [sum(request) for request in requests], [new for _, new in requests]
+    keys, values = (_tokens(sum(lengths), size, setting, generator) for size in _kv_sizes(setting))
+    pools, rows, slots = _pools(lengths, setting, generator)
+    fresh = torch.cat([torch.arange(n) >= n - new for n, new in zip(lengths, counts, strict=True)])
+    pools.set_kv_buffer(setting.layer, slots[~fresh], keys[~fresh], values[~fresh])
+    return Scene(
+        pools=pools,
+        layer=setting.layer,
+        batch=batch_of(requests, rows, slots[fresh], uniform=uniform),
+        q=_tokens(sum(counts), _q_size(setting), setting, generator),
+        k=keys[fresh],
+        v=values[fresh],
+        contexts=[*zip(torch.split(keys, lengths), torch.split(values, lengths), strict=True)],
+        counts=counts,
+        visible=[causal(new, length) for new, length in zip(counts, lengths, strict=True)],
+    )
+
+
+def causal(count: int, length: int) -> Tensor:
+    """Let each of the last tokens of a context see all up to itself: [count, length] bool."""
+    return torch.ones(count, length, dtype=torch.bool).tril(length - count)
+
+
+def padded(real: Scene, *, rows: int, tokens: int) -> Scene:
+    """Pad a scene as a graph runner does: rows of pool row 0, and tokens of poison."""
+    batch = real.batch
+    lengths = _more(batch.seq_lens, rows, 1)
+    extends, prefixes = batch.extend_seq_lens, batch.extend_prefix_lens
+    counts = (*real.counts, *[0] * rows)
+    return replace(
+        real,
+        batch=replace(
+            batch,
+            input_ids=_more(batch.input_ids, tokens, 0),
+            positions=_more(batch.positions, tokens, 0),
+            req_pool_indices=_more(batch.req_pool_indices, rows, 0),
+            seq_lens=lengths,
+            seq_lens_cpu=lengths.clone(),
+            seq_lens_sum=int(lengths.sum()),
+            extend_seq_lens=None if extends is None else _more(extends, rows, 0),
+            extend_prefix_lens=None if prefixes is None else _more(prefixes, rows, 1),
+            extend_seq_lens_cpu=None if extends is None else counts,
+            extend_prefix_lens_cpu=None,
+            out_cache_loc=_more(batch.out_cache_loc, tokens, 0),
+        ),
+        q=_more(real.q, tokens, torch.nan),
+        k=_more(real.k, tokens, torch.nan),
+        v=_more(real.v, tokens, torch.nan),
+    )
+
+
+def sharing(real: Scene, num_tokens: int) -> Scene:
+    """Let every context begin with the first one's tokens, in the first one's slots.
+
+    Args:
+        real: a scene whose requests all have so many cached tokens.
+        num_tokens: how many are shared.
+    """
+    table = real.pools.req_to_token.clone()
+    rows = real.batch.req_pool_indices
+    table[rows, :num_tokens] = table[rows[0], :num_tokens]
+    keys, values = real.contexts[0]
+    contexts = [
+        (
+            torch.cat([keys[:num_tokens], own_keys[num_tokens:]]),
+            torch.cat([values[:num_tokens], own_values[num_tokens:]]),
+        )
+        for own_keys, own_values in real.contexts
+    ]
+    return replace(real, pools=replace(real.pools, req_to_token=table), contexts=contexts)
+
+
+def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
+    """Make the batch of requests that stand in these rows, [B], and write to these slots, [T]."""
+    prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
+    lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
+    is_decode = uniform and len(new_slots) == len(requests)
+    uniform_mode = ForwardMode.DECODE if is_decode else ForwardMode.VERIFY
+    batch = ForwardBatch(
+        mode=uniform_mode if uniform else ForwardMode.EXTEND,
+        input_ids=torch.zeros_like(new_slots),
+        positions=torch.cat([torch.arange(old, old + new) for old, new in requests]),
+        req_pool_indices=rows,
+        seq_lens=lengths,
+        out_cache_loc=new_slots,
+        seq_lens_cpu=lengths.clone(),
+        seq_lens_sum=int(lengths.sum()),
+    )
+    if not uniform:
+        batch.extend_seq_lens = torch.tensor(counts, dtype=torch.int64)
+        batch.extend_prefix_lens = torch.tensor(prefixes, dtype=torch.int64)
+        batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu = tuple(counts), tuple(prefixes)
+    return batch
+
+
+def _pools(
+    lengths: Sequence[int], setting: Setting, generator: torch.Generator
+) -> tuple[Pools, Tensor, Tensor]:
+    """Place the contexts on random pages: the pools, a row each, all slots in plain order."""
+    size, num_rows = setting.page_size, setting.num_rows
+    free = torch.randperm(setting.num_slots // size - 1, generator=generator) + 1
+    rows = torch.randperm(num_rows - 1, generator=generator)[: len(lengths)] + 1
+    table = torch.full((num_rows, setting.max_context_len), setting.stale_slot, dtype=torch.int32)
+    for row, length in zip(rows, lengths, strict=True):
+        num_pages = -(-length // size)
+        pages, free = free[:num_pages], free[num_pages:]
+        slots = (pages[:, None] * size + torch.arange(size)).flatten()
+        table[row, :length] = slots[:length].int()
+    owned = torch.cat(
+        [table[row, :length] for row, length in zip(rows, lengths, strict=True)]
+    ).long()
+    dtype = setting.cache_dtype or setting.dtype
+    keys, values = (
+        torch.full((setting.num_slots, *head), setting.poison, dtype=dtype)
+        for head in _kv_sizes(setting)
+    )
+    return Pools(table, keys, values, size, setting.layer), rows, owned
+
+
+def _tokens(
+    count: int, size: tuple[int, int], setting: Setting, generator: torch.Generator
+) -> Tensor:
+    return torch.randn(count, *size, generator=generator).to(setting.dtype)
+
+
+def _q_size(setting: Setting) -> tuple[int, int]:
+    return setting.layer.tp_q_head_num, setting.layer.qk_head_dim
+
+
+def _kv_sizes(setting: Setting) -> tuple[tuple[int, int], tuple[int, int]]:
+    layer = setting.layer
+    return (layer.tp_k_head_num, layer.qk_head_dim), (layer.tp_k_head_num, layer.v_head_dim)
+
+
+def _more(tensor: Tensor, count: int, value: float) -> Tensor:
+    return torch.cat([tensor, tensor.new_full((count, *tensor.shape[1:]), value)])
+
+
+Tree = Sequence[int]
+"""The parent of each node; the root, which comes first, is its own."""
+
+CHAIN: Tree = (0, 0, 1, 2)
+"""Each node continues the one before."""
+FORK: Tree = (0, 0, 0, 1)
+"""Two branches, of which one goes on."""
+STAR: Tree = (0, 0, 0, 0)
+"""All nodes continue the root."""
+COMB: Tree = (0, 0, 0, 2)
+"""Two branches, of which the other one goes on."""
+GROVE = ((4, FORK), (0, STAR), (18, CHAIN), (7, COMB))
+"""Cached tokens and the tree over them, for each request."""
+
+
+def tree_scene(
+    requests: Sequence[tuple[int, Tree]], *, num_spare: int = 0, setting: Setting | None = None
+) -> Scene:
+    """Make a scene of trees of one size, as in verify; the mask has spare entries behind."""
+    return masked_scene(
+        [(prefix, visible_nodes(tree)) for prefix, tree in requests],
+        num_spare=num_spare,
+        setting=setting,
+    )
+
+
+def masked_scene(
+    requests: Sequence[tuple[int, Tensor]], *, num_spare: int = 0, setting: Setting | None = None
+) -> Scene:
+    """Make a scene of cached tokens that all see, and of what else they see, [Q, C] bool.
+
+    The Q new tokens are the last of the C.
+    """
+    shapes = [(prefix, *seen.shape) for prefix, seen in requests]
+    plain = scene(
+        [(prefix + context - new, new) for prefix, new, context in shapes],
+        uniform=True,
+        setting=setting,
+    )
+    return with_mask(plain, [_after_prefix(*request) for request in requests], num_spare=num_spare)
+
+
+def with_mask(plain: Scene, visible: Sequence[Tensor], *, num_spare: int = 0) -> Scene:
+    """Let the tokens of a uniform scene see what is given, and say so by a tree mask."""
+    batch = replace(plain.batch, tree_mask=flat_mask(visible, num_spare))
+    return replace(plain, batch=batch, visible=visible)
+
+
+def visible_nodes(tree: Tree) -> Tensor:
+    """Let each node see itself and those that it continues: [N, N] bool."""
+    visible = torch.eye(len(tree), dtype=torch.bool)
+    for node, parent in enumerate(tree):
+        visible[node] |= visible[parent] if parent != node else False
+    return visible
+
+
+def beams(num_beams: int, num_steps: int, dice: random.Random) -> Tensor:
+    """Let each beam of the last draft step see itself and one beam of each step before.
+
+    Each step has written its beams' tokens behind those of the step before: [K, S * K] bool.
+    """
+    seen = torch.eye(num_beams, dtype=torch.bool)
+    whole = seen
+    for _ in range(num_steps - 1):
+        parents = [dice.randrange(num_beams) for _ in range(num_beams)]
+        whole = torch.cat([whole[parents], seen], dim=1)
+    return whole
+
+
+def dice_of(seed: int) -> random.Random:
+    """Make dice that fall alike for the same seed."""
+    return random.Random(seed)  # noqa: S311 - no secrets
+
+
+def random_tree(num_tokens: int, topk: int, dice: random.Random) -> Tree:
+    """Grow a tree of which no node has more than `topk` children."""
+    tree = [0]
+    for node in range(1, num_tokens):
+        tree.append(dice.choice([at for at in range(node) if tree[1:].count(at) < topk]))
+    return tree
+
+
+def _after_prefix(prefix: int, seen: Tensor) -> Tensor:
+    return torch.cat([seen.new_ones(len(seen), prefix), seen], dim=1)

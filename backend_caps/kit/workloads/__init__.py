@@ -1,1 +1,0 @@
-"""What checks run longer than a forward: batches over the same pools, long runs, served traces."""

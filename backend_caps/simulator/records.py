@@ -1,0 +1,308 @@
+"""What a run records: counts, the callbacks of a watcher, and races.
+
+Races are found by torch's own stream sanitizer, which is fed by hand. `torch.cuda._sanitizer` is
+private, and written for CUDA: only this file knows it. Memory is named by the serial number of its
+block, so disjoint parts of one block do conflict. The host takes part as a stream of its own: what
+it reads and writes is pinned memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial, wraps
+from typing import Concatenate, NamedTuple, ParamSpec, Self, cast
+
+from torch.cuda._sanitizer import Access as UpstreamAccess
+from torch.cuda._sanitizer import EventHandler, UnsynchronizedAccessError
+
+from backend_caps.simulator.errors import Site
+from backend_caps.simulator.queues import Blocks, Marker, Op
+
+
+class WaitKind(Enum):
+    """What made the host wait."""
+
+    STREAM = "stream"
+    """`synchronize` of a stream, or a loop that asks `query` of it until it is true."""
+    EVENT = "event"
+    """`synchronize` of an event that was recorded, or a loop that asks `query` of it."""
+    DEVICE = "device"
+    """`synchronize` of the whole device."""
+    HIDDEN = "hidden"
+    """An operator that has to know a number, or a copy that blocks."""
+
+
+class Waited(NamedTuple):
+    """A kind of host wait, and whose work it was for."""
+
+    kind: WaitKind
+    """What made the host wait."""
+    stream: int | None
+    """The handle of the stream whose work was waited for; None is the whole device."""
+
+    def __str__(self) -> str:
+        return self.kind.value if self.stream is None else f"{self.kind.value} {self.stream}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a run has done up to a moment, or between two of them: `later - earlier`."""
+
+    num_ops: int
+    """Operators launched, copies among them; a replay launches each of its graph's."""
+    num_copies_to_host: int
+    """Copies from the device to the host."""
+    num_copies_to_device: int
+    """Copies from the host to the device."""
+    bytes_to_host: int
+    """Bytes that crossed from the device to the host, numbers that the host read among them."""
+    bytes_to_device: int
+    """Bytes that crossed from the host to the device."""
+    num_event_records: int
+    """Events recorded on a stream; `wait_stream` records one."""
+    num_event_waits: int
+    """Waits of a stream for an event that was recorded; `wait_stream` is one."""
+    waits: Mapping[Waited, int]
+    """Waits of the host, by kind and stream; without those that there are none of."""
+    bytes_to_host_on: Mapping[int, int] = field(default_factory=dict)
+    """`bytes_to_host` by the handle of the stream that they crossed on."""
+
+    @property
+    def num_host_waits(self) -> int:
+        """All waits of the host, hidden ones too."""
+        return sum(self.waits.values())
+
+    @property
+    def num_hidden_syncs(self) -> int:
+        """Waits of the host that no `synchronize` shows."""
+        return self.num_waits_of(WaitKind.HIDDEN)
+
+    def num_waits_of(self, kind: WaitKind) -> int:
+        """Count the waits of one kind, whatever their streams."""
+        return sum(count for waited, count in self.waits.items() if waited.kind is kind)
+
+    def __sub__(self, earlier: Self) -> Counts:
+        return Counts(
+            num_ops=self.num_ops - earlier.num_ops,
+            num_copies_to_host=self.num_copies_to_host - earlier.num_copies_to_host,
+            num_copies_to_device=self.num_copies_to_device - earlier.num_copies_to_device,
+            bytes_to_host=self.bytes_to_host - earlier.bytes_to_host,
+            bytes_to_device=self.bytes_to_device - earlier.bytes_to_device,
+            num_event_records=self.num_event_records - earlier.num_event_records,
+            num_event_waits=self.num_event_waits - earlier.num_event_waits,
+            waits=dict(Counter(self.waits) - Counter(earlier.waits)),
+            bytes_to_host_on=dict(
+                Counter(self.bytes_to_host_on) - Counter(earlier.bytes_to_host_on)
+            ),
+        )
+
+
+class DeviceWatcher:
+    """Callbacks in the order of the host, whenever the schedule then lets work run."""
+
+    def launched(self, stream: int, op: Op) -> None:
+        """Called when work is put on a stream; a graph's work at each of its replays."""
+
+    def replay_began(self, stream: int) -> None:
+        """Called before a replay: all launches until `replay_ended` are one launch on a stream."""
+
+    def replay_ended(self) -> None:
+        """Called when the replay is enqueued."""
+
+    def recorded(self, marker: Marker) -> None:
+        """Called when an event is recorded at the end of the marker's stream."""
+
+    def waited(self, stream: int, marker: Marker) -> None:
+        """Called when a stream waits for an event."""
+
+    def synchronized(self, cause: str, waited: Waited, marker: Marker | None) -> None:
+        """Called when the host waits: for a marker; for all of a stream, or of the device."""
+
+
+HOST = -1
+"""The host's stream handle."""
+# Weights are read forever and never written.
+_MOST_READS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """One side of a race."""
+
+    operator: str
+    """What was launched, or what the host did."""
+    stream: int
+    """The handle of the stream; `HOST` is the host."""
+    site: Site
+    """Where it was launched."""
+    is_write: bool
+    """Whether it writes the block."""
+
+    def __str__(self) -> str:
+        kind = "write" if self.is_write else "read"
+        where = "the host" if self.stream == HOST else f"stream {self.stream}"
+        return f"{kind} by {self.operator} on {where} at {self.site}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """Two accesses to one block that nothing orders."""
+
+    block: int
+    """The block's serial number."""
+    first: Access
+    """The access that was launched first."""
+    second: Access
+    """The access that was launched next."""
+
+    def __str__(self) -> str:
+        return f"race on block {self.block}: {self.first}, then {self.second}"
+
+
+P = ParamSpec("P")
+Step = Callable[Concatenate["RaceDetector", P], None]
+
+
+def _later(take_in: Step[P]) -> Step[P]:
+    """Queue a step of the trace until `races` is called."""
+
+    @wraps(take_in)
+    def put_off(self: RaceDetector, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.trace.append(partial(take_in, self, *args, **kwargs))
+
+    return cast("Step[P]", put_off)
+
+
+class RaceDetector:
+    """Follow what orders what, and find each pair of accesses that nothing does.
+
+    A run is written down, and judged afterwards in a thread of its own, whose stack is short: the
+    sanitizer takes the whole stack down at every launch, which is most of what it costs.
+    """
+
+    trace: list[Callable[[], None]]
+    """Steps that are not judged yet."""
+
+    def __init__(self) -> None:
+        self.trace = []
+        self._races: list[Race] = []
+        self._handler = EventHandler()
+        self._launches: dict[int, tuple[str, Site]] = {}
+        self._streams: set[int] = set()
+        self._events: set[int] = set()
+        self._fresh_events = itertools.count(-1, -1)
+        self._know(HOST)
+
+    def races(self) -> tuple[Race, ...]:
+        """Return the races of the run so far."""
+        if self.trace:
+            with ThreadPoolExecutor(max_workers=1) as judge:
+                judge.submit(self._judge).result()
+        return tuple(self._races)
+
+    def _judge(self) -> None:
+        steps, self.trace = self.trace, []
+        for step in steps:
+            step()
+
+    @_later
+    def launch(self, stream: int, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
+        """Add a launch."""
+        self._know(stream)
+        errors = self._handler._handle_kernel_launch(  # noqa: SLF001
+            stream,
+            set(reads - writes),
+            set(writes),
+            set(),
+            name,
+            {block: [] for block in reads | writes},
+        )
+        self._launches[self._handler.seq_num] = (name, site)
+        for error in errors:
+            assert isinstance(error, UnsynchronizedAccessError), f"the sanitizer found {error!r}"
+            self._report(error)
+        for block in reads:
+            self._forget_early_reads(block)
+
+    def host_access(self, name: str, site: Site, reads: Blocks, writes: Blocks) -> None:
+        """Add an access of the host to pinned memory."""
+        self.launch(HOST, name, site, reads, writes)
+
+    @_later
+    def record(self, event: int, stream: int) -> None:
+        """Add an event's record."""
+        self._know(stream)
+        if event not in self._events:
+            self._events.add(event)
+            self._handler._handle_event_creation(event)  # noqa: SLF001
+        self._handler._handle_event_record(event, stream)  # noqa: SLF001
+
+    @_later
+    def wait(self, stream: int, event: int) -> None:
+        """Add a stream's wait for an event's last record."""
+        if event in self._events:
+            self._know(stream)
+            self._handler._handle_event_wait(event, stream)  # noqa: SLF001
+
+    def wait_for_stream(self, stream: int, other: int) -> None:
+        """Add a stream's wait for another.
+
+        It does for the host, where it is given work on memory that the host has: a launch comes
+        after all that the host did before.
+        """
+        event = next(self._fresh_events)
+        self.record(event, other)
+        self.wait(stream, event)
+        self.forget(event)
+
+    @_later
+    def forget(self, event: int) -> None:
+        """Delete an event."""
+        if event in self._events:
+            self._events.remove(event)
+            self._handler._handle_event_deletion(event)  # noqa: SLF001
+
+    @_later
+    def synchronize_stream(self, stream: int) -> None:
+        """Add a host wait for a stream."""
+        self._know(stream)
+        self._handler._handle_stream_synchronization(stream)  # noqa: SLF001
+
+    @_later
+    def synchronize_event(self, event: int) -> None:
+        """Add a host wait for an event."""
+        if event in self._events:
+            self._handler._handle_event_synchronization(event)  # noqa: SLF001
+
+    @_later
+    def synchronize_device(self, streams: Sequence[int]) -> None:
+        """Add a host wait for everything."""
+        for stream in streams:
+            self._know(stream)
+        self._handler._handle_device_synchronization()  # noqa: SLF001
+
+    def _know(self, stream: int) -> None:
+        if stream not in self._streams:
+            self._streams.add(stream)
+            self._handler._handle_stream_creation(stream)  # noqa: SLF001
+
+    def _forget_early_reads(self, block: int) -> None:
+        """Keep each stream's last read: what comes after it comes after its earlier ones."""
+        info = self._handler.tensors_accessed.accesses[block]
+        if len(info.reads) > _MOST_READS:
+            info.reads = list({read.stream: read for read in info.reads}.values())
+
+    def _report(self, error: UnsynchronizedAccessError) -> None:
+        first, second = error.previous_access, error.current_access
+        race = Race(block=error.data_ptr, first=self._access(first), second=self._access(second))
+        self._races.append(race)
+
+    def _access(self, access: UpstreamAccess) -> Access:
+        operator, site = self._launches[access.seq_num]
+        is_write = access.type is access.type.WRITE
+        return Access(operator=operator, stream=access.stream, site=site, is_write=is_write)

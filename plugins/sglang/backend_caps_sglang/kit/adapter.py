@@ -1,0 +1,371 @@
+"""One of SGLang's backends, as the kit's runtime calls one: its runner, its batches, its calls.
+
+SGLang's lengths in a verify are those before it; the kit's have the verified tokens in them.
+
+Shapes: P rows in the request pool, L the longest context, B requests and T tokens in a batch, S
+slots in the KV cache, Hq query heads, Hk key and value heads, D and Dv their sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from backend_caps.kit.scenes import Pools
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.layer import AttentionLayer
+from backend_caps_sglang.kit.loading import SGLang
+
+
+@dataclass(frozen=True, slots=True)
+class OneLayerPool:
+    """SGLang's KV pool of one layer, over the kit's own memory."""
+
+    pools: Pools
+    start_layer: int = 0
+
+    def get_key_buffer(self, layer_id: int) -> Tensor:
+        """Return keys: [S, Hk, D], device."""
+        return self.pools.get_key_buffer(layer_id)
+
+    def get_value_buffer(self, layer_id: int) -> Tensor:
+        """Return values: [S, Hk, Dv], device."""
+        return self.pools.get_value_buffer(layer_id)
+
+    def get_kv_buffer(self, layer_id: int) -> tuple[Tensor, Tensor]:
+        """Return both."""
+        return self.get_key_buffer(layer_id), self.get_value_buffer(layer_id)
+
+    def set_kv_buffer(
+        self,
+        layer: object,
+        loc_info: SimpleNamespace,
+        cache_k: Tensor,
+        cache_v: Tensor,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+    ) -> None:
+        """Store new tokens.
+
+        loc_info.loc  [T] int64, device  their slots
+        cache_k       [T, Hk, D], device
+        cache_v       [T, Hk, Dv], device
+        """
+        assert k_scale is None, "no layer here has a scale"
+        assert v_scale is None, "no layer here has a scale"
+        self.pools.set_kv_buffer(layer, loc_info.loc, cache_k, cache_v)
+
+
+def runner_of(
+    sglang: SGLang, pools: Pools, *, window: int | None, num_verified: int
+) -> SimpleNamespace:
+    """Make what stands in for the runner of a model with one layer, on one rank, without LoRA.
+
+    Args:
+        sglang: its modules.
+        pools: the kit's, which say how large everything is.
+        window: how many tokens before itself a token sees; None: all.
+        num_verified: tokens of each request in a verify; 0: it does not speculate.
+    """
+    layer = pools.layer
+    assert layer is not None, "the kit says which layer its pools are of"
+    table, pool = pools.req_to_token, OneLayerPool(pools)
+    rows = SimpleNamespace(req_to_token=table, size=len(table) - 1)  # row 0 is the padding's
+    device = str(pools.req_to_token.device)
+    translator = sglang.translating.KVIndexTranslator(
+        req_to_token=pools.req_to_token,
+        token_to_kv_pool_allocator=None,
+        token_to_kv_pool=pool,
+        page_size=pools.page_size,
+        device=device,
+    )
+    return SimpleNamespace(
+        device=device,
+        gpu_id=0,
+        page_size=pools.page_size,
+        req_to_token_pool=rows,
+        token_to_kv_pool=pool,
+        token_to_kv_pool_allocator=None,
+        kv_index_translator=translator,
+        kv_cache_dtype=pools.keys.dtype,
+        sliding_window_size=window,
+        is_draft_worker=False,
+        model_config=_model_config(sglang, layer, pools.req_to_token.shape[1]),
+        decode_num_tokens_per_req=lambda: max(1, num_verified),
+    )
+
+
+def _model_config(sglang: SGLang, layer: AttentionLayer, longest: int) -> SimpleNamespace:
+    """Say of a model what a backend sizes its buffers by."""
+    from transformers import LlamaConfig  # noqa: PLC0415 - a dependency of SGLang's alone
+
+    return SimpleNamespace(
+        hf_config=LlamaConfig(),
+        linear_attn_registry_result=None,
+        attention_arch=sglang.models.AttentionArch.MHA,
+        context_len=longest,
+        head_dim=layer.qk_head_dim,
+        v_head_dim=layer.v_head_dim,
+        swa_v_head_dim=layer.v_head_dim,
+        qk_nope_head_dim=layer.qk_head_dim,
+        qk_rope_head_dim=0,
+        kv_lora_rank=0,
+        is_encoder_decoder=False,
+        get_max_num_attention_heads=lambda: layer.tp_q_head_num,
+        get_num_kv_heads=lambda _tp_size, _dcp_size=1: layer.tp_k_head_num,
+    )
+
+
+def attention_of(sglang: SGLang, layer: AttentionLayer, window: int | None) -> torch.nn.Module:
+    """Make SGLang's own layer from what the kit knows of one."""
+    made: torch.nn.Module = sglang.layers.RadixAttention(
+        num_heads=layer.tp_q_head_num,
+        head_dim=layer.qk_head_dim,
+        scaling=layer.scaling,
+        num_kv_heads=layer.tp_k_head_num,
+        layer_id=layer.layer_id,
+        v_head_dim=layer.v_head_dim,
+        sliding_window_size=-1 if window is None else window,
+    )
+    return made
+
+
+PADDING_ROW = 0
+
+
+def num_verified_of(batch: ForwardBatch) -> int:
+    """Count the tokens of each request in a verify; 0 where it is none."""
+    is_uniform = batch.extend_seq_lens is None and batch.mode is not ForwardMode.DRAFT_EXTEND
+    each = batch.num_tokens // batch.batch_size
+    return each if is_uniform and each > 1 else 0
+
+
+def mode_name_of(batch: ForwardBatch) -> str:
+    """Name SGLang's mode of a batch. A graph's says which by its lengths alone."""
+    if batch.mode is ForwardMode.DRAFT_EXTEND:
+        return "DRAFT_EXTEND_V2"
+    if batch.extend_seq_lens is not None:
+        return "MIXED" if batch.mode is ForwardMode.MIXED else "EXTEND"
+    return "TARGET_VERIFY" if num_verified_of(batch) else "DECODE"
+
+
+def batch_of(
+    sglang: SGLang, batch: ForwardBatch, translator: SimpleNamespace, *, fill: int | None
+) -> SimpleNamespace:
+    """Make SGLang's batch of one of the kit's.
+
+    Args:
+        sglang: its modules.
+        batch: the kit's; host lengths are asked of it when SGLang asks for them.
+        translator: SGLang's, of the runner.
+        fill: the length that SGLang gives a request of padding; None: there is none.
+    """
+    count, modes = num_verified_of(batch), sglang.batches.ForwardMode
+    seq_lens = batch.seq_lens - count if count else batch.seq_lens
+    if fill is not None:
+        seq_lens = torch.where(batch.req_pool_indices == PADDING_ROW, fill, seq_lens)
+    made = _told_class(sglang.batches.ForwardBatch)(
+        forward_mode=modes[mode_name_of(batch)],
+        batch_size=batch.batch_size,
+        input_ids=batch.input_ids,
+        req_pool_indices=batch.req_pool_indices,
+        seq_lens=seq_lens,
+        out_cache_loc=batch.out_cache_loc,
+        seq_lens_sum=None,
+    )
+    made.kit_batch = batch
+    made.positions = batch.positions
+    if count:
+        made.spec_info = _verify_input(sglang, batch, count)
+    for name, lengths in _extends_of(batch).items():
+        setattr(made, name, lengths)
+    plan = translator.plan(
+        req_pool_indices=made.req_pool_indices,
+        seq_lens=seq_lens,
+        seq_lens_cpu=None,
+        write_virtual=batch.out_cache_loc,
+        read_extent=count,
+    )
+    plan.bind(made, translator)
+    return made
+
+
+def _extends_of(batch: ForwardBatch) -> Mapping[str, Tensor]:
+    """Return how many tokens each request brings, as SGLang names that: [B] int32, device."""
+    news, olds = batch.extend_seq_lens, batch.extend_prefix_lens
+    if batch.mode is ForwardMode.DRAFT_EXTEND:
+        each = batch.num_tokens // batch.batch_size
+        news = torch.full_like(batch.seq_lens, each)
+        olds = batch.seq_lens - each
+    if news is None or olds is None:
+        return {}
+    starts = news.cumsum(0) - news
+    named = {"extend_seq_lens": news, "extend_prefix_lens": olds, "extend_start_loc": starts}
+    return {name: own.int() for name, own in named.items()}
+
+
+def _verify_input(sglang: SGLang, batch: ForwardBatch, count: int) -> object:
+    """Make what SGLang says of drafts that are verified; a chain has no mask."""
+    has_tree = batch.tree_mask is not None
+    made: object = sglang.speculating.EagleVerifyInput(
+        draft_token=batch.input_ids,
+        custom_mask=batch.tree_mask,
+        positions=batch.positions,
+        retrieve_index=None,
+        retrieve_next_token=None,
+        retrieve_next_sibling=None,
+        retrieve_cum_len=None,
+        spec_steps=count - 1,
+        topk=2 if has_tree else 1,
+        draft_token_num=count,
+        capture_hidden_mode=sglang.batches.CaptureHiddenMode.NULL,
+        seq_lens_sum=None,
+        seq_lens_cpu=None,
+    )
+    return made
+
+
+@cache
+def _told_class(base: type) -> Callable[..., SimpleNamespace]:
+    """Make SGLang's class one whose host lengths are asked of the kit's batch when they are read.
+
+    So a read is seen where it happens, and a batch without a mirror has none here.
+    """
+
+    def host(read: Callable[[ForwardBatch], object]) -> property:
+        def get(made: SimpleNamespace) -> object:
+            return read(made.kit_batch)
+
+        def leave(_made: SimpleNamespace, _value: object) -> None:
+            """Take no value: the kit's batch has it."""
+
+        return property(get, leave)
+
+    told = {
+        "seq_lens_cpu": host(lambda own: _less(own.seq_lens_cpu, num_verified_of(own))),
+        "seq_lens_sum": host(
+            lambda own: _less(own.seq_lens_sum, num_verified_of(own) * own.batch_size)
+        ),
+        "extend_seq_lens_cpu": host(lambda own: _listed(own.extend_seq_lens_cpu)),
+        "extend_prefix_lens_cpu": host(lambda own: _listed(own.extend_prefix_lens_cpu)),
+    }
+    made: Callable[..., SimpleNamespace] = type(base.__name__, (base,), told)
+    return made
+
+
+def _less(lengths: Tensor | int | None, verified: int) -> Tensor | int | None:
+    """Take off the verified tokens."""
+    return None if lengths is None else lengths - verified
+
+
+def _listed(lengths: tuple[int, ...] | None) -> list[int] | None:
+    return None if lengths is None else list(lengths)
+
+
+class Adapted:
+    """A backend of SGLang on pools of the kit.
+
+    What a graph of SGLang's holds is what the class made at the capture: so each replay gets the
+    metadata of its capture back, whose tensors were filled anew.
+
+    Args:
+        sglang: its modules.
+        implementation: the class.
+        pools: the kit's.
+        window: how many tokens before itself a token sees; None: all.
+    """
+
+    def __init__(
+        self,
+        sglang: SGLang,
+        implementation: Callable[[SimpleNamespace], SimpleNamespace],
+        pools: Pools,
+        *,
+        window: int | None = None,
+    ) -> None:
+        self._sglang, self._implementation = sglang, implementation
+        self._pools, self._window = pools, window
+        self._build(num_verified=0)
+
+    def _build(self, *, num_verified: int) -> None:
+        drafts = num_verified or None
+        spec = self._sglang.context.get_spec()
+        self._runner = runner_of(
+            self._sglang, self._pools, window=self._window, num_verified=num_verified
+        )
+        with spec.override(speculative_num_draft_tokens=drafts):
+            self._backend = self._implementation(self._runner)
+        self._captured: dict[tuple[str, int], object] = {}
+        self._batch: SimpleNamespace | None = None
+        self._mode: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Prepare an eager forward."""
+        self._batch, self._mode = self._told(batch), nullcontext
+        self._backend.init_forward_metadata(self._batch)
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Make the buffers of graphs, of a server that verifies so many tokens of each request."""
+        each = max_num_tokens // max_bs
+        self._build(num_verified=each if each > 1 else 0)
+        self._backend.init_cuda_graph_state(max_bs, max_num_tokens)
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Prepare a capture, or a replay of a graph that was captured."""
+        self._batch = self._told(batch, fill=self._backend.get_cuda_graph_seq_len_fill_value())
+        self._mode = self._sglang.capturing.model_capture_mode
+        key = mode_name_of(batch), batch.batch_size
+        is_replay = key in self._captured
+        self._backend.init_forward_metadata_out_graph(self._batch, in_capture=not is_replay)
+        if is_replay:
+            self._backend.forward_metadata = self._captured[key]
+        else:
+            self._captured[key] = self._backend.forward_metadata
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """Do what a capture records."""
+        self._backend.init_forward_metadata_in_graph(self._prepared(batch))
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: AttentionLayer,
+        batch: ForwardBatch,
+        *,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """Attend in one layer, as SGLang's own layer calls its backend.
+
+        q        [T, Hq * D], device
+        k        [T, Hk * D], device
+        v        [T, Hk * Dv], device
+        returns  [T, Hq * Dv], device
+        """
+        with self._mode():
+            output: Tensor = self._backend.forward(
+                q,
+                k.view(-1, layer.tp_k_head_num, layer.qk_head_dim),
+                v.view(-1, layer.tp_k_head_num, layer.v_head_dim),
+                attention_of(self._sglang, layer, self._window),
+                self._prepared(batch),
+                save_kv_cache=save_kv_cache,
+            )
+        return output
+
+    def _prepared(self, batch: ForwardBatch) -> SimpleNamespace:
+        assert self._batch is not None, "a batch is prepared before its layers run"
+        assert self._batch.kit_batch is batch, "the batch that was prepared is the one that runs"
+        return self._batch
+
+    def _told(self, batch: ForwardBatch, fill: int | None = None) -> SimpleNamespace:
+        translator = self._runner.kv_index_translator
+        return batch_of(self._sglang, batch, translator, fill=fill)

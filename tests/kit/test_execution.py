@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from io import StringIO
+from typing import Never
+
+import pytest
+from rich.console import Console
+
+from backend_caps.kit import (
+    BaselineError,
+    Case,
+    Check,
+    CheckObserver,
+    CheckProgress,
+    CheckResult,
+    Effort,
+    Fault,
+    Finding,
+    Hint,
+    KitError,
+    Rig,
+    Verdict,
+    find_case,
+    run_case,
+    run_checks,
+)
+from backend_caps.simulator import Schedule
+from tests.kit.made import HONEST, ODD, SCENARIO
+
+EVEN = Effort(seeds=(0, 2))
+
+
+def _blocked(_rig: Rig, _case: Case) -> Iterator[Fault]:
+    raise BaselineError(problem="it raised")
+
+
+def _raising(_rig: Rig, _case: Case) -> Never:
+    raise ValueError("no such row")
+
+
+class Told(CheckObserver):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def begin(self, check: Check, num_cases: int) -> None:
+        """Keep how many there will be."""
+        self.words.append(f"{check.code}: {num_cases}")
+
+    def ran(self, case: Case, findings: Sequence[Finding]) -> None:
+        """Keep what was found."""
+        self.words.append(f"{case.seed}: {len(findings)}")
+
+    def end(self, result: CheckResult) -> None:
+        """Keep what became of it."""
+        self.words.append(result.status.value)
+
+
+def test_check_without_a_fault_holds() -> None:
+    """A claim that nothing was found against holds, with the cases that looked at it."""
+    results = run_checks(HONEST, [ODD], effort=EVEN)
+
+    assert results.claims == {"host_seq_lens": Verdict.HELD}
+    assert [case.seed for case in results.checks[0].cases] == [0, 2]
+
+
+def test_check_with_a_fault_fails() -> None:
+    """One fault fails the claim, and the finding has the command that shows it again."""
+    results = run_checks(HONEST, [ODD], effort=Effort(seeds=(0, 1)))
+
+    assert results.claims == {"host_seq_lens": Verdict.FAILED}
+    assert [finding.replay for finding in results.findings] == [
+        f"backend-caps check torch_padded --case 'made/{SCENARIO.name}@eager#1'"
+    ]
+
+
+def test_check_stops_where_enough_is_found() -> None:
+    """More findings of one check would help nobody."""
+    results = run_checks(HONEST, [ODD], effort=Effort(seeds=range(1, 99, 2)))
+
+    assert len(results.findings) == 5
+
+
+def test_exercised_forwards_are_told() -> None:
+    """Results say whose forwards ran, by role and phase."""
+    results = run_checks(HONEST, [ODD], effort=EVEN)
+
+    assert results.exercised == {"target/decode"}
+
+
+def test_excused_check_is_not_checked() -> None:
+    """A check that does not apply says why, and its claim is not checked."""
+    excused = replace(ODD, excuse=lambda _: "it claims nothing")
+
+    results = run_checks(HONEST, [excused])
+
+    assert results.checks[0].reason == "it claims nothing"
+    assert results.claims == {"host_seq_lens": Verdict.NOT_CHECKED}
+
+
+def test_check_behind_a_failed_one_is_not_checked() -> None:
+    """What a check is compared by has to hold first."""
+    later = replace(ODD, code="later", after=("made",))
+
+    results = run_checks(HONEST, [ODD, later], effort=Effort(seeds=(1,)))
+
+    assert results.checks[1].status is Verdict.NOT_CHECKED
+    assert results.checks[1].reason == "says nothing while made fails"
+
+
+def test_check_without_a_baseline_is_not_checked() -> None:
+    """Where the run to compare with fails, a case says nothing, and the reason is kept."""
+    results = run_checks(HONEST, [replace(ODD, run=_blocked)], effort=EVEN)
+
+    assert results.checks[0].status is Verdict.NOT_CHECKED
+    assert results.checks[0].reason.startswith("the run to compare with failed: it raised")
+
+
+def test_check_without_a_case_is_not_checked() -> None:
+    """No case is no pass."""
+    results = run_checks(HONEST, [ODD], effort=Effort(seeds=()))
+
+    assert results.checks[0].status is Verdict.NOT_CHECKED
+    assert results.checks[0].reason == "it has no case for what is claimed"
+
+
+def test_raised_error_is_a_fault() -> None:
+    """Whatever a backend raises is found, in its own words."""
+    results = run_checks(HONEST, [replace(ODD, run=_raising)], effort=Effort(seeds=(0,)))
+
+    assert [own.fault.what for own in results.findings] == ["raised ValueError: no such row"]
+
+
+def test_claim_that_one_check_failed_is_failed() -> None:
+    """Of several checks of a claim the worst counts, and one that looked is more than none."""
+    codes = [replace(ODD, excuse=lambda _: "no"), replace(ODD, code="b"), ODD]
+    held = run_checks(HONEST, codes[:2], effort=EVEN)
+    failed = run_checks(HONEST, [*codes, codes[1]], effort=Effort(seeds=(1,)))
+
+    assert held.claims == {"host_seq_lens": Verdict.HELD}
+    assert failed.claims == {"host_seq_lens": Verdict.FAILED}
+
+
+def test_hints_are_asked_for_where_nothing_was_found() -> None:
+    """A claim that holds may be too modest; one that does not is not asked."""
+    hint = Hint(claim="host_seq_lens", what="never read")
+    hinting = replace(ODD, hints=lambda _subject, _cases, _rig: [hint])
+
+    held = run_checks(HONEST, [hinting], effort=EVEN)
+    failed = run_checks(HONEST, [hinting], effort=Effort(seeds=(1,)))
+
+    assert list(held.checks[0].hints) == [hint]
+    assert list(failed.checks[0].hints) == []
+
+
+def test_hints_are_asked_for_where_a_check_is_excused() -> None:
+    """A claim that is too modest to be checked may be too modest."""
+    hint = Hint(claim="host_seq_lens", what="never read")
+    excused = replace(ODD, excuse=lambda _: "no", hints=lambda _subject, _cases, _rig: [hint])
+
+    results = run_checks(HONEST, [excused])
+
+    assert list(results.checks[0].hints) == [hint]
+
+
+def test_check_that_a_device_cannot_run_is_not_checked() -> None:
+    """The reason is the device's, and nothing is hinted at."""
+    unfit = replace(ODD, unfit=lambda device: f"no graphs on {device}")
+
+    results = run_checks(HONEST, [unfit], device="cpu")
+
+    assert results.checks[0].status is Verdict.NOT_CHECKED
+    assert results.checks[0].reason == "no graphs on cpu"
+
+
+def test_observer_is_told_of_each_case() -> None:
+    """Who watches learns how many cases there are, and of each as it ends."""
+    told = Told()
+
+    run_checks(HONEST, [ODD], effort=Effort(seeds=(0, 1)), observer=told)
+
+    assert told.words == ["made: 2", "0: 0", "1: 1", "failed"]
+
+
+def test_real_device_runs_its_own_order_alone() -> None:
+    """Cases of another order than the device's own are left out."""
+    lazy = Case(check="made", scenario=SCENARIO, schedule=Schedule.parse("lazy"))
+    both = replace(ODD, cases=lambda _subject, _effort: [Case(check="made"), lazy])
+
+    results = run_checks(HONEST, [both], device="cpu")
+
+    assert list(results.checks[0].cases) == [Case(check="made")]
+
+
+def test_case_is_found_by_its_name() -> None:
+    """Also one of a seed that is not tried by default, and it can run alone."""
+    check, case = find_case(HONEST, [ODD], f"made/{SCENARIO.name}@eager#77")
+
+    assert (check, case.seed) == (ODD, 77)
+    assert run_case(HONEST, check, case).status is Verdict.FAILED
+
+
+@pytest.mark.parametrize("name", ["made/-@eager#0", "other/-@eager#0", "made", "made/x#y"])
+def test_unknown_case_is_refused(name: str) -> None:
+    """A name that no case has is refused, with the form of one."""
+    with pytest.raises(KitError, match="CHECK/SCENARIO@SCHEDULE#SEED"):
+        find_case(HONEST, [ODD], name)
+
+
+def _drawn(*, terminal: bool) -> str:
+    file = StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120, color_system=None)
+    with CheckProgress(2, console) as progress:
+        checks = [ODD, replace(ODD, code="later")]
+        run_checks(HONEST, checks, effort=Effort(seeds=range(4)), observer=progress)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("check 2/2", id="which of how many"),
+        pytest.param("later", id="the check that runs"),
+        pytest.param("4/4 cases", id="its cases"),
+        pytest.param("4 found", id="what was found so far"),
+    ],
+)
+def test_progress_tells_how_far_it_is(words: str) -> None:
+    """On a terminal the last line has the check, its cases and the findings of all."""
+    (*_, last) = [line for line in _drawn(terminal=True).splitlines() if "check" in line]
+
+    assert words in last
+
+
+def test_progress_is_gone_after_its_block() -> None:
+    """What follows on the terminal starts where the line was: it is erased."""
+    assert _drawn(terminal=True).endswith("\x1b[2K")
+
+
+def test_progress_draws_nothing_where_there_is_no_terminal() -> None:
+    """In a file or a pipe there is no trace of it."""
+    assert _drawn(terminal=False) == ""
+
+
+def test_progress_draws_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless a console is given; standard output holds the document alone."""
+    with CheckProgress(1) as progress:
+        run_checks(HONEST, [ODD], effort=Effort(seeds=(0,)), observer=progress)
+
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.kit import Forward, Scenario, draw, supplied
+from backend_caps.kit.checks.writes import (
+    SceneSnapshot,
+    changed_rows,
+    changing_line,
+    running_line,
+    some,
+)
+from backend_caps.kit.scenes import Scene
+from tests.kit.made import HONEST
+
+
+def _scene() -> Scene:
+    return supplied(draw(Scenario(forward=Forward.DECODE), 1), HostSeqLens.EXACT)
+
+
+def _longer(scene: Scene) -> None:
+    scene.batch.seq_lens.add_(1)
+
+
+def _other_mirror(scene: Scene) -> None:
+    scene.batch.seq_lens_cpu = None
+
+
+def _other_sum(scene: Scene) -> None:
+    scene.batch.seq_lens_sum = 0
+
+
+def _other_table(scene: Scene) -> None:
+    scene.pools.req_to_token[2, 3] += 1
+
+
+def _first_value(scene: Scene) -> None:
+    scene.pools.values[scene.pools.req_to_token[scene.batch.req_pool_indices[1], 0]] = 0
+
+
+def _nobodys_slot(scene: Scene) -> None:
+    scene.pools.keys[0] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(_longer, "seq_lens of the batch was", id="in-place"),
+        pytest.param(_other_mirror, "seq_lens_cpu of the batch was", id="put-away"),
+        pytest.param(_other_sum, "seq_lens_sum of the batch was", id="number"),
+        pytest.param(_other_table, "rows 2 of the page table changed", id="table"),
+        pytest.param(_first_value, "which hold the context of request 1", id="kv"),
+        pytest.param(_nobodys_slot, "KV of slots 0 changed, which are nobody's", id="nobodys"),
+    ],
+)
+def test_change_is_told(change: Callable[[Scene], None], words: str) -> None:
+    """Whatever changes is found, and said with what it was."""
+    scene = _scene()
+    held = SceneSnapshot.of(scene)
+
+    change(scene)
+
+    (told,) = held.changes(writable=())
+    assert words in told
+
+
+def test_writable_slots_may_change() -> None:
+    """Slots that a forward is told to write to are no change, and NaN is as it was."""
+    scene = _scene()
+    held = SceneSnapshot.of(scene)
+
+    scene.pools.keys[0] = 0
+
+    assert list(held.changes(writable={0})) == []
+    assert held.slots_changed() == {0}
+
+
+def test_bits_are_compared() -> None:
+    """Minus zero is not zero, and NaN is NaN."""
+    before = torch.tensor([0.0, torch.nan, 1.0])
+
+    assert changed_rows(before, torch.tensor([-0.0, torch.nan, 1.0])) == [0]
+
+
+def test_line_is_that_of_the_change() -> None:
+    """Of the backend's lines the one is found behind which something is not as it was."""
+    scene = _scene()
+    held = SceneSnapshot.of(scene)
+
+    site = changing_line(HONEST, lambda: any(held.changes(())), lambda: scene.run(HONEST.build))
+
+    assert site is not None
+    assert site.file.endswith("paged.py")
+
+
+def test_line_of_others_is_none() -> None:
+    """A change that no line of the backend brings about has no line."""
+    tensor = torch.zeros(1)
+
+    site = changing_line(HONEST, lambda: bool(tensor), lambda: tensor.add_(1))
+
+    assert site is None
+    assert running_line(HONEST) is None
+
+
+def test_long_lists_are_cut() -> None:
+    """The first numbers are enough."""
+    assert some(range(3)) == "0, 1, 2"
+    assert some(range(9)) == "0, 1, 2, 3, 4, 5 and 3 more"
