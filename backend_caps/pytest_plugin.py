@@ -94,7 +94,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Find what is asked for, before pytest-xdist starts processes that look for it too.
+    """Find backends and checks before pytest-xdist starts workers, which find them too.
 
     Raises:
         UsageError: there is no such backend, check or device, or it cannot be built.

@@ -188,6 +188,6 @@ def _end_likewise(status: int) -> NoReturn:
 
 
 def _clear_line() -> None:
-    """Take the line off the terminal that tells how far it is, and show the cursor again."""
+    """Clear the progress line from the terminal, and show the cursor again."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[2K\x1b[?25h")

@@ -87,7 +87,7 @@ class Run:
 
 
 def check_list(options: CheckOptions) -> documents.CheckListDocument:
-    """Write down which checks there are, of those that were asked for.
+    """List the checks that `--only` names; all where it names none.
 
     Raises:
         KitError: there is none of a name.
@@ -196,7 +196,7 @@ def _run_one(
 
 
 def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocument:
-    """Write down what became of a backend; `known` are all checks, asked for or not."""
+    """Write down what became of a backend; `known` are all checks, run or not."""
     results, source = run.results, run.results.subject.source
     statuses = {own.status for own in results.checks}
     # One fault fails the whole; without a case nothing is known.
@@ -298,6 +298,6 @@ def _lines(files: Sequence[kit.FileLines]) -> documents.LinesDocument:
 
 
 def _nearby(file: str) -> str:
-    """Name a file as it is seen from the working directory, where it lies below that."""
+    """Name a file relative to the working directory where it is below it."""
     path, here = Path(file), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else file

@@ -79,7 +79,7 @@ def raised(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """A claim that may be too modest: nothing was seen that asks for it."""
+    """A claim that may be too modest: no case needed it."""
 
     claim: str
     """The capability."""

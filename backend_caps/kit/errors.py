@@ -23,7 +23,7 @@ class KitError(CodedError):
 
     @staticmethod
     def uncheckable(backend: str, problem: str) -> KitError:
-        """Say what stands in the way of checking a backend."""
+        """Return the error of a backend that cannot be checked."""
         return KitError(
             "uncheckable",
             f"backend {backend!r} cannot be checked: {problem}; a declaration was expected whose "
@@ -32,7 +32,7 @@ class KitError(CodedError):
 
     @staticmethod
     def evidence(backend: str, problem: str) -> KitError:
-        """Say why the evidence of a backend was not written."""
+        """Return the error of evidence that was not written."""
         return KitError(
             "evidence",
             f"the evidence of backend {backend!r} was not written: {problem}; it was expected to "

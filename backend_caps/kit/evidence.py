@@ -42,7 +42,7 @@ from backend_caps.simulator import DEVICE_NAME
 
 
 def _roles(scenario: Scenario) -> frozenset[object]:
-    """Say which roles a forward stands for: a draft step of a chain is a decode.
+    """Return the roles that a forward covers: a draft step of a chain is a decode.
 
     The target's own is in every run: a check of roles says nothing unless the numbers are right.
     """
@@ -64,7 +64,7 @@ def claims_of(results: Results, known: Sequence[Check]) -> Iterator[ClaimDocumen
 
     Args:
         results: what was found.
-        known: all checks, those too that were not asked for.
+        known: all checks, run or not.
     """
     declaration = results.subject.declaration
     stated = declaration.capabilities.stated()
@@ -163,7 +163,7 @@ def evidence_of(
 
 
 def evidence_file(subject: Subject, *, path: _Folders | None = None) -> Path:
-    """Say where a backend's evidence lies.
+    """Return the file of a backend's evidence.
 
     Raises:
         KitError: there are no files of the implementation.

@@ -174,7 +174,7 @@ def run_checks(
 
     Args:
         subject: the backend.
-        checks: in this order; one that comes after another stands behind it.
+        checks: in this order; one is skipped where a check in its `after` failed.
         device: `sim`, `cpu` or `cuda`.
         effort: how much is tried.
         observer: called at each step.

@@ -87,7 +87,7 @@ class Journal(CheckObserver):
         self._write(_Event(step=_Step.BLOCKED, case=case))
 
     def asks(self, result: CheckResult) -> None:
-        """Write down a check whose hints are asked for."""
+        """Write down a check whose hints are computed next."""
         self._write(_Event(step=_Step.ASKS, result=result))
 
     def end(self, result: CheckResult) -> None:

@@ -152,7 +152,7 @@ class Rig:
         return DeviceStreams(self.device)
 
     def supply(self, scene: Scene) -> Scene:
-        """Give a scene the host lengths that an engine brings to who claims what this one does."""
+        """Give a scene the host lengths that an engine brings for the subject's claims."""
         phase = scene.batch.mode.phase
         return supplied(scene, self.subject.claim_as(HostSeqLens, "host_seq_lens", phase=phase))
 

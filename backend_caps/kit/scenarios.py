@@ -41,7 +41,7 @@ _SHORT = 24
 _WIDEST = 3
 """Children of a node, and beams of a draft step, unless fewer are claimed."""
 _FLATTER = 0.75
-"""Of the usual scaling: who leaves a layer's own away takes that."""
+"""Of the usual scaling, so that a backend that ignores the layer's own fails."""
 
 
 class Forward(Enum):
@@ -274,12 +274,12 @@ def scenarios_of(subject: Subject, forwards: Sequence[Forward]) -> Iterator[Scen
 
 
 def page_sizes_of(subject: Subject) -> tuple[int, ...]:
-    """List page sizes that are claimed, of those that servers use, the smallest two first."""
+    """List the claimed page sizes among those of servers, the smallest two first."""
     return _claimed(subject, "page_sizes", (1, 16, 64, 32, 128, 4, 256))
 
 
 def head_sizes_of(subject: Subject) -> tuple[int, ...]:
-    """List head sizes that are claimed, of those that models have; the first is small."""
+    """List the claimed head sizes among those of models; the first is small."""
     return _claimed(subject, "head_sizes", (16, 64, 128, 80, 96, 256, 32, 576))
 
 

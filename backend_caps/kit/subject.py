@@ -33,7 +33,7 @@ class Subject:
     Args:
         name: as flags name it.
         declaration: what it says of itself; no composite, whose parts are checked each.
-        source: where that stands.
+        source: the file and distribution of the declaration.
         builder: builds it where its class is not one of this runtime's, and so needs an adapter.
         words: arguments of `backend-caps check` beside its name that find it again.
         without: names of forwards that are left out, because it is known to fail them.

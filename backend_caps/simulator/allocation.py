@@ -255,7 +255,7 @@ Step = Op | Reach | Await | Callable[[int], None]
 
 @dataclass(slots=True, eq=False)
 class Capture:
-    """A capture that is going on, on the stream where it began and on those that joined it."""
+    """A capture in progress, on the stream where it began and on those that joined it."""
 
     pool: Pool
     """Memory of what is allocated in it."""

@@ -74,7 +74,7 @@ class SimModule(ModuleType):
 
     @property
     def synchronize(self) -> Callable[..., None]:
-        """What makes the host wait for everything of the simulation that runs when it is asked for.
+        """A host wait for everything of the simulation that runs when the attribute is read.
 
         An engine that dies in a circle waits when garbage is looked for, and another may run then.
         """
@@ -154,7 +154,7 @@ Method = Callable[..., object]
 
 
 class HostMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """See every operator: serve pinned memory, and note who touches it."""
+    """See every operator: serve pinned memory, and record accesses to it."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -215,14 +215,14 @@ _EMPTY = (aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty)
 
 
 def _is_on_sim(kwargs: Kwargs) -> bool:
-    """Tell whether options say that a tensor is made on the device."""
+    """Return whether options say that a tensor is made on the device."""
     device = cast("torch.device | None", kwargs.get("device"))
     return device is not None and device.type == DEVICE_NAME
 
 
 @cache
 def _is_composed(func: AnyOperator) -> bool:
-    """Tell whether torch makes a tensor of the device by other operators, such as a copy to it.
+    """Return whether torch makes a tensor of the device by other operators, such as a copy to it.
 
     They are shown to the mode: where torch meets a tensor's class instead, it imports DTensor, for
     a second.
@@ -238,7 +238,7 @@ def pinned_copy(simulation: Simulation, tensor: Tensor) -> Tensor:
 
 
 def note_host_access(simulation: Simulation, name: str, reads: Blocks, writes: Blocks) -> None:
-    """Tell the race detector of the host's reads and writes."""
+    """Pass the host's reads and writes to the race detector."""
     if simulation.detector is not None and (reads or writes):
         simulation.detector.host_access(name, call_site(), reads, writes)
 

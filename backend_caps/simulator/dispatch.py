@@ -53,7 +53,7 @@ def without_place(kwargs: Kwargs) -> dict[str, object]:
 
 
 def _make_like(operator: Operator, args: Args, kwargs: Kwargs) -> object:
-    """Make a tensor like another one: on its device, or on the host if that is asked for."""
+    """Make a tensor like another one: on its device, or on the host where `device` says so."""
     device = cast("torch.device | None", kwargs.get("device"))
     if device is None or device.type != "cpu":
         on_device = without_place(kwargs)
@@ -167,7 +167,7 @@ def copy_between(dst: Tensor, src: Tensor, *, non_blocking: bool) -> Tensor:
         raw_src = src.clone()
     if to_host:
         is_beside = is_beside and simulation.pinned.has(dst)
-    # torch's own copy of nothing returns before it asks where it goes.
+    # torch's own copy of no elements returns before it looks at the devices.
     is_beside = is_beside or not dst.numel()
     if not is_beside:
         simulation.refuse_in_capture(_COPY.name)
@@ -258,7 +258,7 @@ _HANDLERS: Mapping[AnyOperator, Handler] = {
 
 
 def is_composite(func: AnyOperator) -> bool:
-    """Tell whether an operator is run as those that it is made of."""
+    """Return whether an operator is run as those that it is made of."""
     return OPERATORS[func].effect is Effect.COMPOSITE and func not in _HANDLERS
 
 

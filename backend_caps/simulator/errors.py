@@ -101,7 +101,7 @@ class ScheduleError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """The word, and those that are schedules."""
+        """The word, and the form of a schedule."""
         return (
             f"{self.text!r} is no schedule; expected eager, lazy, starve:<stream> or "
             f"random:<seed>. Copy the word that the failing run printed."
@@ -110,7 +110,7 @@ class ScheduleError(BackendCapsError):
 
 @dataclass(eq=False, kw_only=True)
 class CaptureError(BackendCapsError):
-    """The host asked for something that a capture cannot record."""
+    """The host did something that a capture cannot record."""
 
     action: str
     site: str
@@ -118,7 +118,7 @@ class CaptureError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """What was asked for and where, and what a capture records."""
+        """The action, its line, and what a capture records."""
         return (
             f"{self.action} at {self.site} while a graph is captured; {self.expected}. "
             f"Do it before the capture, or on the device."
@@ -177,14 +177,14 @@ class DirtyRunError(BackendCapsError):
 
 @dataclass(eq=False, kw_only=True)
 class GraphStateError(BackendCapsError):
-    """A graph is asked for what it cannot do in its state."""
+    """A graph's method was called in a state that does not allow it."""
 
     action: str
     held: str
 
     @property
     def message(self) -> str:
-        """What was asked for, what the graph holds, and the order of calls."""
+        """The method, what the graph holds, and the order of calls."""
         return (
             f"{self.action} was called on a graph that holds {self.held}; capture_begin, "
             f"capture_end and then replay were expected. Capture into a fresh CUDAGraph, one at "

@@ -28,9 +28,9 @@ class WaitKind(Enum):
     """What made the host wait."""
 
     STREAM = "stream"
-    """`synchronize` of a stream, or a loop that asks `query` of it until it is true."""
+    """`synchronize` of a stream, or a loop that polls its `query`."""
     EVENT = "event"
-    """`synchronize` of an event that was recorded, or a loop that asks `query` of it."""
+    """`synchronize` of an event that was recorded, or a loop that polls its `query`."""
     DEVICE = "device"
     """`synchronize` of the whole device."""
     HIDDEN = "hidden"
@@ -68,7 +68,7 @@ class Counts:
     num_event_waits: int
     """Waits of a stream for an event that was recorded; `wait_stream` is one."""
     waits: Mapping[Waited, int]
-    """Waits of the host, by kind and stream; without those that there are none of."""
+    """Waits of the host, by kind and stream; no zeros."""
     bytes_to_host_on: Mapping[int, int] = field(default_factory=dict)
     """`bytes_to_host` by the handle of the stream that they crossed on."""
 

@@ -102,7 +102,7 @@ class Simulation:
         self.watcher = DeviceWatcher()
         self._waits: Counter[Waited] = Counter()
         self._polled_after = (0, 0, 0)
-        # Markers that a line has asked for since, and whether its loop was noted as a wait.
+        # Markers that a line has polled since, and whether its loop was noted as a wait.
         self._polled: dict[tuple[Marker, Site], bool] = {}
         self._bytes_to_host_on: Counter[int] = Counter()
         self._adversary = adversary_of(schedule)

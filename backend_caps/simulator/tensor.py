@@ -157,7 +157,7 @@ _SMALL = 1 << 20
 
 
 class ResultCache:
-    """The metadata of results, which a run on zeros tells, or one on torch's meta device."""
+    """The metadata of results, from a run on zeros, or on torch's meta device."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[type, Results]] = {}

@@ -133,7 +133,7 @@ def _run_invariance(rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 def _companies(dice: random.Random) -> Iterator[Sequence[int]]:
-    """Draw who is there, and in which order: one alone, all the other way round, two, and three."""
+    """Draw requests and their order: one alone, all reversed, two, and three."""
     everybody = range(MOST_REQUESTS)
     yield [dice.choice(everybody)]
     yield everybody[::-1]

@@ -110,7 +110,7 @@ def quickly_collected() -> Iterator[None]:
 
 def _modules_of(subject: Subject) -> Mapping[str, ModuleType]:
     """List the modules that are the backend's own code."""
-    # Of another type are those that load what they stand for as soon as they are looked at.
+    # Lazy modules are of another type: looking at one would load it.
     plain = {name: own for name, own in sorted(sys.modules.items()) if type(own) is ModuleType}
     files = {name: vars(module).get("__file__") for name, module in plain.items()}
     return {name: plain[name] for name, file in files.items() if file and subject.owns(file)}

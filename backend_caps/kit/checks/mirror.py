@@ -89,7 +89,7 @@ def _run_absent(rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 def _mirror_reads(rig: Rig, case: Case, level: HostSeqLens) -> Sequence[Read]:
-    """Run once more with the mirror, and take down which lines read what is not claimed."""
+    """Run again with the mirror, and list the lines that read what is not claimed."""
     reads = Reads(rig.subject)
     with suppress(Exception):  # what was read before it raised counts
         run_with_lengths(rig, scenes_of(rig.subject, case), HostSeqLens.EXACT, reads=reads)
@@ -147,7 +147,7 @@ MIRROR_BOUND = Check(
 
 
 def _run_read(rig: Rig, case: Case) -> Iterator[Fault]:
-    """Run it with all that it asks for, which other checks judge."""
+    """Run it with all lengths that it claims to need; other checks compare the outputs."""
     level = level_of(rig.subject, scenario_of(case))
     baseline_of(lambda: run_with_lengths(rig, scenes_of(rig.subject, case), level))
     yield from ()
@@ -207,7 +207,7 @@ def _is_same(rig: Rig, case: Case, level: HostSeqLens) -> bool:
     expected = run_with_lengths(rig, scenes, HostSeqLens.EXACT)
     try:
         found = run_with_lengths(rig, scenes, level, bounds=bounds)
-    except Exception:  # noqa: BLE001 - who raises needs them
+    except Exception:  # noqa: BLE001 - an error shows that they are needed
         return False
     return rig.difference(found, expected, scenario_of(case)) is None
 

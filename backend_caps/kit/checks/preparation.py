@@ -51,7 +51,7 @@ def level_of(subject: Subject, forward: Forward) -> GraphMetadata:
 
 
 def _held(subject: Subject) -> Sequence[Forward]:
-    """List the forwards whose claim asks for something."""
+    """List the forwards that claim more than HOST."""
     return [own for own in replayed_of(subject) if level_of(subject, own) is not _HOST]
 
 

@@ -39,7 +39,7 @@ HEAVY = frozenset({"cuda", "cupy", "flashinfer", "sglang", "torch", "triton", "v
 
 
 class ImportRequest(TypedDict):
-    """What to look at, as JSON on the command line."""
+    """The declaration to import, as JSON on the command line."""
 
     path: Sequence[str]
     """The `sys.path` to import from."""
@@ -65,7 +65,7 @@ class Borrowed(TypedDict):
 
     names: Sequence[str]
     owner: str
-    """The other one, and where it stands."""
+    """The other declaration, with its file and line."""
     at: str
     """Where it is taken."""
 
@@ -82,7 +82,7 @@ class ImportedDeclaration(TypedDict):
     """What becomes of it on its way to another process."""
     borrowed: Sequence[Borrowed]
     shipped_by: Sequence[str]
-    """Whose module it stands in, where that is not who declares it."""
+    """Distributions that ship its module, where its own does not."""
 
 
 class ImportWatch(MetaPathFinder):
@@ -101,7 +101,7 @@ class ImportWatch(MetaPathFinder):
         return None
 
     def _line(self) -> str:
-        frame = sys._getframe(2)  # noqa: SLF001 - the stack is what is asked for
+        frame = sys._getframe(2)  # noqa: SLF001 - the stack is the answer
         while frame.f_back is not None and not frame.f_code.co_filename.startswith(self._root):
             frame = frame.f_back
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -109,7 +109,7 @@ class ImportWatch(MetaPathFinder):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclarationPlace:
-    """Where a declaration stands."""
+    """The module, file and line of a declaration."""
 
     module: str
     root: Path

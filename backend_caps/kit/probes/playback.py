@@ -36,7 +36,7 @@ class Player:
     Args:
         rig: builds the backend.
         story: what is played.
-        supply: gives each batch its host lengths; by default those that the backend claims to need.
+        supply: gives each batch its host lengths; by default those that the backend claims.
         overlapped: whether schedule and forward have a stream each, and the host waits for neither.
     """
 

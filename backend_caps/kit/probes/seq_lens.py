@@ -90,7 +90,7 @@ _PASSING_ON = frozenset({"copy", "copyreg", "dataclasses"})
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One look at a host length that was there."""
+    """One read of a host length that was there."""
 
     name: str
     """The batch's field."""

@@ -123,14 +123,14 @@ class HostCache:
         return self.slots(stay)[start:]
 
     def shorten(self, stay: CachedRequest, length: int) -> None:
-        """Forget a context's last tokens: its pages stay, and what stands there is poison."""
+        """Drop a context's last tokens: its pages stay, and their slots hold poison."""
         slots, stay.length = self.slots(stay)[length:], length
         poison = self._pools.keys.new_tensor(self._setting.poison)
         self._pools.keys[slots] = self._pools.values[slots] = poison
         self._changed |= set(slots.tolist())
 
     def slots(self, stay: CachedRequest) -> Tensor:
-        """List where a context's tokens stand: [C] int64, host."""
+        """List the slots of a context's tokens: [C] int64, host."""
         return self._pools.req_to_token[stay.row, : stay.length].long()
 
     def store(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -220,7 +220,7 @@ class _StoryWriter:
         self.cache = HostCache(self._setting, self._dice)
 
     def step(self) -> Iterator[Turn]:
-        """Let requests leave and come, then run forwards of those that are there."""
+        """Let requests leave and come, then run forwards of the present ones."""
         for stay in [own for own in self._stays if self._leaves(own)]:
             self._stays.remove(stay)
             self.cache.leave(stay)
@@ -236,7 +236,7 @@ class _StoryWriter:
             yield from self._forwards()
 
     def _leaves(self, stay: CachedRequest) -> bool:
-        """Let who has no room leave, and who was prefilled where a step is nothing else."""
+        """Return whether a request leaves: it has no room, or its prefill was all there is."""
         is_full = stay.length + self._room > self._scenario.max_context_len
         is_done = self._scenario.forward is Forward.PREFILL
         return is_full or is_done or self._dice.random() < 0.3  # noqa: PLR2004 - some do

@@ -144,7 +144,7 @@ def sharing(real: Scene, num_tokens: int) -> Scene:
 
 
 def batch_of(requests: Requests, rows: Tensor, new_slots: Tensor, *, uniform: bool) -> ForwardBatch:
-    """Make the batch of requests that stand in these rows, [B], and write to these slots, [T]."""
+    """Make the batch of requests in these rows, [B], that write to these slots, [T]."""
     prefixes, counts = [old for old, _ in requests], [new for _, new in requests]
     lengths = torch.tensor([sum(request) for request in requests], dtype=torch.int64)
     is_decode = uniform and len(new_slots) == len(requests)

@@ -66,7 +66,7 @@ class OneLayerPool:
 def runner_of(
     sglang: SGLang, pools: Pools, *, window: int | None, num_verified: int
 ) -> SimpleNamespace:
-    """Make what stands in for the runner of a model with one layer, on one rank, without LoRA.
+    """Make a stand-in for the runner of a model with one layer, on one rank, without LoRA.
 
     Args:
         sglang: its modules.
@@ -163,7 +163,7 @@ def batch_of(
 
     Args:
         sglang: its modules.
-        batch: the kit's; host lengths are asked of it when SGLang asks for them.
+        batch: the kit's; its host lengths are read when SGLang reads them.
         translator: SGLang's, of the runner.
         fill: the length that SGLang gives a request of padding; None: there is none.
     """

@@ -90,7 +90,7 @@ def _stand_in_for_torchvision() -> None:
 
 
 class _Inert(ModuleType):
-    """A module that has whatever class it is asked for."""
+    """A module that has a class of any name."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

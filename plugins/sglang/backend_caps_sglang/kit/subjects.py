@@ -34,7 +34,7 @@ TRIED: Mapping[str, Capabilities] = {
         graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH}),
     ),
 }
-"""What SGLang's classes do not declare, and its server asks of them all the same.
+"""What SGLang's classes do not declare, and its server relies on all the same.
 
 It runs either class in two-batch overlap, captures Triton's decodes and verifies, and gives it
 trees; of torch_native it captures nothing.
