@@ -87,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say what is checked, and where."""
+    """Name the checked backends and the device."""
     names, device = config.option.backend_caps, config.option.backend_caps_device
     return f"backend-caps: checks {', '.join(names)} on {device}" if names else None
 

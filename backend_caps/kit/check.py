@@ -132,7 +132,7 @@ def scenario_of(case: Case) -> Scenario:
 
 
 def counted(cases: Sequence[Case]) -> str:
-    """Say over how many cases and which forwards something was seen."""
+    """Count cases, and name their forwards."""
     forwards = sorted({scenario_of(case).forward.value for case in cases})
     return f"in {len(cases)} cases over {len(forwards)} forwards ({', '.join(forwards)})"
 
@@ -219,7 +219,7 @@ class Results:
 
     @property
     def claims(self) -> Mapping[str, Verdict]:
-        """Say of each capability that a check is about what became of it: the worst counts."""
+        """The verdict of each capability that a check is about; the worst counts."""
         found: dict[str, Verdict] = {}
         for own in self.checks:
             for claim in own.check.claims:

@@ -97,7 +97,7 @@ def _unseen(capability: str, value: object, checks: Sequence[CheckResult]) -> li
 
 
 def _why_not(checks: Sequence[CheckResult], *, is_known: bool) -> str:
-    """Say why a claim was not checked."""
+    """Return why a claim was not checked."""
     if checks:
         return "; ".join(dict.fromkeys(own.reason for own in checks))
     return NOT_ASKED if is_known else "no check is about it"
@@ -207,7 +207,7 @@ def _implementation(subject: Subject, path: _Folders | None) -> Implementation:
 
 
 def _name_of(device: str) -> str:
-    """Say what a device calls itself."""
+    """Return a device's own name."""
     if device == DEVICE_NAME:
         return _SIMULATED
     is_cuda = torch.device(device).type == "cuda"

@@ -257,7 +257,7 @@ def _run_check(
 
 
 def _with_hints(result: CheckResult, rig: Rig, observer: CheckObserver) -> CheckResult:
-    """Say what may be claimed beyond what is; nothing where that does not end."""
+    """Add the check's hints to its result; none where they take too long."""
     started, hints = time.perf_counter(), result.check.hints
     if hints is None:
         return result
@@ -308,7 +308,7 @@ def _run_cases(
 
 
 def _exercised(results: Sequence[CheckResult]) -> frozenset[str]:
-    """Say whose forwards ran: `role/phase`."""
+    """Return `role/phase` of each forward that ran."""
     scenarios = [case.scenario for own in results for case in own.cases]
     forwards = {own.forward for own in scenarios if own is not None}
     return frozenset(f"{own.role.value}/{own.phase.value}" for own in forwards)

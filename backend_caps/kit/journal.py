@@ -123,7 +123,7 @@ class Journal(CheckObserver):
         return known
 
     def _ended_by(self, crash: Crash, under_way: Sequence[_Event]) -> Mapping[str, CheckResult]:
-        """Say what became of the check that was under way."""
+        """Return the result of the check that the crash interrupted."""
         if not under_way:
             return {}
         first, last = under_way[0], under_way[-1]

@@ -63,7 +63,7 @@ def deadline_of(num_steps: int, deadline_s: float) -> float:
 
 
 def did_not_end(deadline_s: float) -> str:
-    """Say in a fault that a case was ended by its deadline."""
+    """Return the text of a fault that its deadline ended a case."""
     return f"did not end within {deadline_s:g} s"
 
 
@@ -141,7 +141,7 @@ class Rig:
         return build(pools)
 
     def difference(self, found: Tensor, expected: Tensor, scenario: Scenario) -> str | None:
-        """Say how far an output is from another, beyond the tolerance of a scenario's dtype.
+        """Describe how an output differs from another beyond the tolerance of a scenario's dtype.
 
         found, expected  [T, Hq, Dv], host
         """
@@ -224,7 +224,7 @@ def on_host(tensor: Tensor) -> Tensor:
 
 
 def difference(found: Tensor, expected: Tensor, tolerance: float) -> str | None:
-    """Say how far one output is from another; None where it is within the tolerance of it.
+    """Describe how one output differs from another; None where it is within the tolerance.
 
     found, expected  [T, Hq, Dv], host
     tolerance        absolute and relative

@@ -143,7 +143,7 @@ class Scenario:
         return TREE_NODES if self.topk <= _WIDEST else self.topk + 2
 
     def setting(self, seed: int) -> Setting:
-        """Say what a scene is made of: room for the largest batch, on pages of random places."""
+        """Return the sizes of a scene: room for the largest batch, on random pages."""
         pages_each = -(-self.max_context_len // self.page_size)
         return Setting(
             layer=layer_of(

@@ -270,7 +270,7 @@ class Capture:
         self.clocks[self.origin] = {self.origin: 0}
 
     def has(self, handle: int) -> bool:
-        """Tell whether a stream's work is recorded."""
+        """Return whether a stream's work is recorded."""
         return handle in self.clocks
 
     def add(self, handle: int, step: Op | Callable[[int], None]) -> None:

@@ -180,7 +180,7 @@ def run_fresh(operator: Operator, args: Args, kwargs: Kwargs) -> object:
 
 
 def result_of(operator: Operator, args: Args, kwargs: Kwargs) -> Metadata:
-    """Tell what an operator's one result looks like, without launching it."""
+    """Return the metadata of an operator's one result, without launching it."""
     call = lower(operator, args, kwargs)
     _, (result,) = _RESULTS.lookup(operator, call.key, call.args, call.kwargs)
     assert result is not None, f"{operator.name} returns a tensor"
@@ -274,7 +274,7 @@ def run_read(operator: Operator, args: Args, kwargs: Kwargs) -> object:
 
 
 def answer_bytes(operator: Operator, args: Args) -> int:
-    """Tell how much the host reads: a number, or how large the results are, as one int64."""
+    """Return the bytes that the host reads: a number, or the results' size as one int64."""
     if operator.func is aten._local_scalar_dense.default:  # noqa: SLF001 - what item() is
         return cast("SimTensor", args[0]).itemsize
     return torch.bool.itemsize if operator.func is aten.equal.default else torch.int64.itemsize

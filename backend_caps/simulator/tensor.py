@@ -118,7 +118,7 @@ def _effect(func: AnyOperator) -> Effect:
 
 
 def _is_cheap(func: AnyOperator, names: Sequence[str]) -> bool:
-    """Tell whether it is torch's own, and its arguments alone say how large its results are."""
+    """Return whether it is torch's own, and its arguments alone say how large its results are."""
     return func.namespace == "aten" and {"generator", "size"}.isdisjoint(names)
 
 

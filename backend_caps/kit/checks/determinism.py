@@ -40,7 +40,7 @@ def bit_scenarios(subject: Subject, seed: int) -> Iterator[Scenario]:
 
 
 def other_bits(found: Tensor, expected: Tensor) -> str | None:
-    """Say which tokens' outputs are not the same; None where all are.
+    """Name the tokens whose outputs are not the same; None where all are.
 
     found, expected  [T, Hq, Dv], host
     """

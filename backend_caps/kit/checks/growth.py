@@ -134,7 +134,7 @@ def _names_of(backend: object, modules: Mapping[str, ModuleType]) -> Iterator[tu
 
 
 def _size_of(value: object) -> int:
-    """Say what an object counts itself."""
+    """Return the size of an object itself."""
     if isinstance(value, _TEXTS):
         return _OBJECT_BYTES + len(value)
     return _OBJECT_BYTES + (_ENTRY_BYTES * len(value) if isinstance(value, _CONTAINERS) else 0)

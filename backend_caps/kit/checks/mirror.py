@@ -176,7 +176,7 @@ def _hints_read(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterator[H
 def _candidate(
     rig: Rig, level: HostSeqLens, cases: Sequence[Case]
 ) -> tuple[str, HostSeqLens] | None:
-    """Say what was seen, and the level that would do; None where what is claimed is needed.
+    """Return what was seen, and the level that would do; None where the claim is needed.
 
     A bound costs no wait: that an output is the same without one asks for nothing.
     """
@@ -201,7 +201,7 @@ def _reads(rig: Rig, level: HostSeqLens, case: Case) -> Sequence[Read]:
 
 
 def _is_same(rig: Rig, case: Case, level: HostSeqLens) -> bool:
-    """Tell whether nothing in place of the lengths, or a loose bound, changes no output."""
+    """Return whether nothing in place of the lengths, or a loose bound, changes no output."""
     scenes = scenes_of(rig.subject, case)
     bounds = None if level is HostSeqLens.NONE else loose_bounds(scenes[0], case)
     expected = run_with_lengths(rig, scenes, HostSeqLens.EXACT)

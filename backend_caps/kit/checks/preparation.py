@@ -46,7 +46,7 @@ _HOST, _DEVICE, _IN_GRAPH = GraphMetadata
 
 
 def level_of(subject: Subject, forward: Forward) -> GraphMetadata:
-    """Say how a backend claims to rebuild metadata, in a forward's role and phase."""
+    """Return how a backend claims to rebuild metadata, in a forward's role and phase."""
     return subject.claim_as(GraphMetadata, "graph_metadata", forward.role, forward.phase)
 
 

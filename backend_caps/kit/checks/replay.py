@@ -165,7 +165,7 @@ _COUNTS_READS_END = (3, 2)
 
 
 def reads_end_of(subject: Subject, forward: Forward) -> SharedReadsEnd:
-    """Say where a backend claims to end its reads of what is shared."""
+    """Return where a backend claims to end its reads of what is shared."""
     return subject.claim_as(SharedReadsEnd, "shared_reads_end", forward.role, forward.phase)
 
 

@@ -66,7 +66,7 @@ class SceneSnapshot:
         )
 
     def changes(self, writable: Collection[int]) -> Iterator[str]:
-        """Say what changed, but for these slots of the KV cache. Sync: the host waits."""
+        """List what changed, but for these slots of the KV cache. Sync: the host waits."""
         for name, now in _fields(self.scene.batch).items():
             before = self.batch[name]
             if not _is_same(before, now):
@@ -86,7 +86,7 @@ class SceneSnapshot:
         return {slot for before, now in pairs for slot in changed_rows(before, on_host(now))}
 
     def _owners(self, slots: Collection[int]) -> str:
-        """Say whose slots they are."""
+        """Name the owners of slots."""
         rows = on_host(self.scene.batch.req_pool_indices).tolist()
         lengths = on_host(self.scene.batch.seq_lens).tolist()
         owners = [
@@ -200,7 +200,7 @@ def _forward(rig: Rig, scene: Scene, *, save_kv_cache: bool = True) -> Tensor:
 def _changes(
     rig: Rig, drawn: Scene, held: SceneSnapshot, *, save_kv_cache: bool = True
 ) -> Iterator[Fault]:
-    """Say what changed that a forward may not change, and by which line."""
+    """List what changed that a forward may not change, with the line that did it."""
     saved = drawn.batch.out_cache_loc.tolist() if save_kv_cache else ()
     writable = {*saved, *range(drawn.pools.page_size)}
     changes = list(held.changes(writable))
@@ -217,7 +217,7 @@ def _changes(
 
 
 def _not_stored(drawn: Scene, scene: Scene) -> Iterator[Fault]:
-    """Say which new tokens are not in the cache as they were given."""
+    """List new tokens that are not in the cache as they were given."""
     slots = drawn.batch.out_cache_loc
     for name, given, cache in (
         ("keys", drawn.k, scene.pools.keys),
@@ -327,7 +327,7 @@ def _run_padding(rig: Rig, case: Case) -> Iterator[Fault]:
 def _strays(
     rig: Rig, drawn: Scene, held: SceneSnapshot, make_again: Callable[[], Scene]
 ) -> Iterator[Fault]:
-    """Say which slots were written that are neither the tokens' nor the padding's."""
+    """List written slots that are neither the tokens' nor the padding's."""
     writable = {*drawn.batch.out_cache_loc.tolist(), *range(drawn.pools.page_size)}
     strays = held.slots_changed() - writable
     if strays:

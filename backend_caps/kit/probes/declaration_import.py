@@ -169,7 +169,7 @@ def _declaration(module: ModuleType, place: DeclarationPlace) -> object:
 
 
 def _carried(declaration: object, before: str) -> Iterator[str]:
-    """Say what a declaration loses on its way to another process."""
+    """List what a declaration loses on its way to another process."""
     if type(declaration) is not Declaration:
         kind = type(declaration).__name__
         yield f"is of type {kind!r}, expected Declaration itself"
@@ -237,7 +237,7 @@ def _foreign(
 
 
 def _home(value: object, place: DeclarationPlace) -> str | None:
-    """Say in which other plugin's module an object is bound; None where it is in our own."""
+    """Return the other plugin's module that binds an object; None: this plugin's own does."""
     for module, other in list(sys.modules.items()):
         file = vars(other).get("__file__")
         if not isinstance(file, str) or module in {place.module, "__main__"}:
@@ -249,7 +249,7 @@ def _home(value: object, place: DeclarationPlace) -> str | None:
 
 
 def _owner(module: str, file: str | Path) -> str:
-    """Tell whose a module is: a distribution's; of one that is edited in place, a folder's."""
+    """Return the distribution of a module, or its folder where it is installed editable."""
     top = module.partition(".")[0]
     folder = Path(file).parents[module.count(".") + (Path(file).stem == "__init__")]
     if str(folder) not in sysconfig.get_paths().values():

@@ -49,7 +49,7 @@ _STORIES = ((4, 3, 1, 1, 2, 4), (1, 4, 4, 2, 3, 1), (2, 1, 3, 4, 4, 2), (3, 4, 2
 
 
 def no_graphs(device: str) -> str | None:
-    """Say where a device has no graphs."""
+    """Return why checks of graphs cannot run on a device; None: they can."""
     return None if DEVICE_TRAITS[device].has_graphs else f"no graphs on {device}"
 
 

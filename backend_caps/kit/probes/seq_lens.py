@@ -172,7 +172,7 @@ RELAYED = tuple(own for own in Forward if own.phase is not Phase.PREFILL)
 
 
 def level_of(subject: Subject, scenario: Scenario) -> HostSeqLens:
-    """Say which host lengths a backend claims to read in forwards of a scenario."""
+    """Return which host lengths a backend claims to read in forwards of a scenario."""
     return subject.claim_as(
         HostSeqLens,
         "host_seq_lens",

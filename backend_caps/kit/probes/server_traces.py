@@ -81,7 +81,7 @@ class ServerTrace:
 
     @property
     def told(self) -> str:
-        """Say in a few words how it is served."""
+        """How it is served, in a few words."""
         settings = self.speculation
         words = {
             f"{self.page_size}-token pages": True,
@@ -312,7 +312,7 @@ class ServedTrace:
 
 
 def sizes_of(scenario: Scenario) -> ModelSizes:
-    """Say how large the models of a scenario's traces are."""
+    """Return the sizes of the models of a scenario's traces."""
     return ModelSizes(
         vocab_size=VOCAB_SIZE,
         num_heads=scenario.num_heads,

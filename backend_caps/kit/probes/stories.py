@@ -148,7 +148,7 @@ class HostCache:
         return self._pools.keys[slots], self._pools.values[slots]
 
     def written(self) -> PoolUpdate:
-        """Tell what changed without a forward since this was asked last."""
+        """Return what changed without a forward since the last call."""
         entered, changed = sorted(self._entered), sorted(self._changed)
         self._entered, self._changed = set(), set()
         rows, positions = torch.tensor(entered, dtype=torch.int64).view(-1, 2).unbind(1)

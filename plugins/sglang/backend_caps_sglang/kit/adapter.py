@@ -103,7 +103,7 @@ def runner_of(
 
 
 def _model_config(sglang: SGLang, layer: AttentionLayer, longest: int) -> SimpleNamespace:
-    """Say of a model what a backend sizes its buffers by."""
+    """Make the part of a model's configuration that backends size their buffers by."""
     from transformers import LlamaConfig  # noqa: PLC0415 - a dependency of SGLang's alone
 
     return SimpleNamespace(
