@@ -32,7 +32,7 @@ from backend_caps.settings.sources import FACTS, SECTIONS, SERVER, PlacedValue, 
 LayerName = Literal["command line", "environment", "file", "default"]
 
 
-Said: TypeAlias = Mapping[str, tuple[PlacedValue, ...]]
+PlacedValues: TypeAlias = Mapping[str, tuple[PlacedValue, ...]]
 """By setting, every value that is given; the one that counts stands first."""
 
 
@@ -114,7 +114,7 @@ def show(ctx: click.Context, /, **_options: object) -> None:
     Options and server flags are taken as any command takes them.
     """
     document = _document(ctx)
-    printer(Format(ctx.params["format"]))(document, config_view(document))
+    printer(Format(ctx.params["format_"]))(document, config_view(document))
 
 
 def _document(ctx: click.Context) -> ConfigDocument:
@@ -124,16 +124,16 @@ def _document(ctx: click.Context) -> ConfigDocument:
     return ConfigDocument(
         schema_="backend-caps/config@1",
         file=None if traced.file is None else str(traced.file),
-        settings=[_written(name, said) for name, said in settings.items()],
+        settings=[_written(name, values) for name, values in settings.items()],
     )
 
 
-def _written(name: str, said: Iterable[PlacedValue]) -> SettingDocument:
+def _written(name: str, values: Iterable[PlacedValue]) -> SettingDocument:
     counts, *others = (
         PlacedValueDocument(
             value=to_jsonable_python(each.value), layer=each.layer.value, place=each.place
         )
-        for each in said
+        for each in values
     )
     return SettingDocument(name=name, **dict(counts), overrides=others)
 
@@ -142,45 +142,50 @@ def _setting(ctx: click.Context, traced: TracedSettings, name: str) -> tuple[Pla
     """List the values of a setting: what click took, and every layer below."""
     key, layer = KEYS[name], SettingLayer.DEFAULT
     default = Settings.model_fields[name].default
-    said: Said = {key: (*traced.said.get(key, ()), _placed(layer, layer.value, default))}
-    if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-        value = ctx.params[name]
-        said = _over({key: value}, {key: f"--no-{key}" if value is False else f"--{key}"}, said)
-    return said[key]
+    values: PlacedValues = {
+        key: (*traced.values.get(key, ()), _placed(layer, layer.value, default))
+    }
+    parameter = name if name in ctx.params else f"{name}_"  # format_ is not to hide the builtin
+    if ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+        value = ctx.params[parameter]
+        values = _over({key: value}, {key: f"--no-{key}" if value is False else f"--{key}"}, values)
+    return values[key]
 
 
-def _facts(ctx: click.Context, traced: TracedSettings) -> Said:
+def _facts(ctx: click.Context, traced: TracedSettings) -> PlacedValues:
     known = facts_from(ctx.params["fact"]).known()
     named = {f"{FACTS}.{name}": value for name, value in known.items()}
-    below = {key: said for key, said in traced.said.items() if key.startswith(FACTS)}
+    below = {key: values for key, values in traced.values.items() if key.startswith(FACTS)}
     return _over(named, dict.fromkeys(named, "--fact"), below)
 
 
-def _server(ctx: click.Context, traced: TracedSettings) -> Said:
+def _server(ctx: click.Context, traced: TracedSettings) -> PlacedValues:
     line, file = ctx.params["rules"], ctx.params["flags_file"]
     below = traced.server(line)
     raise_all("server flags", below.faults)
-    said: Said = below.said
+    values: PlacedValues = below.values
     if file is not None:
         named = _options(ServerFlags.from_file(file, engine_name=line))
-        said = _over(named, dict.fromkeys(named, str(file)), said)
+        values = _over(named, dict.fromkeys(named, str(file)), values)
     argv = ctx.ensure_object(Invocation).server_flags
     named = _options(ServerFlags.from_argv(argv, engine_name=line))
-    return _over(named, {key: key.replace(f"{SERVER}.", "--") for key in named}, said)
+    return _over(named, {key: key.replace(f"{SERVER}.", "--") for key in named}, values)
 
 
 def _options(flags: ServerFlags) -> Mapping[str, object]:
     return {server_key(name): value for name, value in flags.given().items()}
 
 
-def _over(named: Mapping[str, object], places: Mapping[str, str], below: Said) -> Said:
+def _over(
+    named: Mapping[str, object], places: Mapping[str, str], below: PlacedValues
+) -> PlacedValues:
     """Put what the command line sets over the layers below."""
     layer = SettingLayer.COMMAND_LINE
-    said = {
+    values = {
         key: (_placed(layer, places[key], value), *below.get(key, ()))
         for key, value in named.items()
     }
-    return {**below, **said}
+    return {**below, **values}
 
 
 def _placed(layer: SettingLayer, place: str, value: object) -> PlacedValue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from backend_caps.discovery.registry import Registry
 if TYPE_CHECKING:
     from backend_caps.engines.reading import EngineReading
 
-_ENGINES = ("sglang", "vllm")
+ENGINES = ("sglang", "vllm")
 """The engines whose source is read."""
 NO_ENGINE = "none"
 """Overrides the engine of the settings, or the installed one."""
@@ -42,32 +43,25 @@ def _refuse_unrouted(_: click.Context, __: click.Parameter, engine: str | None) 
     return engine
 
 
-_CHOICE = click.Choice([*_ENGINES, NO_ENGINE])
-_ANY_ENGINE = click.option("--engine", cls=SettingOption, type=_CHOICE, help=_HELP)
-_ROUTED_ENGINE = click.option(
-    "--engine", cls=SettingOption, type=_CHOICE, callback=_refuse_unrouted, help=_HELP
-)
-_INSTALLED_ENGINE = click.option(
-    "--engine",
-    cls=SettingOption,
-    type=_CHOICE,
-    help=f"{_HELP} Unless this or --path is given, the one that is installed.",
+_engine_option = partial(
+    click.option, "--engine", cls=SettingOption, type=click.Choice([*ENGINES, NO_ENGINE])
 )
 
 
 def engine_options(command: click.Command) -> click.Command:
     """Add --engine and --source of a command that reads any engine."""
-    return _SOURCE(_ANY_ENGINE(command))
+    return _SOURCE(_engine_option(help=_HELP)(command))
 
 
 def routed_engine_options(command: click.Command) -> click.Command:
     """Add the options of a command that makes a plan, so that it has to know the routing."""
-    return _SOURCE(_ROUTED_ENGINE(command))
+    return _SOURCE(_engine_option(help=_HELP, callback=_refuse_unrouted)(command))
 
 
 def locked_engine_options(command: click.Command) -> click.Command:
     """Add --engine and --source of a command that takes the installed engine by default."""
-    return _SOURCE(_INSTALLED_ENGINE(command))
+    text = f"{_HELP} Unless this or --path is given, the one that is installed."
+    return _SOURCE(_engine_option(help=text)(command))
 
 
 def installed_engine(*, routed: bool) -> str | None:
@@ -76,14 +70,10 @@ def installed_engine(*, routed: bool) -> str | None:
     Args:
         routed: whether there is to be a plan, so that its routing has to be known.
     """
-    found = (name for name in (_ROUTED if routed else _ENGINES) if _is_installed(name))
-    return next(found, None)
-
-
-def _is_installed(package: str) -> bool:
     from importlib.machinery import PathFinder  # noqa: PLC0415 - only for `lock`
 
-    return PathFinder.find_spec(package, sys.path) is not None
+    names = _ROUTED if routed else ENGINES
+    return next((name for name in names if PathFinder.find_spec(name, sys.path)), None)
 
 
 def check_routed(engine: str | None) -> None:

@@ -74,8 +74,8 @@ def _configure(ctx: click.Context, _: click.Parameter, file: Path | None) -> Pat
     Raises:
         BackendCapsError: something in them is refused; several faults come as one group.
     """
-    is_said = file is not None or any(name.startswith(_PREFIX) for name in os.environ)
-    if is_said and not ctx.resilient_parsing:
+    is_set = file is not None or any(name.startswith(_PREFIX) for name in os.environ)
+    if is_set and not ctx.resilient_parsing:
         # The plain report is measured against `import torch`, and has nothing to read.
         from backend_caps.settings.settings import trace_settings  # noqa: PLC0415
 
@@ -200,5 +200,5 @@ def _allow_list(ctx: click.Context, names: tuple[str, ...] | None) -> AllowList 
     traced = traced_in(ctx)
     if traced is None or ctx.get_parameter_source("plugins") is ParameterSource.COMMANDLINE:
         return AllowList.named("--plugins", names)
-    place = traced.said["plugins"][0].place
+    place = traced.values["plugins"][0].place
     return AllowList.named(place if place == PLUGINS else f"the list at {place}", names)

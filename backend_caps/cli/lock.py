@@ -7,7 +7,13 @@ from pathlib import Path
 
 import click
 
-from backend_caps.cli.engines import installed_engine, locked_engine_options, name_of, reading_of
+from backend_caps.cli.engines import (
+    ENGINES,
+    installed_engine,
+    locked_engine_options,
+    name_of,
+    reading_of,
+)
 from backend_caps.cli.invocation import (
     Invocation,
     PluginSearch,
@@ -20,9 +26,9 @@ from backend_caps.cli.invocation import (
 from backend_caps.cli.options import (
     Request,
     ServerCommand,
+    has_server_flags,
     request_of,
     request_options,
-    server_is_told,
 )
 from backend_caps.cli.output import Format, Show, examples, printer, say
 from backend_caps.discovery.registry import Registry
@@ -49,8 +55,6 @@ from backend_caps.resolution.engine import DEFAULT_ENGINE
 
 DIFFERS = 1
 """The exit status where something is not the same."""
-_ENGINES = ("sglang", "vllm")
-"""The engines that a side may be."""
 _INSTALLED = ("", "installed")
 """What stands for the distribution that is installed."""
 
@@ -58,7 +62,7 @@ _INSTALLED = ("", "installed")
 def _always_json(command: click.Command) -> click.Command:
     """Hide the choice of a format: a lock has one."""
     for option in command.params:
-        if isinstance(option, click.Option) and option.name == "format":
+        if isinstance(option, click.Option) and option.name == "format_":
             option.hidden, option.default = True, "json"
     return command
 
@@ -100,14 +104,14 @@ def _engine(ctx: click.Context) -> str | None:
     """Take the engine that was named, or the installed one where the environment is locked."""
     named: str | None = ctx.params["engine"]
     if named is None and not ctx.params["path"] and ctx.params["source"] is None:
-        return installed_engine(routed=server_is_told(ctx))
+        return installed_engine(routed=has_server_flags(ctx))
     return named
 
 
 def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> LockDocument:
     """Write a request, and what was found for it, as a lock."""
     reading = request.reading
-    asked = LockedRequest(
+    locked = LockedRequest(
         flags=request.flags,
         facts=request.facts,
         unsafe_override=request.override,
@@ -117,7 +121,7 @@ def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> 
         requires_evidence=request.requires_evidence or None,
     )
     return lock_document(
-        asked,
+        locked,
         backends=registry.entries,
         problems=registry.problems,
         rules=registry.rules(request.rules),
@@ -163,7 +167,7 @@ def verify(
         raise click.UsageError("Name the LOCKFILE, here or as the setting lock.")
     locked = read_lock(lockfile)
     search, show = PluginSearch.from_context(ctx), printer(Format(format_))
-    request = _again(locked.request, search=search, source=source, show=show)
+    request = _repeated_request(locked.request, search=search, source=source, show=show)
     registry = request.registry(ctx.ensure_object(Invocation))
     found = in_order((*_differences(locked, request, registry),))
     now = "what is installed" if source is None else source.name
@@ -173,7 +177,7 @@ def verify(
         ctx.exit(DIFFERS)
 
 
-def _again(
+def _repeated_request(
     asked: LockedRequest, *, search: PluginSearch, source: Path | None, show: Show
 ) -> Request:
     """Repeat a lock's request; an engine's own rules are those it has now."""
@@ -258,7 +262,7 @@ def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_option
 def _side(named: str) -> tuple[Snapshot, str]:
     """Read a side and name it; that it cannot be read is no difference, but wrong usage."""
     engine, _, place = named.partition("@")
-    if engine not in _ENGINES or "@" not in named:
+    if engine not in ENGINES or "@" not in named:
         return _of_lock(Path(named)), named
     try:
         reading = reading_of(engine, None if place in _INSTALLED else Path(place))
@@ -273,7 +277,7 @@ def _of_lock(path: Path) -> Snapshot:
     is_wheel = path.suffix == ".whl"
     if is_wheel or path.is_dir():
         kind = "wheel" if is_wheel else "folder"
-        spelled = " or ".join(f"{engine}@{path}" for engine in _ENGINES)
+        spelled = " or ".join(f"{engine}@{path}" for engine in ENGINES)
         raise click.UsageError(
             f"{str(path)!r} is a {kind}; expected a lock file, or an engine with its source. "
             f"Write {spelled}."

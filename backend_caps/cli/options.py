@@ -20,6 +20,7 @@ from backend_caps.cli.invocation import (
     Invocation,
     PluginSearch,
     SettingOption,
+    format_option,
     search_options,
     traced_in,
 )
@@ -70,14 +71,7 @@ _OPTIONS = (
         type=click.Path(path_type=Path),
         help="Server flags from a YAML or JSON file; those after -- go before them.",
     ),
-    click.option(
-        "--format",
-        cls=SettingOption,
-        type=click.Choice([each.value for each in Format]),
-        default=Format.TABLE.value,
-        show_default=True,
-        help="How to print.",
-    ),
+    format_option,
     click.option(
         "--verbose/--no-verbose",
         cls=SettingOption,
@@ -191,8 +185,8 @@ class ServerCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            said = f"{error.message} Server flags go after --."
-            raise click.NoSuchOption(error.option_name, said, error.possibilities, ctx) from error
+            text = f"{error.message} Server flags go after --."
+            raise click.NoSuchOption(error.option_name, text, error.possibilities, ctx) from error
 
 
 def request_options(command: click.Command, *, rules: str = DEFAULT_ENGINE) -> click.Command:
@@ -217,17 +211,17 @@ def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
 
     Args:
         ctx: the command's.
-        reads: tells which other flags the command reads by itself, so that they matter.
+        reads: which other flags the command reads by itself, so that they matter.
     """
     given = ctx.params
-    if given["flags_file"] or server_is_told(ctx):
+    if given["flags_file"] or has_server_flags(ctx):
         check_routed(given.get("engine"))
     reading = reading_of(given.get("engine"), given.get("source"))
     line = _command_line(reading) or given["rules"]
     flags = _flags(ctx, given["flags_file"], line)
     known = line if isinstance(line, Engine) else engine(line)
     unread = [flag for flag in flags.unrelated if not reads(known, flag)]
-    _tell_unrelated(unread, verbose=given["verbose"])
+    _print_unrelated(unread, verbose=given["verbose"])
     return Request(
         search=PluginSearch.from_context(ctx),
         rules=_rules(ctx, reading),
@@ -235,17 +229,17 @@ def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
         facts=_facts(ctx),
         override=override_from(given["unsafe_override"]),
         flags=flags,
-        show=printer(Format(given["format"])),
+        show=printer(Format(given["format_"])),
         reading=reading,
         requires_evidence=given["require_evidence"],
     )
 
 
-def server_is_told(ctx: click.Context) -> bool:
+def has_server_flags(ctx: click.Context) -> bool:
     """Return whether there are server flags, on the command line or in the settings."""
     traced = traced_in(ctx)
-    is_said = traced is not None and bool(traced.server(DEFAULT_ENGINE).said)
-    return is_said or bool(ctx.ensure_object(Invocation).server_flags)
+    is_set = traced is not None and bool(traced.server(DEFAULT_ENGINE).values)
+    return is_set or bool(ctx.ensure_object(Invocation).server_flags)
 
 
 def _command_line(reading: EngineReading | None) -> Engine | None:
@@ -275,13 +269,13 @@ def _flags(ctx: click.Context, file: Path | None, line: str | Engine) -> ServerF
 
 def _facts(ctx: click.Context) -> Facts:
     """Put the facts of the command line over those of the settings."""
-    said, traced = facts_from(ctx.params["fact"]), traced_in(ctx)
+    facts, traced = facts_from(ctx.params["fact"]), traced_in(ctx)
     if traced is None:
-        return said
-    return Facts.model_validate({**traced.settings.facts.known(), **said.known()})
+        return facts
+    return Facts.model_validate({**traced.settings.facts.known(), **facts.known()})
 
 
-def _tell_unrelated(flags: Sequence[str], *, verbose: bool) -> None:
+def _print_unrelated(flags: Sequence[str], *, verbose: bool) -> None:
     if not flags:
         return
     names = ", ".join(flags) if verbose else "--verbose names them"
@@ -333,11 +327,11 @@ def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:
 
 
 def _usage(error: ValidationError, option: str, known: list[str]) -> click.UsageError:
-    told = []
+    sentences = []
     for detail in error.errors():
         name = detail["loc"][0] if detail["loc"] else ""
         if detail["type"] == "extra_forbidden":
-            told.append(f"{option} has no {name!r}; it has: {', '.join(known)}.")
+            sentences.append(f"{option} has no {name!r}; it has: {', '.join(known)}.")
         else:
-            told.append(f"{option} {name}: {detail['msg']}; got {detail['input']!r}.")
-    return click.UsageError(" ".join(told))
+            sentences.append(f"{option} {name}: {detail['msg']}; got {detail['input']!r}.")
+    return click.UsageError(" ".join(sentences))

@@ -44,7 +44,24 @@ def printer(format_: Format) -> Show:
 
     What it returns raises `CommandError` where standard output takes nothing.
     """
-    return _guarded(_printer(format_))
+    if format_ is Format.TABLE:
+        from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
+
+    def show(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> None:
+        with _guard():
+            match format_:
+                case Format.TABLE:
+                    terminal.show(sections)
+                case Format.JSON:
+                    click.echo(json_text(document, indent=2))
+                case Format.MARKDOWN:
+                    click.echo(markdown(sections), nl=False)
+                case Format.HTML:
+                    from backend_caps.report.html.page import page  # noqa: PLC0415 - templates
+
+                    click.echo(page(document, sections, opened), nl=False)
+
+    return show
 
 
 def say(text: str) -> None:
@@ -55,26 +72,6 @@ def say(text: str) -> None:
     """
     with _guard():
         click.echo(text, nl=False)
-
-
-def _printer(format_: Format) -> Show:
-    if format_ is Format.JSON:
-        return _show_json
-    if format_ is Format.MARKDOWN:
-        return _show_markdown
-    if format_ is Format.HTML:
-        return _show_html
-    from backend_caps.report import terminal  # noqa: PLC0415 - rich, where a table is drawn
-
-    return lambda _, sections, __=(): terminal.show(sections)
-
-
-def _guarded(show: Show) -> Show:
-    def guarded(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> None:
-        with _guard():
-            show(document, sections, opened)
-
-    return guarded
 
 
 @contextmanager
@@ -105,20 +102,6 @@ def _forget_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def _show_json(document: BaseModel, _: Sections, __: Sequence[Opened] = ()) -> None:
-    click.echo(json_text(document, indent=2))
-
-
-def _show_markdown(_: BaseModel, sections: Sections, __: Sequence[Opened] = ()) -> None:
-    click.echo(markdown(sections), nl=False)
-
-
-def _show_html(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ()) -> None:
-    from backend_caps.report.html.page import page  # noqa: PLC0415 - templates, for pages alone
-
-    click.echo(page(document, sections, opened), nl=False)
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
 
 
 def _document(request: Request, registry: Registry) -> SelectionDocument:
-    flags, rules = _asking(request.flags), registry.rules(request.rules)
+    flags, rules = _with_auto(request.flags), registry.rules(request.rules)
     facts = flags.with_facts(request.facts)
     selection = selection_of(
         registry, flags, rules=rules, facts=request.facts, policy=request.policy
@@ -163,7 +163,7 @@ def _document(request: Request, registry: Registry) -> SelectionDocument:
     )
 
 
-def _asking(flags: ServerFlags) -> ServerFlags:
+def _with_auto(flags: ServerFlags) -> ServerFlags:
     """Ask every flag that names a backend; without any, the one for all phases."""
     named = {field: name for field in BACKEND_FLAGS if (name := dict(flags)[field]) is not None}
     if AUTO in named.values():

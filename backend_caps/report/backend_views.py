@@ -19,7 +19,7 @@ from backend_caps.report.backends import (
     ReportDocument,
 )
 from backend_caps.report.plan_views import plan_view
-from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
 from backend_caps.report.words import file_of, words_of
 
 _SIDE_BY_SIDE = 3
@@ -74,9 +74,18 @@ def backends_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     """Show backends side by side with what they declare."""
     yield _installed(backends)
     yield from _matrix([b for b in backends if b.status == "ok"])
-    yield from _conditions(backends)
-    yield from _composites(backends)
-    yield from _adapters(backends)
+    yield from some_lines(
+        f"* {backend.name}: {name} is {words_of(when.value)} where {when.given}: {when.reason}"
+        for backend, name, _, when in conditions_of(backends)
+    )
+    yield from some_lines(
+        f"{b.name} hands its uses to {', '.join(b.parts)}" for b in backends if b.parts
+    )
+    yield from some_lines(
+        f"{backend.name} becomes a backend of {engine} by {place}"
+        for backend in backends
+        for engine, place in sorted((backend.adapters or {}).items())
+    )
     yield from evidence_view(backends)
 
 
@@ -107,17 +116,8 @@ def _matrix(backends: Sequence[BackendDocument]) -> Iterator[Section]:
             yield Lines((f"undeclared by {', '.join(owners)}: {', '.join(silent)}",))
 
 
-def _cell(said: CapabilityDocument) -> str:
-    return words_of(said.value) + (" *" if said.when else "") + mark_of(said)
-
-
-def _conditions(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
-    lines = [
-        f"* {backend.name}: {name} is {words_of(when.value)} where {when.given}: {when.reason}"
-        for backend, name, _, when in conditions_of(backends)
-    ]
-    if lines:
-        yield Lines(tuple(lines))
+def _cell(stated: CapabilityDocument) -> str:
+    return words_of(stated.value) + (" *" if stated.when else "") + mark_of(stated)
 
 
 def conditions_of(
@@ -125,55 +125,37 @@ def conditions_of(
 ) -> Iterator[tuple[BackendDocument, str, CapabilityDocument, ConditionDocument]]:
     """List the conditions, each with its backend, capability and the capability's document."""
     return (
-        (backend, name, said, when)
+        (backend, name, stated, when)
         for backend in backends
-        for name, said in backend.capabilities.items()
-        for when in said.when or ()
+        for name, stated in backend.capabilities.items()
+        for when in stated.when or ()
     )
-
-
-def _composites(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
-    lines = [f"{b.name} hands its uses to {', '.join(b.parts)}" for b in backends if b.parts]
-    if lines:
-        yield Lines(tuple(lines))
-
-
-def _adapters(backends: Sequence[BackendDocument]) -> Iterator[Lines]:
-    lines = [
-        f"{backend.name} becomes a backend of {engine} by {place}"
-        for backend in backends
-        for engine, place in sorted((backend.adapters or {}).items())
-    ]
-    if lines:
-        yield Lines(tuple(lines))
 
 
 def problems_view(report: ReportDocument) -> Iterator[Section]:
     """Show what is wrong: with a backend, then with what no single one can be blamed for."""
     named = [(backend.name, p) for backend in report.backends for p in backend.problems]
     problems = [*named, *(("", p) for p in report.problems)]
-    if problems:
-        yield Heading("Problems")
-        rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
-        yield Table(("backend", "problem", "what it is, what to do"), tuple(rows))
+    rows = [(name, p.code, f"{p.message} {p.remedy}") for name, p in problems]
+    return titled_table("Problems", ("backend", "problem", "what it is, what to do"), rows)
 
 
-def mark_of(said: CapabilityDocument) -> str:
+def mark_of(stated: CapabilityDocument) -> str:
     """Return the mark of a claim's evidence; empty where no check looked."""
-    return _MARKS.get(said.evidence or "", "")
+    return _MARKS.get(stated.evidence or "", "")
 
 
 def evidence_view(backends: Sequence[BackendDocument]) -> Iterator[Section]:
     """Show what the marks mean, and where each backend's evidence comes from."""
-    told = tuple(evidence_rows(backends))
-    if not told:
+    rows = tuple(evidence_rows(backends))
+    if not rows:
         return
-    states = {said.evidence for backend in backends for said in backend.capabilities.values()}
+    states = {stated.evidence for backend in backends for stated in backend.capabilities.values()}
     legend = [text for state, text in _LEGEND.items() if state in states]
     yield Heading("Evidence")
     if legend:
         yield Lines((*legend, "Without a mark, no check has looked."))
-    yield Table(EVIDENCE_COLUMNS, told)
+    yield Table(EVIDENCE_COLUMNS, rows)
 
 
 def evidence_rows(backends: Sequence[BackendDocument]) -> Iterator[tuple[str, str, str]]:
@@ -205,12 +187,12 @@ def _run(evidence: EvidenceDocument) -> str:
 
 
 def _against(evidence: EvidenceDocument) -> str:
-    told = [
+    parts = [
         evidence.problem or "",
         f"failed: {', '.join(evidence.failed)}" if evidence.failed else "",
         *(str(Change(what=each.what, was=each.was, now=each.now)) for each in evidence.changes),
     ]
-    return "; ".join(text for text in told if text) or "nothing"
+    return "; ".join(text for text in parts if text) or "nothing"
 
 
 def _engine_view(engine: EngineDocument, backends: Sequence[BackendDocument]) -> Iterator[Section]:
@@ -244,10 +226,10 @@ def _counted(number: int, one: str, several: str) -> str:
     return f"{number:,} {one if number == 1 else several}"
 
 
-def _shared_lines(heading: str, told: Iterable[tuple[str, str]]) -> Iterator[Section]:
+def _shared_lines(heading: str, texts: Iterable[tuple[str, str]]) -> Iterator[Section]:
     """Show a text for each owner; owners of one text share a line."""
     owners: dict[str, list[str]] = {}
-    for text, owner in told:
+    for text, owner in texts:
         owners.setdefault(text, []).append(owner)
     if owners:
         yield Heading(heading)
@@ -259,7 +241,7 @@ def _class_tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
     told_here = (name for name in CAPABILITIES if name not in _TOLD_BY_NAMES)
     ordered = sorted(told_here, key=lambda name: name not in _FIRST)
     stated = [name for name in ordered if any(backend.states(name) for backend in classes)]
-    yield from _counts(classes, [name for name in stated if name in _FIRST])
+    yield from some_lines(f"{name}: {_count(classes, name)}" for name in stated if name in _FIRST)
     num_main = sum(name in _FIRST for name in stated) or _BESIDE_LONG_NAMES
     yield _main_table(classes, stated[:num_main])
     for start in range(num_main, len(stated), _SIDE_BY_SIDE):
@@ -275,11 +257,6 @@ def _class_tables(classes: Sequence[BackendDocument]) -> Iterator[Section]:
 def _class_and_place(backend: BackendDocument) -> str:
     """Write a class with its file, which distinguishes classes of one name."""
     return f"{backend.name.rpartition('.')[2]}\n{file_of(backend.declared_at or '')}".rstrip()
-
-
-def _counts(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Iterator[Section]:
-    if shown:
-        yield Lines(tuple(f"{name}: {_count(classes, name)}" for name in shown))
 
 
 def _count(classes: Sequence[BackendDocument], capability: str) -> str:
@@ -302,11 +279,11 @@ def _main_table(classes: Sequence[BackendDocument], shown: Sequence[str]) -> Tab
 
 
 def _class_cell(backend: BackendDocument, capability: str) -> str:
-    said = backend.capabilities.get(capability)
-    if said is None:
+    stated = backend.capabilities.get(capability)
+    if stated is None:
         return backend.status
-    value = "depends" if said.when else _words(capability, said.value)
-    return f"{value}\n(inherited)" if said.origin == "inherited" else value
+    value = "depends" if stated.when else _words(capability, stated.value)
+    return f"{value}\n(inherited)" if stated.origin == "inherited" else value
 
 
 def _words(capability: str, value: JsonValue) -> str:
@@ -317,20 +294,20 @@ def _words(capability: str, value: JsonValue) -> str:
 
 def _dependences(classes: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
     for backend in classes:
-        for capability, said in backend.capabilities.items():
-            if said.when or said.origin == "conditional":
-                place = f" ({file_of(said.declared_at)})" if said.declared_at else ""
-                yield f"{capability} {_dependence(capability, said)}{place}", backend.name
+        for capability, stated in backend.capabilities.items():
+            if stated.when or stated.origin == "conditional":
+                place = f" ({file_of(stated.declared_at)})" if stated.declared_at else ""
+                yield f"{capability} {_dependence(capability, stated)}{place}", backend.name
 
 
-def _dependence(capability: str, said: CapabilityDocument) -> str:
+def _dependence(capability: str, stated: CapabilityDocument) -> str:
     """Write each value with its condition, in the source's words."""
-    cases = [f"{_words(capability, when.value)} where {when.given}" for when in said.when or ()]
+    cases = [f"{_words(capability, when.value)} where {when.given}" for when in stated.when or ()]
     if not cases:
-        return f"depends: {said.words}"
-    has_base = said.value not in ("depends", "undeclared")
+        return f"depends: {stated.words}"
+    has_base = stated.value not in ("depends", "undeclared")
     if has_base:
-        cases.append(f"else {_words(capability, said.value)}")
+        cases.append(f"else {_words(capability, stated.value)}")
     return f"is {', '.join(cases)}"
 
 
@@ -340,9 +317,9 @@ def _choices(names: Sequence[BackendDocument]) -> Iterator[tuple[str, str]]:
         cases: dict[str | None, dict[str, list[PartDocument]]] = {}
         for part in backend.classes or ():
             cases.setdefault(part.given, {}).setdefault(part.name, []).append(part)
-        told = [_chosen(given, classes) for given, classes in cases.items()]
-        if told != backend.parts:
-            yield from ((text, backend.name) for text in told)
+        choices = [_chosen(given, classes) for given, classes in cases.items()]
+        if choices != backend.parts:
+            yield from ((text, backend.name) for text in choices)
 
 
 def _chosen(given: str | None, classes: Mapping[str, Sequence[PartDocument]]) -> str:
@@ -369,7 +346,5 @@ def names_view(names: Sequence[BackendDocument]) -> Iterator[Section]:
 
 def rules_view(engine: EngineDocument) -> Iterator[Section]:
     """Show what an engine's flags force; nothing where its rules are not known."""
-    if engine.rules:
-        yield Heading(f"Rules under {_called(engine)}")
-        rows = tuple((rule.name, rule.given, rule.reason) for rule in engine.rules)
-        yield Table(("rule", "where", "why"), rows)
+    rows = [(rule.name, rule.given, rule.reason) for rule in engine.rules]
+    return titled_table(f"Rules under {_called(engine)}", ("rule", "where", "why"), rows)

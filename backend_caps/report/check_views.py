@@ -26,7 +26,7 @@ from backend_caps.report.check_documents import (
     LinesDocument,
 )
 from backend_caps.report.document import legible_json
-from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.sections import Heading, Lines, Section, Table, titled_table
 from backend_caps.report.words import words_of
 
 _OWED = "owed to the engine"
@@ -56,12 +56,12 @@ def check_view(checked: CheckDocument) -> Iterator[Section]:
 def _title(checked: CheckDocument) -> str:
     num_cases = sum(len(own.cases) for own in checked.checks)
     found = len(checked.findings)
-    told = {
+    outcomes = {
         "failed": f"{_counted(found, 'finding')} in {_counted(num_cases, 'case')}",
         "held": f"nothing found in {_counted(num_cases, 'case')}",
         "not checked": "no case ran to an answer",
     }
-    return f"Backend {checked.backend!r} on {checked.device}: {told[checked.status]}"
+    return f"Backend {checked.backend!r} on {checked.device}: {outcomes[checked.status]}"
 
 
 def _about(checked: CheckDocument) -> Iterator[Section]:
@@ -104,9 +104,7 @@ def _reasons(checked: CheckDocument) -> Iterator[Section]:
         for own in checked.checks
         if own.num_blocked and not own.reason
     ]
-    if rows:
-        yield Heading("Not checked")
-        yield Table(("check", "because"), tuple(rows), cells="names")
+    return titled_table("Not checked", ("check", "because"), rows, "names")
 
 
 def _findings(checked: CheckDocument) -> Iterator[Section]:
@@ -145,9 +143,8 @@ def _finding(alike: list[FindingDocument]) -> Iterator[Section]:
 
 def _hints(checked: CheckDocument) -> Iterator[Section]:
     rows = [(hint.claim, hint.what, hint.check) for hint in checked.hints]
-    if rows:
-        yield Heading("May claim more; no proof, and no fault")
-        yield Table(("claim", "what was seen", "by"), tuple(rows))
+    title = "May claim more; no proof, and no fault"
+    return titled_table(title, ("claim", "what was seen", "by"), rows)
 
 
 def _exercised(checked: CheckDocument) -> Iterator[Section]:
@@ -169,9 +166,9 @@ def _lines(lines: LinesDocument | None) -> Iterator[Section]:
     if lines is None or not lines.num_lines:
         return
     share = 100 * lines.num_run // lines.num_lines
-    told = f"lines of the backend that ran: {lines.num_run} of {lines.num_lines} ({share} %)"
+    total = f"lines of the backend that ran: {lines.num_run} of {lines.num_lines} ({share} %)"
     missed = [own for own in lines.files if own.missing]
-    yield Lines((told, *(f"  did not run: {own.file} {_some(own.missing)}" for own in missed)))
+    yield Lines((total, *(f"  did not run: {own.file} {_some(own.missing)}" for own in missed)))
 
 
 def _some(ranges: list[str]) -> str:
@@ -181,11 +178,8 @@ def _some(ranges: list[str]) -> str:
 
 
 def _said(checked: CheckDocument) -> Iterator[Section]:
-    if not checked.said:
-        return
     rows = [(own.text, f"{own.count}") for own in checked.said[:_SAID]]
-    yield Heading("Said meanwhile")
-    yield Table(("line", "times"), tuple(rows))
+    yield from titled_table("Said meanwhile", ("line", "times"), rows)
     if len(checked.said) > _SAID:
         yield Lines((f"and {len(checked.said) - _SAID} more",))
 

@@ -213,8 +213,7 @@ class LockDocument(_Locked):
     @classmethod
     def _holds_values(cls, plan: PlanDocument | None) -> PlanDocument | None:
         """Refuse a plan with values outside the vocabulary."""
-        own = () if plan is None else (plan.server, *plan.phases.values())
-        for name, value in ((name, value) for values in own for name, value in values.items()):
+        for _, name, value in () if plan is None else plan.all_values():
             value_of(name, value.value)
         return plan
 
@@ -296,16 +295,16 @@ def _portable(place: str | None) -> str | None:
 
 
 def _portable_plan(plan: PlanDocument) -> PlanDocument:
-    server = {name: _portable_value(value) for name, value in plan.server.items()}
-    phases = {
-        phase: {name: _portable_value(value) for name, value in values.items()}
-        for phase, values in plan.phases.items()
-    }
+    server = _portable_values(plan.server)
+    phases = {phase: _portable_values(values) for phase, values in plan.phases.items()}
     return plan.model_copy(update={"server": server, "phases": phases})
 
 
-def _portable_value(value: ValueDocument) -> ValueDocument:
-    return value.model_copy(update={"causes": [_portable_cause(cause) for cause in value.causes]})
+def _portable_values(values: Mapping[str, ValueDocument]) -> dict[str, ValueDocument]:
+    return {
+        name: value.model_copy(update={"causes": [_portable_cause(each) for each in value.causes]})
+        for name, value in values.items()
+    }
 
 
 def _portable_cause(cause: CauseDocument) -> CauseDocument:
@@ -313,8 +312,8 @@ def _portable_cause(cause: CauseDocument) -> CauseDocument:
     if cause.source is None:
         return cause
     shipped, _, place = cause.source.rpartition(", ")
-    told = ", ".join(part for part in (shipped, _portable(place)) if part)
-    return cause.model_copy(update={"source": told or None})
+    kept = ", ".join(part for part in (shipped, _portable(place)) if part)
+    return cause.model_copy(update={"source": kept or None})
 
 
 def read_lock(path: Path) -> LockDocument:

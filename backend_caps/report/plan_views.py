@@ -16,8 +16,16 @@ from backend_caps.report.plans import (
     StepDocument,
     ValueDocument,
 )
-from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.words import decided_by, file_of, places_of, tries, who, words_of
+from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
+from backend_caps.report.words import (
+    decided_by,
+    file_of,
+    places_of,
+    tries,
+    use_words,
+    who,
+    words_of,
+)
 
 _NOT_TRUSTED = frozenset({"inherited", "missing", "undecided", "unverified"})
 """Origins that count as the worst value without being known."""
@@ -44,10 +52,9 @@ def plan_view(plan: PlanDocument) -> Iterator[Section]:
 
 def plan_problems_view(plan: PlanDocument) -> Iterator[Section]:
     """Show what is wrong with a plan, unless its policy is quiet."""
-    if plan.problems and plan.policy != "quiet":
-        yield Heading("Problems of the plan")
-        rows = tuple((p.code, f"{p.message} {p.remedy}") for p in plan.problems)
-        yield Table(("problem", "what it is, what to do"), rows)
+    problems = () if plan.policy == "quiet" else plan.problems
+    rows = [(p.code, f"{p.message} {p.remedy}") for p in problems]
+    return titled_table("Problems of the plan", ("problem", "what it is, what to do"), rows)
 
 
 def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
@@ -66,29 +73,23 @@ def _headline(plan: PlanDocument) -> str:
 
 def _reasons(mirror: ValueDocument) -> Iterator[str]:
     deciding = [cause for cause in mirror.causes if cause.value == mirror.value]
-    told = dict.fromkeys((cause.kind, cause.name, cause.reason) for cause in deciding)
-    return (f"{kind} {name}: {reason}" for kind, name, reason in told)
+    reasons = dict.fromkeys((cause.kind, cause.name, cause.reason) for cause in deciding)
+    return (f"{kind} {name}: {reason}" for kind, name, reason in reasons)
 
 
 def _phases(plan: PlanDocument) -> Table:
     names = next(iter(plan.phases.values()))
-    rows = [(name, *(_of_phase(values[name]) for values in plan.phases.values())) for name in names]
+    rows = [(name, *(use_words(values[name]) for values in plan.phases.values())) for name in names]
     return Table(("phase", *plan.phases), tuple(rows))
-
-
-def _of_phase(value: ValueDocument) -> str:
-    return words_of(value.value) if value.causes else "not used"
 
 
 def flips_view(flips: Sequence[FlipDocument]) -> Iterator[Section]:
     """Show what would lead to better values; nothing where nothing would."""
-    if flips:
-        yield Heading("What would change it")
-        rows = [
-            (_named(one.name, ", ".join(one.phases)), one.becomes, " ".join(one.remedies))
-            for one in tries(flips)
-        ]
-        yield Table(("capability", "becomes", "all of"), tuple(rows))
+    rows = [
+        (_named(one.name, ", ".join(one.phases)), one.becomes, " ".join(one.remedies))
+        for one in tries(flips)
+    ]
+    return titled_table("What would change it", ("capability", "becomes", "all of"), rows)
 
 
 def _named(capability: str, phases: str) -> str:
@@ -149,8 +150,7 @@ def _explained(
     yield causes_table(value)
     is_missing = any(c.origin == "missing" for c in value.causes)
     remedies = [p.remedy for p in plan.problems if is_missing and p.code == "backend-missing"]
-    if remedies:
-        yield Lines(tuple(dict.fromkeys(remedies)))
+    yield from some_lines(dict.fromkeys(remedies))
 
 
 def causes_table(value: ValueDocument) -> Table:
@@ -206,10 +206,8 @@ def _rejected(choice: ChoiceDocument) -> Iterator[Section]:
         for each in choice.candidates
         for found in each.reasons
     ]
-    if rows:
-        yield Heading("What speaks against those that do not fit")
-        columns = ("reason", "backend", "is", "needs", "what to do")
-        yield Table(columns, tuple(rows), cells="names")
+    columns = ("reason", "backend", "is", "needs", "what to do")
+    return titled_table("What speaks against those that do not fit", columns, rows, "names")
 
 
 def _what(found: ReasonDocument) -> str:
@@ -224,9 +222,8 @@ def _unchecked(choice: ChoiceDocument) -> Iterator[Section]:
         for each in choice.candidates
         if each.unchecked
     ]
-    if not rows:
-        return
-    yield Heading("Not checked, so it speaks against nobody")
-    yield Table(("backend", "not checked"), tuple(rows))
-    if choice.unknown_facts:
+    yield from titled_table(
+        "Not checked, so it speaks against nobody", ("backend", "not checked"), rows
+    )
+    if rows and choice.unknown_facts:
         yield Lines((f"not known: {', '.join(choice.unknown_facts)}; --fact NAME=VALUE tells one",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
@@ -168,6 +168,12 @@ class PlanDocument(Document):
     """The engine whose own backends were read for it, with its version; left out for none."""
     choices: Annotated[list[ChoiceDocument] | None, LEFT_OUT] = None
     """What was chosen where a flag says `auto`; left out where none does."""
+
+    def all_values(self) -> Iterator[tuple[str | None, str, ValueDocument]]:
+        """List every value with its phase, None for the server's, and its capability."""
+        yield from ((None, name, value) for name, value in self.server.items())
+        for phase, values in self.phases.items():
+            yield from ((phase, name, value) for name, value in values.items())
 
 
 class StepDocument(Document):

@@ -65,6 +65,24 @@ Section = Heading | Lines | Table
 Sections = Iterable[Section | Picture]
 
 
+def titled_table(
+    title: str,
+    columns: tuple[str, ...],
+    rows: Iterable[tuple[str, ...]],
+    cells: Literal["sentences", "names"] = "sentences",
+) -> Iterator[Section]:
+    """Yield a heading and a table under it; nothing where there are no rows."""
+    if table_rows := tuple(rows):
+        yield Heading(title)
+        yield Table(columns, table_rows, cells)
+
+
+def some_lines(lines: Iterable[str]) -> Iterator[Lines]:
+    """Yield the sentences; nothing where there are none."""
+    if sentences := tuple(lines):
+        yield Lines(sentences)
+
+
 def in_words(sections: Sections) -> Iterator[Section]:
     """Leave out what only a page can show."""
     return (section for section in sections if not isinstance(section, Picture))

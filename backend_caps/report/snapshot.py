@@ -156,8 +156,8 @@ def _standing(backend: Backend) -> tuple[int, str]:
 
 def _claim(backend: Backend) -> str:
     codes = ", ".join(sorted(found.code for found in backend.problems))
-    told = (backend.source.distribution or "", backend.source.version or "", backend.status.value)
-    return " ".join(part for part in (*told, codes) if part)
+    fields = (backend.source.distribution or "", backend.source.version or "", backend.status.value)
+    return " ".join(part for part in (*fields, codes) if part)
 
 
 def _backend(claims: list[Backend]) -> BackendState:
@@ -165,18 +165,25 @@ def _backend(claims: list[Backend]) -> BackendState:
     backend = claims[0]
     is_class = backend.engine_class is not None
     read = backend.engine_class or EngineClass(path="")
-    said = backend.declaration
+    declaration = backend.declaration
     return BackendState(
         is_class=is_class,
         status=backend.status,
         distribution=backend.source.distribution,
         others=tuple(sorted(map(_claim, claims[1:]))),
-        capabilities={} if said is None else _capabilities(said, read.readings),
-        parts=() if said is None else _parts(said.parts),
+        capabilities={}
+        if declaration is None
+        else {
+            name: _capability(declaration, name, read.readings.get(name)) for name in CAPABILITIES
+        },
+        parts=() if declaration is None else _parts(declaration.parts),
         # That of an engine's class names the file, which may move.
-        implementation=None if said is None or is_class else said.implementation,
-        adapters={} if said is None else dict[str, str](said.adapters.items()),
-        tolerances={} if said is None else _tolerances(said.tolerances),
+        implementation=None if declaration is None or is_class else declaration.implementation,
+        adapters={} if declaration is None else dict[str, str](declaration.adapters.items()),
+        tolerances={
+            dtype: str(bound)
+            for dtype, bound in (declaration.tolerances if declaration else {}).items()
+        },
         registered_as=tuple(sorted(read.registered_as)),
         attributes={name: _attribute(each) for name, each in sorted(read.attributes.items())},
         composite=read.composite,
@@ -206,16 +213,6 @@ def _parts(parts: Iterable[Part]) -> tuple[str, ...]:
 def _uses(part: Part) -> str:
     roles = "every role" if len(part.roles) == len(Role) else text_of(part.roles)
     return roles if len(part.phases) == len(Phase) else f"{roles} in {text_of(part.phases)}"
-
-
-def _tolerances(bounds: Mapping[str, float]) -> Mapping[str, str]:
-    return {dtype: str(bound) for dtype, bound in bounds.items()}
-
-
-def _capabilities(
-    declaration: Declaration, readings: Mapping[str, Reading]
-) -> Mapping[str, CapabilityState]:
-    return {name: _capability(declaration, name, readings.get(name)) for name in CAPABILITIES}
 
 
 def _capability(
@@ -276,8 +273,8 @@ def _words(
     if origin is Origin.DECLARED:
         return text
     owner = None if reading is None else reading.inherited_from
-    told = f"inherited from {owner}" if origin is Origin.INHERITED and owner else origin.value
-    return f"{told}, counts as {text}"
+    source = f"inherited from {owner}" if origin is Origin.INHERITED and owner else origin.value
+    return f"{source}, counts as {text}"
 
 
 def _attribute(reading: Reading) -> AttributeState:
@@ -298,10 +295,10 @@ def _releases(backends: Iterable[Backend], engine: Mapping[str, str | None]) -> 
 
 
 def _rules(rules: Iterable[Rule]) -> Mapping[str, str]:
-    told: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for rule in rules:
-        told.setdefault(rule.name, []).append(_rule(rule))
-    return {name: "; ".join(sorted(told[name])) for name in sorted(told)}
+        texts.setdefault(rule.name, []).append(_rule(rule))
+    return {name: "; ".join(sorted(texts[name])) for name in sorted(texts)}
 
 
 def _rule(rule: Rule) -> str:
@@ -315,24 +312,19 @@ def _request(request: LockedRequest) -> Mapping[str, str]:
         "policy": request.policy.value,
         "rules": request.rules or "the engine's own",
         "engine": request.engine or "none",
-        **{f"flag {name}": _said(value) for name, value in request.flags.given().items()},
+        **{
+            f"flag {name}": "none" if value is None else text_of(value)
+            for name, value in request.flags.given().items()
+        },
         **{f"fact {name}": text_of(value) for name, value in request.facts.known().items()},
         **{f"override {name}": text_of(value) for name, value in override.stated().items()},
     }
 
 
-def _said(value: object) -> str:
-    return "none" if value is None else text_of(value)
-
-
 def _plan(plan: PlanDocument) -> Mapping[tuple[str, str], PlanValue]:
-    server = {("server", name): _plan_value(name, own) for name, own in plan.server.items()}
-    phases = {
-        (phase, name): _plan_value(name, own)
-        for phase, values in plan.phases.items()
-        for name, own in values.items()
+    return {
+        (phase or "server", name): _plan_value(name, own) for phase, name, own in plan.all_values()
     }
-    return {**server, **phases}
 
 
 def _plan_value(capability: str, own: ValueDocument) -> PlanValue:

@@ -38,6 +38,11 @@ def place_of(cause: CauseDocument) -> str:
     return " ".join(part for part in (cause.role, cause.phase, rank) if part)
 
 
+def use_words(value: ValueDocument) -> str:
+    """Write a phase's value, which counts only where a backend is used."""
+    return words_of(value.value) if value.causes else "not used"
+
+
 def decided_by(value: ValueDocument) -> str:
     """Name the causes that decide a value; with their uses, where only some of these do."""
     deciding = [cause for cause in value.causes if cause.value == value.value] or value.causes

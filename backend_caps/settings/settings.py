@@ -220,7 +220,7 @@ class TracedFlags:
     """The server's flags of file and environment; what is wrong with one is among the faults."""
 
     flags: ServerFlags = field(default_factory=ServerFlags)
-    said: dict[str, tuple[PlacedValue, ...]] = field(default_factory=dict)
+    values: dict[str, tuple[PlacedValue, ...]] = field(default_factory=dict)
     """By flag, such as `server.page-size`: the value that counts first."""
     faults: list[BackendCapsError] = field(default_factory=list)
 
@@ -230,7 +230,7 @@ class TracedFlags:
         for name, value in flags.given().items():
             key = server_key(name)
             placed = PlacedValue(layer=layer, place=places[name], value=value)
-            self.said[key] = (placed, *self.said.get(key, ()))
+            self.values[key] = (placed, *self.values.get(key, ()))
 
 
 def server_key(name: str) -> str:
@@ -244,7 +244,7 @@ class TracedSettings:
 
     settings: Settings
     """All but `server`, which is read once the engine is known whose flags it holds."""
-    said: Mapping[str, tuple[PlacedValue, ...]]
+    values: Mapping[str, tuple[PlacedValue, ...]]
     """By key, and by `facts.<name>`: the value that counts first."""
     faults: tuple[BackendCapsError, ...]
     file: Path | None
@@ -267,8 +267,8 @@ class TracedSettings:
         """
         faults = self.server(self.settings.rules).faults
         certain = [fault for fault in faults if not _is_of_engine(fault)]
-        told = faults if certain or self.faults else certain
-        raise_all("settings", in_order([*self.faults, *told]))
+        shown = faults if certain or self.faults else certain
+        raise_all("settings", in_order([*self.faults, *shown]))
 
     def server(self, engine_name: str | Engine) -> TracedFlags:
         """Read the flags of the file's section and of the environment, as an engine spells them."""
@@ -327,7 +327,7 @@ def trace_settings(
     file = _file(Path(named)) if named else LayerValues(layer=SettingLayer.FILE)
     values: dict[str, object] = {}
     facts: dict[str, object] = {}
-    said: dict[str, tuple[PlacedValue, ...]] = {}
+    placed_values: dict[str, tuple[PlacedValue, ...]] = {}
     faults: list[BackendCapsError] = []
     for layer in (file, read_environment(environ, _PARSERS)):
         checked, wrong = _checked(layer)
@@ -335,13 +335,13 @@ def trace_settings(
         for path, value in _flat(checked):
             key = ".".join(path)
             placed = PlacedValue(layer=layer.layer, place=layer.place(*path), value=value)
-            said[key] = (placed, *said.get(key, ()))
+            placed_values[key] = (placed, *placed_values.get(key, ()))
         values.update(checked)
         facts.update(_known(checked))
     merged = {**values, FACTS: Facts.model_validate(facts)} if facts else values
     return TracedSettings(
         settings=Settings.model_validate(merged),
-        said=said,
+        values=placed_values,
         faults=tuple(faults),
         file=Path(named) if named else None,
         _file_values=file,

@@ -92,17 +92,11 @@ class Graph:
 def held(plan: PlanDocument) -> tuple[HeldValue, ...]:
     """List the values below the best; phases with the same value and causes share one."""
     phases: dict[HeldValue, list[str]] = {}
-    for name, phase, value in _values(plan):
+    for phase, name, value in plan.all_values():
         if value.causes and value.value != json_of(CAPABILITIES[name].best):
             own = HeldValue(name=name, phases=(), words=words_of(value.value), says=_says(value))
             phases.setdefault(own, []).extend([] if phase is None else [phase])
     return tuple(replace(own, phases=tuple(named)) for own, named in phases.items())
-
-
-def _values(plan: PlanDocument) -> Iterator[tuple[str, str | None, ValueDocument]]:
-    yield from ((name, None, value) for name, value in plan.server.items())
-    for phase, values in plan.phases.items():
-        yield from ((name, phase, value) for name, value in values.items())
 
 
 def _says(value: ValueDocument) -> tuple[tuple[Owner, bool], ...]:

@@ -1,4 +1,4 @@
-"""A table that is filtered, sorted and opened: its shapes, its cells, and what each opens."""
+"""Tables of pages: filtered, sorted and opened; a report's matrix, and a comparison."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Self
 
-from backend_caps.report.sections import visible
+from backend_caps.capability.scale import Scale
+from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.report.backend_views import EVIDENCE_COLUMNS, conditions_of, evidence_rows
+from backend_caps.report.backends import BackendDocument, CapabilityDocument, ReportDocument
+from backend_caps.report.difference import DiffDocument, DifferenceDocument
+from backend_caps.report.plans import ProblemDocument
+from backend_caps.report.sections import Section, titled_table, visible
+from backend_caps.report.words import file_of, words_of
 
 
 class Glyph(Enum):
@@ -120,6 +127,177 @@ class Grid:
             [numbers.setdefault(cell.detail, len(numbers)) for cell in (row.head, *row.cells)]
             for row in self.rows
         ]
-        details = [[[visible(term), visible(text)] for term, text in told] for told in numbers]
+        details = [[[visible(term), visible(text)] for term, text in detail] for detail in numbers]
         orders = [[*self.orders.get(name, ())] for name in (self.corner, *self.columns)]
         return {"details": details, "rows": rows, "orders": orders}
+
+
+_MARKS: Mapping[str | None, Glyph] = {
+    "verified": Glyph.VERIFIED,
+    "stale": Glyph.STALE,
+    "failed": Glyph.FAILED,
+}
+_LONGEST = 240
+"""How much of an engine's own words a cell holds; it opens the whole."""
+
+
+def matrix(report: ReportDocument) -> Grid:
+    """Put backends side by side; a capability that none of them states has no column.
+
+    An engine's names are not in it: they say what the classes say that they stand for.
+    """
+    shown = [backend for backend in report.backends if backend.classes is None]
+    runs = _runs(shown)
+    columns = tuple(name for name in CAPABILITIES if any(each.states(name) for each in shown))
+    return Grid(
+        caption="What each backend says of each capability",
+        counted="backends",
+        sought="backend or distribution",
+        seeks="heads",
+        corner="backend",
+        columns=columns,
+        rows=tuple(_row(backend, columns, runs.get(backend.name, ())) for backend in shown),
+        orders={
+            name: tuple(words_of(member.value) for member in type(worst))
+            for name in columns
+            if isinstance(worst := CAPABILITIES[name].worst, Scale)
+        },
+    )
+
+
+def _runs(backends: Sequence[BackendDocument]) -> Mapping[str, Detail]:
+    """Return, by backend, the run of its evidence and what speaks against it."""
+    return {
+        name: tuple(zip(EVIDENCE_COLUMNS[1:], row, strict=True))
+        for name, *row in evidence_rows(backends)
+    }
+
+
+def _row(backend: BackendDocument, columns: Sequence[str], run: Detail) -> Row:
+    head = Cell(
+        text=backend.name.rpartition(".")[2] if backend.class_ else backend.name,
+        glyph=None if backend.status == "ok" else Glyph.of(backend.status),
+        note=_note(backend),
+        detail=(*_head_detail(backend), *run, *map(_problem, backend.problems)),
+    )
+    return Row(head=head, cells=tuple(_cell(backend, column) for column in columns))
+
+
+def _note(backend: BackendDocument) -> str:
+    """Name what ships a backend; for an engine's class, its names in flags and its file."""
+    if backend.class_ is None:
+        return " ".join(part for part in (backend.distribution, backend.version) if part)
+    names = ", ".join(backend.registered_as or ())
+    return "\n".join(part for part in (names, file_of(backend.declared_at or "")) if part)
+
+
+def _head_detail(backend: BackendDocument) -> Iterator[tuple[str, str]]:
+    terms = {
+        "status": backend.status,
+        "distribution": backend.distribution,
+        "version": backend.version,
+        "declared at": backend.declared_at,
+        "class": backend.class_,
+        "registered as": ", ".join(backend.registered_as or ()),
+        "hands its uses to": ", ".join(backend.parts or ()),
+        "as a wrapper": backend.composite,
+    }
+    yield from ((term, text) for term, text in terms.items() if text)
+    for engine, place in sorted((backend.adapters or {}).items()):
+        yield f"becomes a backend of {engine} by", place
+    for name, reading in (backend.attributes or {}).items():
+        yield f"attribute {name}", reading.words
+
+
+def _problem(problem: ProblemDocument) -> tuple[str, str]:
+    return f"problem {problem.code}", f"{problem.message} {problem.remedy}"
+
+
+def _cell(backend: BackendDocument, capability: str) -> Cell:
+    stated = backend.capabilities.get(capability)
+    if stated is None:
+        glyph = Glyph.UNDECLARED if backend.status == "ok" else Glyph.of(backend.status)
+        return Cell(text="", glyph=glyph, detail=(("origin", glyph.label),))
+    glyph = Glyph.CONDITIONAL if stated.when else Glyph.of(stated.origin)
+    return Cell(
+        text="" if glyph is Glyph.UNDECLARED else _value(stated),
+        glyph=glyph,
+        mark=_MARKS.get(stated.evidence),
+        detail=tuple(_detail(stated, glyph)),
+    )
+
+
+def _value(stated: CapabilityDocument) -> str:
+    return "depends" if stated.value in ("depends", "undeclared") else words_of(stated.value)
+
+
+def _detail(stated: CapabilityDocument, glyph: Glyph) -> Iterator[tuple[str, str]]:
+    """List a value, its origin and its evidence."""
+    if glyph is not Glyph.UNDECLARED:
+        yield "value", _value(stated)
+    yield "origin", f"{glyph.label}: {glyph.meaning}"
+    for when in stated.when or ():
+        yield f"{words_of(when.value)} where", f"{when.given}\n{when.reason}"
+    if stated.words is not None:
+        yield "the source says", stated.words
+    if stated.declared_at is not None:
+        yield "stated at", stated.declared_at
+    if stated.inherited_from is not None:
+        yield "inherited from", stated.inherited_from
+    if stated.evidence is not None:
+        mark = _MARKS.get(stated.evidence)
+        yield "evidence", stated.evidence if mark is None else f"{mark.label}: {mark.meaning}"
+
+
+def conditions_view(report: ReportDocument) -> Iterator[Section]:
+    """List what holds under conditions, for the printed page; empty where nothing does."""
+    rows = tuple(
+        (backend.name, name, words_of(when.value), when.given, when.reason, file_of(place))
+        for backend, name, stated, when in conditions_of(report.backends)
+        for place in (stated.declared_at or backend.declared_at or "",)
+    )
+    columns = ("backend", "capability", "is", "where", "why", "stated at")
+    return titled_table("Conditions", columns, rows)
+
+
+def side_by_side(diff: DiffDocument) -> Grid:
+    """Put both sides of each difference beside each other, those that matter most first."""
+    return Grid(
+        caption=f"What differs between {diff.before} and {diff.after}",
+        counted="differences",
+        sought="any word",
+        seeks="rows",
+        corner="what",
+        columns=("capability or field", "how", diff.before, diff.after),
+        rows=tuple(map(_difference_row, diff.differences)),
+        counts=tuple((Glyph.of(kind), number) for kind, number in diff.counts.items()),
+    )
+
+
+def _difference_row(found: DifferenceDocument) -> Row:
+    glyph = Glyph.of(found.kind.value)
+    sides = ((found.before, found.where.before), (found.after, found.where.after))
+    return Row(
+        head=Cell(text=found.subject, detail=tuple(_both_sides(found, glyph))),
+        cells=(
+            Cell(text=found.field),
+            Cell(text=glyph.label, glyph=glyph),
+            *(Cell(text=_short(words), note=file_of(place or "")) for words, place in sides),
+        ),
+    )
+
+
+def _both_sides(found: DifferenceDocument, glyph: Glyph) -> Iterator[tuple[str, str]]:
+    """List both sides in full, and where they stand."""
+    yield glyph.label, glyph.meaning
+    yield "before", found.before or "not there"
+    if found.where.before:
+        yield "stands at", found.where.before
+    yield "after", found.after or "not there"
+    if found.where.after:
+        yield "stands at", found.where.after
+
+
+def _short(words: str | None) -> str:
+    text = words or "not there"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"

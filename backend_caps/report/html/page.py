@@ -25,8 +25,7 @@ from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.dry_run_views import verdict
 from backend_caps.report.html.graph import graph
-from backend_caps.report.html.grid import Glyph
-from backend_caps.report.html.matrix import conditions_view, matrix, side_by_side
+from backend_caps.report.html.grid import Glyph, conditions_view, matrix, side_by_side
 from backend_caps.report.plan_views import causes_table, mirror_lines, plan_problems_view
 from backend_caps.report.plans import PlanDocument, ValueDocument
 from backend_caps.report.sections import (
@@ -40,7 +39,7 @@ from backend_caps.report.sections import (
     visible,
 )
 from backend_caps.report.step_costs import MeasureDocument, costs_view
-from backend_caps.report.words import decided_by, tries, words_of
+from backend_caps.report.words import decided_by, tries, use_words, words_of
 
 _LONG = 24
 """Rows of a section that stand open: a check's claims are one of each capability, and its checks
@@ -70,7 +69,7 @@ def page(document: BaseModel, sections: Sections, opened: Sequence[Opened] = ())
             costs = parts_of(costs_view(document))
             template, shown = "plan.html", {**_of_plan(plan, opened), "costs": costs}
         case DiffDocument():
-            template, shown = "diff.html", _of_diff(document)
+            template, shown = "diff.html", {"diff": document, "grid": side_by_side(document)}
         case _:
             sections = tuple(sections)
             template, shown = "sections.html", _of_sections(document, sections)
@@ -165,7 +164,7 @@ def parts_of(sections: Sections) -> list[tuple[str, list[Section | Picture]]]:
 def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
     """Title the page by its first heading, which is then left out below."""
     parts = parts_of(sections)
-    (first, told), *others = parts
+    (first, opening), *others = parts
     name = schema_of(document).removeprefix("backend-caps/").partition("@")[0]
     name = name.replace("-", " ").capitalize()
     match document:
@@ -174,14 +173,14 @@ def _of_sections(document: BaseModel, sections: Sections) -> dict[str, object]:
         case CheckListDocument():
             return {"name": name, "parts": parts}
         case _:
-            return {"name": first or name, "parts": [("", told), *others]}
+            return {"name": first or name, "parts": [("", opening), *others]}
 
 
 def _of_report(report: ReportDocument) -> dict[str, object]:
     engine = report.engine
     names = [backend for backend in report.backends if backend.classes is not None]
     own = [backend for backend in report.backends if backend.class_ is not None]
-    told = [
+    sections = [
         *conditions_view(report),
         *evidence_view(report.backends),
         *names_view(names),
@@ -195,7 +194,7 @@ def _of_report(report: ReportDocument) -> dict[str, object]:
         "has_plugins": len(names) + len(own) < len(report.backends),
         "grid": grid,
         "silent": [name for name in CAPABILITIES if name not in grid.columns],
-        "parts": parts_of(told),
+        "parts": parts_of(sections),
         "plan": None,
         **plan,
     }
@@ -216,10 +215,6 @@ def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
         "costs": (),
         "plan_problems": parts_of(plan_problems_view(plan)),
     }
-
-
-def _of_diff(diff: DiffDocument) -> dict[str, object]:
-    return {"diff": diff, "grid": side_by_side(diff)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,17 +246,13 @@ def answer(plan: PlanDocument, asked: Opened) -> str:
     """Write the answer to `explain`: a value, in each phase that was named."""
     engine = "" if plan.engine is None else f"with {plan.engine}, "
     if asked.name in plan.server:
-        return f"{engine}{asked.name} is {_in_words(plan.server[asked.name])}"
+        return f"{engine}{asked.name} is {use_words(plan.server[asked.name])}"
     phases: dict[str, list[str]] = {}
     for phase, values in plan.phases.items():
         if asked.phase in (None, phase):
-            phases.setdefault(_in_words(values[asked.name]), []).append(phase)
-    told = "; ".join(f"{words} in {', '.join(own)}" for words, own in phases.items())
-    return f"{engine}{asked.name} is {told}"
-
-
-def _in_words(value: ValueDocument) -> str:
-    return words_of(value.value) if value.causes else "not used"
+            phases.setdefault(use_words(values[asked.name]), []).append(phase)
+    phrases = "; ".join(f"{words} in {', '.join(own)}" for words, own in phases.items())
+    return f"{engine}{asked.name} is {phrases}"
 
 
 def value_groups(plan: PlanDocument, opened: Sequence[Opened]) -> Iterator[ValueGroup]:

@@ -71,7 +71,7 @@ RANKS = Occasion(
             hosts={0: "node-a", 2: "node-b"},
         ),
         RankFailedError(
-            failures=(("LockFileError: lock file 'backends.lock.json' cannot be read", (2,)),),
+            failures=(("LockError: lock file 'backends.lock.json' cannot be read", (2,)),),
             hosts={2: "node-b"},
         ),
         MissingRanksError(

@@ -170,7 +170,7 @@ def test_trace_keeps_what_does_not_count(file: Path) -> None:
     """Each layer's word is kept with its place, whoever counts first."""
     traced = trace_settings(file, {"BACKEND_CAPS_POLICY": "quiet"})
 
-    said = [(each.layer, each.place, each.value) for each in traced.said["policy"]]
+    said = [(each.layer, each.place, each.value) for each in traced.values["policy"]]
     assert said == [
         (SettingLayer.ENVIRONMENT, "BACKEND_CAPS_POLICY", Policy.QUIET),
         (SettingLayer.FILE, f"{file}:1", Policy.STRICT),
@@ -186,7 +186,7 @@ def test_flags_are_read_as_their_engine_spells_them(tmp_path: Path) -> None:
 
     server = traced.server(traced.settings.rules)
     assert server.flags.tp_size == 4
-    assert [each.place for each in server.said["server.tp-size"]] == [f"{file}:4"]
+    assert [each.place for each in server.values["server.tp-size"]] == [f"{file}:4"]
 
 
 def test_settings_find_the_plugins_that_they_allow() -> None:

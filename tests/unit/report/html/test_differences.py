@@ -8,8 +8,7 @@ from backend_caps.report.difference import (
     DifferenceKind,
     diff_document,
 )
-from backend_caps.report.html.grid import Glyph
-from backend_caps.report.html.matrix import side_by_side
+from backend_caps.report.html.grid import Glyph, side_by_side
 from backend_caps.report.html.page import page
 from tests.unit.report.html.pages import diff
 

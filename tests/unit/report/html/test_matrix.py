@@ -9,8 +9,7 @@ import pytest
 
 from backend_caps.report.backends import ReportDocument, report_document
 from backend_caps.report.html import grid
-from backend_caps.report.html.grid import Cell, Glyph, Grid, Row
-from backend_caps.report.html.matrix import conditions_view, matrix
+from backend_caps.report.html.grid import Cell, Glyph, Grid, Row, conditions_view, matrix
 from backend_caps.report.sections import Table
 from tests.unit.report import engine_scene, scene
 
