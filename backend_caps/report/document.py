@@ -57,7 +57,7 @@ def json_text(
 
 
 def legible_json(value: JsonValue) -> JsonValue:
-    """Make every text in a JSON value encodable as UTF-8."""
+    """Escape what UTF-8 cannot encode in every text of a JSON value."""
     match value:
         case str():
             return legible(value)
