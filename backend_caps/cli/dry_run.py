@@ -19,7 +19,7 @@ _ROLES = {role.value: role for role in Role}
 
 
 def _stand_ins(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> Mapping[Role, str]:
-    """Read who may stand in: a name for all roles, or `ROLE=NAME` for one."""
+    """Read the stand-ins: a name for all roles, or `ROLE=NAME` for one."""
     everywhere: dict[Role, str] = {}
     of_roles: dict[Role, str] = {}
     for word in words:
@@ -46,7 +46,7 @@ stand_in_option = click.option(
     help="Run this backend's code in the place of what cannot run here; each figure says so. "
     "Repeatable, by role.",
 )
-"""Says who may stand in for what cannot run."""
+"""The backends that may stand in for what cannot run."""
 
 
 @request_options
@@ -127,6 +127,6 @@ def dry_run(ctx: click.Context, /, **_options: object) -> None:
         )
     # Loads torch, which a wrong command line is not worth.
     with working(TORCH):
-        from backend_caps.cli.dry_running import status_of  # noqa: PLC0415
+        from backend_caps.cli.dry_run_job import status_of  # noqa: PLC0415
 
     ctx.exit(status_of(ctx, os.environ))

@@ -41,7 +41,8 @@ _ENGINE_OPTIONS = (
 _DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
 """Algorithms that draft with a model."""
 _SEEDS = click.IntRange(min=0, max=2**63 - 1)
-_AT_LEAST_1 = click.IntRange(min=1)
+_count = partial(click.option, type=click.IntRange(min=1), show_default=True)
+_folder = partial(click.option, type=click.Path(path_type=Path), metavar="FOLDER")
 _PROMPTS = 4
 _HOTTEST = 100.0
 """Where any model's next token is as good as drawn from all of them alike."""
@@ -87,22 +88,16 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
         "backend-caps generate --device sim --prompts 2 -- \\\n  --attention-backend torch_padded",
     ),
 )
-@click.option(
+@_folder(
     "--model",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
     help="A Hugging Face folder of a Llama; a small one with random weights unless given.",
 )
-@click.option(
+@_folder(
     "--draft-model",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
     help="With --model, the Hugging Face folder of what drafts for it, where the server flags name "
     "an algorithm that drafts with a model.",
 )
-@click.option(
-    "--prompts", type=_AT_LEAST_1, help="How many made-up prompts to run; 4 unless given."
-)
+@_count("--prompts", help="How many made-up prompts to run; 4 unless given.")
 @click.option(
     "--token-ids",
     multiple=True,
@@ -110,13 +105,7 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     callback=_token_ids,
     help="Run this prompt. Repeatable.",
 )
-@click.option(
-    "--max-new-tokens",
-    default=16,
-    show_default=True,
-    type=_AT_LEAST_1,
-    help="The most tokens of each output.",
-)
+@_count("--max-new-tokens", default=16, help="The most tokens of each output.")
 @click.option(
     "--temperature",
     default=0.0,
@@ -147,28 +136,15 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     type=click.Choice(["auto", "float32", "bfloat16"]),
     help="What the model computes in; weights of another dtype are converted. auto is its own.",
 )
-@click.option(
-    "--chunked-prefill-size",
-    type=_AT_LEAST_1,
-    help="Cut prompts so that no step has more prompt tokens.",
-)
-@click.option(
-    "--max-running-requests",
-    default=64,
-    show_default=True,
-    type=_AT_LEAST_1,
-    help="The most requests that run at once.",
-)
-@click.option(
+@_count("--chunked-prefill-size", help="Cut prompts so that no step has more prompt tokens.")
+@_count("--max-running-requests", default=64, help="The most requests that run at once.")
+@_count(
     "--max-prefill-tokens",
     default=8192,
-    show_default=True,
-    type=_AT_LEAST_1,
     help="The most prompt tokens of a step; a longer prompt has a step of its own.",
 )
-@click.option(
+@_count(
     "--max-total-tokens",
-    type=_AT_LEAST_1,
     help="Tokens that the KV cache holds; as many as these requests can fill unless given.",
 )
 @click.option(
@@ -187,13 +163,7 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     help="Numbers of tokens that graphs are captured for: of prefill, and of what runs in pieces "
     "around attention; none unless given.",
 )
-@click.option(
-    "--steps",
-    default=8,
-    show_default=True,
-    type=_AT_LEAST_1,
-    help="Steps to show; all count in the sums.",
-)
+@_count("--steps", default=8, help="Steps to show; all count in the sums.")
 @click.option(
     "--compare-plain",
     is_flag=True,
@@ -239,21 +209,26 @@ def _generation(given: Mapping[str, Any], request: Request, registry: Registry) 
     import torch  # noqa: PLC0415
 
     from backend_caps.insight.generation_setup import Generation  # noqa: PLC0415
+    from backend_caps.runtime.configuration import configure_engine  # noqa: PLC0415
     from backend_caps.runtime.options import EngineOptions  # noqa: PLC0415
     from backend_caps.runtime.request import Sampling  # noqa: PLC0415
 
     return Generation(
+        configure=partial(
+            configure_engine,
+            device=given["device"],
+            facts=request.facts,
+            registry=registry,
+            rules=request.rules,
+            unsafe_override=request.override,
+        ),
         flags=request.flags,
-        facts=request.facts,
-        rules=request.rules,
         policy=request.policy,
-        override=request.override,
         registry=registry,
         model=given["model"],
         draft_model=given["draft_model"],
         token_ids=given["token_ids"],
         num_prompts=given["prompts"] or _PROMPTS,
-        device=given["device"],
         schedule=given["schedule"],
         sampling=Sampling(
             max_new_tokens=given["max_new_tokens"],

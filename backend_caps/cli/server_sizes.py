@@ -9,7 +9,7 @@ import click
 
 from backend_caps.cli.invocation import Invocation, traced_in
 from backend_caps.cli.options import Request
-from backend_caps.insight.dry_run import GraphSizes, ServerSizes
+from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.resolution.engine import CommandLine, Engine, Reader, engine, option_of
 from backend_caps.resolution.errors import FlagValueError, raise_all
 
@@ -33,7 +33,7 @@ _FIELDS = (
 
 
 def is_size(known: Engine, option: str) -> bool:
-    """Tell whether an option of an engine is read here."""
+    """Return whether an option of an engine is a size that is read here."""
     return _reader(known).field_of(option) is not None
 
 
@@ -45,16 +45,16 @@ def sizes_in(ctx: click.Context, request: Request) -> ServerSizes:
     """
     own = None if request.reading is None else request.reading.command_line
     known = own or engine(ctx.params["rules"])
-    said = _Said(known, _line(ctx, _reader(known)))
+    flags = _SizeFlags(known, _line(ctx, _reader(known)))
     sizes = ServerSizes(
-        max_running_requests=said.number(_REQUESTS),
-        chunked_prefill_size=said.number(_CHUNK, least=-1),
-        batches=said.graphs(_BATCHES, _LARGEST_BATCH),
-        tokens=said.graphs(_TOKENS, _MOST_TOKENS),
-        pads_graphs=said.line.values.get(_NO_PADDING) is not True,
-        of_phases=tuple(said.words(_OF_PHASES)),
+        max_running_requests=flags.number(_REQUESTS),
+        chunked_prefill_size=flags.number(_CHUNK, least=-1),
+        batches=flags.graphs(_BATCHES, _LARGEST_BATCH),
+        tokens=flags.graphs(_TOKENS, _MOST_TOKENS),
+        pads_graphs=flags.line.values.get(_NO_PADDING) is not True,
+        of_phases=tuple(flags.words(_OF_PHASES)),
     )
-    raise_all("server flags", [*said.line.faults, *said.faults])
+    raise_all("server flags", [*flags.line.faults, *flags.faults])
     return sizes
 
 
@@ -73,8 +73,8 @@ def _line(ctx: click.Context, reader: Reader) -> CommandLine:
 
 
 @dataclass(slots=True)
-class _Said:
-    """What was said of sizes, as numbers; what is no number is a fault."""
+class _SizeFlags:
+    """The size flags that are given, as numbers; what is no number is a fault."""
 
     known: Engine
     line: CommandLine
@@ -98,7 +98,7 @@ class _Said:
         )
 
     def words(self, names: Iterable[str]) -> Iterator[str]:
-        """Write what was said as on a command line."""
+        """Write flags as on a command line."""
         for name in names:
             match self.line.values.get(name):
                 case None | False:

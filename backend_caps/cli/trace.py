@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from backend_caps.cli.dry_run import stand_in_option
 from backend_caps.cli.engines import routed_engine_options
-from backend_caps.cli.invocation import SettingOption
-from backend_caps.cli.options import ServerCommand, request_options
+from backend_caps.cli.errors import CommandError
+from backend_caps.cli.invocation import Invocation, SettingOption
+from backend_caps.cli.options import ServerCommand, importable, request_of, request_options
 from backend_caps.cli.output import TORCH, examples, working
+from backend_caps.errors import BackendCapsError
+from backend_caps.report.document import json_text
+from backend_caps.report.sections import Picture
+from backend_caps.report.trace_documents import TraceDocument
+from backend_caps.report.trace_timeline import events_of
 
 
 @request_options
@@ -69,6 +77,80 @@ def trace(ctx: click.Context, /, **_options: object) -> None:
     """
     # Loads torch, which a wrong command line is not worth.
     with working(TORCH):
-        from backend_caps.cli.tracing import status_of  # noqa: PLC0415
+        from backend_caps.cli.dry_run_job import CANNOT_START, show_error  # noqa: PLC0415
+        from backend_caps.simulator import register  # noqa: PLC0415
 
-    ctx.exit(status_of(ctx))
+    gc.enable()  # the program switched it off, for commands that end before it would matter
+    register()
+    try:
+        _record(ctx)
+    except (BackendCapsError, ExceptionGroup) as error:
+        show_error(error)
+        ctx.exit(CANNOT_START)
+
+
+def _record(ctx: click.Context) -> None:
+    """Record what the server would do, write the files that were asked for, and show it."""
+    from backend_caps.cli.server_sizes import is_size, sizes_in  # noqa: PLC0415
+    from backend_caps.insight.stand_ins import run_plan  # noqa: PLC0415
+    from backend_caps.insight.trace import (  # noqa: PLC0415
+        Recording,
+        check_recordable,
+        trace_details,
+        traced_levels,
+    )
+    from backend_caps.report.trace_views import picture_of, trace_view  # noqa: PLC0415
+    from backend_caps.startup.configure import check_device  # noqa: PLC0415
+
+    given, request = ctx.params, request_of(ctx, reads=is_size)
+    for option in ("output", "svg"):
+        if given[option] is not None and not given[option].parent.is_dir():
+            raise _unwritten(given[option], "no such folder", option)
+    sizes, device = sizes_in(ctx, request), given["device"]
+    check_device(device)
+    check_recordable(device)
+    decided = request.decided(ctx.ensure_object(Invocation))
+    with importable(request.path), working("recording steps"):
+        recording = Recording(
+            run=run_plan(decided.plan, decided.plugins, device, given["stand_ins"]),
+            server=sizes,
+            device=device,
+            num_steps=given["steps"],
+            seed=given["seed"],
+        )
+        traced = traced_levels(decided.plan, recording)
+    told = trace_details(decided.plan, recording, traced)
+    timelines = [*traced.timelines.values()]
+    document = TraceDocument(
+        schema_="backend-caps/trace@1", otherData=told, traceEvents=events_of(timelines)
+    )
+    picture = picture_of(told, timelines)
+    files = tuple(_written(document, picture, given["output"], given["svg"]))
+    request.show(document, [*trace_view(document, files), picture])
+
+
+def _written(
+    document: TraceDocument, picture: Picture, output: Path | None, svg: Path | None
+) -> Iterator[str]:
+    """Write the files that were asked for; say what each is."""
+    if output is not None:
+        _write(output, json_text(document, indent=1) + "\n", "output")
+        yield f"{output}: open it on ui.perfetto.dev, or at chrome://tracing"
+    if svg is not None:
+        _write(svg, picture.svg, "svg")
+        yield f"{svg}: open it in a browser"
+
+
+def _write(path: Path, text: str, option: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise _unwritten(path, error.strerror or str(error), option) from error
+
+
+def _unwritten(path: Path, cause: str, option: str) -> CommandError:
+    return CommandError(
+        "file-not-written",
+        f"{str(path)!r} cannot be written: {cause}. Expected a folder that is there, with room for "
+        f"it. Name another file with --{option}.",
+    )

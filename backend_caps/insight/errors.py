@@ -16,6 +16,11 @@ class InsightError(CodedError):
         {
             "model-dtype": "`generate`: the engine does not compute in the model's dtype",
             "not-measured": "`explain --measure`: the plan cannot be run on the simulated device",
+            "cannot-run": "`dry-run`, `trace`: backends that the server uses cannot run here",
+            "unfit-stand-in": "`dry-run`, `trace`: with a stand-in it would be another server",
+            "no-engine": "`dry-run`, `trace`: the engine could not be made for the plan",
+            "no-timeline": "`trace`: the device has no streams, or its records are not read",
+            "too-many-steps": "`trace`: the server's longest request has fewer decode steps",
             "gpu-result": "`explain --measure`: a file in the folder of GPU results is none",
             "step-failed": "`explain --measure`, `trace`: a step raised what a plugin made up",
         }

@@ -19,8 +19,8 @@ from backend_caps.insight.generation_setup import (
     models_of,
     options_with_room,
 )
-from backend_caps.insight.graphs import graphs_document
-from backend_caps.insight.levels import drafts_document
+from backend_caps.insight.measure import drafts_document
+from backend_caps.insight.run_documents import graphs_document
 from backend_caps.kit.models import SmallModels
 from backend_caps.report.generate_documents import (
     GenerateDocument,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import nlargest
@@ -12,15 +12,11 @@ from pathlib import Path
 import click
 import torch
 
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.discovery.registry import Registry
 from backend_caps.insight.errors import InsightError
 from backend_caps.kit.models import SmallModels, small_models
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.resolution.rules import RuleSet
-from backend_caps.runtime.configuration import configure_engine
 from backend_caps.runtime.memory import num_pages_of
 from backend_caps.runtime.model import LlamaConfig
 from backend_caps.runtime.options import EngineOptions, page_size_of
@@ -38,11 +34,10 @@ _COMPUTED = ("bfloat16", "float32")
 class Generation:
     """What to run, under which flags, and on what."""
 
+    configure: Callable[..., Configuration]
+    """`configure_engine` for one device, registry, rules and facts."""
     flags: ServerFlags
-    facts: Facts
-    rules: str | RuleSet
     policy: Policy
-    override: Capabilities | None
     registry: Registry
     model: Path | None
     """A folder; None makes a small model."""
@@ -51,7 +46,6 @@ class Generation:
     token_ids: tuple[tuple[int, ...], ...]
     """The prompts; where there are none, `num_prompts` are made up."""
     num_prompts: int
-    device: str
     schedule: str | None
     """The order in which the simulated device runs its work; None on any other."""
     sampling: Sampling
@@ -108,17 +102,12 @@ def configuration_of(
     generation: Generation, models: SmallModels, options: EngineOptions
 ) -> Configuration:
     """Configure an engine for a generation's flags, with these models and options."""
-    return configure_engine(
+    return generation.configure(
         generation.flags,
         models.target,
-        device=generation.device,
         draft_model_path=models.draft,
         options=options,
-        facts=generation.facts,
-        registry=generation.registry,
-        rules=generation.rules,
         policy=generation.policy,
-        unsafe_override=generation.override,
     )
 
 

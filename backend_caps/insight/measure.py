@@ -7,29 +7,29 @@ the simulator's own, so times come from stored results of GPUs alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
-from backend_caps.insight.errors import InsightError
-from backend_caps.insight.levels import at_level, at_levels, drafts_document
-from backend_caps.kit.models import ModelSizes, SmallModels, small_models
+from backend_caps.insight.errors import InsightError, faults_in
+from backend_caps.insight.run_sizes import fitting_models
+from backend_caps.kit.models import SmallModels
 from backend_caps.report.plans import PlanDocument
 from backend_caps.report.step_costs import (
+    DraftsDocument,
+    LeftOutDocument,
     Level,
     LevelDocument,
     MeasuredDocument,
     MeasureDocument,
     TimeDocument,
 )
-from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.plan import CauseKind, Plan, Resolved
 from backend_caps.resolution.uses import ENGINE_DEFAULT
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.observers import StepTotals
@@ -48,15 +48,12 @@ _MAX_RUNNING_REQUESTS = 32
 _SETTLING = 4
 """Steps before them: one of prompts, and decode steps until each has one before it."""
 _PROMPT = 4
-_VOCAB = 128
-"""Tokens of the small models: twice as many as the widest tree of any backend here."""
 _LONGEST = 1 << 20
-"""Their longest context, of which a run takes what it needs."""
+"""The longest context of the small models, of which a run takes what it needs."""
 _UNNAMED = (
     "no flag names the attention backend of every forward, and nobody runs here what an engine "
     "picks by itself; one whose code is installed was expected. Name it with --attention-backend."
 )
-_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _OF_LOOPS = "gpu"
 """The benchmark that times steps; `make gpu` writes results of others beside it."""
@@ -96,8 +93,9 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
     own = plan.host_seq_lens
     others = [level for level in HostSeqLens if plan.relays_speculation and level is not own]
     try:
-        with ExitStack() as stack:
-            models = _models(plan, stack)
+        if any(use.backend == ENGINE_DEFAULT for use in plan.uses):
+            raise InsightError("not-measured", _UNNAMED)
+        with fitting_models(plan, _LONGEST) as models:
             ran, left_out = at_levels(
                 plan, (own, *others), lambda level: steady_steps(at_level(plan, level), models)
             )
@@ -218,23 +216,6 @@ def _num_new(plan: Plan) -> int:
     return (_SETTLING + NUM_STEPS + 1) * most
 
 
-def _models(plan: Plan, stack: ExitStack) -> SmallModels:
-    """Make models that suit what is known of the server's own."""
-    if any(use.backend == ENGINE_DEFAULT for use in plan.uses):
-        raise InsightError("not-measured", _UNNAMED)
-    settings = SpecSettings.from_flags(plan.flags)
-    sizes = ModelSizes(
-        vocab_size=_VOCAB,
-        num_heads=2,
-        num_kv_heads=1,
-        head_size=plan.facts.head_size or 16,
-        max_position_embeddings=_LONGEST,
-        dtype=_DTYPES.get(plan.facts.dtype or "", torch.float32),
-    )
-    algorithm = None if settings is None else settings.algorithm
-    return stack.enter_context(small_models(algorithm, sizes=sizes))
-
-
 def _level(level: HostSeqLens, steps: SteadySteps, *, is_planned: bool) -> LevelDocument:
     counts = steps.counts
     return LevelDocument(
@@ -317,3 +298,82 @@ def _read(path: Path) -> _Result | None:
             f"{str(path)!r} holds no result of a GPU: {told}; a file that make gpu wrote was "
             "expected. Move it elsewhere, or name another folder with --results.",
         ) from error
+
+
+_Run = TypeVar("_Run")
+
+
+def at_levels(
+    plan: Plan, levels: Iterable[HostSeqLens], run: Callable[[HostSeqLens], _Run]
+) -> tuple[dict[HostSeqLens, _Run], list[LeftOutDocument]]:
+    """Call `run` at each level; list the levels where it cannot run, each with its reason.
+
+    Args:
+        plan: its backends say which levels they can run with.
+        levels: tried in this order.
+        run: called once a level.
+
+    Raises:
+        BackendCapsError: the plan's own level cannot run.
+    """
+    ran, left_out = dict[HostSeqLens, _Run](), list[LeftOutDocument]()
+    for level in levels:
+        is_own = level is plan.host_seq_lens
+        reason = None if is_own else _reason_against(plan, level)
+        if reason is None:
+            try:
+                ran[level] = run(level)
+                continue
+            except Exception as error:  # a plugin raises what it likes
+                fault = _fault_of(error)
+                if is_own:
+                    raise fault from error
+                reason = str(fault)
+        left_out.append(LeftOutDocument(level=level.value, reason=reason))
+    return ran, left_out
+
+
+def _fault_of(error: Exception) -> BackendCapsError:
+    """Return the only fault of a group; put several, or what a plugin raised, into one."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, BackendCapsError):
+        return error
+    return InsightError(
+        "step-failed",
+        f"a step raised {'; '.join(faults_in(error))}. Expected backends that run on this device. "
+        "Correct the backend, or name another.",
+    )
+
+
+def at_level(plan: Plan, level: HostSeqLens) -> Plan:
+    """Put a level in the place of the plan's own; all else stays as it was decided."""
+
+    def put(_: object, own: Resolved) -> Resolved:
+        return replace(own, value=level) if own.capability == "host_seq_lens" else own
+
+    return plan.with_values(put)
+
+
+def _reason_against(plan: Plan, level: HostSeqLens) -> str | None:
+    """Name the backends that need more than a level; None where none does."""
+    needing: dict[str, None] = {}
+    for cause in plan["host_seq_lens"].causes:
+        if cause.kind is CauseKind.BACKEND:
+            assert isinstance(cause.value, HostSeqLens), "a cause has a level of the scale"
+            if level < cause.value:
+                needing[f"backend {cause.name!r} {cause.reason}"] = None
+    return "; ".join(needing) or None
+
+
+def drafts_document(plan: Plan) -> DraftsDocument | None:
+    """Write down how a plan's steps speculate; None where they do not."""
+    settings = SpecSettings.from_flags(plan.flags)
+    if settings is None:
+        return None
+    return DraftsDocument(
+        algorithm=settings.algorithm.value,
+        topk=settings.topk,
+        num_steps=settings.num_steps,
+        num_draft_tokens=settings.num_draft_tokens,
+    )

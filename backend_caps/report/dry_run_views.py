@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias, TypeVar
 
@@ -12,6 +12,7 @@ from backend_caps.report.dry_run_documents import (
     PhaseRunDocument,
     RankRunDocument,
     RunMemoryDocument,
+    StepKindDocument,
 )
 from backend_caps.report.generate_views import graph_modes_view, size_words
 from backend_caps.report.plan_views import flips_view, mirror_lines, plan_problems_view
@@ -23,9 +24,41 @@ _TARGETS = ("prefill", "decode", "verify")
 """The phases whose forwards are the target's: one in each step."""
 _SHOWN = 8
 """Lines of waits that are shown; the document has all of them."""
-Part = TypeVar("Part")
+_Part = TypeVar("_Part", PhaseRunDocument, StepKindDocument)
+_Counted = TypeVar("_Counted")
+Figure: TypeAlias = Callable[[_Counted], float | None]
 Figures: TypeAlias = tuple[str | None, tuple[str, ...]]
 """A row, and before it who stood in for whom in what it counts; None where nobody did."""
+
+
+_FORWARDS: Mapping[str, Figure[PhaseRunDocument]] = {
+    "forwards": lambda own: own.num_forwards or None,
+    "replayed": lambda own: own.num_full + own.num_piecewise if own.num_forwards else None,
+    "host waits": lambda own: own.host_waits,
+    "bytes to host": lambda own: own.bytes_to_host,
+    "bytes to device": lambda own: own.bytes_to_device,
+}
+_STEPS: Mapping[str, Figure[StepKindDocument]] = {
+    "steps": lambda own: own.num_steps,
+    "replayed": lambda own: own.num_replayed,
+    "mean requests": lambda own: own.mean_requests,
+    "tokens made": lambda own: own.num_made,
+}
+_PLANNED: Mapping[str, Figure[StepKindDocument]] = {
+    "planned waits for lengths": lambda own: own.waits_for_lengths,
+    "planned bytes to host": lambda own: own.planned_bytes_to_host,
+}
+_TIMES: Mapping[str, Figure[StepKindDocument]] = {
+    "median µs": lambda own: own.median_us,
+    "p95 µs": lambda own: own.p95_us,
+}
+_MEMORY = {
+    "KV cache": "kv_cache_bytes",
+    "KV cache of drafts": "draft_kv_cache_bytes",
+    "page table": "page_table_bytes",
+    "graphs, their pool": "graph_pool_bytes",
+    "graphs, beside it": "graph_static_bytes",
+}
 
 
 def dry_run_view(document: DryRunDocument) -> Iterator[Section]:
@@ -97,9 +130,9 @@ def _run(document: DryRunDocument) -> Iterator[Section]:
     if others:
         yield Lines((f"not as on the server, for a run here is small: {', '.join(others)}",))
     yield from graph_modes_view(document.graphs)
-    counted = ("host waits", "bytes to host", "bytes to device")
-    forwards = ("phase", "forwards", "replayed", *counted)
-    yield from _by_code("What forwards did", forwards, [*_phases(ranks)])
+    phases = [own for rank in ranks for own in rank.phases]
+    rows = [*_rows("phase", phases, _FORWARDS)]
+    yield from _by_code("What forwards did", ("phase", *_FORWARDS), rows)
     yield Lines(tuple(_notes(document)))
     yield from _kinds(ranks)
     memory = [*_memory([own.memory for own in ranks])]
@@ -137,25 +170,16 @@ def _what_ran(document: DryRunDocument) -> Iterator[str]:
     yield from (f"left out: {own}" for own in document.left_out)
 
 
-def _phases(ranks: Sequence[RankRunDocument]) -> Iterator[Figures]:
-    for name in dict.fromkeys(own.phase for rank in ranks for own in rank.phases):
-        same = [own for rank in ranks for own in rank.phases if own.phase == name]
-        cells = (
-            name,
-            _of(same, lambda own: own.num_forwards or None),
-            _of(same, _replayed),
-            _of(same, lambda own: own.host_waits),
-            _of(same, lambda own: own.bytes_to_host),
-            _of(same, lambda own: own.bytes_to_device),
-        )
-        yield same[0].stand_in, cells
+def _rows(
+    name: str, parts: Sequence[_Part], columns: Mapping[str, Figure[_Part]]
+) -> Iterator[Figures]:
+    """Write a row for each name that parts of ranks have, with a figure for each column."""
+    for value in dict.fromkeys(getattr(own, name) for own in parts):
+        same: list[_Part] = [own for own in parts if getattr(own, name) == value]
+        yield same[0].stand_in, (value, *(_of(same, figure) for figure in columns.values()))
 
 
-def _replayed(own: PhaseRunDocument) -> int | None:
-    return own.num_full + own.num_piecewise if own.num_forwards else None
-
-
-def _of(parts: Iterable[Part], figure: Callable[[Part], float | None]) -> str:
+def _of(parts: Iterable[_Counted], figure: Figure[_Counted]) -> str:
     """Write a figure of all ranks: one number where they have the same, else the range."""
     found = [value for own in parts if (value := figure(own)) is not None]
     if not found:
@@ -219,46 +243,20 @@ def _eager(document: DryRunDocument) -> Iterator[str]:
 
 def _kinds(ranks: Sequence[RankRunDocument]) -> Iterator[Section]:
     """Show steps by their kind; times where there are any."""
-    rows = []
     steps = [own for rank in ranks for own in rank.steps]
-    has_times = any(own.median_us is not None for own in steps)
-    is_planned = has_times and any(own.planned_bytes_to_host is not None for own in steps)
-    for name in dict.fromkeys(own.kind for own in steps):
-        same = [own for own in steps if own.kind == name]
-        planned = (
-            _of(same, lambda own: own.waits_for_lengths),
-            _of(same, lambda own: own.planned_bytes_to_host),
-        )
-        times = (_of(same, lambda own: own.median_us), _of(same, lambda own: own.p95_us))
-        row = (
-            name,
-            _of(same, lambda own: own.num_steps),
-            _of(same, lambda own: own.num_replayed),
-            _of(same, lambda own: own.mean_requests),
-            _of(same, lambda own: own.num_made),
-            *(planned if is_planned else ()),
-            *(times if has_times else ()),
-        )
-        rows.append((same[0].stand_in, row))
-    plan = ("planned waits for lengths", "planned bytes to host") if is_planned else ()
-    clock = ("median µs", "p95 µs") if has_times else ()
-    columns = ("kind", "steps", "replayed", "mean requests", "tokens made", *plan, *clock)
-    yield from _by_code("What steps did", columns, rows)
+    columns = dict(_STEPS)
+    if any(own.median_us is not None for own in steps):
+        is_planned = any(own.planned_bytes_to_host is not None for own in steps)
+        columns |= {**(_PLANNED if is_planned else {}), **_TIMES}
+    rows = [*_rows("kind", steps, columns)]
+    yield from _by_code("What steps did", ("kind", *columns), rows)
 
 
 def _memory(memories: Sequence[RunMemoryDocument]) -> Iterator[Figures]:
-    first = memories[0]
-    rows: tuple[tuple[str, Callable[[RunMemoryDocument], int]], ...] = (
-        ("KV cache", lambda own: own.kv_cache_bytes),
-        ("KV cache of drafts", lambda own: own.draft_kv_cache_bytes),
-        ("page table", lambda own: own.page_table_bytes),
-        ("graphs, their pool", lambda own: own.graph_pool_bytes),
-        ("graphs, beside it", lambda own: own.graph_static_bytes),
-    )
-    for name, figure in rows:
-        found = sorted({figure(own) for own in memories})
+    for name, field in _MEMORY.items():
+        found = sorted({getattr(own, field) for own in memories})
         told = " to ".join(size_words(own) for own in dict.fromkeys((found[0], found[-1])))
-        yield first.stand_in, (name, told)
+        yield memories[0].stand_in, (name, told)
 
 
 def verdict(document: DryRunDocument) -> str:

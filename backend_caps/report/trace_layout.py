@@ -1,30 +1,22 @@
-"""Where everything of a trace's picture stands; the template draws it, and computes nothing."""
+"""The layout of a trace's picture: positions and sizes of all that the template draws."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
-from backend_caps.report.trace_shapes import (
-    ArrowShape,
-    Box,
-    LaneShape,
-    Panel,
-    Text,
-    Tick,
-)
 from backend_caps.report.trace_timeline import (
     COPY,
     FORWARD,
     HOST,
     HOST_COPY,
     SCHEDULE,
+    US,
     WAITED_FOR,
     Arrow,
-    Gap,
     Signal,
     Span,
-    SpanKind,
     Timeline,
 )
 
@@ -54,7 +46,6 @@ _MARK_PX = 12.0
 """Marks that are closer than this are written as one."""
 MARKS = {Signal.GATHER: "P", Signal.WAR_BARRIER: "R"}
 """What is written where an arrow of a signal begins."""
-_US = 1000
 _STRONG = {
     Signal.LENGTHS: "lengths",
     Signal.LENGTHS_TO_HOST: "lengths",
@@ -69,15 +60,98 @@ _KINDS = {
     "launch": "launch",
     "results": "results",
 }
+_ARROW_WORDS = {
+    Signal.LENGTHS_TO_HOST: "publish → host lengths",
+    Signal.WAR_BARRIER: "WAR barrier",
+}
+_ABSENT = {COPY: "no such stream: no length crosses"}
 
 
-def scale_of(timelines: Sequence[Timeline]) -> float:
-    """Say how many pixels a nanosecond has: the longest timeline fills the width."""
-    return _PLOT / max(own.end_ns - own.begin_ns for own in timelines)
+class Lane(NamedTuple):
+    """A lane."""
+
+    name: str
+    top: float
+    height: float
+    absent: str
+    """Why this level has none such; empty where it has."""
+
+    @property
+    def middle(self) -> float:
+        """Its middle."""
+        return self.top + self.height / 2
 
 
-def panel_of(timeline: Timeline, *, top: float, px_per_ns: float, lanes: Sequence[str]) -> Panel:
-    """Place one timeline.
+class Box(NamedTuple):
+    """A stretch of a lane."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    """What it is, as a class of the style."""
+    label: str
+    """What is written in it; empty where there is no room."""
+    label_x: float
+    told: str
+    """What it says under a pointer."""
+
+
+class ArrowLine(NamedTuple):
+    """A line from what was there to what waited for it."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    kind: str
+    label: str
+    label_y: float
+    told: str
+
+
+class Text(NamedTuple):
+    """A few words."""
+
+    x: float
+    y: float
+    kind: str
+    text: str
+
+
+class Tick(NamedTuple):
+    """A time."""
+
+    x: float
+    label: str
+
+
+class _Idle(NamedTuple):
+    begin_ns: int
+    end_ns: int
+    idle_ns: int
+
+
+def panels_of(timelines: Sequence[Timeline], *, top: float, apart: float) -> list[Panel]:
+    """Place timelines one above the other, at one scale: the longest fills the width.
+
+    Args:
+        timelines: what is shown.
+        top: where the first begins.
+        apart: what is between two.
+    """
+    scale = _PLOT / max(own.end_ns - own.begin_ns for own in timelines)
+    lanes = [*dict.fromkeys(lane for own in timelines for lane in own.lanes)]
+    panels: list[Panel] = []
+    for timeline in timelines:
+        panels.append(Panel(timeline, top, scale, lanes))
+        top = panels[-1].bottom + apart
+    return panels
+
+
+class Panel:
+    """One timeline's lanes, and what stands in them.
 
     Args:
         timeline: what is shown.
@@ -85,69 +159,50 @@ def panel_of(timeline: Timeline, *, top: float, px_per_ns: float, lanes: Sequenc
         px_per_ns: the scale, which all panels share.
         lanes: those that any panel has.
     """
-    return _Placing(timeline, top, px_per_ns, lanes).panel()
 
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    begin_ns: int
-    end_ns: int
-    idle_ns: int
-
-
-class _Placing:
     def __init__(
         self, timeline: Timeline, top: float, px_per_ns: float, lanes: Sequence[str]
     ) -> None:
-        self._timeline = timeline
-        self._top = top
-        self._px_per_ns = px_per_ns
-        self._lanes = dict(self._place_lanes(lanes))
-
-    def panel(self) -> Panel:
-        """Place all of it."""
-        last = [*self._lanes.values()][-1]
-        end = self._x(self._timeline.end_ns)
-        return Panel(
-            top=self._top,
-            left=_LEFT,
-            right=end,
-            bottom=last.top + last.height + _FOOT,
-            lanes_top=self._top + _HEADING,
-            lanes_bottom=last.top + last.height,
-            lanes=tuple(self._lanes.values()),
-            boxes=(*self._blocks(), *self._host(), *self._idle()),
-            arrows=tuple(self._arrows()),
-            texts=(*self._notes(), *self._waits(), *self._marks(), *self._steps()),
-            ticks=tuple(self._ticks()),
-        )
-
-    def _place_lanes(self, lanes: Sequence[str]) -> Iterator[tuple[str, LaneShape]]:
+        self.top, self.left = top, _LEFT
+        self._timeline, self._px_per_ns = timeline, px_per_ns
+        self.right = self._x(timeline.end_ns)
+        self._lanes: dict[str, Lane] = {}
+        y = self.lanes_top = top + _HEADING
         ordered = sorted(lanes, key=lambda own: _LANES.index(own) if own in _LANES else len(_LANES))
-        y = self._top + _HEADING
         for lane in ordered:
             height = _TALL if lane in _TALL_LANES else _THIN
-            absent = "" if lane in self._timeline.lanes else _ABSENT.get(lane, "no such stream")
-            yield lane, LaneShape(name=lane, top=y, height=height, absent=absent)
+            absent = "" if lane in timeline.lanes else _ABSENT.get(lane, "no such stream")
+            self._lanes[lane] = Lane(name=lane, top=y, height=height, absent=absent)
+            self.lanes_bottom = y + height
             y += height + _LANES_APART
+        self.lanes = tuple(self._lanes.values())
+        self.bottom = self.lanes_bottom + _FOOT
+
+    @cached_property
+    def boxes(self) -> tuple[Box, ...]:
+        """Blocks of streams, what the host does and waits for, and idle stretches."""
+        return (*self._blocks(), *self._host(), *self._idle())
+
+    @cached_property
+    def texts(self) -> tuple[Text, ...]:
+        """What is written beside boxes, or on the host's waits."""
+        return (*self._notes(), *self._waits(), *self._marks(), *self._steps())
 
     def _x(self, at_ns: int) -> float:
         return round(_LEFT + (at_ns - self._timeline.begin_ns) * self._px_per_ns, 1)
 
-    def _cut(self, begin_ns: int, end_ns: int) -> tuple[float, float] | None:
+    def _cut(self, own: Span | _Idle) -> tuple[float, float] | None:
         """Return where a stretch is drawn, and how wide; None where it is outside of the steps."""
-        begin, end = self._x(self._timeline.begin_ns), self._x(self._timeline.end_ns)
-        x0, x1 = max(begin, self._x(begin_ns)), min(end, self._x(end_ns))
-        return None if x1 < x0 or x0 >= end else (x0, round(x1 - x0, 1))
+        begin = self._x(self._timeline.begin_ns)
+        x0, x1 = max(begin, self._x(own.begin_ns)), min(self.right, self._x(own.end_ns))
+        return None if x1 < x0 or x0 >= self.right else (x0, round(x1 - x0, 1))
 
-    def _box(
-        self, lane: str, begin_ns: int, end_ns: int, kind: str, label: str, told: str
-    ) -> Iterator[Box]:
-        cut = self._cut(begin_ns, end_ns)
+    def _box(self, lane: str, own: Span | _Idle, kind: str, label: str, told: str) -> Iterator[Box]:
+        cut = self._cut(own)
         if cut is None:
             return
         shape, (x, width) = self._lanes[lane], cut
-        free_x, free_width = self._free(lane, begin_ns, end_ns) or cut
+        free_x, free_width = self._free(lane, own) or cut
         fits = _width(label) <= free_width and shape.height >= _TALL
         yield Box(
             x=x,
@@ -160,68 +215,67 @@ class _Placing:
             told=told,
         )
 
-    def _free(self, lane: str, begin_ns: int, end_ns: int) -> tuple[float, float] | None:
+    def _free(self, lane: str, own: Span | _Idle) -> tuple[float, float] | None:
         """Find the widest part of a block that nothing is drawn over."""
-        idle = self._idle_stretches() if lane == FORWARD else ()
-        waits = filter(_is_wait, self._timeline.on(lane))
-        over = [own for own in (*idle, *waits) if begin_ns <= own.begin_ns < end_ns]
-        edges = [begin_ns, *(edge for own in over for edge in (own.begin_ns, own.end_ns)), end_ns]
-        parts = [
-            self._cut(first, last) for first, last in zip(edges[::2], edges[1::2], strict=True)
-        ]
+        idle = self._idle_stretches if lane == FORWARD else ()
+        waits = [span for span in self._timeline.on(lane) if span.is_wait]
+        drawn: Sequence[Span | _Idle] = (*idle, *waits)
+        over = [each for each in drawn if own.begin_ns <= each.begin_ns < own.end_ns]
+        begins = [own.begin_ns, *(each.end_ns for each in over)]
+        ends = [*(each.begin_ns for each in over), own.end_ns]
+        parts = [self._cut(_Idle(*part, 0)) for part in zip(begins, ends, strict=True)]
         return max((part for part in parts if part), key=lambda part: part[1], default=None)
 
     def _blocks(self) -> Iterator[Box]:
         for lane in self._lanes:
             for span in self._timeline.on(lane) if lane != HOST else ():
-                told = (
-                    f"{span.name}, step {span.step}: {_us(span.length_ns)} µs, "
-                    f"{len(span.ops)} operators"
-                )
-                kind = _KINDS.get(span.name, "other")
-                label = f"{span.name} {span.step}"
-                yield from self._box(lane, span.begin_ns, span.end_ns, kind, label, told)
+                told = f"{_told(span)}, {len(span.ops)} operators"
+                kind, label = _KINDS.get(span.name, "other"), f"{span.name} {span.step}"
+                yield from self._box(lane, span, kind, label, told)
 
     def _host(self) -> Iterator[Box]:
         """Place what the host does in a step, and its waits over that."""
         spans = self._timeline.on(HOST)
-        for span in (*filter(_is_part, spans), *filter(_is_wait, spans)):
-            told = f"{span.name}, step {span.step}: {_us(span.length_ns)} µs"
-            kind = "wait" if _is_wait(span) else _KINDS.get(span.name, "other")
-            label = "" if _is_wait(span) else span.name
-            if span.length_ns or not _is_wait(span):
-                yield from self._box(HOST, span.begin_ns, span.end_ns, kind, label, told)
+        for span in spans:
+            if not span.is_wait and span.depth == 1:
+                kind = _KINDS.get(span.name, "other")
+                yield from self._box(HOST, span, kind, span.name, _told(span))
+        for span in spans:
+            if span.is_wait and span.length_ns:
+                yield from self._box(HOST, span, "wait", "", _told(span))
 
     def _idle(self) -> Iterator[Box]:
-        for own in self._idle_stretches():
+        for own in self._idle_stretches:
             told = f"the forward stream is idle for {_us(own.idle_ns)} µs"
-            yield from self._box(FORWARD, own.begin_ns, own.end_ns, "idle", "", told)
+            yield from self._box(FORWARD, own, "idle", "", told)
 
-    def _idle_stretches(self) -> Iterator[_Idle]:
-        """Put gaps of the forward stream together that cannot be told apart."""
-        gaps = [gap for gap in self._timeline.gaps if gap.lane == FORWARD]
-        group: list[Gap] = []
-        for gap in gaps:
-            if group and (gap.begin_ns - group[-1].end_ns) * self._px_per_ns > _APART_PX:
-                yield _merged(group)
-                group = []
-            group.append(gap)
-        if group:
-            yield _merged(group)
+    @cached_property
+    def _idle_stretches(self) -> tuple[_Idle, ...]:
+        """Gaps of the forward stream; those that cannot be told apart are one."""
+        found: list[_Idle] = []
+        for gap in self._timeline.gaps:
+            if gap.lane != FORWARD:
+                continue
+            own = _Idle(gap.begin_ns, gap.end_ns, gap.length_ns)
+            if found and (gap.begin_ns - found[-1].end_ns) * self._px_per_ns <= _APART_PX:
+                last = found.pop()
+                own = _Idle(last.begin_ns, gap.end_ns, last.idle_ns + gap.length_ns)
+            found.append(own)
+        return tuple(found)
 
     def _notes(self) -> Iterator[Text]:
         """Write the length of idle stretches under them."""
         forward = self._lanes[FORWARD]
-        for own in self._idle_stretches():
-            cut = self._cut(own.begin_ns, own.end_ns)
+        for own in self._idle_stretches:
+            cut = self._cut(own)
             if cut is not None and cut[1] >= _TELLING_PX:
                 x, y = cut[0] + cut[1] / 2, forward.top + forward.height + 13
                 yield Text(x=round(x, 1), y=y, kind="note", text=f"{_us(own.idle_ns)} µs")
 
     def _waits(self) -> Iterator[Text]:
         """Write on the host's waits what they are for."""
-        for span in filter(_is_wait, self._timeline.on(HOST)):
-            cut = self._cut(span.begin_ns, span.end_ns)
+        for span in self._timeline.on(HOST):
+            cut = self._cut(span) if span.is_wait else None
             words = (WAITED_FOR.get(span.for_lane or "", "hidden"), f"{_us(span.length_ns)} µs")
             if cut is not None and max(map(_width, words)) <= cut[1]:
                 x, y = cut[0] + cut[1] / 2, self._lanes[HOST].middle
@@ -230,9 +284,9 @@ class _Placing:
 
     def _marks(self) -> Iterator[Text]:
         """Mark where lengths are published, and where the last shared read ends."""
-        arrows = [own for own in self._timeline.arrows if own.signal in MARKS]
         drawn: list[Text] = []
-        for arrow in sorted(filter(self._is_inside, arrows), key=lambda own: own.begin_ns):
+        arrows = [own for own in self._arrows_inside if own.signal in MARKS]
+        for arrow in sorted(arrows, key=lambda own: own.begin_ns):
             x, y = self._x(arrow.begin_ns) - 3, self._lanes[arrow.begin_lane].top - 4
             words = [MARKS[arrow.signal]]
             if drawn and x - drawn[-1].x < _MARK_PX:
@@ -240,29 +294,32 @@ class _Placing:
             drawn.append(Text(x=round(x, 1), y=y, kind="mark", text=" ".join(words)))
         yield from drawn
 
-    def _arrows(self) -> Iterator[ArrowShape]:
+    @cached_property
+    def arrows(self) -> tuple[ArrowLine, ...]:
+        """Arrows that lie within the steps; the first of a signal that has room is named."""
         named: set[Signal] = set()
-        for arrow in self._timeline.arrows:
-            if self._is_inside(arrow):
-                is_named = arrow.signal not in named and self._has_room(arrow)
-                named |= {arrow.signal} if is_named else set()
-                yield self._arrow(arrow, _ARROW_WORDS.get(arrow.signal, "") if is_named else "")
+        found = []
+        for arrow in self._arrows_inside:
+            words = _ARROW_WORDS.get(arrow.signal, "")
+            is_named = (
+                arrow.signal not in named and self._x(arrow.end_ns) + _width(words) < self.right
+            )
+            named |= {arrow.signal} if is_named else set()
+            found.append(self._arrow(arrow, words if is_named else ""))
+        return tuple(found)
 
-    def _has_room(self, arrow: Arrow) -> bool:
-        """Tell whether its words fit beside an arrow, within the lanes."""
-        width = _width(_ARROW_WORDS.get(arrow.signal, ""))
-        return self._x(arrow.end_ns) + width < self._x(self._timeline.end_ns)
-
-    def _is_inside(self, arrow: Arrow) -> bool:
+    @property
+    def _arrows_inside(self) -> list[Arrow]:
         begin, end = self._timeline.begin_ns, self._timeline.end_ns
-        return begin <= arrow.begin_ns and arrow.end_ns <= end
+        arrows = self._timeline.arrows
+        return [own for own in arrows if begin <= own.begin_ns and own.end_ns <= end]
 
-    def _arrow(self, arrow: Arrow, label: str) -> ArrowShape:
+    def _arrow(self, arrow: Arrow, label: str) -> ArrowLine:
         source, target = self._lanes[arrow.begin_lane], self._lanes[arrow.end_lane]
         is_down = source.top < target.top
         y1 = source.top + source.height if is_down else source.top
         y2 = target.top - 1 if is_down else target.top + target.height + 1
-        return ArrowShape(
+        return ArrowLine(
             x1=self._x(arrow.begin_ns),
             y1=y1,
             x2=self._x(arrow.end_ns),
@@ -279,40 +336,27 @@ class _Placing:
             if span.depth == 0 and 0 < span.step <= self._timeline.num_steps:
                 yield Text(x=self._x(span.begin_ns) + 3, y=y, kind="step", text=span.name)
 
-    def _ticks(self) -> Iterator[Tick]:
-        length_us = (self._timeline.end_ns - self._timeline.begin_ns) / _US
-        whole_us = _PLOT / self._px_per_ns / _US
+    @cached_property
+    def ticks(self) -> tuple[Tick, ...]:
+        """Times below the lanes."""
+        length_us = (self._timeline.end_ns - self._timeline.begin_ns) / US
+        whole_us = _PLOT / self._px_per_ns / US
         every = next((own for own in _TIMES_US if whole_us / own <= _MOST_TICKS), _TIMES_US[-1])
-        for number in range(int(length_us // every) + 1):
-            at_us = number * every
-            x = self._x(self._timeline.begin_ns + at_us * _US)
-            label = f"{at_us / _US:g} ms" if number else "0"
-            yield Tick(x=x, label=label if x + _width(label) < WIDTH else "")
-
-
-_ARROW_WORDS = {
-    Signal.LENGTHS_TO_HOST: "publish → host lengths",
-    Signal.WAR_BARRIER: "WAR barrier",
-}
-_ABSENT = {COPY: "no such stream: no length crosses"}
+        found = []
+        for at_us in range(0, int(length_us // every) * every + 1, every):
+            x = self._x(self._timeline.begin_ns + at_us * US)
+            label = f"{at_us / US:g} ms" if at_us else "0"
+            found.append(Tick(x=x, label=label if x + _width(label) < WIDTH else ""))
+        return tuple(found)
 
 
 def _width(text: str) -> float:
     return len(text) * LETTER_PX + 4
 
 
-def _merged(gaps: Sequence[Gap]) -> _Idle:
-    idle_ns = sum(gap.length_ns for gap in gaps)
-    return _Idle(gaps[0].begin_ns, gaps[-1].end_ns, idle_ns)
-
-
-def _is_wait(span: Span) -> bool:
-    return span.kind is SpanKind.WAIT
-
-
-def _is_part(span: Span) -> bool:
-    return span.kind is SpanKind.WORK and span.depth == 1
+def _told(span: Span) -> str:
+    return f"{span.name}, step {span.step}: {_us(span.length_ns)} µs"
 
 
 def _us(length_ns: int) -> str:
-    return f"{length_ns / _US:.0f}"
+    return f"{length_ns / US:.0f}"

@@ -1,13 +1,27 @@
-"""What a run's host and streams did when, whichever clock told it.
+"""A timeline: what a run's host and streams did when; and its events, which Perfetto opens.
 
 Times are whole nanoseconds since the recording began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
+from typing import Literal
+
+from backend_caps.report.trace_documents import (
+    EventDocument,
+    FlowDocument,
+    NameDetails,
+    NameDocument,
+    OrderDetails,
+    OrderDocument,
+    SliceDetails,
+    SliceDocument,
+    SpanCategory,
+)
 
 HOST = "host"
 """The lane of what the host does; every other lane is a stream."""
@@ -15,19 +29,16 @@ FORWARD, SCHEDULE, COPY, HOST_COPY = "forward", "schedule", "copy", "host_copy"
 """The lanes of an engine's streams."""
 WAITED_FOR = {COPY: "lengths", HOST_COPY: "tokens"}
 """What the host waits for, by the stream that brings it."""
-
-
-class SpanKind(Enum):
-    """What fills a stretch of a lane."""
-
-    WORK = "work"
-    """The host's code, or operators of a stream."""
-    WAIT = "wait"
-    """The host stands still for a stream."""
+US = 1000
+"""Nanoseconds of a microsecond."""
+_TIDS = 100
+"""Threads of a process: none has another one's number."""
+_INSIDE_NS = 1
+"""How far before a slice's end a flow is bound to it: at its end it would be the next one's."""
 
 
 class Signal(Enum):
-    """What an arrow says that something is there for."""
+    """What a wait is for."""
 
     LENGTHS = "lengths"
     """The copy stream waits for the publish, to bring lengths to the host."""
@@ -52,8 +63,14 @@ class TimedOp:
     """An operator of a stream."""
 
     name: str
+    lane: str
+    region: str
+    """The host's innermost region when it launched it."""
+    step: int
     begin_ns: int
     end_ns: int
+    held_by: str
+    """The lane that let it begin: its own, where nothing else did."""
     launched_ns: int | None
     """When the host had launched it; None: not known."""
     replayed: bool | None
@@ -70,7 +87,6 @@ class Span:
 
     lane: str
     name: str
-    kind: SpanKind
     step: int
     """The step that it is of: 1 is the first that is shown, and those before it are 0 and less."""
     begin_ns: int
@@ -79,6 +95,8 @@ class Span:
     """How many spans of its lane it lies in."""
     ops: tuple[TimedOp, ...] = ()
     """What a stream ran."""
+    is_wait: bool = False
+    """Whether the host blocks; else its code runs, or operators of a stream."""
     for_lane: str | None = None
     """The stream that the host waits for; None where it waits for the device, or not at all."""
 
@@ -91,6 +109,10 @@ class Span:
     def busy_ns(self) -> int:
         """How long operators of it ran."""
         return sum(op.end_ns - op.begin_ns for op in self.ops)
+
+    def covers(self, at_ns: int) -> bool:
+        """Return whether it goes on at a time."""
+        return self.begin_ns <= at_ns < self.end_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,3 +197,137 @@ class Timeline:
     def arrows_of(self, signal: Signal) -> Iterator[Arrow]:
         """List the arrows that say one thing."""
         return (arrow for arrow in self.arrows if arrow.signal is signal)
+
+
+def events_of(timelines: Sequence[Timeline]) -> list[EventDocument]:
+    """Write timelines down, each as a process; their steps begin at the same time.
+
+    What reaches out of the steps is there as a whole, and no time is below zero.
+    """
+    names: list[EventDocument] = []
+    slices: list[SliceDocument] = []
+    flows: list[EventDocument] = []
+    before_ns = max((_before_ns(timeline) for timeline in timelines), default=0)
+    numbers = count(1)
+    for pid, timeline in enumerate(timelines, 1):
+        process = _Process(pid, timeline, timeline.begin_ns - before_ns)
+        names += process.names()
+        slices += sorted(process.slices(), key=lambda own: (own.tid, own.ts, -own.dur))
+        flows += process.flows(numbers)
+    return [*names, *slices, *flows]
+
+
+def _before_ns(timeline: Timeline) -> int:
+    """Measure how far a timeline reaches out before its first step."""
+    stretches: Sequence[Span | Gap] = (*timeline.spans, *timeline.gaps)
+    begins = (own.begin_ns for own in stretches)
+    return timeline.begin_ns - min(begins, default=timeline.begin_ns)
+
+
+class _Process:
+    """One timeline's events.
+
+    Args:
+        pid: its process.
+        timeline: what it shows.
+        zero_ns: the time that is written as 0.
+    """
+
+    def __init__(self, pid: int, timeline: Timeline, zero_ns: int) -> None:
+        self._pid, self._timeline, self._zero_ns = pid, timeline, zero_ns
+        self._tids = {lane: tid for tid, lane in enumerate(timeline.lanes, _TIDS * pid + 1)}
+
+    def names(self) -> Iterator[EventDocument]:
+        """Name the process and its threads, and put them in order."""
+        pid, title = self._pid, NameDetails(name=f"host_seq_lens {self._timeline.level}")
+        order = OrderDetails(sort_index=pid)
+        yield NameDocument(name="process_name", pid=pid, tid=0, args=title)
+        yield OrderDocument(name="process_sort_index", pid=pid, tid=0, args=order)
+        for lane, tid in self._tids.items():
+            named, order = NameDetails(name=lane), OrderDetails(sort_index=tid)
+            yield NameDocument(name="thread_name", pid=pid, tid=tid, args=named)
+            yield OrderDocument(name="thread_sort_index", pid=pid, tid=tid, args=order)
+
+    def slices(self) -> Iterator[SliceDocument]:
+        """Write blocks, operators, waits and gaps."""
+        for span in self._timeline.spans:
+            category: SpanCategory = "device"
+            if span.lane == HOST:
+                category = "host wait" if span.is_wait else "host"
+            busy_us = span.busy_ns / US if span.ops else None
+            details = SliceDetails(step=span.step, waits_for=span.for_lane, busy_us=busy_us)
+            yield self._slice(span, span.lane, span.name, category, details)
+        for span in self._timeline.spans:
+            for op in span.ops:
+                details = SliceDetails(
+                    step=span.step,
+                    launched_us=None if op.launched_ns is None else self._us(op.launched_ns),
+                    replayed=op.replayed,
+                    num_bytes=op.num_bytes or None,
+                    site=op.site,
+                )
+                yield self._slice(op, span.lane, op.name, "operator", details)
+        for gap in self._timeline.gaps:
+            details = SliceDetails(waits_for=gap.waits_for)
+            yield self._slice(gap, gap.lane, f"idle: waits for {gap.waits_for}", "idle", details)
+
+    def _slice(
+        self,
+        own: Span | TimedOp | Gap,
+        lane: str,
+        name: str,
+        category: SpanCategory,
+        details: SliceDetails,
+    ) -> SliceDocument:
+        return SliceDocument(
+            name=name,
+            cat=category,
+            ts=self._us(own.begin_ns),
+            dur=(own.end_ns - own.begin_ns) / US,
+            pid=self._pid,
+            tid=self._tids[lane],
+            args=details,
+        )
+
+    def flows(self, numbers: Iterator[int]) -> Iterator[FlowDocument]:
+        """Write both ends of each arrow whose ends lie in slices.
+
+        An arrow to the host ends in what the host does next: its wait began before what it waited
+        for, and Perfetto turns an arrow round that leads to an earlier slice.
+        """
+        for arrow in self._timeline.arrows:
+            begin_ns, is_to_host = arrow.begin_ns - _INSIDE_NS, arrow.end_lane == HOST
+            ends = self._timeline.on(arrow.end_lane)
+            has_end = any(
+                arrow.end_ns <= own.begin_ns if is_to_host else own.covers(arrow.end_ns)
+                for own in ends
+            )
+            if has_end and any(own.covers(begin_ns) for own in self._timeline.on(arrow.begin_lane)):
+                number = next(numbers)
+                bound: Literal["e"] | None = None if is_to_host else "e"
+                begin, end = (arrow.begin_lane, begin_ns), (arrow.end_lane, arrow.end_ns)
+                yield self._flow(arrow.signal, number, begin, ph="s", bp="e")
+                yield self._flow(arrow.signal, number, end, ph="f", bp=bound)
+
+    def _flow(
+        self,
+        signal: Signal,
+        number: int,
+        place: tuple[str, int],
+        *,
+        ph: Literal["s", "f"],
+        bp: Literal["e"] | None,
+    ) -> FlowDocument:
+        lane, at_ns = place
+        return FlowDocument(
+            ph=ph,
+            id=number,
+            name=signal.value,
+            ts=self._us(at_ns),
+            pid=self._pid,
+            tid=self._tids[lane],
+            bp=bp,
+        )
+
+    def _us(self, at_ns: int) -> float:
+        return (at_ns - self._zero_ns) / US

@@ -1,12 +1,28 @@
-"""A trace as sections: what was run, what a step came to, and where the files are."""
+"""A trace as sections, and as one SVG that says by itself what it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from backend_caps.report.sections import Heading, Lines, Section, Table
+from markupsafe import Markup
+
+from backend_caps.report.html.page import environment
+from backend_caps.report.sections import Heading, Lines, Picture, Section, Table, visible
 from backend_caps.report.step_costs import drafts_words
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument, TraceDocument
+from backend_caps.report.trace_layout import LETTER_PX, MARKS, WIDTH, Panel, panels_of
+from backend_caps.report.trace_timeline import Signal, Timeline
+
+_TEMPLATES = Path(__file__).parent / "trace_templates"
+_TOP, _PANELS_APART, _LINE, _END = 74.0, 22.0, 19.0, 14.0
+_KEY_LINE, _LEGEND_APART = 21.0, 23.0
+"""From a line of the legend to the next, and from the last one to the caption."""
+_MARGIN, _SIGN_PX, _KEYS_APART = 16.0, 24.0, 22.0
+_MS = 1_000_000
+_LETTERS = 188
+"""As many as a line of the caption has room for."""
 
 
 def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Section]:
@@ -63,3 +79,178 @@ def _left_out(told: TraceDetails) -> Iterator[str]:
     yield "means of a step; for lengths: how long the host stands still for them"
     for each in told.left_out:
         yield f"not run with {each.level}: {each.reason}"
+
+
+def picture_of(told: TraceDetails, timelines: Sequence[Timeline]) -> Picture:
+    """Draw timelines one above the other, at one scale.
+
+    Args:
+        told: what was run, and what it came to.
+        timelines: a level each, as `told.levels` has them.
+    """
+    panels = panels_of(timelines, top=_TOP, apart=_PANELS_APART)
+    keys = tuple(_legend(panels, panels[-1].bottom + _PANELS_APART))
+    caption_top = keys[-1].y + _KEY_LINE + _LEGEND_APART
+    has_barrier = any(own.signal is Signal.WAR_BARRIER for each in timelines for own in each.arrows)
+    sentences = tuple(map(visible, sentences_of(told, has_barrier=has_barrier)))
+    lines = [line for sentence in sentences for line in _folded(sentence)]
+    titles = [(_level_title(level), _SHORT[_relayed(told, level)]) for level in told.levels]
+    style = (_TEMPLATES / "trace.css").read_text("utf-8")
+    svg = (
+        environment(_TEMPLATES)
+        .get_template("trace.svg")
+        .render(
+            style=Markup(style),  # noqa: S704 - ours
+            width=WIDTH,
+            height=caption_top + _LINE * len(lines) + _END,
+            title=_title(told),
+            subtitle=_subtitle(told),
+            clock=f"Clock: {told.clock_says}.",
+            description=" ".join(sentences),
+            panels=tuple(zip(panels, titles, map(_figures, told.levels, timelines), strict=True)),
+            legend=keys,
+            lines=[(caption_top + _LINE * place, line) for place, line in enumerate(lines)],
+        )
+    )
+    return Picture(svg=svg, style=style)
+
+
+def sentences_of(told: TraceDetails, *, has_barrier: bool = True) -> Iterator[str]:
+    """Say how the picture is read, and what it shows.
+
+    Args:
+        told: what was run, and what it came to.
+        has_barrier: whether a WAR barrier is drawn.
+    """
+    yield (
+        "host_seq_lens is what the host is told of the lengths of requests. The lane host is the "
+        "thread that launches work; every other lane is a stream of the device, which runs its "
+        "work in order."
+    )
+    for level in told.levels:
+        yield _LEVELS[_relayed(told, level)].format(
+            level=level.level,
+            lengths=f"{level.lengths_us:.0f}",
+            tokens=f"{level.tokens_us:.0f}",
+            idle=f"{level.idle_us:.0f}",
+            bytes=f"{level.bytes_of_lengths:.0f}",
+        )
+    if has_barrier:
+        yield (
+            "In each step the WAR barrier holds the schedule stream until the forward has read the "
+            "last of what the scheduler writes; only then is the next batch made on the device."
+        )
+    for each in told.left_out:
+        yield f"Not run with {each.level}: {each.reason.removesuffix('.')}."
+    if told.stand_in is not None:
+        yield f"Code that ran: {told.stand_in}."
+
+
+_KEYS: tuple[tuple[Literal["box", "arrow", "mark"], str, str], ...] = (
+    ("box", "build", "build batch"),
+    ("box", "launch", "launch"),
+    ("box", "results", "results"),
+    ("box", "wait", "the host waits"),
+    ("box", "draft", "draft"),
+    ("box", "verify", "verify"),
+    ("box", "decode", "decode"),
+    ("box", "extend", "draft_extend"),
+    ("box", "other", "other work"),
+    ("box", "idle", "idle, with its length"),
+    ("mark", MARKS[Signal.GATHER], "publish"),
+    ("mark", MARKS[Signal.WAR_BARRIER], "the last shared read has ended"),
+    ("arrow", "lengths", "lengths on their way to the host"),
+    ("arrow", "barrier", "WAR barrier"),
+    ("arrow", "order", "waits for"),
+)
+_SHORT = {
+    "": "no lengths are relayed",
+    "exact": "lengths cross in each step, and the host waits for them",
+    "upper_bound": "the host counts a bound, and launches at once",
+    "none": "no length crosses, and the host launches at once",
+}
+_LEVELS = {
+    "": (
+        "{level}: no lengths are relayed from step to step, so the level does nothing here; the "
+        "host waits {tokens} µs of a step for tokens, and the forward stream is idle for {idle} µs."
+    ),
+    "exact": (
+        "exact: the host waits {lengths} µs of a step until verify has published and {bytes} bytes "
+        "of lengths have crossed, and launches the next step only then; the forward stream is "
+        "idle for {idle} µs."
+    ),
+    "upper_bound": (
+        "upper_bound: the host counts a bound by itself and launches a step while the one "
+        "before runs; it waits for no lengths, {tokens} µs of a step for tokens, and the forward "
+        "stream is idle for {idle} µs."
+    ),
+    "none": (
+        "none: no length crosses, so the host launches a step while the one before runs; it "
+        "waits {tokens} µs of a step for tokens, and the forward stream is idle for {idle} µs."
+    ),
+}
+
+
+def _relayed(told: TraceDetails, level: TracedLevelDocument) -> str:
+    return level.level if told.relays_lengths else ""
+
+
+class _Key(NamedTuple):
+    x: float
+    y: float
+    sign: Literal["box", "arrow", "mark"]
+    """How its kind is drawn."""
+    kind: str
+    """Of a mark, what is written."""
+    name: str
+
+
+def _legend(panels: Sequence[Panel], y: float) -> Iterator[_Key]:
+    """Explain what is there to be explained, in lines of the picture's width."""
+    drawn = {("box", box.kind) for panel in panels for box in panel.boxes}
+    drawn |= {("arrow", arrow.kind) for panel in panels for arrow in panel.arrows}
+    marks = [text for panel in panels for text in panel.texts if text.kind == "mark"]
+    drawn |= {("mark", word) for mark in marks for word in mark.text.split()}
+    x = _MARGIN
+    for sign, kind, name in _KEYS:
+        width = _SIGN_PX + len(name) * LETTER_PX
+        if (sign, kind) not in drawn:
+            continue
+        if x + width > WIDTH - _MARGIN:
+            x, y = _MARGIN, y + _KEY_LINE
+        yield _Key(x=round(x, 1), y=y, sign=sign, kind=kind, name=name)
+        x += width + _KEYS_APART
+
+
+def _title(told: TraceDetails) -> str:
+    levels = [level.level for level in told.levels]
+    if len(levels) == 1:
+        return f"Who waits for whom, with host_seq_lens {levels[0]}"
+    return f"Who waits for whom: host_seq_lens {', '.join(levels[:-1])} above {levels[-1]}"
+
+
+def _level_title(level: TracedLevelDocument) -> str:
+    return f"host_seq_lens {level.level}{' (this plan)' if level.is_planned else ''}"
+
+
+def _subtitle(told: TraceDetails) -> str:
+    drafts = "" if told.drafts is None else f", {drafts_words(told.drafts)}"
+    return f"{steps_words(told)}{drafts}; plan {told.plan}, whose own level is {told.level}"
+
+
+def _figures(level: TracedLevelDocument, timeline: Timeline) -> str:
+    whole = f"whole {(timeline.end_ns - timeline.begin_ns) / _MS:.2f} ms"
+    lengths = f"waits for lengths {level.lengths_us:.0f} µs"
+    idle = f"forward idle {level.idle_us:.0f} µs"
+    return f"{whole} · of a step: {level.step_us:.0f} µs, {lengths}, {idle}"
+
+
+def _folded(sentence: str) -> Iterator[str]:
+    """Fold a sentence into lines of the picture's width."""
+    line = ""
+    for word in sentence.split():
+        if line and len(line) + len(word) + 1 > _LETTERS:
+            yield line
+            line = ""
+        line = f"{line} {word}".strip()
+    yield line

@@ -13,9 +13,8 @@ from playwright.sync_api import Browser, Page
 
 from backend_caps.report.html import page as pages
 from backend_caps.report.trace_documents import FlowDocument, SliceDocument, TraceDocument
-from backend_caps.report.trace_events import events_of
-from backend_caps.report.trace_svg import picture_of
-from backend_caps.report.trace_views import trace_view
+from backend_caps.report.trace_timeline import events_of
+from backend_caps.report.trace_views import picture_of, trace_view
 from tests.browser.conftest import Show
 from tests.browser.perfetto import served
 from tests.docs.pages import ROOT

@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from backend_caps import ServerFlags, discover, resolve
-from backend_caps.cli.dry_run_document import RankWord, agreement_document
+from backend_caps.cli.dry_run import dry_run
+from backend_caps.cli.dry_run_job import RankReport, agreement_document
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.report.dry_run_documents import DryRunDocument
@@ -322,9 +323,9 @@ def test_values_that_ranks_had_decided_apart_are_told() -> None:
     registry = discover(allow=["backend-caps-torch-native"], environ={})
     said = [ServerFlags(attention_backend=name) for name in ("torch_native", "torch_padded")]
     plans = [resolve(registry.uses(flags), flags) for flags in said]
-    words = [RankWord.of(plan, plan.flags, seconds=0.1) for plan in plans]
+    reports = [RankReport.of(plan, plan.flags, seconds=0.1) for plan in plans]
 
-    told = agreement_document(plans[0], words)
+    told = agreement_document(plans[0], reports)
 
     joined = {(each.capability, each.phase): each for each in told.joined}
     metadata = joined["graph_metadata", "decode"]
@@ -390,3 +391,13 @@ def test_ranks_that_were_told_otherwise_both_end_with_2() -> None:
         assert f"rank {rank}: error: the ranks of this job differ: " in said
         assert "flag page_size is" in said
         assert "--cuda-graph-max-bs is 2 on rank 0" in said
+
+
+def test_deadline_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting says how long ranks wait for one another, and the option goes before it."""
+    monkeypatch.setenv("BACKEND_CAPS_AGREEMENT_DEADLINE", "7")
+
+    lines: list[list[str]] = [[], ["--deadline", "8"], ["--agreement-deadline", "9"]]
+    given = [dry_run.make_context("dry-run", line).params for line in lines]
+
+    assert [own["agreement_deadline_s"] for own in given] == [7, 8, 9]

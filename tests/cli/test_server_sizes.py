@@ -14,7 +14,7 @@ from backend_caps.cli.options import request_of
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import BackendCapsError
-from backend_caps.insight.dry_run import GraphSizes, ServerSizes
+from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.resolution.engine import Engine
 
 NEW = "--rules sglang-0.5.23"
@@ -159,7 +159,7 @@ def test_sizes_that_were_said_are_listed_by_their_flags() -> None:
     """What ranks compare is what was said, under the names that the operator gave."""
     sizes = _sizes("-- --max-run 4 --cuda-graph-bs 1 2 --disable-cuda-graph-padding")
 
-    assert sizes.said == {
+    assert sizes.given == {
         "--max-running-requests": 4,
         "--disable-cuda-graph-padding": True,
         "--cuda-graph-bs": "1 2",

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.insight.trace.blocks import Ran
-from backend_caps.insight.trace.recorder import Recorder
+from backend_caps.insight.recorder import Recorder
+from backend_caps.report.trace_timeline import TimedOp
 from backend_caps.simulator import register, simulate
 from backend_caps.simulator import streams as sim
 from backend_caps.simulator.streams import Event, Stream
@@ -62,7 +62,7 @@ def test_nothing_begins_before_what_it_waits_for(acts: list[tuple[str, int, int 
     recorder, orders = _played(acts)
 
     ran = recorder.ran
-    assert all(ran[one].op.end_ns <= ran[other].op.begin_ns for one, other in orders)
+    assert all(ran[one].end_ns <= ran[other].begin_ns for one, other in orders)
 
 
 @given(ACTS)
@@ -71,7 +71,7 @@ def test_no_lane_overlaps_itself(acts: list[tuple[str, int, int | None]]) -> Non
     recorder, _ = _played(acts)
 
     for lane in recorder.lanes:
-        ops = [own.op for own in recorder.ran if own.lane == lane]
+        ops = [own for own in recorder.ran if own.lane == lane]
         assert all(one.end_ns <= other.begin_ns for one, other in pairwise(ops))
 
 
@@ -81,13 +81,13 @@ def test_nothing_waits_for_nobody(acts: list[tuple[str, int, int | None]]) -> No
     recorder, _ = _played(acts)
 
     for place, own in enumerate(recorder.ran):
-        assert own.op.begin_ns in _reasons(recorder, own, place)
+        assert own.begin_ns in _reasons(recorder, own, place)
 
 
-def _reasons(recorder: Recorder, own: Ran, place: int) -> set[int | None]:
-    before = [each.op.end_ns for each in recorder.ran[:place] if each.lane == own.lane]
+def _reasons(recorder: Recorder, own: TimedOp, place: int) -> set[int | None]:
+    before = [each.end_ns for each in recorder.ran[:place] if each.lane == own.lane]
     arrows = [arrow.begin_ns for arrow in recorder.arrows if arrow.end_lane == own.lane]
-    return {own.op.launched_ns, *before[-1:], *arrows}
+    return {own.launched_ns, *before[-1:], *arrows}
 
 
 @given(ACTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from docs.tools.error_examples.commands import COMMANDS, DRY_RUN, INSIGHTS, TRACES
+from docs.tools.error_examples.commands import COMMANDS, INSIGHTS
 from docs.tools.error_examples.conformance import KIT, SIMULATOR
 from docs.tools.error_examples.engines import ENGINES, LIVE
 from docs.tools.error_examples.installed import DISCOVERY, LOCKS
@@ -30,8 +30,6 @@ BY_OCCASION = (
     ENGINE,
     REQUESTS,
     INSIGHTS,
-    DRY_RUN,
-    TRACES,
     SIMULATOR,
     KIT,
     COMMANDS,

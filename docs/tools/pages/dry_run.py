@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.insight.dry_run import Finding
+from backend_caps.insight.run_documents import Finding
 from docs.tools.markdown import table
 from docs.tools.sources import attribute_docs_of
 

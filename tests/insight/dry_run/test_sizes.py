@@ -7,9 +7,15 @@ from itertools import islice
 import pytest
 
 from backend_caps import Capabilities, Declaration, Phase, Plan, Role, ServerFlags, Use, resolve
-from backend_caps.insight.dry_run import GraphSizes, ServerSizes, Sizes
-from backend_caps.insight.dry_run.sizes import LONGEST_CHUNK, MOST_NEW, MOST_REQUESTS
-from backend_caps.insight.dry_run.trace import drawn
+from backend_caps.insight.run_sizes import (
+    LONGEST_CHUNK,
+    MOST_NEW,
+    MOST_REQUESTS,
+    GraphSizes,
+    RunSizes,
+    ServerSizes,
+    drawn,
+)
 
 
 def _plan(**flags: object) -> Plan:
@@ -25,7 +31,7 @@ def test_small_sizes_are_the_servers() -> None:
     """What is small on the server is the same here."""
     server = ServerSizes(max_running_requests=3, chunked_prefill_size=32)
 
-    sizes = Sizes.of(_plan(page_size=16), server)
+    sizes = RunSizes.of(_plan(page_size=16), server)
 
     assert (sizes.max_running_requests, sizes.chunked_prefill_size) == (3, 32)
     assert sizes.page_size == 16
@@ -35,7 +41,7 @@ def test_large_sizes_are_cut_down() -> None:
     """What is large on the server is smaller here."""
     server = ServerSizes(max_running_requests=256, chunked_prefill_size=8192)
 
-    sizes = Sizes.of(_plan(context_length=131072), server)
+    sizes = RunSizes.of(_plan(context_length=131072), server)
 
     assert (sizes.max_running_requests, sizes.chunked_prefill_size) == (
         MOST_REQUESTS,
@@ -56,7 +62,7 @@ def test_chunk_is_what_the_engine_can_run(
     said: int | None, page_size: int, chunk: int | None
 ) -> None:
     """Prompts are cut as the server cuts them, within what a small run has."""
-    sizes = Sizes.of(_plan(page_size=page_size), ServerSizes(chunked_prefill_size=said))
+    sizes = RunSizes.of(_plan(page_size=page_size), ServerSizes(chunked_prefill_size=said))
 
     assert sizes.chunked_prefill_size == chunk
 
@@ -64,7 +70,7 @@ def test_chunk_is_what_the_engine_can_run(
 @pytest.mark.parametrize("context", [10, 40])
 def test_short_context_keeps_requests_short(context: int) -> None:
     """No drawn request comes to more than the server's context."""
-    sizes = Sizes.of(_plan(context_length=context), ServerSizes())
+    sizes = RunSizes.of(_plan(context_length=context), ServerSizes())
 
     arrivals = islice(drawn(sizes, vocab_size=8, seed=1), 30)
 
@@ -74,7 +80,7 @@ def test_short_context_keeps_requests_short(context: int) -> None:
 
 def test_trace_mixes_lengths_of_prompts() -> None:
     """Of drawn prompts some are short, and some longer than a chunk."""
-    sizes = Sizes.of(_plan(), ServerSizes())
+    sizes = RunSizes.of(_plan(), ServerSizes())
 
     lengths = [len(own.prompt) for own in islice(drawn(sizes, vocab_size=8, seed=1), 9)]
 
@@ -83,7 +89,7 @@ def test_trace_mixes_lengths_of_prompts() -> None:
 
 def test_trace_is_the_same_by_its_seed() -> None:
     """One seed draws one trace."""
-    sizes = Sizes.of(_plan(), ServerSizes())
+    sizes = RunSizes.of(_plan(), ServerSizes())
 
     one, other = ([*islice(drawn(sizes, vocab_size=8, seed=5), 6)] for _ in range(2))
 
@@ -114,7 +120,7 @@ def test_graphs_are_captured_for_what_the_server_says(
     """Sizes of graphs are the server's; none is above the largest batch of the run."""
     server = ServerSizes(max_running_requests=6, batches=said, pads_graphs=pads)
 
-    options = Sizes.of(_plan(), server).options
+    options = RunSizes.of(_plan(), server).options
 
     assert (options.graph_batch_sizes, options.max_graph_batch_size) == (here, here[-1])
     assert options.pads_graphs is pads
@@ -126,14 +132,14 @@ def test_graphs_of_prompts_are_no_larger_than_a_step() -> None:
         max_running_requests=4, chunked_prefill_size=32, tokens=_batches(sizes=(8, 256))
     )
 
-    sizes = Sizes.of(_plan(enable_mixed_chunk=True), server)
+    sizes = RunSizes.of(_plan(enable_mixed_chunk=True), server)
 
     assert sizes.options.graph_token_counts == (8, 32 + 3)
 
 
 def test_graphs_of_a_short_context_fit_its_steps() -> None:
     """Where a chunk is longer than all requests together, no graph is."""
-    sizes = Sizes.of(_plan(context_length=10), ServerSizes(max_running_requests=1))
+    sizes = RunSizes.of(_plan(context_length=10), ServerSizes(max_running_requests=1))
 
     assert sizes.options.graph_token_counts == (10,)
 
@@ -147,7 +153,7 @@ def test_sizes_that_are_not_the_servers_are_told() -> None:
         tokens=_batches(largest=16),
     )
 
-    told = Sizes.of(_plan(), server).told
+    told = RunSizes.of(_plan(), server).compared
 
     assert [(own.flag, own.server, own.here) for own in told if not own.is_servers] == [
         ("--max-running-requests", "256", "8"),
@@ -158,14 +164,16 @@ def test_sizes_that_are_not_the_servers_are_told() -> None:
 
 def test_sizes_of_graphs_that_are_off_are_not_told() -> None:
     """Without graphs there are no sizes of any."""
-    told = Sizes.of(_plan(disable_cuda_graph=True), ServerSizes(batches=_batches(sizes=(1,)))).told
+    told = RunSizes.of(
+        _plan(disable_cuda_graph=True), ServerSizes(batches=_batches(sizes=(1,)))
+    ).compared
 
     assert {own.flag for own in told}.isdisjoint({"--bs", "--max-bs"})
 
 
 def test_graphs_of_single_phases_are_left_out() -> None:
     """Flags that a run cannot hold are named, with why."""
-    sizes = Sizes.of(_plan(), ServerSizes(of_phases=("--disable-decode-cuda-graph",)))
+    sizes = RunSizes.of(_plan(), ServerSizes(of_phases=("--disable-decode-cuda-graph",)))
 
     (told,) = sizes.left_out
     assert told.startswith("--disable-decode-cuda-graph; ")
@@ -189,6 +197,6 @@ def test_graphs_hold_what_they_were_captured_for(
     server: ServerSizes, held: tuple[bool, bool]
 ) -> None:
     """A run knows which of its batches the server's sizes leave to no graph."""
-    sizes = Sizes.of(_plan(), server)
+    sizes = RunSizes.of(_plan(), server)
 
     assert (sizes.graphs_hold_batches, sizes.graphs_hold_prompts) == held

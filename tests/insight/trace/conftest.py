@@ -6,8 +6,9 @@ import pytest
 
 from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.insight.dry_run import RunPlan, ServerSizes
-from backend_caps.insight.trace import Traced, traced_levels
+from backend_caps.insight.run_sizes import ServerSizes
+from backend_caps.insight.stand_ins import RunPlan
+from backend_caps.insight.trace import Recording, Traced, traced_levels
 from backend_caps.report.trace_timeline import Timeline
 from backend_caps.simulator import register
 
@@ -27,7 +28,10 @@ def planned(line: str) -> Plan:
 def recorded(line: str, num_steps: int = 2) -> Traced:
     """Record steps of a server whose code is here."""
     plan = planned(line)
-    return traced_levels(plan, RunPlan(plan=plan), ServerSizes(), num_steps=num_steps)
+    recording = Recording(
+        run=RunPlan(plan=plan), server=ServerSizes(), device="sim", num_steps=num_steps
+    )
+    return traced_levels(plan, recording)
 
 
 @pytest.fixture(scope="session")

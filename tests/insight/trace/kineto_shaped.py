@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from backend_caps.insight.trace.kineto import MARK
-from backend_caps.insight.trace.recorder import Recorder
+from backend_caps.insight.profiler_export import MARK
+from backend_caps.insight.recorder import Recorder
 from backend_caps.simulator.queues import Marker, Op
 from backend_caps.simulator.records import Waited, WaitKind
 
@@ -54,7 +54,7 @@ class Profiler(Recorder):
         super().launched(stream, op)
         if not self._is_replaying:
             self._call("cudaLaunchKernel", self.costs.launch_ns)
-        ran = self.ran[-1].op
+        ran = self.ran[-1]
         cat, name = "kernel", f"void at::native::{op.name}"
         if ran.num_bytes:
             cat, way = "gpu_memcpy", "DtoH" if op.bytes_to_host else "HtoD"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.insight.dry_run import RunPlan, ServerSizes
-from backend_caps.insight.trace import NoTimelineError, check_recordable, simulated
-from backend_caps.insight.trace.asked import Asked
-from backend_caps.insight.trace.kineto import MARK, read_export
-from backend_caps.insight.trace.measured import measured
-from backend_caps.insight.trace.profiled import profiled
+from backend_caps.insight import trace
+from backend_caps.insight.errors import InsightError
+from backend_caps.insight.profiler_export import MARK, timeline_from
+from backend_caps.insight.run_sizes import ServerSizes
+from backend_caps.insight.stand_ins import RunPlan
+from backend_caps.insight.trace import Recording, check_recordable, profiled
 from backend_caps.report.trace_timeline import HOST, Arrow, Span, Timeline
 from tests.insight.trace.conftest import CHAIN, planned
 from tests.insight.trace.kineto_shaped import Profiler
@@ -31,13 +31,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
         profilers.append(Profiler(lanes))
         return profilers[-1]
 
-    asked = Asked(run=RunPlan(plan=EXACT), server=ServerSizes(), device="sim", num_steps=2, seed=0)
+    recording = Recording(run=RunPlan(plan=EXACT), server=ServerSizes(), device="sim", num_steps=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulated, "Recorder", keep)
-        own = simulated.simulated(asked)
+        patch.setattr(trace, "Recorder", keep)
+        own = trace.simulated(recording)
     file = tmp_path_factory.mktemp("export") / "export.json"
     profilers[0].write(file)
-    return own, measured(read_export(file), level=own.level, num_steps=2)
+    return own, timeline_from(file, level=own.level, num_steps=2)
 
 
 def _told(span: Span) -> tuple[str, str, str | None, int]:
@@ -107,10 +107,10 @@ def test_replayed_operators_are_known(both: Both) -> None:
 
 def test_torch_writes_what_is_read() -> None:
     """An export of torch's own, of a run on the CPU, has the host's regions and no stream."""
-    asked = Asked(
-        run=RunPlan(plan=planned(CHAIN)), server=ServerSizes(), device="cpu", num_steps=1, seed=0
+    recording = Recording(
+        run=RunPlan(plan=planned(CHAIN)), server=ServerSizes(), device="cpu", num_steps=1
     )
-    told = profiled(asked)
+    told = profiled(recording)
 
     names = [span.name for span in told.on(HOST)]
     assert told.lanes == (HOST,)
@@ -137,7 +137,7 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     ]
     (tmp_path / "export.json").write_text(json.dumps({"traceEvents": events}))
 
-    told = measured(read_export(tmp_path / "export.json"), level="none", num_steps=1)
+    told = timeline_from(tmp_path / "export.json", level="none", num_steps=1)
 
     assert (told.lanes, told.arrows) == ((HOST,), ())
     assert [(own.name, own.for_lane) for own in told.on(HOST)] == [
@@ -155,5 +155,5 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
 )
 def test_device_without_a_timeline_is_refused(device: str, why: str) -> None:
     """Where nothing overlaps, or nobody reads what does, there is no timeline."""
-    with pytest.raises(NoTimelineError, match=why):
+    with pytest.raises(InsightError, match=why):
         check_recordable(device)

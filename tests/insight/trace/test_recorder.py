@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from backend_caps.insight.trace import Costs
-from backend_caps.insight.trace.recorder import Recorder
+from backend_caps.insight.recorder import Costs, Recorder
 from backend_caps.report.trace_timeline import HOST, Signal
 from backend_caps.simulator import register, simulate
 from backend_caps.simulator import streams as sim
@@ -40,7 +39,7 @@ def recording() -> Iterator[tuple[Recorder, torch.Tensor]]:
 
 
 def _times(recorder: Recorder) -> list[tuple[str, int, int, str]]:
-    return [(own.lane, own.op.begin_ns, own.op.end_ns, own.held_by) for own in recorder.ran]
+    return [(own.lane, own.begin_ns, own.end_ns, own.held_by) for own in recorder.ran]
 
 
 def test_operator_begins_when_it_is_launched() -> None:
@@ -127,8 +126,8 @@ def test_graph_costs_the_host_one_launch() -> None:
             captured.replay()
 
         assert recorder.now_ns - before == COSTS.replay_ns
-        assert [own.op.replayed for own in recorder.ran] == [True, True]
-        assert {str(own.op.site).partition(":")[0] for own in recorder.ran} == {"test_recorder.py"}
+        assert [own.replayed for own in recorder.ran] == [True, True]
+        assert {str(own.site).partition(":")[0] for own in recorder.ran} == {"test_recorder.py"}
 
 
 def test_event_of_a_graph_costs_the_host_nothing() -> None:
@@ -152,7 +151,7 @@ def test_bytes_that_cross_take_their_time() -> None:
         pinned.copy_(numbers, non_blocking=True)
 
         (ran,) = recorder.ran
-        assert (ran.op.end_ns - ran.op.begin_ns, ran.op.num_bytes) == (50 + 16 // 2, 16)
+        assert (ran.end_ns - ran.begin_ns, ran.num_bytes) == (50 + 16 // 2, 16)
 
 
 def test_product_takes_longer() -> None:
@@ -160,7 +159,7 @@ def test_product_takes_longer() -> None:
     with recording() as (recorder, numbers), sim.stream(FORWARD):
         torch.mm(numbers[None], numbers[:, None])
 
-        assert recorder.ran[-1].op.end_ns - recorder.ran[-1].op.begin_ns == COSTS.product_ns
+        assert recorder.ran[-1].end_ns - recorder.ran[-1].begin_ns == COSTS.product_ns
 
 
 def test_wait_for_an_earlier_recording_is_none() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from backend_caps import HostSeqLens
-from backend_caps.insight.trace.regions import REGIONS, profile, told_regions
+from backend_caps.insight.recorder import REGIONS, profile, told_regions
 from backend_caps.relay import FutureMap
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
+from backend_caps.insight import trace
 from backend_caps.insight.errors import InsightError
-from backend_caps.insight.trace import TooManyStepsError, Traced, levels
-from backend_caps.insight.trace.asked import Asked
+from backend_caps.insight.trace import Recording, Traced
 from backend_caps.relay import future_map
 from backend_caps.relay.host_copy import ColumnCopy
 from backend_caps.relay.host_lengths import NoLengths
@@ -206,10 +206,10 @@ def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_faults_of_a_step_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several faults of one step are one sentence."""
 
-    def fail(_: Asked) -> Timeline:
+    def fail(_: Recording) -> Timeline:
         raise ExceptionGroup("faults", [StartError("no a"), StartError("no b")])
 
-    monkeypatch.setitem(levels.RECORDERS, "sim", fail)
+    monkeypatch.setitem(trace.RECORDERS, "sim", fail)
 
     with pytest.raises(InsightError) as caught:
         recorded(CHAIN, num_steps=1)
@@ -230,7 +230,9 @@ def test_plain_decode_is_shown_as_it_is() -> None:
 
 def test_too_many_steps_are_refused() -> None:
     """Requests that would end within the steps are refused, with how many there are."""
-    with pytest.raises(TooManyStepsError) as caught:
+    with pytest.raises(InsightError) as caught:
         recorded(CHAIN, num_steps=1000)
 
-    assert (caught.value.asked, caught.value.most) == (1000, 41)
+    assert caught.value.code == "too-many-steps"
+    assert "1000 decode steps" in str(caught.value)
+    assert "has 41 for sure" in str(caught.value)

@@ -12,8 +12,7 @@ from backend_caps.report.trace_documents import (
     SliceDocument,
     TraceDocument,
 )
-from backend_caps.report.trace_events import events_of
-from backend_caps.report.trace_timeline import Timeline
+from backend_caps.report.trace_timeline import Timeline, events_of
 from tests.unit.report.timelines import EXACT, NONE, details
 
 EVENTS = events_of([EXACT, NONE])

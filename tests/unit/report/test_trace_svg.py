@@ -9,7 +9,7 @@ import pytest
 
 from backend_caps.report.trace_documents import TraceDetails
 from backend_caps.report.trace_layout import WIDTH
-from backend_caps.report.trace_svg import picture_of, sentences_of
+from backend_caps.report.trace_views import picture_of, sentences_of
 from tests.unit.report.timelines import EXACT, NONE, details, level
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,7 +13,6 @@ from backend_caps.report.trace_timeline import (
     Gap,
     Signal,
     Span,
-    SpanKind,
     TimedOp,
     Timeline,
 )
@@ -25,6 +24,10 @@ def op(begin_us: int, end_us: int, *, num_bytes: int = 0) -> TimedOp:
     """Make an operator that was launched a microsecond before it began."""
     return TimedOp(
         name="aten::add",
+        lane="forward",
+        region="verify",
+        step=1,
+        held_by="forward",
         begin_ns=begin_us * US,
         end_ns=end_us * US,
         launched_ns=(begin_us - 1) * US,
@@ -39,7 +42,6 @@ def block(lane: str, name: str, step: int, *ops: TimedOp) -> Span:
     return Span(
         lane=lane,
         name=name,
-        kind=SpanKind.WORK,
         step=step,
         begin_ns=ops[0].begin_ns,
         end_ns=ops[-1].end_ns,
@@ -52,7 +54,6 @@ def host(name: str, step: int, begin_us: int, end_us: int, depth: int = 1) -> Sp
     return Span(
         lane=HOST,
         name=name,
-        kind=SpanKind.WORK,
         step=step,
         begin_ns=begin_us * US,
         end_ns=end_us * US,
@@ -63,7 +64,7 @@ def host(name: str, step: int, begin_us: int, end_us: int, depth: int = 1) -> Sp
 def wait(for_lane: str | None, step: int, begin_us: int, end_us: int) -> Span:
     """Make a wait of the host."""
     span = host("wait for lengths", step, begin_us, end_us, depth=2)
-    return replace(span, kind=SpanKind.WAIT, for_lane=for_lane)
+    return replace(span, is_wait=True, for_lane=for_lane)
 
 
 def arrow(signal: Signal, begin: tuple[str, int], end: tuple[str, int]) -> Arrow:

@@ -1,15 +1,26 @@
-"""How large a dry run is: the server's sizes where they are small, and smaller ones else."""
+"""How large a dry run is: its sizes, models and requests.
+
+They are the server's where those are small, and smaller ones else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
+import torch
+
+from backend_caps.kit.models import ModelSizes, SmallModels, small_models
+from backend_caps.report.dry_run_documents import SizeDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.problems import misfits_of
 from backend_caps.runtime.memory import num_pages_of
 from backend_caps.runtime.options import EngineOptions, page_size_of
+from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculative.settings import SpecSettings
 
 MOST_REQUESTS = 8
@@ -20,12 +31,17 @@ MOST_NEW = 24
 """Tokens of the longest output."""
 _GRAPHS = (1, 2, 4, MOST_REQUESTS)
 _FEW_TOKENS = 16
-_Said: TypeAlias = int | tuple[int, ...] | None
+_SHORTEST, _SHORT, _LEAST_NEW = 3, 16, 4
+"""Tokens of drawn requests: of the shortest prompt, of the longest short one, of an output."""
+_VOCAB = 256
+_HEAD_SIZES = (16, 64, 128)
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_Value: TypeAlias = int | tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSizes:
-    """What graphs are captured for, as the server's flags say; None is not said."""
+    """What graphs are captured for, as the server's flags say; None where it is not given."""
 
     flag: str
     """The flag that lists sizes."""
@@ -37,7 +53,7 @@ class GraphSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSizes:
-    """What the server's flags say of room and cutting; None is not said."""
+    """The server's flags for sizes; None where one is not given."""
 
     max_running_requests: int | None = None
     chunked_prefill_size: int | None = None
@@ -52,8 +68,8 @@ class ServerSizes:
     """Flags that give each phase graphs of its own, which a run here has not."""
 
     @property
-    def said(self) -> Mapping[str, object]:
-        """What was said, by flag; one server says the same on all ranks."""
+    def given(self) -> Mapping[str, object]:
+        """The sizes that are given, by flag; they are the same on all ranks of a server."""
         named: dict[str, object] = {
             "--max-running-requests": self.max_running_requests,
             "--chunked-prefill-size": self.chunked_prefill_size,
@@ -67,18 +83,7 @@ class ServerSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """One size of the server, and what it is here."""
-
-    flag: str
-    server: str
-    here: str
-    is_servers: bool
-    """Whether the run has what the server's flags say, where they say something."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class RunSizes:
     """The sizes of a dry run."""
 
     page_size: int
@@ -92,7 +97,7 @@ class Sizes:
     flags: ServerFlags
 
     @classmethod
-    def of(cls, plan: Plan, server: ServerSizes, longest: int | None = None) -> Sizes:
+    def of(cls, plan: Plan, server: ServerSizes, longest: int | None = None) -> RunSizes:
         """Cut a server's sizes down to what a small run has.
 
         Args:
@@ -178,7 +183,7 @@ class Sizes:
         return self._chunk + mixed
 
     @property
-    def told(self) -> tuple[Size, ...]:
+    def compared(self) -> tuple[SizeDocument, ...]:
         """Each size, as the server's flags have it and as it is here."""
         server, context = self.server, self.flags.context_length
         chunk = server.chunked_prefill_size
@@ -198,42 +203,122 @@ class Sizes:
             f"{own}; a run here has the graphs of all phases" for own in self.server.of_phases
         )
 
-    def _of_graphs(self, said: GraphSizes | None, here: tuple[int, ...]) -> Iterator[Size]:
-        """Tell what graphs are captured for, where a flag says so; a list goes before a bound."""
-        if said is None or self.flags.disable_cuda_graph:
+    def _of_graphs(self, given: GraphSizes | None, here: tuple[int, ...]) -> Iterator[SizeDocument]:
+        """Compare the sizes that graphs are captured for, where given; a list beats a bound."""
+        if given is None or self.flags.disable_cuda_graph:
             return
-        if said.sizes is not None:
-            yield _size(said.flag, tuple(sorted({*said.sizes})), here)
-        elif said.largest is not None:
-            yield _size(said.largest_flag, said.largest, here[-1])
+        if given.sizes is not None:
+            yield _size(given.flag, tuple(sorted({*given.sizes})), here)
+        elif given.largest is not None:
+            yield _size(given.largest_flag, given.largest, here[-1])
 
 
-def _captured(said: GraphSizes | None, usual: Iterable[int], most: int) -> tuple[int, ...]:
-    """List sizes: those said, or the usual ones up to the largest; each above `most` is `most`."""
-    if said is not None and said.sizes is not None:
-        return tuple(sorted({min(size, most) for size in said.sizes}))
-    largest = most if said is None else min(said.largest or most, most)
+def _captured(given: GraphSizes | None, usual: Iterable[int], most: int) -> tuple[int, ...]:
+    """List sizes: those given, or the usual ones up to the largest; each above `most` is `most`."""
+    if given is not None and given.sizes is not None:
+        return tuple(sorted({min(size, most) for size in given.sizes}))
+    largest = most if given is None else min(given.largest or most, most)
     return tuple(sorted({*(size for size in usual if size < largest), largest}))
 
 
-def _chunk(said: int | None, page_size: int) -> int | None:
+def _chunk(given: int | None, page_size: int) -> int | None:
     """Cut prompts as the server does, into smaller chunks; none is smaller than a page."""
-    if said is not None and said < 1:
+    if given is not None and given < 1:
         return None
-    return max(min(said or LONGEST_CHUNK, LONGEST_CHUNK), page_size)
+    return max(min(given or LONGEST_CHUNK, LONGEST_CHUNK), page_size)
 
 
-def _size(flag: str, said: _Said, here: _Said) -> Size:
-    is_off = here is None and isinstance(said, int) and said < 1
-    return Size(
+def _size(flag: str, given: _Value, here: _Value) -> SizeDocument:
+    is_off = here is None and isinstance(given, int) and given < 1
+    return SizeDocument(
         flag=flag,
-        server=_word(said, "not given"),
+        server=_word(given, "not given"),
         here=_word(here, "off"),
-        is_servers=is_off or said in (None, here),
+        is_servers=is_off or given in (None, here),
     )
 
 
-def _word(size: _Said, nothing: str) -> str:
+def _word(size: _Value, nothing: str) -> str:
     if size is None:
         return nothing
     return ", ".join(map(str, size)) if isinstance(size, tuple) else str(size)
+
+
+@contextmanager
+def fitting_models(
+    plan: Plan, context_length: int, *, seed: int = 0, num_layers: int | None = None
+) -> Iterator[SmallModels]:
+    """Make small models that a plan's backends take, for as long as a `with` block runs.
+
+    Args:
+        plan: whose backends.
+        context_length: the longest context of the target.
+        seed: of the weights.
+        num_layers: of the target; None: as few as there can be.
+    """
+    settings = SpecSettings.from_flags(plan.flags)
+    head_size, dtype = _taken(plan)
+    model = ModelSizes(
+        vocab_size=_VOCAB,
+        head_size=head_size,
+        max_position_embeddings=context_length,
+        dtype=_DTYPES[dtype],
+        num_layers=num_layers,
+    )
+    algorithm = None if settings is None else settings.algorithm
+    with small_models(algorithm, seed=seed, sizes=model) as models:
+        yield models
+
+
+def _taken(plan: Plan) -> tuple[int, str]:
+    """Choose a size of heads and a dtype that every backend takes; else the first of each."""
+    facts = plan.facts
+    heads = _HEAD_SIZES if facts.head_size is None else (facts.head_size,)
+    dtypes = [name for name in _DTYPES if name == facts.dtype] or [*_DTYPES]
+    for dtype in dtypes:
+        for head_size in heads:
+            if _fits(plan, {"head_size": head_size, "dtype": dtype, "kv_cache_dtype": dtype}):
+                return head_size, dtype
+    return heads[0], dtypes[0]
+
+
+def _fits(plan: Plan, model: dict[str, object]) -> bool:
+    asked = replace(plan, facts=plan.facts.model_copy(update=model))
+    return not any(
+        reason.needed is not None and reason.fact in model
+        for use in plan.uses
+        if use.declaration is not None
+        for reason in misfits_of(use, use.declaration, asked)
+    )
+
+
+class Arrival(NamedTuple):
+    """One request."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+
+
+def drawn(sizes: RunSizes, *, vocab_size: int, seed: int) -> Iterator[Arrival]:
+    """Draw requests without end: of each three a short one, one within a chunk and one of several.
+
+    Args:
+        sizes: the longest prompt, and how prompts are cut.
+        vocab_size: tokens to draw from.
+        seed: of the draw.
+    """
+    dice = random.Random(seed)  # noqa: S311 - the same again by its seed
+    chunk = min(sizes.chunked_prefill_size or sizes.longest_prompt, sizes.longest_prompt)
+    ends = (min(_SHORT, chunk), chunk, sizes.longest_prompt)
+    longest, place = sizes.longest_output, 0
+    while True:
+        most = ends[place % len(ends)]
+        least = min(_SHORTEST if place % len(ends) == 0 else most // 2, most)
+        yield Arrival(
+            prompt=tuple(dice.randrange(vocab_size) for _ in range(dice.randint(least, most))),
+            sampling=Sampling(
+                max_new_tokens=dice.randint(min(_LEAST_NEW, longest), longest),
+                stop_token_ids=frozenset(),
+            ),
+        )
+        place += 1

@@ -1,7 +1,7 @@
-"""From the plan that was decided to one that runs here: its values, with code that is there.
+"""The plan that runs here: the values that were decided, with backends whose code is installed.
 
-A stand-in lends its code alone. What the plan says of lengths on the host and of graphs stays as it
-was decided, so a stand-in may ask for no more than that.
+A stand-in lends its code alone. Lengths on the host and graphs stay as they were decided, so a
+stand-in may need no more than that.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from backend_caps.capability.status import Status
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
-from backend_caps.insight.dry_run.errors import CannotRunError, StandInError
+from backend_caps.insight.errors import InsightError, sentence_of
 from backend_caps.relay.streams import declared_traits
-from backend_caps.resolution.errors import leaves_of
+from backend_caps.report.dry_run_documents import StandInDocument, WorsenedDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy, Resolved
 from backend_caps.resolution.problems import misfits_of
@@ -31,8 +31,6 @@ from backend_caps.runtime.graphs import KIND_OF_PHASE
 from backend_caps.runtime.options import MISFITS, features_of
 from backend_caps.startup.implementation import ImplementationError, load_implementation
 
-Asked = Mapping[Role, str]
-"""The backend that may stand in, by the role of those that it stands in for."""
 _OF_RANKS: Mapping[str, object] = {"tp_size": 1, "pp_size": 1, "dp_size": 1}
 """Flags by which ranks divide the work; here each runs a model by itself."""
 _TOLD = ("graph_metadata", "sync_free_prepare", "shared_reads_end")
@@ -43,69 +41,50 @@ _REFUSED = MISFITS - {"device-unsupported", "compute-capability-unsupported"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandIn:
-    """A backend whose code runs in the place of another's."""
-
-    role: Role
-    phase: Phase
-    backend: str
-    """The one that the server would run."""
-    name: str
-    """The one that runs here."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worsened:
-    """A value that is not as it was decided, because of a stand-in."""
-
-    capability: str
-    phase: Phase | None
-    decided: str
-    here: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """What an engine is made for here."""
+    """A plan whose backends can run here."""
 
     plan: Plan
-    stand_ins: tuple[StandIn, ...] = ()
-    changes: tuple[Worsened, ...] = ()
+    stand_ins: tuple[StandInDocument, ...] = ()
+    changes: tuple[WorsenedDocument, ...] = ()
     left_out: tuple[str, ...] = ()
     """Flags of the server that do not hold here, each with why."""
     idle: tuple[str, ...] = ()
-    """Who was asked for roles in which nobody has to stand in."""
+    """Stand-ins that were named for roles whose own backends run."""
 
     def stands_in(self, role: Role | None = None, phase: Phase | None = None) -> str | None:
-        """Say who stands in for whom in a role and phase, or anywhere; None: nobody does."""
-        return told_of(
-            own for own in self.stand_ins if role in (None, own.role) and phase in (None, own.phase)
-        )
+        """Name the stand-ins of a role and phase, or all; None where each backend runs itself."""
+        places: dict[str, dict[str, None]] = {}
+        for own in self.stand_ins:
+            if (role is None or role.value == own.role) and (
+                phase is None or phase.value == own.phase
+            ):
+                places.setdefault(own.stand_in, {})[own.backend] = None
+        told = (f"{name} in place of {' and '.join(own)}" for name, own in places.items())
+        return ", ".join(told) or None
 
 
-def told_of(stand_ins: Iterable[StandIn]) -> str | None:
-    """Say who stands in for whom; None where nobody does."""
-    places: dict[str, list[str]] = {}
-    for own in stand_ins:
-        names = places.setdefault(own.name, [])
-        if own.backend not in names:
-            names.append(own.backend)
-    told = (f"{name} in place of {' and '.join(own)}" for name, own in places.items())
-    return ", ".join(told) or None
+class _UnfitError(Exception):
+    """A backend cannot stand in: the server would be another one."""
+
+    def __init__(self, names: str | Iterable[str], problem: str) -> None:
+        self.names = names if isinstance(names, str) else ", ".join(sorted({*names}))
+        self.problem = problem
+        super().__init__(problem)
 
 
-def run_plan(plan: Plan, plugins: Registry, device: str, asked: Asked) -> RunPlan:
+def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, str]) -> RunPlan:
     """Make the plan that runs here, with code that is there.
 
     Args:
         plan: what was decided.
         plugins: what is installed, without an engine's own backends.
         device: where it is to run.
-        asked: who may stand in for what cannot run.
+        asked: the backend that may stand in for what cannot run, by role.
 
     Raises:
-        CannotRunError: a backend cannot run here, and nobody may stand in for it.
-        StandInError: who may cannot either, or asks for more than was decided.
+        InsightError: a backend cannot run here, and none may stand in for it; or the one that
+            may cannot run either, or asks for more than was decided.
     """
     own = _here(plan, device)
     blocked = {use: why for use in own.uses if (why := _reason_against(use, own, device))}
@@ -116,14 +95,13 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Asked) -> RunPla
     if not blocked:
         return RunPlan(plan=own, left_out=left_out, idle=idle)
     named = {use: asked.get(use.role) for use in blocked}
-    nobody = [use for use, name in named.items() if name is None]
-    if nobody:
-        reasons = {_name_of(use): blocked[use] for use in nobody}
-        raise CannotRunError(
-            reasons=tuple(reasons.items()),
-            device=device,
-            would_run=tuple(_would_run(own, plugins, device, blocked)),
-            unread_engine=next((use.unread_engine for use in nobody if use.unread_engine), None),
+    left_alone = [use for use, name in named.items() if name is None]
+    if left_alone:
+        raise _cannot_run(
+            {_name_of(use): blocked[use] for use in left_alone},
+            device,
+            [*_would_run(own, plugins, device, blocked)],
+            next((use.unread_engine for use in left_alone if use.unread_engine), None),
         )
     try:
         return replace(
@@ -131,13 +109,37 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Asked) -> RunPla
             left_out=left_out,
             idle=idle,
         )
-    except StandInError as error:
-        error.would_run = tuple(_would_run(own, plugins, device, blocked))
-        raise
+    except _UnfitError as error:
+        would = ", ".join(_would_run(own, plugins, device, blocked)) or "none of the installed"
+        raise InsightError(
+            "unfit-stand-in",
+            f"backend {error.names!r} cannot stand in: {error.problem}. Expected one that runs "
+            f"here and asks for no more than was decided: {would}. Name such a one with "
+            "--stand-in.",
+        ) from error
+
+
+def _cannot_run(
+    reasons: Mapping[str, str], device: str, would_run: Sequence[str], unread_engine: str | None
+) -> InsightError:
+    """Name each backend with why, and what could stand in for it."""
+    told = "; ".join(f"backend {name!r}: {why}" for name, why in reasons.items())
+    remedy = f"Add --stand-in {would_run[0]}" if would_run else "Install one"
+    of_engine = ""
+    if unread_engine is not None:
+        of_engine = (
+            f" Add --engine {unread_engine} too: unread, its own backends count as the worst."
+        )
+    return InsightError(
+        "cannot-run",
+        f"this server cannot be started here on {device}: {told}. Expected backends whose code "
+        f"runs here; in their places would run: {', '.join(would_run) or 'no installed backend'}. "
+        f"{remedy}, or start where they are installed.{of_engine}",
+    )
 
 
 def _here(plan: Plan, device: str) -> Plan:
-    """Say of the plan's machine what this one is; an engine's wrapper of a pair runs nothing."""
+    """Put this machine's facts into the plan, and drop the uses that run nothing: wrappers."""
     kind = torch.device(device).type
     known: dict[str, object] = {"device": kind, "compute_capability": None}
     if kind == "cuda":
@@ -165,7 +167,7 @@ def _left_out(flags: ServerFlags) -> tuple[str, ...]:
 
 
 def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
-    """Say what keeps a use's code from running here; None where nothing does."""
+    """Return why a use's code cannot run here; None where it can."""
     if use.adds_only:
         return None
     if use.backend == ENGINE_DEFAULT:
@@ -196,7 +198,7 @@ def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
 
 
 def _would_run(plan: Plan, plugins: Registry, device: str, blocked: Iterable[Use]) -> Iterator[str]:
-    """List who could stand in for all that cannot run; who runs on every device goes first."""
+    """List the backends that could stand in for all that cannot run; portable ones first."""
     known = [own for own in plugins.values() if own.status is Status.OK]
     for backend in sorted(known, key=lambda own: (not _runs_anywhere(own), own.name)):
         name = backend.name
@@ -204,21 +206,21 @@ def _would_run(plan: Plan, plugins: Registry, device: str, blocked: Iterable[Use
             continue
         try:
             _standing_in(plan, plugins, device, dict.fromkeys(blocked, name))
-        except StandInError:
+        except _UnfitError:
             continue
         yield name
 
 
 def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use, str]) -> RunPlan:
-    """Put others in the places of some uses, and keep what was decided.
+    """Replace some uses by others, and keep the values that were decided.
 
     Raises:
-        StandInError: one of them cannot run here, or asks for more.
+        _UnfitError: one of them cannot run here, or asks for more.
     """
     others = {use: _in_place(use, name, plugins) for use, name in named.items()}
     for other in others.values():
         if why := _reason_against(other, plan, device):
-            raise StandInError(name=other.backend, problem=why)
+            raise _UnfitError(other.backend, why)
     _check_taken(plan, [*others.values()], named)
     uses = [others.get(use, use) for use in plan.uses]
     asks = _asks(plan, uses, named)
@@ -227,7 +229,12 @@ def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use,
             plan.with_values(lambda phase, own: _joined(own, asks, phase)), uses=asks.uses
         ),
         stand_ins=tuple(
-            StandIn(role=use.role, phase=use.phase, backend=_name_of(use), name=other.backend)
+            StandInDocument(
+                role=use.role.value,
+                phase=use.phase.value,
+                backend=_name_of(use),
+                stand_in=other.backend,
+            )
             for use, other in others.items()
         ),
         changes=tuple(_changes(plan, asks, [*named.values()])),
@@ -239,7 +246,7 @@ def _runs_anywhere(backend: Backend) -> bool:
 
 
 def _runs_on(backend: Backend, device: str) -> bool:
-    """Tell whether a backend says that it takes a device; a stand-in for one is a CPU."""
+    """Return whether a backend declares a device; a simulated one counts as a CPU."""
     is_stand_in = declared_traits(torch.device(device)).is_stand_in
     devices = _devices(backend)
     kind = "cpu" if is_stand_in else torch.device(device).type
@@ -259,7 +266,7 @@ def _name_of(use: Use) -> str:
 def _in_place(use: Use, name: str, plugins: Registry) -> Use:
     backend: Backend | None = plugins.get(name)
     if backend is None or backend.declaration is None or backend.status is not Status.OK:
-        raise StandInError(name=name, problem="no installed plugin declares it")
+        raise _UnfitError(name, "no installed plugin declares it")
     return Use(
         backend=name,
         role=use.role,
@@ -274,17 +281,16 @@ def _check_taken(plan: Plan, others: Sequence[Use], named: Mapping[Use, str]) ->
     """Refuse stand-ins with which no engine would start.
 
     Raises:
-        StandInError: one of them does not take what the flags ask for.
+        _UnfitError: one of them does not take what the flags ask for.
     """
     problems = _asks(plan, others, named).problems
     told = dict.fromkeys(each.message for each in problems if each.code in _REFUSED)
     if told:
-        names = ", ".join(sorted({*named.values()}))
-        raise StandInError(name=names, problem=" ".join(told).removesuffix("."))
+        raise _UnfitError(named.values(), " ".join(told).removesuffix("."))
 
 
 def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:
-    """Resolve what the stand-ins ask for, with all that stays."""
+    """Resolve the plan's flags with the stand-ins in place."""
     try:
         return resolve(
             uses,
@@ -295,9 +301,7 @@ def _asks(plan: Plan, uses: Sequence[Use], named: Mapping[Use, str]) -> Plan:
             unsafe_override=plan.unsafe_override,
         )
     except (BackendCapsError, ExceptionGroup) as error:
-        told = "; ".join(str(fault) for fault in leaves_of(error))
-        names = ", ".join(sorted({*named.values()}))
-        raise StandInError(name=names, problem=told.removesuffix(".")) from error
+        raise _UnfitError(named.values(), sentence_of(error)) from error
 
 
 def _joined(own: Resolved, asks: Plan, phase: Phase | None) -> Resolved:
@@ -309,11 +313,11 @@ def _value(plan: Plan, name: str, phase: Phase | None) -> Resolved:
     return plan.server[name] if phase is None else plan.phases[phase][name]
 
 
-def _changes(plan: Plan, asks: Plan, names: Sequence[str]) -> Iterator[Worsened]:
-    """List what becomes worse; what a dry run is about may not.
+def _changes(plan: Plan, asks: Plan, names: Sequence[str]) -> Iterator[WorsenedDocument]:
+    """List the values that become worse; lengths on the host and graphs may not.
 
     Raises:
-        StandInError: lengths on the host, or graphs, would not be as they were decided.
+        _UnfitError: lengths on the host, or graphs, would not be as they were decided.
     """
     for phase, own in plan.values():
         joined = _joined(own, asks, phase)
@@ -321,22 +325,22 @@ def _changes(plan: Plan, asks: Plan, names: Sequence[str]) -> Iterator[Worsened]
             continue
         if own.capability == "host_seq_lens" or _loses_graphs(plan, joined, phase):
             where = "" if phase is None else f" in {phase.value}"
-            raise StandInError(
-                name=", ".join(sorted({*names})),
-                problem=f"with it {own.capability}{where} is {text_of(joined.value)}, and was "
-                f"decided to be {text_of(own.value)}",
+            raise _UnfitError(
+                names,
+                f"with it {own.capability}{where} is {text_of(joined.value)}, and was decided to "
+                f"be {text_of(own.value)}",
             )
         if own.capability in _TOLD:
-            yield Worsened(
+            yield WorsenedDocument(
                 capability=own.capability,
-                phase=phase,
+                phase=None if phase is None else phase.value,
                 decided=text_of(own.value),
                 here=text_of(joined.value),
             )
 
 
 def _loses_graphs(plan: Plan, joined: Resolved, phase: Phase | None) -> bool:
-    """Tell whether batches would be replayed as it was decided, and would not with it."""
+    """Return whether batches are replayed as decided, and would not be with the joined value."""
     if joined.capability != "graph_replay" or phase is None:
         return False
     speculates = plan.flags.speculative_algorithm is not None

@@ -1,4 +1,4 @@
-"""From operators and spans to a timeline: blocks of a region, and the gaps between operators."""
+"""From recorded operators, spans and waits to a timeline: blocks, gaps and arrows."""
 
 from __future__ import annotations
 
@@ -7,24 +7,34 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 
-from backend_caps.report.trace_timeline import HOST, Arrow, Gap, Span, SpanKind, TimedOp, Timeline
+from backend_caps.report.trace_timeline import (
+    COPY,
+    FORWARD,
+    HOST,
+    HOST_COPY,
+    SCHEDULE,
+    Arrow,
+    Gap,
+    Signal,
+    Span,
+    TimedOp,
+    Timeline,
+)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """An operator, and whose."""
-
-    lane: str
-    region: str
-    step: int
-    op: TimedOp
-    held_by: str
-    """The lane that let it begin: its own, where nothing else did."""
+PUBLISH, BARRIER = "publish", "WAR barrier"
+"""Regions that say what an arrow means."""
+_OF_PUBLISH = {COPY: Signal.LENGTHS, SCHEDULE: Signal.GATHER}
+_BETWEEN = {
+    (COPY, HOST): Signal.LENGTHS_TO_HOST,
+    (SCHEDULE, FORWARD): Signal.BATCH,
+    (FORWARD, HOST_COPY): Signal.TOKENS,
+    (HOST_COPY, HOST): Signal.TOKENS_TO_HOST,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What is shown of a recording."""
+    """The steps of a recording that are shown."""
 
     level: str
     begin_ns: int
@@ -32,7 +42,7 @@ class Stretch:
     num_steps: int
 
     def meets(self, own: Span | Arrow | Gap) -> bool:
-        """Tell whether something reaches into it."""
+        """Return whether something reaches into it."""
         return own.begin_ns < self.end_ns and own.end_ns > self.begin_ns
 
 
@@ -41,7 +51,7 @@ def timeline_of(
     *,
     lanes: Sequence[str],
     host: Iterable[Span],
-    ran: Sequence[Ran],
+    ran: Sequence[TimedOp],
     arrows: Iterable[Arrow],
     bytes_to_host: int,
     bytes_of_lengths: int,
@@ -53,7 +63,7 @@ def timeline_of(
         lanes: the streams, from the host down.
         host: what the host did.
         ran: operators, of each lane in their order.
-        arrows: who waited for what.
+        arrows: waits for events.
         bytes_to_host: what crossed to the host in the stretch.
         bytes_of_lengths: that of it which is lengths.
     """
@@ -74,15 +84,14 @@ def timeline_of(
     )
 
 
-def blocks(ran: Iterable[Ran], lane: str) -> Iterator[Span]:
+def blocks(ran: Iterable[TimedOp], lane: str) -> Iterator[Span]:
     """Put operators of one region and step that a stream runs one after the other together."""
     own = [each for each in ran if each.lane == lane]
     for (region, step), group in groupby(own, key=attrgetter("region", "step")):
-        ops = tuple(each.op for each in group)
+        ops = tuple(group)
         yield Span(
             lane=lane,
             name=region,
-            kind=SpanKind.WORK,
             step=step,
             begin_ns=ops[0].begin_ns,
             end_ns=ops[-1].end_ns,
@@ -90,14 +99,52 @@ def blocks(ran: Iterable[Ran], lane: str) -> Iterator[Span]:
         )
 
 
-def gaps(ran: Iterable[Ran], lane: str) -> Iterator[Gap]:
-    """List where a stream runs nothing between two operators, and who lets it go on."""
+def gaps(ran: Iterable[TimedOp], lane: str) -> Iterator[Gap]:
+    """List where a stream runs nothing between two operators, and the lane that ends it."""
     own = [each for each in ran if each.lane == lane]
     for before, after in pairwise(own):
-        if before.op.end_ns < after.op.begin_ns:
+        if before.end_ns < after.begin_ns:
             yield Gap(
                 lane=lane,
-                begin_ns=before.op.end_ns,
-                end_ns=after.op.begin_ns,
+                begin_ns=before.end_ns,
+                end_ns=after.begin_ns,
                 waits_for=after.held_by,
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where an event was recorded."""
+
+    lane: str
+    time_ns: int
+    region: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Where a wait stands."""
+
+    lane: str
+    region: str
+    step: int
+
+
+def arrow(point: Point, waiting: Waiting, end_ns: int) -> Arrow:
+    """Draw a wait that ended at a time."""
+    return Arrow(
+        signal=_signal(point, waiting),
+        begin_lane=point.lane,
+        begin_ns=point.time_ns,
+        end_lane=waiting.lane,
+        end_ns=end_ns,
+        step=waiting.step,
+    )
+
+
+def _signal(point: Point, waiting: Waiting) -> Signal:
+    if waiting.region == BARRIER:
+        return Signal.WAR_BARRIER
+    if point.region == PUBLISH and waiting.lane in _OF_PUBLISH:
+        return _OF_PUBLISH[waiting.lane]
+    return _BETWEEN.get((point.lane, waiting.lane), Signal.OTHER)

@@ -1,0 +1,346 @@
+"""A dry run: the engine is made for a plan, and runs some steps of a drawn trace.
+
+Nothing of it is served. On the simulated device what is waited for and moved is counted; on a real
+one the host's clock is read, and waits and bytes are those that the plan has by design.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.insight.errors import InsightError, sentence_of
+from backend_caps.insight.measure import bytes_on, handle_of
+from backend_caps.insight.run_sizes import RunSizes, ServerSizes, drawn, fitting_models
+from backend_caps.insight.stand_ins import RunPlan
+from backend_caps.kit.models import SmallModels
+from backend_caps.kit.probes.seq_lens import host_waits
+from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.graphs import GraphMode
+from backend_caps.runtime.model import LlamaConfig
+from backend_caps.runtime.request import Request, Sampling
+from backend_caps.runtime.stats import StepStats
+from backend_caps.simulator import Counts, HostSync, Simulation, Waited, WaitKind
+
+NAMES: Mapping[tuple[Role, Phase], str] = MappingProxyType(
+    {
+        (Role.TARGET, Phase.PREFILL): "prefill",
+        (Role.TARGET, Phase.DECODE): "decode",
+        (Role.TARGET, Phase.VERIFY): "verify",
+        (Role.DRAFT, Phase.PREFILL): "draft prefill",
+        (Role.DRAFT, Phase.DECODE): "draft",
+        (Role.DRAFT_EXTEND, Phase.VERIFY): "draft_extend",
+    }
+)
+"""What the forwards of a role and phase are called, in the order in which they are shown."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Spent:
+    """What the host waited for, and what crossed."""
+
+    waits: Counter[str] = field(default_factory=Counter)
+    """Waits of the host, by what they were for."""
+    num_hidden: int = 0
+    """Those of them that no `synchronize` shows."""
+    bytes_to_host: int = 0
+    bytes_of_lengths: int = 0
+    """Those of them that are the relay's lengths."""
+    bytes_to_device: int = 0
+
+    def add(self, other: Spent) -> None:
+        """Add what was spent elsewhere."""
+        self.waits += other.waits
+        self.num_hidden += other.num_hidden
+        self.bytes_to_host += other.bytes_to_host
+        self.bytes_of_lengths += other.bytes_of_lengths
+        self.bytes_to_device += other.bytes_to_device
+
+
+class Meter:
+    """Read what was spent since the last reading, on the simulated device.
+
+    Args:
+        simulation: the one that runs.
+        engine: its streams for lengths and tokens name what a wait is for.
+    """
+
+    def __init__(self, simulation: Simulation, engine: Engine) -> None:
+        self._simulation = simulation
+        self._lengths_on = handle_of(engine.relay.copy_stream)
+        self._tokens_on = handle_of(engine.step_streams.host_copy)
+        self._last = self._now()
+
+    def take(self) -> Spent:
+        """Return what was spent since the last call."""
+        run = self._simulation
+        (counts, num_hidden, num_waits), self._last = self._last, self._now()
+        moved, hidden = run.counts - counts, run.hidden_syncs[num_hidden:]
+        return Spent(
+            waits=Counter(map(self._purpose, [*hidden, *run.host_waits[num_waits:]])),
+            num_hidden=len(hidden),
+            bytes_to_host=moved.bytes_to_host,
+            bytes_of_lengths=bytes_on(moved, self._lengths_on),
+            bytes_to_device=moved.bytes_to_device,
+        )
+
+    def _now(self) -> tuple[Counts, int, int]:
+        run = self._simulation
+        return run.counts, len(run.hidden_syncs), len(run.host_waits)
+
+    def _purpose(self, wait: HostSync) -> str:
+        """Name what a wait was for: what each step waits for by its design, or a line."""
+        if wait.waited == Waited(WaitKind.STREAM, self._lengths_on):
+            return "lengths"
+        if wait.waited == Waited(WaitKind.EVENT, self._tokens_on):
+            return "tokens"
+        return str(wait)
+
+
+@dataclass(slots=True, kw_only=True)
+class PhaseFigures:
+    """The forwards of one role and phase."""
+
+    role: Role
+    phase: Phase
+    spent: Spent | None
+    """None where nothing is counted: the device is not the simulated one."""
+    modes: Counter[GraphMode] = field(default_factory=Counter)
+    """How they ran."""
+
+    @property
+    def name(self) -> str:
+        """What they are called."""
+        return NAMES[self.role, self.phase]
+
+    @property
+    def num_forwards(self) -> int:
+        """How many there were."""
+        return self.modes.total()
+
+
+@dataclass(slots=True, kw_only=True)
+class StepFigures:
+    """Steps of one kind."""
+
+    num_steps: int = 0
+    num_replayed: int = 0
+    """Those whose target was run by captured graphs."""
+    num_requests: int = 0
+    num_tokens: int = 0
+    """Tokens that the forwards of the target computed."""
+    num_made: int = 0
+    """Tokens that requests got."""
+    waits_for_lengths: int = 0
+    """Those that the plan has by its design."""
+    bytes_to_host: int = 0
+    """What the plan makes cross by its design."""
+    bytes_to_device: int = 0
+    seconds: list[float] = field(default_factory=list)
+    """From the tokens of the step before to its own."""
+
+
+class RunFigures:
+    """Observe an engine's forwards and steps, from `open` until that many steps are done.
+
+    Args:
+        speculates: whether decode steps are speculative ones.
+    """
+
+    def __init__(self, *, speculates: bool) -> None:
+        self.phases: dict[tuple[Role, Phase], PhaseFigures] = {}
+        self.around: Spent | None = None
+        """What is spent between forwards: batches, lengths, tokens, results."""
+        self.kinds: dict[str, StepFigures] = {}
+        self.num_steps = self.num_retracted = 0
+        self._speculates = speculates
+        self._meter: Meter | None = None
+        self._running: tuple[Role, Phase] | None = None
+        self._most_steps = 0
+        self._last_s = 0.0
+
+    def open(self, num_steps: int, meter: Meter | None) -> None:
+        """Count from now on.
+
+        Args:
+            num_steps: steps whose results are counted.
+            meter: reads what is spent; None where nothing is counted.
+        """
+        self._most_steps, self._meter = num_steps, meter
+        self.around = None if meter is None else Spent()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether steps are still counted."""
+        return self.num_steps < self._most_steps
+
+    def observe(self, stats: StepStats) -> None:
+        """Count a step whose result was processed."""
+        since, self._last_s = self._last_s, stats.clock.tokens_s
+        if not self.is_open:
+            return
+        kind = self.kinds.setdefault(self._kind_of(stats.mode), StepFigures())
+        kind.num_steps += 1
+        kind.num_replayed += stats.replayed
+        kind.num_requests += stats.num_requests
+        kind.num_tokens += stats.num_tokens
+        kind.num_made += stats.num_made
+        kind.waits_for_lengths += stats.waits_for_lengths
+        kind.bytes_to_host += stats.bytes_to_host
+        kind.bytes_to_device += stats.bytes_to_device
+        kind.seconds.append(stats.clock.tokens_s - since)
+        self.num_retracted += stats.num_retracted
+        if self.num_steps + 1 == self._most_steps:
+            self._take(self.around)
+        self.num_steps += 1
+
+    def began(self, role: Role, phase: Phase) -> None:
+        """Count what was spent before a forward."""
+        self._running = (role, phase)
+        self._take(self.around)
+
+    def ended(self, graph_mode: GraphMode) -> None:
+        """Count a forward that was enqueued, and how it ran."""
+        assert self._running is not None, "a forward that ends has begun"
+        if not self.is_open:
+            return
+        role, phase = self._running
+        spent = None if self._meter is None else Spent()
+        run = self.phases.setdefault(
+            self._running, PhaseFigures(role=role, phase=phase, spent=spent)
+        )
+        run.modes[graph_mode] += 1
+        self._take(run.spent)
+
+    def _take(self, spent: Spent | None) -> None:
+        if self.is_open and self._meter is not None and spent is not None:
+            spent.add(self._meter.take())
+
+    def _kind_of(self, mode: ForwardMode) -> str:
+        if mode is ForwardMode.EXTEND:
+            return "prefill"
+        is_speculative = self._speculates and mode is ForwardMode.DECODE
+        return "speculative" if is_speculative else mode.value
+
+
+_WARM_UP = Sampling(max_new_tokens=2, stop_token_ids=frozenset())
+_FIRST, _EVERY = 2, 3
+"""Requests that there are at least; one more comes with every third step."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DryRun:
+    """An engine that was made for a plan, and what some steps of it did."""
+
+    engine: Engine
+    run: RunPlan
+    """What it was made for."""
+    sizes: RunSizes
+    figures: RunFigures
+    simulation: Simulation | None
+    """The simulated device; None on a real one."""
+    hidden: Counter[str] | None = None
+    """Operators that made the host wait, as torch's own watch on CUDA tells; None elsewhere."""
+    failure: str | None = None
+    """What a step raised; None where none did."""
+
+    def run_steps(self, num_steps: int, seed: int = 0) -> None:
+        """Run some steps of a drawn trace.
+
+        Args:
+            num_steps: steps whose results are counted.
+            seed: of the trace.
+        """
+        if self.engine.device.type != "cuda":  # the one whose torch watches for waits
+            self._run_steps(num_steps, seed)
+            return
+        with host_waits(None) as waits:
+            self._run_steps(num_steps, seed)
+        self.hidden = Counter(f"{own.cause} at {own.site}" for own in waits)
+
+    def _run_steps(self, num_steps: int, seed: int) -> None:
+        try:
+            # The first request of a process pays for torch's own start, so it is not counted.
+            self.engine.submit([1, 2, 3], _WARM_UP)
+            self.engine.drain()
+            meter = None if self.simulation is None else Meter(self.simulation, self.engine)
+            self.figures.open(num_steps, meter)
+            self._run_trace(seed)
+        except Exception as error:  # noqa: BLE001 - a plugin raises what it likes
+            self.failure = sentence_of(error)
+
+    def _run_trace(self, seed: int) -> None:
+        arrivals = drawn(self.sizes, vocab_size=self.engine.model.config.vocab_size, seed=seed)
+        most = self.sizes.max_running_requests + 1  # one waits, so that none is short of work
+        open_: list[Request] = []
+        turn = 0
+        while self.figures.is_open:
+            open_ = [request for request in open_ if not request.is_finished]
+            comes = turn % _EVERY == 0 and len(open_) < most
+            for _ in range(max(comes, _FIRST - len(open_))):
+                open_.append(self.engine.submit(*next(arrivals)))
+            self.engine.step()
+            turn += 1
+        for request in open_:
+            self.engine.abort(request)
+        self.engine.drain()
+
+
+@contextmanager
+def dry_start(
+    run: RunPlan,
+    server: ServerSizes,
+    device: str,
+    *,
+    models: SmallModels | None = None,
+    simulation: Simulation | None = None,
+    seed: int = 0,
+) -> Iterator[DryRun]:
+    """Make the engine of a plan for as long as a `with` block runs.
+
+    Args:
+        run: the plan, with code that is there.
+        server: the server's sizes.
+        device: where it runs.
+        models: folders; None makes small ones with random weights.
+        simulation: the simulated device, within whose block this is; None on a real one.
+        seed: of the weights.
+
+    Raises:
+        InsightError: the engine cannot be made.
+    """
+    with ExitStack() as stack:
+        figures = RunFigures(speculates=run.plan.flags.speculative_algorithm is not None)
+        try:
+            longest = None
+            if models is not None:
+                longest = LlamaConfig.from_folder(models.target).max_position_embeddings
+            sizes = RunSizes.of(run.plan, server, longest)
+            models = models or stack.enter_context(
+                fitting_models(run.plan, sizes.context_length, seed=seed)
+            )
+            flags = run.plan.flags.model_copy(update={"context_length": sizes.context_length})
+            engine = Engine.from_plan(
+                models.target,
+                replace(run.plan, flags=flags),
+                device,
+                options=sizes.options,
+                observer=figures,
+                draft_model_path=models.draft,
+            )
+        except Exception as error:  # a plugin raises what it likes
+            raise InsightError(
+                "no-engine",
+                f"this server cannot be started here on {device}: {sentence_of(error)}. Expected "
+                "an engine that starts. Correct the flag or the backend, or name another backend "
+                "with --stand-in.",
+            ) from error
+        stack.enter_context(engine)
+        for own in engine.all_backends:
+            own.observer = figures
+        yield DryRun(engine=engine, run=run, sizes=sizes, figures=figures, simulation=simulation)

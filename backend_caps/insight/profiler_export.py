@@ -1,0 +1,347 @@
+"""A timeline from what `torch.profiler` exports.
+
+The export is Chrome's format with the profiler's own categories: `user_annotation` are the regions
+that were marked, `cuda_runtime` and `cuda_driver` calls of the host, `kernel`, `gpu_memcpy` and
+`gpu_memset` what ran, `cuda_sync` waits of streams and of the host. What ran has the `correlation`
+of the call that launched it; all that a graph ran has that of the graph's launch. A stream's wait
+names the call that recorded its event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from backend_caps.insight.spans import Point, Stretch, Waiting, arrow, timeline_of
+from backend_caps.report.trace_timeline import (
+    COPY,
+    FORWARD,
+    HOST,
+    HOST_COPY,
+    SCHEDULE,
+    US,
+    WAITED_FOR,
+    Arrow,
+    Span,
+    TimedOp,
+    Timeline,
+)
+
+MARK = "backend-caps: "
+"""Before the name of each region that is marked for a recording."""
+STEP = "step "
+"""Before the number of a step, in the name of its region."""
+_CALLS = frozenset({"cuda_runtime", "cuda_driver"})
+_RAN = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_READ = _CALLS | _RAN | {"cuda_sync", "user_annotation"}
+_RESOLVES = "resolve_seq_lens_cpu"
+
+
+class _Args(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    stream: int | None = None
+    correlation: int | None = None
+    bytes: int = 0
+    wait_on_stream: int | None = None
+    wait_on_cuda_event_record_corr_id: int | None = None
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    cat: str
+    name: str
+    ts: float
+    dur: float = 0.0
+    tid: int | str = 0
+    args: _Args = Field(default_factory=_Args)
+
+    @property
+    def begin_ns(self) -> int:
+        return round(self.ts * US)
+
+    @property
+    def end_ns(self) -> int:
+        return self.begin_ns + round(self.dur * US)
+
+
+class _Events(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    traceEvents: list[Mapping[str, JsonValue]]  # noqa: N815 - the format's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A call of CUDA by the host."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    path: tuple[str, ...]
+    """The regions that it lies in, from the outermost."""
+
+    @property
+    def step(self) -> int:
+        """The step that it is of; 0 where it is of none."""
+        return _step_of(self.path)
+
+    @property
+    def region(self) -> str:
+        """The innermost region."""
+        inner = [name for name in self.path if not name.startswith(STEP)]
+        return inner[-1] if inner else "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Activity:
+    """Something that a stream ran."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    num_bytes: int
+    call: _Call
+    """What launched it."""
+
+    @property
+    def is_to_host(self) -> bool:
+        return "DtoH" in self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """A record of an event, or a wait for all that a stream has."""
+
+    stream: int
+    call: _Call
+
+
+def timeline_from(file: Path, *, level: str, num_steps: int) -> Timeline:
+    """Make a timeline of what a profiler wrote into a file.
+
+    Args:
+        file: its regions are `forward`, `launch` and so on, in `step 1` and those that follow.
+        level: what the host is told about lengths.
+        num_steps: the steps that are shown, from 1.
+    """
+    found = _Events.model_validate_json(file.read_bytes()).traceEvents
+    events = [
+        _Event.model_validate(own)
+        for own in found
+        if own.get("ph") == "X" and own.get("cat") in _READ
+    ]
+    return _Export(events).timeline(level, num_steps)
+
+
+class _Export:
+    """The events of an export; times are from the begin of the first region.
+
+    Args:
+        events: those that are read.
+    """
+
+    def __init__(self, events: Sequence[_Event]) -> None:
+        events = sorted(events, key=lambda own: (own.ts, -own.dur))
+        marked = [
+            own for own in events if own.cat == "user_annotation" and own.name.startswith(MARK)
+        ]
+        self._zero_ns = min((own.begin_ns for own in marked), default=0)
+        self._regions = [(own.name.removeprefix(MARK), *self._times(own)) for own in marked]
+        """Regions of the host, each with its begin and end."""
+        threads = {own.tid for own in marked}
+        self._calls = {
+            own.args.correlation: self._call(own)
+            for own in events
+            if own.cat in _CALLS and own.tid in threads and own.args.correlation is not None
+        }
+        """Calls of the thread that was marked, by their correlation."""
+        self._syncs = [own for own in events if own.cat == "cuda_sync"]
+        self._ran: dict[int, list[_Activity]] = {}
+        """What each stream ran."""
+        for own in events:
+            call = self._calls.get(own.args.correlation or 0)
+            if own.cat in _RAN and call is not None and own.args.stream is not None:
+                self._ran.setdefault(own.args.stream, []).append(self._activity(own, call))
+        self._lanes = {stream: _lane(stream, own) for stream, own in self._ran.items()}
+        self._stream_waits = [*self._waits_of_streams()]
+
+    def timeline(self, level: str, num_steps: int) -> Timeline:
+        """Cut the steps out."""
+        steps = {name: times for name, *times in self._regions}
+        begin_ns, end_ns = steps[f"{STEP}1"][0], steps[f"{STEP}{num_steps}"][1]
+        crossed: Counter[str] = Counter()
+        for stream, activities in self._ran.items():
+            for own in activities:
+                if own.is_to_host and begin_ns <= own.begin_ns < end_ns:
+                    crossed[self._lanes[stream]] += own.num_bytes
+        return timeline_of(
+            Stretch(level=level, begin_ns=begin_ns, end_ns=end_ns, num_steps=num_steps),
+            lanes=[*dict.fromkeys(self._lanes[stream] for stream in sorted(self._ran))],
+            host=(*self._host_regions(), *self._host_waits()),
+            ran=[*self._operators()],
+            arrows=(*self._stream_arrows(), *self._host_arrows()),
+            bytes_to_host=crossed.total(),
+            bytes_of_lengths=crossed[COPY],
+        )
+
+    def _times(self, own: _Event) -> tuple[int, int]:
+        return own.begin_ns - self._zero_ns, own.end_ns - self._zero_ns
+
+    def _call(self, own: _Event) -> _Call:
+        begin_ns, end_ns = self._times(own)
+        path = tuple(name for name, begin, end in self._regions if begin <= begin_ns < end)
+        return _Call(name=own.name, begin_ns=begin_ns, end_ns=end_ns, path=path)
+
+    def _activity(self, own: _Event, call: _Call) -> _Activity:
+        begin_ns, end_ns = self._times(own)
+        num_bytes = own.args.bytes if own.cat == "gpu_memcpy" else 0
+        return _Activity(
+            name=own.name, begin_ns=begin_ns, end_ns=end_ns, num_bytes=num_bytes, call=call
+        )
+
+    def _waits_of_streams(self) -> Iterator[tuple[int, _Call, _Recorded]]:
+        """List the waits of streams for events: the stream, the call, and the event's record."""
+        for own in self._syncs:
+            if own.name == "Stream Wait Event":
+                stream, call = own.args.stream, self._calls.get(own.args.correlation or 0)
+                recorded = self._recorded(own.args)
+                if call is not None and recorded is not None and stream is not None:
+                    yield stream, call, recorded
+
+    def _waits_of_host(self) -> Iterator[tuple[_Call, _Recorded | None]]:
+        """List the calls in which the host waits, each with what it waits for.
+
+        That is an event, or all that a stream has; None: not known, or all of the device.
+        """
+        known = {own.args.correlation: own.args for own in self._syncs}
+        for correlation, call in self._calls.items():
+            if "Synchronize" in call.name:
+                args = known.get(correlation, _Args())
+                recorded = self._recorded(args)
+                if recorded is None and args.stream is not None and args.stream >= 0:
+                    recorded = _Recorded(stream=args.stream, call=call)
+                yield call, recorded
+
+    def _recorded(self, args: _Args) -> _Recorded | None:
+        """Find the record of the event that is waited for; one of before is not known."""
+        call = self._calls.get(args.wait_on_cuda_event_record_corr_id or 0)
+        if call is None or args.wait_on_stream is None or args.wait_on_stream < 0:
+            return None
+        return _Recorded(stream=args.wait_on_stream, call=call)
+
+    def _operators(self) -> Iterator[TimedOp]:
+        for stream, activities in self._ran.items():
+            ended_ns = 0 - self._zero_ns
+            for own in activities:
+                yield TimedOp(
+                    name=own.name,
+                    lane=self._lanes[stream],
+                    region=own.call.region,
+                    step=own.call.step,
+                    begin_ns=own.begin_ns,
+                    end_ns=own.end_ns,
+                    held_by=self._held_by(stream, own, ended_ns),
+                    launched_ns=own.call.end_ns,
+                    replayed="GraphLaunch" in own.call.name,
+                    site=None,
+                    num_bytes=own.num_bytes,
+                )
+                ended_ns = own.end_ns
+
+    def _held_by(self, stream: int, own: _Activity, ended_ns: int) -> str:
+        """Name what came last: its launch, an event of another stream, or its own one's end."""
+        reasons = [(ended_ns, self._lanes[stream]), (own.call.end_ns, HOST)]
+        for waiting, call, recorded in self._stream_waits:
+            if waiting == stream and self._next(stream, call) is own:
+                point = self._point(recorded)
+                reasons += [] if point is None else [(point.time_ns, point.lane)]
+        return max(reasons, key=lambda reason: reason[0])[1]
+
+    def _host_regions(self) -> Iterator[Span]:
+        for own in self._regions:
+            name, begin_ns, end_ns = own
+            outer = [
+                each[0]
+                for each in self._regions
+                if each is not own and each[1] <= begin_ns and end_ns <= each[2]
+            ]
+            yield Span(
+                lane=HOST,
+                name=name,
+                step=_step_of((*outer, name)),
+                begin_ns=begin_ns,
+                end_ns=end_ns,
+                depth=len(outer),
+            )
+
+    def _host_waits(self) -> Iterator[Span]:
+        for call, recorded in self._waits_of_host():
+            lane = None if recorded is None else self._lanes.get(recorded.stream)
+            yield Span(
+                lane=HOST,
+                name=f"wait for {WAITED_FOR[lane]}" if lane in WAITED_FOR else call.name,
+                step=call.step,
+                begin_ns=call.begin_ns,
+                end_ns=call.end_ns,
+                depth=len(call.path),
+                is_wait=True,
+                for_lane=lane,
+            )
+
+    def _stream_arrows(self) -> Iterator[Arrow]:
+        for stream, call, recorded in self._stream_waits:
+            point, held = self._point(recorded), self._next(stream, call)
+            if point is not None and held is not None and point.lane != self._lanes[stream]:
+                yield arrow(point, _waiting(self._lanes[stream], call), held.begin_ns)
+
+    def _host_arrows(self) -> Iterator[Arrow]:
+        for call, recorded in self._waits_of_host():
+            point = None if recorded is None else self._point(recorded)
+            if point is not None:
+                yield arrow(point, _waiting(HOST, call), call.end_ns)
+
+    def _point(self, recorded: _Recorded) -> Point | None:
+        """Say when an event was there: at the end of what its stream had been given by then."""
+        activities, call = self._ran.get(recorded.stream, ()), recorded.call
+        before = [own for own in activities if own.call.begin_ns < call.begin_ns]
+        if not before:
+            return None
+        lane = self._lanes[recorded.stream]
+        return Point(lane=lane, time_ns=before[-1].end_ns, region=call.region)
+
+    def _next(self, stream: int, call: _Call) -> _Activity | None:
+        """Find what a stream runs first of all that is launched behind a call."""
+        activities = self._ran.get(stream, ())
+        return next((own for own in activities if own.call.begin_ns > call.begin_ns), None)
+
+
+def _step_of(path: Sequence[str]) -> int:
+    steps = [int(name.removeprefix(STEP)) for name in path if name.startswith(STEP)]
+    return steps[-1] if steps else 0
+
+
+def _waiting(lane: str, call: _Call) -> Waiting:
+    return Waiting(lane=lane, region=call.region, step=call.step)
+
+
+def _lane(stream: int, activities: Sequence[_Activity]) -> str:
+    """Name a stream by what is launched on it most often."""
+    votes: Counter[str] = Counter(filter(None, map(_vote, activities)))
+    return votes.most_common(1)[0][0] if votes else f"stream {stream}"
+
+
+def _vote(own: _Activity) -> str | None:
+    path = own.call.path
+    if "forward" in path or "resolve_future" in path:
+        return FORWARD
+    if _RESOLVES in path:
+        return COPY if own.is_to_host else SCHEDULE
+    if "build batch" in path:
+        return SCHEDULE
+    return HOST_COPY if "launch" in path and own.is_to_host else None

@@ -1,0 +1,345 @@
+"""The clock of a recording on the simulated device, and the regions that the host is in.
+
+The clock is computed while the run goes on, from what the host launches, orders and waits for, and
+in that order; when the simulated device really runs the work changes nothing here. An operator
+begins as soon as the host has launched it, its stream has ended what came before, and what the
+stream waits for is there. The host goes on by itself, but for its own waits.
+
+Regions are functions of relay and runtime: a table of symbols, and a profile function. The runtime
+knows nothing of it; a function that is renamed fails this module's import.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Protocol
+
+import backend_caps
+from backend_caps.insight.spans import BARRIER, PUBLISH, Point, Waiting, arrow
+from backend_caps.relay import FutureMap
+from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, TimedOp
+from backend_caps.runtime.scheduler import Scheduler
+from backend_caps.runtime.speculative import verify
+from backend_caps.runtime.speculative.contexts import Contexts
+from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
+from backend_caps.runtime.speculative.model_drafter import ModelDrafter
+from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
+from backend_caps.runtime.speculative.runner import SpeculativeRunner
+from backend_caps.runtime.step import PlainRunner, StepLauncher
+from backend_caps.simulator.queues import Marker, Op
+from backend_caps.simulator.records import DeviceWatcher, Waited, WaitKind
+
+_NO_REGION = "other"
+CLOCK_SAYS = "the recording's, which counts chosen costs; nothing was measured"
+"""What times on this clock mean."""
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in ("addmm", "bmm", "linear", "matmul", "mm", "scaled_dot_product_attention")
+)
+"""Operators that read weights, or a cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What each thing takes, in nanoseconds.
+
+    The numbers are chosen, and measured nowhere: round ones, of the order that a server with one
+    GPU has, and such that the device is busier than the host, as with a large model. An operator's
+    cost does not hang on its shapes, because the models that run are small and the servers that
+    are meant are not. So the picture says what waits for what; how long a server's step takes, and
+    whether its host keeps ahead, it does not say.
+    """
+
+    python_call_ns: int = 1_000
+    """A call of a function of relay and runtime, with the lines of its own."""
+    launch_ns: int = 8_000
+    """The host's share of an operator."""
+    replay_ns: int = 12_000
+    """The host's share of a graph, however many operators it has."""
+    event_ns: int = 1_000
+    """The host's share of recording an event, or of making a stream wait for one."""
+    op_ns: int = 3_000
+    """An operator on the device."""
+    product_ns: int = 24_000
+    """An operator that reads weights or a cache."""
+    copy_ns: int = 6_000
+    """What a copy between host and device takes beside its bytes."""
+    bytes_per_ns: int = 24
+    """How fast they cross."""
+
+    def of(self, op: Op) -> int:
+        """Return how long an operator runs; it is longer than nothing."""
+        num_bytes = op.bytes_to_host + op.bytes_to_device
+        if num_bytes:
+            return self.copy_ns + num_bytes // self.bytes_per_ns
+        return self.product_ns if op.name.partition(".")[0] in _PRODUCTS else self.op_ns
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    lane: str
+    ready_ns: int = 0
+    """When all that it has is done."""
+    held_by: str = ""
+    """The lane that `ready_ns` comes from."""
+    pending: list[tuple[Point, Waiting]] = field(default_factory=list)
+    """Points that the next operator waits for, each with where the wait stands."""
+
+
+class Recorder(DeviceWatcher):
+    """Observe what the host launches, orders and waits for; compute when each begins and ends.
+
+    Args:
+        lanes: the names of streams, by handle.
+        costs: what everything takes.
+    """
+
+    def __init__(self, lanes: Mapping[int, str], costs: Costs | None = None) -> None:
+        self.costs = costs or Costs()
+        self.now_ns = 0
+        """The host's clock."""
+        self.step = 0
+        """The step that the host works on."""
+        self.ran: list[TimedOp] = []
+        self.host_spans: list[Span] = []
+        self.arrows: list[Arrow] = []
+        self._lanes = dict(lanes)
+        self._streams: dict[int, _Stream] = {}
+        self._points: dict[Marker, Point] = {}
+        self._open: list[tuple[str, int]] = []
+        """Regions that the host is in, each with when it entered."""
+        self._is_replaying = False
+
+    @property
+    def region(self) -> str:
+        """The innermost region that the host is in."""
+        return self._open[-1][0] if self._open else _NO_REGION
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes of all streams that anything ran on, in the order of their handles."""
+        used = {own.lane for own in self.ran}
+        return tuple(lane for lane in self._lanes.values() if lane in used)
+
+    def called(self) -> None:
+        """The host calls a function of relay or runtime."""
+        self.now_ns += self.costs.python_call_ns
+
+    def enter(self, name: str) -> None:
+        """The host enters a region."""
+        self._open.append((name, self.now_ns))
+
+    def leave(self) -> None:
+        """The host leaves the innermost region."""
+        name, begin_ns = self._open.pop()
+        self._add(name, begin_ns)
+
+    def launched(self, stream: int, op: Op) -> None:
+        """Record an operator: it begins when the host, its stream and its waits allow."""
+        if not self._is_replaying:
+            self.now_ns += self.costs.launch_ns
+        own = self._stream(stream)
+        is_late = self.now_ns > own.ready_ns
+        begin_ns = max(self.now_ns, own.ready_ns)
+        ran = TimedOp(
+            name=op.name,
+            lane=own.lane,
+            region=self.region,
+            step=self.step,
+            begin_ns=begin_ns,
+            end_ns=begin_ns + self.costs.of(op),
+            launched_ns=self.now_ns,
+            replayed=self._is_replaying,
+            site=f"{_in_package(op.site.file)}:{op.site.line}",
+            num_bytes=op.bytes_to_host + op.bytes_to_device,
+            held_by=HOST if is_late else own.held_by,
+        )
+        self.ran.append(ran)
+        self.arrows += [arrow(point, waiting, begin_ns) for point, waiting in own.pending]
+        own.pending.clear()
+        own.ready_ns, own.held_by = ran.end_ns, own.lane
+
+    def replay_began(self, stream: int) -> None:  # noqa: ARG002 - its operators name it
+        """Record that a graph is launched, as one."""
+        self.now_ns += self.costs.replay_ns
+        self._is_replaying = True
+
+    def replay_ended(self) -> None:
+        """Record that what follows is launched by itself."""
+        self._is_replaying = False
+
+    def recorded(self, marker: Marker) -> None:
+        """Record an event: it is there when its stream has done all that it has."""
+        self._pay_for_event()
+        own = self._stream(marker.stream)
+        time_ns = max(own.ready_ns, self.now_ns)
+        self._points[marker] = Point(lane=own.lane, time_ns=time_ns, region=self.region)
+
+    def waited(self, stream: int, marker: Marker) -> None:
+        """Record that a stream waits for an event."""
+        self._pay_for_event()
+        own, point = self._stream(stream), self._points.get(marker)
+        if point is None or point.lane == own.lane:
+            return  # of before the recording, or in order anyway
+        own.pending.append((point, self._waiting(own.lane)))
+        if point.time_ns > own.ready_ns:
+            own.ready_ns, own.held_by = point.time_ns, point.lane
+
+    def synchronized(self, cause: str, waited: Waited, marker: Marker | None) -> None:
+        """The host waits: its clock goes on when what it waits for is there."""
+        begin_ns = self.now_ns
+        point = self._awaited(waited, marker)
+        self.now_ns = max(begin_ns, point.time_ns)
+        lane = None if waited.stream is None else point.lane
+        what = cause if waited.kind is WaitKind.HIDDEN else WAITED_FOR.get(point.lane, cause)
+        for_ = "hidden wait" if waited.kind is WaitKind.HIDDEN else "wait for"
+        self._add(f"{for_} {what}", begin_ns, is_wait=True, for_lane=lane)
+        self.arrows.append(arrow(point, self._waiting(HOST), self.now_ns))
+
+    def _waiting(self, lane: str) -> Waiting:
+        return Waiting(lane=lane, region=self.region, step=self.step)
+
+    def _awaited(self, waited: Waited, marker: Marker | None) -> Point:
+        if marker is not None and marker in self._points:
+            return self._points[marker]
+        if waited.stream is not None:
+            own = self._stream(waited.stream)
+            return Point(lane=own.lane, time_ns=own.ready_ns, region=self.region)
+        streams = [*self._streams.values()]
+        last = max(streams, key=lambda own: own.ready_ns, default=_Stream(lane=HOST))
+        return Point(lane=last.lane, time_ns=last.ready_ns, region=self.region)
+
+    def _pay_for_event(self) -> None:
+        if not self._is_replaying:
+            self.now_ns += self.costs.event_ns
+
+    def _add(
+        self, name: str, begin_ns: int, *, is_wait: bool = False, for_lane: str | None = None
+    ) -> None:
+        span = Span(
+            lane=HOST,
+            name=name,
+            step=self.step,
+            begin_ns=begin_ns,
+            end_ns=self.now_ns,
+            depth=len(self._open),
+            is_wait=is_wait,
+            for_lane=for_lane,
+        )
+        self.host_spans.append(span)
+
+    def _stream(self, handle: int) -> _Stream:
+        own = self._streams.get(handle)
+        if own is None:
+            lane = self._lanes.setdefault(handle, f"stream {handle}")
+            own = self._streams[handle] = _Stream(lane=lane)
+        return own
+
+
+@cache
+def _in_package(file: str) -> str:
+    """Write where a file is in its package: the same on every machine."""
+    path = Path(file)
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return path.relative_to(top).as_posix()
+
+
+_Function = Callable[..., object]
+_REGIONS: tuple[tuple[_Function, str], ...] = (
+    (Scheduler._next_batch, "build batch"),  # noqa: SLF001 - what the host does, public or not
+    (Scheduler._process, "results"),  # noqa: SLF001
+    (StepLauncher.launch, "launch"),
+    (StepLauncher.barrier, BARRIER),
+    (StepLauncher.tokens, "tokens"),
+    (FutureMap.publish, PUBLISH),
+    (FutureMap.stash, "stash"),
+    (FutureMap.resolve_seq_lens_cpu, "resolve_seq_lens_cpu"),
+    (FutureMap.set_input_ids_sentinel, "set_input_ids_sentinel"),
+    (FutureMap.resolve_future, "resolve_future"),
+    (FutureMap.commit_lengths, "commit_lengths"),
+    (SpeculativeDecoding.commit, "commit_lengths"),
+    (PlainRunner.run, "forward"),
+    (SpeculativeRunner.run, "forward"),
+    (Contexts.of_step, "contexts"),
+    (ModelDrafter.tree, "draft"),
+    (NgramDrafter.tree, "draft"),
+    (verify.predict, "accept"),
+    (verify.accepted, "accept"),
+    (ModelDrafter.follow_accepted, "draft_extend"),
+    (ModelDrafter.follow_prompts, "draft prefill"),
+)
+REGIONS: Mapping[CodeType, str] = {
+    inspect.unwrap(function).__code__: name for function, name in _REGIONS
+}
+"""The names of functions that are shown by one."""
+_ROOT = Path(backend_caps.__file__).parent
+_CHARGED = tuple(f"{_ROOT / folder}/" for folder in ("relay", "runtime"))
+
+
+class RegionObserver(Protocol):
+    """Observes which functions and regions the host is in."""
+
+    def called(self) -> None:
+        """The host calls a function of relay or runtime."""
+
+    def enter(self, name: str) -> None:
+        """The host enters a region."""
+
+    def leave(self) -> None:
+        """The host leaves the innermost region."""
+
+
+class _Charged(dict[CodeType, bool]):
+    """Whether a call of code is paid for.
+
+    A comprehension is no call in Python 3.12, and was one before; so none is.
+    """
+
+    def __missing__(self, code: CodeType) -> bool:
+        is_own = code.co_filename.startswith(_CHARGED) and not code.co_name.startswith("<")
+        self[code] = is_own
+        return is_own
+
+
+Profile = Callable[[FrameType, str, object], None]
+"""What `sys.setprofile` takes."""
+
+
+def profile(observer: RegionObserver) -> Profile:
+    """Make the profile function of an observer; it runs at every call and return, in C too."""
+    charged, regions = _Charged(), REGIONS
+
+    def tell(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            if charged[code]:
+                observer.called()
+                if code in regions:
+                    observer.enter(regions[code])
+        elif event == "return" and frame.f_code in regions:
+            observer.leave()
+
+    return tell
+
+
+@contextmanager
+def told_regions(observer: RegionObserver) -> Iterator[None]:
+    """Report this thread's calls and regions to an observer within a `with` block.
+
+    A profile function that is set already is put back afterwards, and not called meanwhile.
+    """
+    before = sys.getprofile()
+    sys.setprofile(profile(observer))
+    try:
+        yield
+    finally:
+        sys.setprofile(before)

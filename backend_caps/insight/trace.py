@@ -1,0 +1,329 @@
+"""Decode steps of a server's configuration as a timeline, recorded at levels of the mirror.
+
+On the simulated device a recorder's clock counts chosen costs; on CUDA `torch.profiler` measures.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.insight.dry_run import NAMES, dry_start
+from backend_caps.insight.errors import InsightError
+from backend_caps.insight.measure import at_level, at_levels, bytes_on, drafts_document, handle_of
+from backend_caps.insight.profiler_export import MARK, STEP, timeline_from
+from backend_caps.insight.recorder import CLOCK_SAYS, Costs, Recorder, RegionObserver, told_regions
+from backend_caps.insight.run_sizes import RunSizes, ServerSizes, fitting_models
+from backend_caps.insight.spans import Stretch, timeline_of
+from backend_caps.insight.stand_ins import RunPlan
+from backend_caps.relay.streams import declared_traits
+from backend_caps.report.plans import plan_document
+from backend_caps.report.step_costs import LeftOutDocument
+from backend_caps.report.trace_documents import CostsDocument, TraceDetails, TracedLevelDocument
+from backend_caps.report.trace_timeline import COPY, FORWARD, HOST_COPY, SCHEDULE, US, Timeline
+from backend_caps.report.words import decided_by
+from backend_caps.resolution.plan import Plan
+from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.graphs import GraphMode
+from backend_caps.runtime.request import Sampling
+from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.simulator import DEVICE_NAME, Simulation, simulate
+
+_BATCH_SIZE = 4
+"""Requests of every step, where as many run at once."""
+_SETTLING = 6
+"""Steps before the first that is shown: one of prompts, then until each has one before it."""
+_PROMPT = 4
+_NUM_LAYERS = 6
+"""Of the target, beside the one of what drafts for it: a graph that the host's launches can hide
+behind. A server's target has more."""
+_PROFILER_SAYS = (
+    "torch.profiler's, on the host and on the device; marking regions slows the host down"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What to record."""
+
+    run: RunPlan
+    server: ServerSizes
+    device: str
+    num_steps: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A run at each level that can be shown."""
+
+    timelines: Mapping[HostSeqLens, Timeline]
+    """From the most that the host is told to the least."""
+    left_out: list[LeftOutDocument]
+    """Levels that the backends cannot run with."""
+
+
+def check_recordable(device: str) -> None:
+    """Require a device of which there is a timeline.
+
+    Raises:
+        InsightError: nothing overlaps on it, or its records are not read.
+    """
+    if torch.device(device).type in RECORDERS:
+        return
+    has_streams = declared_traits(torch.device(device)).has_streams
+    why = "its records are not read here" if has_streams else "it has no streams"
+    raise InsightError(
+        "no-timeline",
+        f"there is no timeline of device {device!r}: {why}. Expected 'sim' or 'cuda'. Take "
+        "--device sim, which simulates streams on the CPU.",
+    )
+
+
+def traced_levels(decided: Plan, recording: Recording) -> Traced:
+    """Record a plan's steps with an exact mirror and with none, and as the plan itself has it.
+
+    Where no lengths are relayed the level does nothing, and the plan's own is the only one.
+
+    Args:
+        decided: the plan of the server's own backends: they say which levels they can run with.
+        recording: the same, with code that is there.
+
+    Raises:
+        InsightError: there is no timeline of that device, the engine cannot be made, the server's
+            requests are shorter than the steps, or a step of the plan itself raised; where only
+            another level's did, that one is left out.
+    """
+    check_recordable(recording.device)
+    record = RECORDERS[torch.device(recording.device).type]
+    own = decided.host_seq_lens
+    wanted = {own, *((HostSeqLens.EXACT, HostSeqLens.NONE) if decided.relays_speculation else ())}
+
+    def recorded(level: HostSeqLens) -> Timeline:
+        at = replace(recording.run, plan=at_level(recording.run.plan, level))
+        return record(replace(recording, run=at))
+
+    timelines, left_out = at_levels(decided, sorted(wanted, reverse=True), recorded)
+    return Traced(timelines=timelines, left_out=left_out)
+
+
+def trace_details(plan: Plan, recording: Recording, traced: Traced) -> TraceDetails:
+    """Write down what was run, by which clock, and what it came to."""
+    device, most = recording.device, recording.server.max_running_requests
+    is_simulated = torch.device(device).type == DEVICE_NAME
+    return TraceDetails(
+        plan=plan.fingerprint,
+        level=plan.host_seq_lens.value,
+        decided_by=decided_by(plan_document(plan, ()).server["host_seq_lens"]),
+        clock="simulated" if is_simulated else "torch.profiler",
+        clock_says=CLOCK_SAYS if is_simulated else _PROFILER_SAYS,
+        costs=CostsDocument(**asdict(Costs())) if is_simulated else None,
+        device=device,
+        num_steps=recording.num_steps,
+        batch_size=min(_BATCH_SIZE, most or _BATCH_SIZE),
+        drafts=drafts_document(plan),
+        relays_lengths=plan.relays_speculation,
+        stand_in=recording.run.stands_in(),
+        changes=[*recording.run.changes],
+        not_here=[*recording.run.left_out],
+        levels=[
+            _level(pid, level, timeline, is_planned=level is plan.host_seq_lens)
+            for pid, (level, timeline) in enumerate(traced.timelines.items(), 1)
+        ],
+        left_out=traced.left_out,
+        versions={
+            "backend-caps": version("backend-caps"),
+            "python": platform.python_version(),
+            "rules": plan.rules.name,
+            "torch": torch.__version__,
+        },
+    )
+
+
+def _level(
+    pid: int, level: HostSeqLens, timeline: Timeline, *, is_planned: bool
+) -> TracedLevelDocument:
+    steps = timeline.num_steps
+    return TracedLevelDocument(
+        level=level.value,
+        is_planned=is_planned,
+        pid=pid,
+        step_us=timeline.step_ns / US,
+        lengths_us=timeline.waited_ns(COPY) / steps / US,
+        tokens_us=timeline.waited_ns(HOST_COPY) / steps / US,
+        idle_us=timeline.idle_ns(FORWARD) / steps / US,
+        bytes_to_host=timeline.bytes_to_host / steps,
+        bytes_of_lengths=timeline.bytes_of_lengths / steps,
+    )
+
+
+class _Forwards:
+    """Name what is launched within a forward by its role and phase.
+
+    Args:
+        regions: enters and leaves a region for each forward.
+    """
+
+    def __init__(self, regions: RegionObserver) -> None:
+        self._regions = regions
+
+    def began(self, role: Role, phase: Phase) -> None:
+        """Enter the forward's region."""
+        self._regions.enter(NAMES.get((role, phase), f"{role.value} {phase.value}"))
+
+    def ended(self, graph_mode: GraphMode) -> None:  # noqa: ARG002 - its operators say so
+        """Leave it."""
+        self._regions.leave()
+
+
+@contextmanager
+def _started(recording: Recording, simulation: Simulation | None = None) -> Iterator[Engine]:
+    """Make an engine whose requests wait for their prompts to run, for a `with` block."""
+    run = recording.run
+    sizes = RunSizes.of(run.plan, recording.server)
+    endless = _endless(run.plan, sizes, recording.num_steps)
+    with (
+        fitting_models(
+            run.plan, sizes.context_length, seed=recording.seed, num_layers=_NUM_LAYERS
+        ) as models,
+        dry_start(
+            run, recording.server, recording.device, models=models, simulation=simulation
+        ) as own,
+    ):
+        for number in range(min(_BATCH_SIZE, sizes.max_running_requests)):
+            own.engine.submit([number + place for place in range(_PROMPT)], endless)
+        yield own.engine
+
+
+def _endless(plan: Plan, sizes: RunSizes, num_steps: int) -> Sampling:
+    """Make requests so long that none of the steps ends one.
+
+    Raises:
+        InsightError: no context of the server is that long.
+    """
+    settings = SpecSettings.from_flags(plan.flags)
+    accepts = 1 if settings is None else settings.accept_tokens
+    num_new = sizes.context_length - _PROMPT
+    most = num_new // accepts - _SETTLING - 2
+    if num_steps > most:
+        raise InsightError(
+            "too-many-steps",
+            f"{num_steps} decode steps cannot be recorded: a context of {sizes.context_length} "
+            f"tokens has {most} for sure, where every draft is accepted. Expected no more than "
+            "that. Ask for fewer by --steps, or give the server a longer context.",
+        )
+    return Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())
+
+
+def simulated(recording: Recording) -> Timeline:
+    """Record steps on the simulated device, by the clock of a recorder."""
+    with simulate("eager") as simulation, _started(recording, simulation) as engine:
+        recorder = Recorder(_lanes(engine))
+        for backends in engine.all_backends:
+            backends.observer = _Forwards(recorder)
+        simulation.watcher = recorder
+        with told_regions(recorder):
+            return _recorded(engine, simulation, recorder, recording)
+
+
+def _recorded(
+    engine: Engine, simulation: Simulation, recorder: Recorder, recording: Recording
+) -> Timeline:
+    for step in range(1 - _SETTLING, 1):
+        recorder.step = step
+        engine.step()
+    before, begin_ns = simulation.counts, recorder.now_ns
+    for step in range(1, recording.num_steps + 1):
+        recorder.step = step
+        recorder.enter(f"{STEP}{step}")
+        engine.step()
+        recorder.leave()
+    counts, end_ns = simulation.counts - before, recorder.now_ns
+    recorder.step += 1
+    engine.step()  # it lets the last gaps and arrows of the steps before end
+    level, num_steps = recording.run.plan.host_seq_lens.value, recording.num_steps
+    return timeline_of(
+        Stretch(level=level, begin_ns=begin_ns, end_ns=end_ns, num_steps=num_steps),
+        lanes=recorder.lanes,
+        host=recorder.host_spans,
+        ran=recorder.ran,
+        arrows=recorder.arrows,
+        bytes_to_host=counts.bytes_to_host,
+        bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
+    )
+
+
+def _lanes(engine: Engine) -> dict[int, str]:
+    """Name the streams of an engine, from the host down."""
+    on = engine.step_streams
+    streams = {
+        SCHEDULE: on.schedule,
+        FORWARD: on.forward,
+        COPY: engine.relay.copy_stream,
+        HOST_COPY: on.host_copy,
+    }
+    handles = ((handle_of(stream), lane) for lane, stream in streams.items())
+    return {handle: lane for handle, lane in handles if handle is not None}
+
+
+class _Marks:
+    """Mark regions of the host for the profiler."""
+
+    def __init__(self) -> None:
+        self._open: list[ExitStack] = []
+
+    def called(self) -> None:
+        """Do nothing: this clock runs by itself."""
+
+    def enter(self, name: str) -> None:
+        """Begin a region."""
+        self._open.append(ExitStack())
+        self._open[-1].enter_context(record_function(f"{MARK}{name}"))
+
+    def leave(self) -> None:
+        """End the innermost region."""
+        self._open.pop().close()
+
+
+def profiled(recording: Recording) -> Timeline:
+    """Record steps on a device that `torch.profiler` knows, by its clock."""
+    level, num_steps = recording.run.plan.host_seq_lens.value, recording.num_steps
+    with _started(recording) as engine, TemporaryDirectory(prefix="backend-caps-") as folder:
+        file = Path(folder) / "export.json"
+        _export_steps(engine, num_steps, file)
+        return timeline_from(file, level=level, num_steps=num_steps)
+
+
+def _export_steps(engine: Engine, num_steps: int, file: Path) -> None:
+    """Run steps of an engine that has requests, and write what the profiler records of them."""
+    marks = _Marks()
+    for backends in engine.all_backends:
+        backends.observer = _Forwards(marks)
+    for _ in range(_SETTLING - 1):
+        engine.step()
+    is_cuda = engine.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+    # Without this the profiler keeps what streams wait for to itself.
+    settings = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)  # noqa: SLF001
+    with profile(activities=activities, experimental_config=settings) as profiler:
+        with told_regions(marks):
+            for step in range(num_steps + 2):  # one before those that are shown, and one behind
+                marks.enter(f"{STEP}{step}")
+                engine.step()
+                marks.leave()
+        engine.streams.synchronize()
+    profiler.export_chrome_trace(str(file))
+
+
+RECORDERS = {DEVICE_NAME: simulated, "cuda": profiled}
+"""What records, by the type of the device."""
