@@ -18,7 +18,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.errors import InsightError, faults_in
 from backend_caps.insight.run_sizes import fitting_models
-from backend_caps.kit.models import SmallModels
+from backend_caps.kit.models import ModelSizes, SmallModels
 from backend_caps.report.plans import PlanDocument
 from backend_caps.report.step_costs import (
     DraftsDocument,
@@ -48,6 +48,8 @@ _MAX_RUNNING_REQUESTS = 32
 _SETTLING = 4
 """Steps before them: one of prompts, and decode steps until each has one before it."""
 _PROMPT = 4
+_MODEL = ModelSizes(vocab_size=128, num_heads=2, num_kv_heads=1)
+"""A target with twice as many tokens as the widest tree of any backend here."""
 _LONGEST = 1 << 20
 """The longest context of the small models, of which a run takes what it needs."""
 _UNNAMED = (
@@ -95,7 +97,7 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
     try:
         if any(use.backend == ENGINE_DEFAULT for use in plan.uses):
             raise InsightError("not-measured", _UNNAMED)
-        with fitting_models(plan, _LONGEST) as models:
+        with fitting_models(plan, _LONGEST, sizes=_MODEL) as models:
             ran, left_out = at_levels(
                 plan, (own, *others), lambda level: steady_steps(at_level(plan, level), models)
             )

@@ -33,7 +33,8 @@ _GRAPHS = (1, 2, 4, MOST_REQUESTS)
 _FEW_TOKENS = 16
 _SHORTEST, _SHORT, _LEAST_NEW = 3, 16, 4
 """Tokens of drawn requests: of the shortest prompt, of the longest short one, of an output."""
-_VOCAB = 256
+SMALL_MODEL = ModelSizes(vocab_size=256)
+"""The target of a dry run."""
 _HEAD_SIZES = (16, 64, 128)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _Value: TypeAlias = int | tuple[int, ...] | None
@@ -246,7 +247,7 @@ def _word(size: _Value, nothing: str) -> str:
 
 @contextmanager
 def fitting_models(
-    plan: Plan, context_length: int, *, seed: int = 0, num_layers: int | None = None
+    plan: Plan, context_length: int, *, seed: int = 0, sizes: ModelSizes = SMALL_MODEL
 ) -> Iterator[SmallModels]:
     """Make small models that a plan's backends take, for as long as a `with` block runs.
 
@@ -254,16 +255,15 @@ def fitting_models(
         plan: whose backends.
         context_length: the longest context of the target.
         seed: of the weights.
-        num_layers: of the target; None: as few as there can be.
+        sizes: of the target, but for its heads' size, context and dtype.
     """
     settings = SpecSettings.from_flags(plan.flags)
     head_size, dtype = _taken(plan)
-    model = ModelSizes(
-        vocab_size=_VOCAB,
+    model = replace(
+        sizes,
         head_size=head_size,
         max_position_embeddings=context_length,
         dtype=_DTYPES[dtype],
-        num_layers=num_layers,
     )
     algorithm = None if settings is None else settings.algorithm
     with small_models(algorithm, seed=seed, sizes=model) as models:

@@ -23,7 +23,7 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import at_level, at_levels, bytes_on, drafts_document, handle_of
 from backend_caps.insight.profiler_export import MARK, STEP, timeline_from
 from backend_caps.insight.recorder import CLOCK_SAYS, Costs, Recorder, RegionObserver, told_regions
-from backend_caps.insight.run_sizes import RunSizes, ServerSizes, fitting_models
+from backend_caps.insight.run_sizes import SMALL_MODEL, RunSizes, ServerSizes, fitting_models
 from backend_caps.insight.spans import Stretch, timeline_of
 from backend_caps.insight.stand_ins import RunPlan
 from backend_caps.relay.streams import declared_traits
@@ -44,9 +44,8 @@ _BATCH_SIZE = 4
 _SETTLING = 6
 """Steps before the first that is shown: one of prompts, then until each has one before it."""
 _PROMPT = 4
-_NUM_LAYERS = 6
-"""Of the target, beside the one of what drafts for it: a graph that the host's launches can hide
-behind. A server's target has more."""
+_MODEL = replace(SMALL_MODEL, num_layers=6)
+"""A target whose graph the host's launches can hide behind; a server's has more layers."""
 _PROFILER_SAYS = (
     "torch.profiler's, on the host and on the device; marking regions slows the host down"
 )
@@ -193,9 +192,7 @@ def _started(recording: Recording, simulation: Simulation | None = None) -> Iter
     sizes = RunSizes.of(run.plan, recording.server)
     endless = _endless(run.plan, sizes, recording.num_steps)
     with (
-        fitting_models(
-            run.plan, sizes.context_length, seed=recording.seed, num_layers=_NUM_LAYERS
-        ) as models,
+        fitting_models(run.plan, sizes.context_length, seed=recording.seed, sizes=_MODEL) as models,
         dry_start(
             run, recording.server, recording.device, models=models, simulation=simulation
         ) as own,
