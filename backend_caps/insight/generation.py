@@ -111,7 +111,9 @@ class _Run:
         self._observer = LateObserver(everybody)
         self._requests: list[Request] = []
         self._seconds = 0.0
-        self._num_hidden = self._num_waits = 0
+        self._simulated: SimulationDocument | None = None
+        self._num_waits: int | None = None
+        """Waits of the host that the simulated device counted; None on any other."""
         with CaptureProgress() as captures:
             engine = Engine(
                 models.target,
@@ -137,10 +139,10 @@ class _Run:
 
     def run(self, stack: ExitStack) -> None:
         """Step until every request has ended, and nothing is in flight."""
+        simulation, num_hidden, num_waits = self._simulation, 0, 0
         self._observer.begin()
-        if self._simulation is not None:
-            self._num_hidden = len(self._simulation.hidden_syncs)
-            self._num_waits = _num_waits(self._simulation)
+        if simulation is not None:
+            num_hidden, num_waits = len(simulation.hidden_syncs), _num_waits(simulation)
         sampling = self._generation.sampling
         self._requests = [self._engine.submit(prompt, sampling) for prompt in self._prompts]
         progress = stack.enter_context(self._progress)
@@ -151,6 +153,12 @@ class _Run:
             left -= len(done)
         self._engine.drain()
         self._seconds = now_s() - began_s
+        if simulation is not None:  # read now: the plain loop runs on the same device
+            hidden = simulation.hidden_syncs[num_hidden:]
+            self._num_waits = _num_waits(simulation) - num_waits
+            self._simulated = SimulationDocument(
+                schedule=str(simulation.schedule), hidden_syncs=[str(sync) for sync in hidden]
+            )
 
     def differing_from_plain(self) -> list[int]:
         """Run the prompts by the plain loop on the same device; list those with other tokens."""
@@ -185,7 +193,7 @@ class _Run:
             run=self._steps(),
             speculation=self._speculation(),
             outputs=[_output(request) for request in self._requests],
-            simulation=self._simulated(),
+            simulation=self._simulated,
             differs_from_plain=differing,
             metrics=dict(self._metrics.samples()) if generation.shows_metrics else None,
         )
@@ -252,9 +260,6 @@ class _Run:
         if drafts is None:
             return None
         num_verified, num_accepted = self._totals.num_verified, self._totals.num_accepted
-        counted = None
-        if self._simulation is not None:
-            counted = _num_waits(self._simulation) - self._num_waits
         return SpeculationDocument(
             drafts=drafts,
             draft_backends={
@@ -267,16 +272,7 @@ class _Run:
             num_accepted=num_accepted - num_verified,
             accept_length=num_accepted / num_verified if num_verified else None,
             planned_waits_for_lengths=self._if_streams(self._totals.waits_for_lengths),
-            counted_waits=counted,
-        )
-
-    def _simulated(self) -> SimulationDocument | None:
-        """Write down what the simulated device saw of the steps, without what came before."""
-        if self._simulation is None:
-            return None
-        hidden = self._simulation.hidden_syncs[self._num_hidden :]
-        return SimulationDocument(
-            schedule=str(self._simulation.schedule), hidden_syncs=[str(sync) for sync in hidden]
+            counted_waits=self._num_waits,
         )
 
 
