@@ -247,6 +247,14 @@ def test_generate_compares_with_the_plain_loop(line: CommandLine, device: str) -
     assert document.differs_from_plain == []
 
 
+def test_generate_counts_no_wait_of_the_plain_loop(line: CommandLine) -> None:
+    """What the plain loop waits for on the same simulated device is not counted."""
+    document = _document(line, "--prompts 2 --compare-plain --device sim", f"{PADDED} {EAGLE}")
+
+    assert document.simulation is not None
+    assert document.simulation.hidden_syncs == []
+
+
 def test_generate_fails_where_the_plain_loop_differs(
     acme: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
