@@ -38,6 +38,9 @@ NAMES: Mapping[tuple[Role, Phase], str] = MappingProxyType(
     }
 )
 """What the forwards of a role and phase are called, in the order in which they are shown."""
+_WARM_UP = Sampling(max_new_tokens=2, stop_token_ids=frozenset())
+_FIRST, _EVERY = 2, 3
+"""Requests that there are at least; one more comes with every third step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,11 +229,6 @@ class RunFigures:
             return "prefill"
         is_speculative = self._speculates and mode is ForwardMode.DECODE
         return "speculative" if is_speculative else mode.value
-
-
-_WARM_UP = Sampling(max_new_tokens=2, stop_token_ids=frozenset())
-_FIRST, _EVERY = 2, 3
-"""Requests that there are at least; one more comes with every third step."""
 
 
 @dataclass(slots=True, kw_only=True)

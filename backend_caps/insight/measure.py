@@ -39,6 +39,7 @@ from backend_caps.runtime.speculative.settings import SpecSettings
 from backend_caps.simulator import DEVICE_NAME, Counts, Waited, WaitKind, register, simulate
 from backend_caps.simulator.streams import Stream
 
+_Run = TypeVar("_Run")
 BATCH_SIZE = 4
 """Requests of every step that is counted."""
 NUM_STEPS = 8
@@ -300,9 +301,6 @@ def _read(path: Path) -> _Result | None:
             f"{str(path)!r} holds no result of a GPU: {told}; a file that make gpu wrote was "
             "expected. Move it elsewhere, or name another folder with --results.",
         ) from error
-
-
-_Run = TypeVar("_Run")
 
 
 def at_levels(

@@ -332,7 +332,7 @@ def profile(observer: RegionObserver) -> Profile:
 
 
 @contextmanager
-def told_regions(observer: RegionObserver) -> Iterator[None]:
+def observed_regions(observer: RegionObserver) -> Iterator[None]:
     """Report this thread's calls and regions to an observer within a `with` block.
 
     A profile function that is set already is put back afterwards, and not called meanwhile.

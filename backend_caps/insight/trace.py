@@ -22,7 +22,13 @@ from backend_caps.insight.dry_run import NAMES, dry_start
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import at_level, at_levels, bytes_on, drafts_document, handle_of
 from backend_caps.insight.profiler_export import MARK, STEP, timeline_from
-from backend_caps.insight.recorder import CLOCK_SAYS, Costs, Recorder, RegionObserver, told_regions
+from backend_caps.insight.recorder import (
+    CLOCK_SAYS,
+    Costs,
+    Recorder,
+    RegionObserver,
+    observed_regions,
+)
 from backend_caps.insight.run_sizes import SMALL_MODEL, RunSizes, ServerSizes, fitting_models
 from backend_caps.insight.spans import Stretch, timeline_of
 from backend_caps.insight.stand_ins import RunPlan
@@ -222,14 +228,14 @@ def _endless(plan: Plan, sizes: RunSizes, num_steps: int) -> Sampling:
     return Sampling(max_new_tokens=num_new, stop_token_ids=frozenset())
 
 
-def simulated(recording: Recording) -> Timeline:
+def record_simulated(recording: Recording) -> Timeline:
     """Record steps on the simulated device, by the clock of a recorder."""
     with simulate("eager") as simulation, _started(recording, simulation) as engine:
         recorder = Recorder(_lanes(engine))
         for backends in engine.all_backends:
             backends.observer = _Forwards(recorder)
         simulation.watcher = recorder
-        with told_regions(recorder):
+        with observed_regions(recorder):
             return _recorded(engine, simulation, recorder, recording)
 
 
@@ -292,7 +298,7 @@ class _Marks:
         self._open.pop().close()
 
 
-def profiled(recording: Recording) -> Timeline:
+def record_profiled(recording: Recording) -> Timeline:
     """Record steps on a device that `torch.profiler` knows, by its clock."""
     level, num_steps = recording.run.plan.host_seq_lens.value, recording.num_steps
     with _started(recording) as engine, TemporaryDirectory(prefix="backend-caps-") as folder:
@@ -313,7 +319,7 @@ def _export_steps(engine: Engine, num_steps: int, file: Path) -> None:
     # Without this the profiler keeps what streams wait for to itself.
     settings = torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)  # noqa: SLF001
     with profile(activities=activities, experimental_config=settings) as profiler:
-        with told_regions(marks):
+        with observed_regions(marks):
             for step in range(num_steps + 2):  # one before those that are shown, and one behind
                 marks.enter(f"{STEP}{step}")
                 engine.step()
@@ -322,5 +328,5 @@ def _export_steps(engine: Engine, num_steps: int, file: Path) -> None:
     profiler.export_chrome_trace(str(file))
 
 
-RECORDERS = {DEVICE_NAME: simulated, "cuda": profiled}
+RECORDERS = {DEVICE_NAME: record_simulated, "cuda": record_profiled}
 """What records, by the type of the device."""

@@ -12,7 +12,7 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.insight.profiler_export import MARK, timeline_from
 from backend_caps.insight.run_sizes import ServerSizes
 from backend_caps.insight.stand_ins import RunPlan
-from backend_caps.insight.trace import Recording, check_recordable, profiled
+from backend_caps.insight.trace import Recording, check_recordable, record_profiled
 from backend_caps.report.trace_timeline import HOST, Arrow, Span, Timeline
 from tests.insight.trace.conftest import CHAIN, planned
 from tests.insight.trace.kineto_shaped import Profiler
@@ -34,7 +34,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     recording = Recording(run=RunPlan(plan=EXACT), server=ServerSizes(), device="sim", num_steps=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace, "Recorder", keep)
-        own = trace.simulated(recording)
+        own = trace.record_simulated(recording)
     file = tmp_path_factory.mktemp("export") / "export.json"
     profilers[0].write(file)
     return own, timeline_from(file, level=own.level, num_steps=2)
@@ -110,7 +110,7 @@ def test_torch_writes_what_is_read() -> None:
     recording = Recording(
         run=RunPlan(plan=planned(CHAIN)), server=ServerSizes(), device="cpu", num_steps=1
     )
-    told = profiled(recording)
+    told = record_profiled(recording)
 
     names = [span.name for span in told.on(HOST)]
     assert told.lanes == (HOST,)

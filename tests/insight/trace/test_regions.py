@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from backend_caps import HostSeqLens
-from backend_caps.insight.recorder import REGIONS, profile, told_regions
+from backend_caps.insight.recorder import REGIONS, observed_regions, profile
 from backend_caps.relay import FutureMap
 
 
@@ -44,7 +44,7 @@ def future_map() -> FutureMap:
 def test_region_is_told_while_its_function_runs(future_map: FutureMap) -> None:
     """A publish is entered and left, and its calls are charged."""
     told = Told()
-    with told_regions(told):
+    with observed_regions(told):
         future_map.publish(torch.tensor([1]), torch.tensor([7]))
 
     assert told.events == ["publish", "end"]
@@ -54,7 +54,7 @@ def test_region_is_told_while_its_function_runs(future_map: FutureMap) -> None:
 def test_region_that_raises_is_left(future_map: FutureMap) -> None:
     """A function that raises is left too."""
     told = Told()
-    with told_regions(told), pytest.raises(Exception, match="seq_lens"):
+    with observed_regions(told), pytest.raises(Exception, match="seq_lens"):
         future_map.publish(torch.tensor([1]), torch.tensor([7, 8]))
 
     assert told.events == ["publish", "end"]
@@ -63,7 +63,7 @@ def test_region_that_raises_is_left(future_map: FutureMap) -> None:
 def test_another_profiler_is_put_back() -> None:
     """Who profiled the thread before does so afterwards."""
     before = sys.getprofile()
-    with told_regions(Told()):
+    with observed_regions(Told()):
         pass
 
     assert sys.getprofile() is before
