@@ -28,7 +28,7 @@ NUM_COLD_ROUNDS = 15
 
 OURS = """
 from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
+from backend_caps.discovery.process import Search
 def ours():
     return len(scan(Search.of_process()).claims)
 """

@@ -46,7 +46,7 @@ class Break:
 BREAKS: tuple[Break, ...] = (
     Break(
         hop="entry point",
-        file="discovery/entries.py",
+        file="discovery/metadata.py",
         line="return (text if _OURS.fullmatch(text) else None), bool(bracket)",
         broken="return None, bool(bracket)",
         test="tests/discovery/test_entries.py::test_our_entries_are_read_whatever_else_the_file_holds",

@@ -17,7 +17,7 @@ from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation, SettingOption
 from backend_caps.cli.options import Request, ServerCommand, importable, request_of, request_options
 from backend_caps.cli.output import TORCH, examples, working
-from backend_caps.discovery.admission import PLUGINS
+from backend_caps.discovery.claims import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.uses import ENGINE_DEFAULT

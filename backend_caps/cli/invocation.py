@@ -16,9 +16,8 @@ import click
 from click.core import ParameterSource
 
 from backend_caps.cli.output import Format, working
-from backend_caps.discovery.admission import PLUGINS, AllowList
-from backend_caps.discovery.errors import LONGEST_DEADLINE_S
-from backend_caps.discovery.loading import DEADLINE_S, Loading
+from backend_caps.discovery.claims import PLUGINS, AllowList
+from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading
 from backend_caps.discovery.registry import Registry, discover
 
 if TYPE_CHECKING:

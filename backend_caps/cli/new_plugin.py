@@ -27,10 +27,9 @@ from backend_caps.capability.status import Status
 from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import examples, say
-from backend_caps.discovery.metadata import named, normalised
-from backend_caps.discovery.places import place_at
+from backend_caps.discovery.metadata import PathEntry, named, normalised
+from backend_caps.discovery.process import Search
 from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
 
 LONGEST = 30
 """With more letters, lines of the template become longer than its own rules allow."""
@@ -161,9 +160,9 @@ class _Installed:
 def _distributions(search: Search) -> Iterator[str]:
     """List the installed distributions, read off the names of their metadata."""
     for root in search.searched:
-        place = place_at(root)
+        place = PathEntry.at(root)
         if place is not None:
-            yield from (named(folder, root)[0] for folder in place.folders())
+            yield from (named(folder, root)[0] for folder in place.folders)
 
 
 def _is_spelled(name: str) -> bool:

@@ -1,16 +1,21 @@
-"""An entry point as the scan found it."""
+"""Entry points as the scan found them, and which of them are admitted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from backend_caps.capability.status import Problem, Status
+from backend_caps.discovery.metadata import normalised
+from backend_caps.discovery.problems import problem
 
 BACKENDS = "backend_caps.backends"
 """The entry-point group of declarations; api 1."""
 RULES = "backend_caps.rules"
 """The entry-point group of rules."""
+PLUGINS = "BACKEND_CAPS_PLUGINS"
+"""The environment variable that names the distributions to use, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +47,38 @@ class Claim:
         """The distribution with its version."""
         return self.distribution if self.version is None else f"{self.distribution} {self.version}"
 
-    def marked(self, status: Status, problem: Problem) -> Claim:
-        """Set its status, for one more cause."""
-        return replace(self, status=status, problems=(*self.problems, problem))
+    @property
+    def module(self) -> str:
+        """The module that is imported for it."""
+        return self.value.partition(":")[0]
 
-    def broken_by(self, problem: Problem) -> Claim:
-        """Put what keeps it from use before all else that is told of it."""
-        return replace(self, status=Status.BROKEN, problems=(problem, *self.problems))
+    @property
+    def wanted(self) -> str:
+        """The backend-caps that its distribution requires, for a sentence."""
+        return self.requires or "backend-caps in no stated version"
+
+    @property
+    def kind(self) -> str:
+        """What it declares, in a word."""
+        return "backend" if self.is_backend else "rules"
+
+    @property
+    def expected_type(self) -> str:
+        """What its object has to be, for a sentence."""
+        return "a Declaration" if self.is_backend else "a Rule or a sequence of Rules"
+
+    def marked(self, status: Status, code: str, **values: object) -> Claim:
+        """Set its status, for one more problem of a code."""
+        own = problem(code, claim=self, **values)
+        return replace(self, status=status, problems=(*self.problems, own))
+
+    def broken_by(self, code: str, **values: object) -> Claim:
+        """Mark it as broken; the cause comes before its other problems."""
+        cause = problem(code, claim=self, **values)
+        return replace(self, status=Status.BROKEN, problems=(cause, *self.problems))
 
     def __str__(self) -> str:
-        kind = "backend" if self.is_backend else "rules" if self.group == RULES else "entry"
+        kind = self.kind if self.is_backend or self.group == RULES else "entry"
         return f"{kind} {self.name!r} of {self.owner} ({self.value})"
 
 
@@ -67,14 +94,106 @@ class Scan:
     rule_problems: tuple[Problem, ...] = ()
     """Those of `problems` by which rules may be missing."""
 
-    def with_claims(self, claims: Iterable[Claim]) -> Scan:
-        """Replace the claims."""
-        return replace(self, claims=tuple(claims))
 
-    def with_rule_problems(self, told: Sequence[Problem]) -> Scan:
-        """Add problems by which rules may be missing."""
-        return replace(
-            self,
-            problems=(*self.problems, *told),
-            rule_problems=(*self.rule_problems, *told),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowList:
+    """The distributions that may be loaded, normalised."""
+
+    name: str
+    """What the list is called where it was written."""
+    allowed: frozenset[str]
+
+    @classmethod
+    def named(cls, name: str, distributions: Iterable[str]) -> AllowList:
+        """Allow these distributions, whatever the spelling of their names."""
+        names = map(normalised, distributions)
+        return cls(name=name, allowed=frozenset(each for each in names if each))
+
+    @classmethod
+    def of(
+        cls, allow: Collection[str] | AllowList | None, environ: Mapping[str, str]
+    ) -> AllowList | None:
+        """Take the caller's list, else the environment's; None allows all.
+
+        An empty list allows nothing: what is set and blank was meant to keep plugins out.
+        """
+        if isinstance(allow, AllowList):
+            return allow
+        if allow is not None:
+            return cls.named("allow", allow)
+        return cls.named(PLUGINS, environ[PLUGINS].split(",")) if PLUGINS in environ else None
+
+
+def admit(scanned: Scan, allow: AllowList | None) -> Scan:
+    """Refuse what is not allowed, and then what several still claim."""
+    claims = list(scanned.claims)
+    missing = tuple(_not_installed(claims, allow)) if allow is not None else ()
+    if allow is not None:
+        names = ", ".join(sorted(allow.allowed)) or "nothing"
+        claims = [
+            claim
+            if claim.distribution in allow.allowed
+            else claim.marked(Status.SKIPPED, "not-allowed", allow_list=allow.name, allowed=names)
+            for claim in claims
+        ]
+    return replace(
+        scanned,
+        claims=tuple(_one_owner(_one_entry(claims))),
+        problems=(*scanned.problems, *missing),
+        rule_problems=(*scanned.rule_problems, *missing),
+    )
+
+
+def _not_installed(claims: Sequence[Claim], allow: AllowList) -> Iterator[Problem]:
+    backends = {claim.name: claim.distribution for claim in claims if claim.is_backend}
+    known = sorted({claim.distribution for claim in claims})
+    for name in sorted(allow.allowed.difference(known)):
+        close = get_close_matches(name, known, n=1)
+        yield problem(
+            "not-installed",
+            name=name,
+            allow_list=allow.name,
+            known=", ".join(known) or "none",
+            # The list takes distributions; a backend's name in it is an easy slip.
+            meant=close[0] if close else backends.get(name),
+        )
+
+
+def _one_entry(claims: Iterable[Claim]) -> list[Claim]:
+    """Fold a distribution's repeated entry; two objects under one name are a conflict."""
+    entries: dict[tuple[object, ...], list[Claim]] = {}
+    for claim in claims:
+        key = claim.distribution, claim.group, claim.name
+        # What is set aside already stands for itself: a shadowed release, another version.
+        apart = () if claim.status is Status.OK else (claim.stated_at,)
+        entries.setdefault((*key, *apart), []).append(claim)
+    return [_folded(same) for same in entries.values()]
+
+
+def _folded(same: list[Claim]) -> Claim:
+    values = [claim.value for claim in same]
+    if len(set(values)) == 1:
+        return same[0]
+    return same[0].marked(Status.CONFLICT, "duplicate-entry", values=" and ".join(values))
+
+
+def _one_owner(claims: list[Claim]) -> Iterator[Claim]:
+    """Refuse every claim to a backend's name that another distribution claims too."""
+    rivals: dict[str, list[Claim]] = {}
+    for claim in claims:
+        if claim.group == BACKENDS and claim.status is Status.OK:
+            rivals.setdefault(claim.name, []).append(claim)
+    for claim in claims:
+        several = rivals.get(claim.name, ())
+        if claim.status is not Status.OK or not claim.is_backend or len(several) < len("ab"):
+            yield claim
+            continue
+        owners = sorted(f"{each.owner} ({each.value})" for each in several)
+        how_often = "twice" if len(owners) == len("ab") else f"{len(owners)} times"
+        yield claim.marked(
+            Status.CONFLICT,
+            "declared-twice",
+            name=claim.name,
+            how_often=how_often,
+            owners=" and ".join(owners),
         )

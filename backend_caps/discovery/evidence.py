@@ -27,11 +27,10 @@ from backend_caps.capability.evidence import (
 )
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.status import Status
-from backend_caps.discovery.metadata import named
-from backend_caps.discovery.places import place_at, read_regular
+from backend_caps.discovery.diagnosis import validation_fault
+from backend_caps.discovery.metadata import PathEntry, named, read_regular
+from backend_caps.discovery.process import Search
 from backend_caps.discovery.registry import Registry
-from backend_caps.discovery.schema_fault import validation_fault
-from backend_caps.discovery.search import Search
 
 _KIT = "backend-caps"
 KIT_AND_TORCH = frozenset({_KIT, "torch", "triton"})
@@ -159,8 +158,8 @@ def versions_of(names: Collection[str], imports: Iterable[str]) -> Mapping[str, 
     """Look up installed versions, without the names of builds; what is not there is left out."""
     found: dict[str, str] = {}
     for root in imports:
-        place = place_at(root)
-        for folder in place.folders() if place is not None else ():
+        place = PathEntry.at(root)
+        for folder in place.folders if place is not None else ():
             name, version = named(folder, root)
             if name in names and version is not None:
                 found.setdefault(name, version.partition("+")[0])

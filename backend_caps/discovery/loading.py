@@ -6,29 +6,27 @@ first of all: it imports what it needs while its parent reads the metadata.
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 
-from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery import problems
-from backend_caps.discovery.admission import AllowList, admit
-from backend_caps.discovery.answers import Answer, Work
-from backend_caps.discovery.claims import Claim, Scan
-from backend_caps.discovery.entries import target
-from backend_caps.discovery.installed import installed_release
-from backend_caps.discovery.process import Child, start_early
+from backend_caps.capability.status import Status
+from backend_caps.discovery.claims import AllowList, Claim, Scan, admit
+from backend_caps.discovery.metadata import target
+from backend_caps.discovery.problems import installed_release
+from backend_caps.discovery.process import Answer, Child, Search, Work, start_early
 from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
 
 DEADLINE_S = 10.0
 """How long one entry may take."""
+LONGEST_DEADLINE_S = 86_400.0
+"""A day; the system's own clocks for waiting do not take any number."""
 _START_S = 60.0
 """How long the process may take to start, which is no plugin's doing."""
-
+_SHOWN = 200
+"""As much of a plugin's output as a report can bear."""
 _WRITES = "writes into the pipe of the results"
 
 
@@ -110,7 +108,7 @@ class Loading:
         except OSError as error:
             self._give_up(f"{self._executable!r} did not start: {error.strerror}")
             return None
-        child.give(json.dumps(work).encode())
+        child.give(work)
         return child
 
     def _read(self, child: Child) -> None:
@@ -134,8 +132,7 @@ class Loading:
 
     def _give_up(self, cause: str) -> None:
         for claim in self._waiting:
-            broken = claim.broken_by(problems.not_started(claim, cause))
-            self._results.append(Loaded(claim=broken))
+            self._results.append(Loaded(claim=claim.broken_by("not-started", cause=cause)))
         self._waiting.clear()
 
 
@@ -154,7 +151,7 @@ def _answer(child: Child, timeout_s: float) -> Answer:
             return Answer.from_line(line)
     except TimeoutError:
         ending = Answer(fault="hangs", detail=f"{timeout_s:g} s")
-    except (TypeError, ValueError, RecursionError):
+    except ValueError:
         ending = Answer(fault="exits", detail=_WRITES)
     else:
         ending = _ending(child.status(), timeout_s)
@@ -162,7 +159,7 @@ def _answer(child: Child, timeout_s: float) -> Answer:
 
 
 def _ending(status: int | None, deadline_s: float) -> Answer:
-    """Tell from how a process ended what the entry in hand did."""
+    """Return the fault of the entry in hand, by how the process ended."""
     if status is None:
         return Answer(fault="exits", detail="closes the pipe of the results")
     if status >= 0:
@@ -173,38 +170,25 @@ def _ending(status: int | None, deadline_s: float) -> Answer:
     return Answer(fault="crashes", detail=f"signal {-status} ({name})")
 
 
-_FAULTS: Mapping[str, Callable[[Claim, str], Problem]] = {
-    "crashes": problems.crashes,
-    "exits": problems.exits,
-    "hangs": problems.hangs,
-    "missing-attribute": problems.missing_attribute,
-    "missing-module": problems.missing_module,
-    "raises": problems.raises,
-    "wrong-type": problems.wrong_type,
-}
-
-
 def _noisy(claim: Claim, child: Child, begun: Answer, done: Answer) -> Claim:
     """Add what it printed between the two answers."""
     num_bytes = done.num_printed_bytes - begun.num_printed_bytes
     if num_bytes <= 0:  # it can be less where a plugin forges an answer
         return claim
     output = child.printed(begun.num_printed_bytes, done.num_printed_bytes)
-    return claim.marked(claim.status, problems.prints(claim, output, num_bytes))
+    text = output.decode("utf-8", "replace").strip()
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return claim.marked(claim.status, "prints", output=shown, num_bytes=num_bytes)
 
 
 def _loaded(claim: Claim, answer: Answer) -> Loaded:
     """Add what its answer says."""
     if answer.loaded_torch:
-        claim = claim.marked(claim.status, problems.imports_torch(claim))
-    if answer.fault:
-        claim = claim.broken_by(_fault(claim, answer))
-    elif claim.is_backend and len(answer.documents) != 1:
-        claim = claim.broken_by(problems.exits(claim, _WRITES))
-    return Loaded(claim=claim, declared_at=answer.declared_at, documents=answer.documents)
-
-
-def _fault(claim: Claim, answer: Answer) -> Problem:
+        claim = claim.marked(claim.status, "imports-torch")
     if answer.fault == "schema":
-        return problems.schema(claim, answer.detail, installed_release())
-    return _FAULTS[answer.fault](claim, answer.detail)
+        claim = claim.broken_by("schema", detail=answer.detail, installed=installed_release())
+    elif answer.fault:
+        claim = claim.broken_by(answer.fault, detail=answer.detail)
+    elif claim.is_backend and len(answer.documents) != 1:
+        claim = claim.broken_by("exits", detail=_WRITES)
+    return Loaded(claim=claim, declared_at=answer.declared_at, documents=answer.documents)

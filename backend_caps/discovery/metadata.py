@@ -1,16 +1,135 @@
-"""Names, versions and requirements of distributions."""
+"""The metadata folders of a path entry, and what their files say of a distribution.
 
-# ruff: noqa: PTH119 - pathlib takes longer than what the scan does with a name
+Any file may lie under a name that discovery reads. `open_regular` and `read_regular` are the one
+way to such a file: they read regular files alone, up to a size, and never wait. Of an
+`entry_points.txt` only the lines of our sections are decoded and parsed, each by itself.
+"""
+
+# ruff: noqa: PTH119, PTH208 - pathlib takes longer than what the scan does with a file
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
+from typing import IO
 
+from entrypoints import BadEntryPoint, EntryPoint
+
+LARGEST_BYTES = 5 * 10**6
+"""The largest file of metadata that is read, as of the engines' sources."""
+BOUNDED_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""Of the other methods zipfile unpacks as much as there is, however little is asked for."""
+_CHUNK_BYTES = 1 << 16
+_ENDINGS = (".dist-info", ".egg-info")
 _SEPARATORS = re.compile(r"[-_.]+")
 _EGG = re.compile(r"(?P<name>.+?)-(?P<version>\d[^-]*)(-py\d.*)?")
-_OURS = re.compile(r"backend[-_.]caps(?![-_.\w])(?P<wanted>[^;]*).*", re.IGNORECASE)
+_REQUIREMENT = re.compile(r"backend[-_.]caps(?![-_.\w])(?P<wanted>[^;]*).*", re.IGNORECASE)
+_MENTION = re.compile(rb"backend[-_.]caps")
+_OURS = re.compile(r"\s*backend[-_.]caps(\..*)?\s*")
+_BOM = b"\xef\xbb\xbf"
+
+
+def open_regular(path: str) -> FileIO:
+    """Open a regular file, or a link to one, to be read.
+
+    Raises:
+        OSError: it is not there, cannot be opened, or is of another kind.
+    """
+    # Without O_NONBLOCK opening a pipe waits for a writer; the kind is asked of what was opened.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return FileIO(descriptor)
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError("it is no file, nor a link to one")
+
+
+def read_regular(path: str, limit: int = LARGEST_BYTES) -> bytes:
+    """Read a regular file of at most `limit` bytes.
+
+    Raises:
+        OSError: it is not there, cannot be read, is of another kind or larger.
+    """
+    with open_regular(path) as file:
+        return _read_all(file, limit)
+
+
+def _read_all(file: IO[bytes], limit: int) -> bytes:
+    """Read a file to its end, and not far beyond the limit."""
+    # In chunks, for a read of the whole limit would set its memory aside for each small file.
+    chunks, left = [], limit
+    while chunk := file.read(_CHUNK_BYTES):
+        chunks.append(chunk)
+        left -= len(chunk)
+        if left < 0:
+            raise OSError(f"it has more than {limit:,} bytes")
+    return b"".join(chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class PathEntry:
+    """A folder, or a zip that Python can import from: an egg, a wheel or another."""
+
+    root: str
+    folders: tuple[str, ...]
+    """The metadata folders at its top, sorted."""
+    is_archive: bool
+
+    @classmethod
+    def at(cls, root: str) -> PathEntry | None:
+        """Open a path entry; None where metadata cannot be."""
+        is_archive = False
+        try:
+            names = os.listdir(root)
+        except NotADirectoryError:
+            is_archive = True
+            try:
+                with open_regular(root) as opened, zipfile.ZipFile(opened) as archive:
+                    names = [name.split("/", 1)[0] for name in archive.namelist()]
+            except (zipfile.BadZipFile, OSError):
+                return None
+        except OSError:
+            return None
+        is_egg = os.path.basename(root).lower().endswith(".egg")
+        found = {
+            name
+            for name in names
+            if (low := name.lower()).endswith(_ENDINGS) or (is_egg and low == "egg-info")
+        }
+        return cls(root, tuple(sorted(found)), is_archive)
+
+    def read(self, folder: str, file: str) -> bytes | None:
+        """Read a file of a metadata folder; None where there is none.
+
+        Raises:
+            OSError: it is there, and cannot be read.
+        """
+        try:
+            if self.is_archive:
+                return self._unpack(f"{folder}/{file}")
+            return read_regular(f"{self.root}/{folder}/{file}")
+        except (FileNotFoundError, NotADirectoryError, KeyError):
+            return None
+
+    def _unpack(self, name: str) -> bytes:
+        try:
+            with open_regular(self.root) as opened, zipfile.ZipFile(opened) as archive:
+                entry = archive.getinfo(name)
+                if entry.compress_type not in BOUNDED_METHODS:
+                    raise OSError(f"it is packed by method {entry.compress_type}, no wheel's")
+                with archive.open(entry) as packed:
+                    return _read_all(packed, LARGEST_BYTES)
+        except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError) as error:
+            raise OSError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +178,66 @@ def headers(data: bytes, name: str, version: str | None) -> Headers:
                 name = normalised(value)
             case "version":
                 version = value.strip()
-            case "requires-dist":
-                requires = requires or _wanted(value)
+            case "requires-dist" if own := _REQUIREMENT.fullmatch(value.strip()):
+                requires = requires or "backend-caps" + re.sub(r"[\s()]", "", own["wanted"])
     return Headers(name, version, requires)
 
 
-def _wanted(requirement: str) -> str | None:
-    match = _OURS.fullmatch(requirement.strip())
-    if match is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A line of one of our sections."""
+
+    group: str
+    line: int
+    text: str
+    name: str | None = None
+    """None where the line does not have the form of an entry."""
+    value: str = ""
+    is_valid: bool = True
+
+
+def mentions_us(data: bytes) -> bool:
+    """Return whether a file may hold a section of ours: cheap, and never wrongly false."""
+    return _MENTION.search(data) is not None
+
+
+def our_entries(data: bytes) -> Iterator[Entry]:
+    """List the entries of the sections whose names begin with ours."""
+    group: str | None = None
+    for number, raw in enumerate(data.removeprefix(_BOM).splitlines(), start=1):
+        line = raw.strip()
+        if line.startswith(b"["):
+            group, is_closed = _our_group(line)
+            if group is not None and not is_closed:
+                yield Entry(group=group, line=number, text=_text(line), is_valid=False)
+        elif group is not None and line and line[:1] not in b"#;":
+            yield _entry(group, number, line)
+
+
+def _our_group(header: bytes) -> tuple[str | None, bool]:
+    name, bracket, rest = header[1:].rpartition(b"]")
+    text = _text(name or rest)
+    return (text if _OURS.fullmatch(text) else None), bool(bracket)
+
+
+def _entry(group: str, number: int, line: bytes) -> Entry:
+    text = _text(line)
+    name, sign, value = (part.strip() for part in text.partition("="))
+    if not sign or not name:
+        return Entry(group=group, line=number, text=text, is_valid=False)
+    is_utf8 = line.decode("utf-8", "ignore").encode() == line
+    is_valid = is_utf8 and target(value) is not None
+    return Entry(group=group, line=number, text=text, name=name, value=value, is_valid=is_valid)
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "backslashreplace")
+
+
+def target(value: str) -> tuple[str, str] | None:
+    """Split `module:ATTRIBUTE`; None where it does not have that form."""
+    try:
+        entry = EntryPoint.from_string(value, "")
+    except BadEntryPoint:
         return None
-    return "backend-caps" + re.sub(r"[\s()]", "", match["wanted"])
+    return (entry.module_name, entry.object_name) if entry.object_name else None

@@ -1,4 +1,6 @@
-"""The process that reads declarations, as its parent sees it."""
+"""The process that reads declarations, as its parent sees it, and where the two look."""
+
+# ruff: noqa: PTH100, PTH109, PTH116 - importing pathlib costs a fifth of a scan
 
 from __future__ import annotations
 
@@ -12,42 +14,158 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from os import PathLike
 from tempfile import TemporaryFile
-from typing import IO
+from typing import Literal, TypedDict
 
 import backend_caps
-from backend_caps.discovery.search import Search
 
-# The package is imported from where this process has it, and nothing else is: with the folder
-# left on the path, a module planted beside it could stand in for a dependency. What is slow is
-# imported while the parent still looks for what there is to read.
 _BOOTSTRAP = """
-import gc, json, os, sys
+import gc, json, sys
 gc.disable()
-root, path, results, go = sys.argv[1:]
+root, path, results = sys.argv[1:]
 sys.path.insert(0, root)
 import backend_caps
 del sys.path[0]
 sys.path += json.loads(path)
 from backend_caps.discovery.loading_child import main
 gc.enable()
-os.read(int(go), 1)
-os.close(int(go))
-sys.stdin.seek(0)
 main(json.load(sys.stdin), int(results))
 """
 _CHUNK_BYTES = 1 << 16
+_TOO_MANY_BYTES = 1 << 62
+"""No file has as many."""
 _SHOWN_BYTES = 1 << 12
 """More than any report shows of what a plugin prints, which may be without end."""
+Fault = Literal[
+    "",
+    "crashes",
+    "exits",
+    "hangs",
+    "missing-attribute",
+    "missing-module",
+    "raises",
+    "schema",
+    "wrong-type",
+]
+"""What can become of an entry: the code of a problem, or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Where to look for metadata, and the `sys.path` to import from."""
+
+    searched: tuple[str, ...]
+    imports: tuple[str, ...]
+    named: tuple[str, ...] = ()
+    """Folders that the caller named; one that is not there is a problem."""
+    unsearched: str | None = None
+    """The working directory that Python put on the path by itself."""
+
+    @classmethod
+    def of_process(cls, working_directory: str | None = None) -> Search:
+        """Search `sys.path`, without the working directory that `-m` and `-c` put first on it.
+
+        Metadata planted there would hijack a backend's name. `working_directory` names it
+        where it has been taken off `sys.path` already.
+        """
+        path = _absolute(sys.path)
+        first = working_directory or working_directory_of_process()
+        if path[:1] == (first,) and not sys.flags.safe_path:
+            working_directory, path = first, path[1:]
+        return cls(searched=path, imports=path, unsearched=working_directory)
+
+    @classmethod
+    def of_folders(cls, folders: Sequence[str | PathLike[str]]) -> Search:
+        """Search these folders alone; import from them first, then from `sys.path`."""
+        named = _absolute([os.fspath(folder) for folder in folders])
+        return cls(searched=named, imports=(*named, *cls.of_process().imports), named=named)
+
+    def absent(self) -> tuple[str, ...]:
+        """List the folders that the caller named and that are not there."""
+        return tuple(folder for folder in self.named if identity(folder) is None)
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Return what tells one file from another, whatever its path; None where there is none."""
+    with suppress(OSError, ValueError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _absolute(path: Sequence[str]) -> tuple[str, ...]:
+    """Make every entry absolute; the empty one is the working directory."""
+    with suppress(FileNotFoundError):  # the working directory may be gone
+        return tuple(os.path.abspath(entry) for entry in path)
+    return tuple(entry for entry in path if os.path.isabs(entry))  # noqa: PTH117 - as above
+
+
+def working_directory_of_process() -> str | None:
+    """Return the working directory; None where it has been deleted."""
+    with suppress(FileNotFoundError):
+        return os.getcwd()
+    return None
+
+
+# The package is imported from where this process has it, and nothing else is: with the folder
+# left on the path, a module planted beside it could stand in for a dependency. What is slow is
+# imported while the parent still looks for what there is to read.
+
+
+class Work(TypedDict):
+    """What there is to read."""
+
+    path: Sequence[str]
+    """The `sys.path` to import from."""
+    entries: Sequence[Sequence[str]]
+    """Group and `module:ATTRIBUTE` of each."""
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An entry is begun, or done: a line on the pipe."""
+
+    is_done: bool = True
+    num_printed_bytes: int = 0
+    """How far the output had come by then."""
+    documents: Sequence[str] = ()
+    """The declaration as JSON, or each of the rules."""
+    declared_at: str | None = None
+    """`file:line` of the object, where it was reached."""
+    fault: Fault = ""
+    detail: str = ""
+    """What the problem's sentence has to tell."""
+    loaded_torch: bool = False
+    is_last: bool = False
+    """No further one will come from that process."""
+
+    def to_line(self) -> bytes:
+        """Write it as a line; a lone surrogate, which JSON has no bytes for, becomes `?`."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Answer:
+        """Read it from a line.
+
+        Raises:
+            ValueError: something else wrote into the pipe.
+        """
+        from pydantic import TypeAdapter  # noqa: PLC0415 - slow; by now others have loaded it
+
+        answer = TypeAdapter(cls).validate_json(line, strict=True)
+        if not 0 <= answer.num_printed_bytes < _TOO_MANY_BYTES:
+            raise ValueError(line)
+        return answer
 
 
 class Child:
     """One process in a session of its own, that is killed with all it started.
 
     It is started before its work is known, and waits for it. It answers on a pipe of its own.
-    Both of its standard outputs go to one file. The files have no names, so nothing is left
-    behind.
+    Both of its standard outputs go to one file, which has no name, so nothing is left behind.
     """
 
     def __init__(self, path: Sequence[str], *, executable: str) -> None:
@@ -57,34 +175,37 @@ class Child:
             OSError: the system does not let it start.
         """
         self._pending = bytearray()
-        self._resources = ExitStack()
-        try:
-            self._open(path, executable)
-        except OSError:
-            self._resources.close()
-            raise
-        self.close = weakref.finalize(self, _end, self._process, self._resources)
-        """Kill it; done at the end of this process, too."""
+        root = os.path.dirname(os.path.dirname(backend_caps.__file__))  # noqa: PTH120 - see scan
+        with ExitStack() as started:
+            self._output = started.enter_context(TemporaryFile())
+            self._results, results = os.pipe()
+            started.callback(os.close, self._results)
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - this very Python, our program
+                    [
+                        executable,
+                        *interpreter_flags(isolated=sys.flags.isolated),
+                        *("-c", _BOOTSTRAP, root, json.dumps(path), str(results)),
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=self._output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(results,),
+                    start_new_session=True,
+                    env=os.environ | {"PYDANTIC_DISABLE_PLUGINS": "__all__"},
+                )
+            finally:
+                os.close(results)
+            self.close = weakref.finalize(self, _end, self._process, started.pop_all())
+            """Kill it; done at the end of this process, too."""
 
-    def _open(self, path: Sequence[str], executable: str) -> None:
-        self._work = self._resources.enter_context(TemporaryFile())  # noqa: SIM115
-        self._output = self._resources.enter_context(TemporaryFile())  # noqa: SIM115
-        self._results, results = os.pipe()
-        self._resources.callback(os.close, self._results)
-        go, signal_go = os.pipe()
-        self._go = self._resources.enter_context(os.fdopen(signal_go, "wb", 0))
-        try:
-            files = _Files(work=self._work, output=self._output, results=results, go=go)
-            self._process = _started(path, files, executable)
-        finally:
-            os.close(results)
-            os.close(go)
-
-    def give(self, work: bytes) -> None:
-        """Give it its work, once."""
-        self._work.write(work)
-        self._work.flush()
-        self._go.close()
+    def give(self, work: Work) -> None:
+        """Give it its work, once; that it has ended shows when its answers are read."""
+        assert self._process.stdin is not None, "it is a pipe"
+        with suppress(OSError):
+            self._process.stdin.write(json.dumps(work).encode())
+        with suppress(OSError):
+            self._process.stdin.close()
 
     def line(self, deadline_s: float) -> bytes:
         """Wait for the next line of its answers; empty where there is no further one.
@@ -129,38 +250,12 @@ def start_early(search: Search | None = None) -> tuple[Search, Child | None]:
 
     Returns:
         Where to look, `sys.path` unless given; and the process, or None where it did not start:
-        who tries again will tell why.
+        the next attempt has the reason.
     """
     search = search or Search.of_process()
     with suppress(OSError):
         return search, Child(search.imports, executable=sys.executable)
     return search, None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Files:
-    """What the process is given of its parent's files."""
-
-    work: IO[bytes]
-    output: IO[bytes]
-    results: int
-    go: int
-    """At its end when the work is there."""
-
-
-def _started(path: Sequence[str], files: _Files, executable: str) -> subprocess.Popen[bytes]:
-    root = os.path.dirname(os.path.dirname(backend_caps.__file__))  # noqa: PTH120 - see scan
-    flags = interpreter_flags(isolated=sys.flags.isolated)
-    arguments = (root, json.dumps(path), str(files.results), str(files.go))
-    return subprocess.Popen(  # noqa: S603 - this very Python, with a program of ours
-        [executable, *flags, "-c", _BOOTSTRAP, *arguments],
-        stdin=files.work,
-        stdout=files.output,
-        stderr=subprocess.STDOUT,
-        pass_fds=(files.results, files.go),
-        start_new_session=True,
-        env=os.environ | {"PYDANTIC_DISABLE_PLUGINS": "__all__"},
-    )
 
 
 def interpreter_flags(*, isolated: int) -> Sequence[str]:
@@ -172,4 +267,7 @@ def _end(process: subprocess.Popen[bytes], resources: ExitStack) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
     resources.close()

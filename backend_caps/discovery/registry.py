@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from os import PathLike
 
 from pydantic import ValidationError
@@ -15,18 +16,16 @@ from backend_caps.capability.backend import Backend, Backends
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery import problems
-from backend_caps.discovery.admission import AllowList
-from backend_caps.discovery.claims import Claim
-from backend_caps.discovery.errors import (
+from backend_caps.discovery.claims import AllowList, Claim
+from backend_caps.discovery.diagnosis import validation_fault
+from backend_caps.discovery.loading import (
+    DEADLINE_S,
     LONGEST_DEADLINE_S,
-    DeadlineError,
-    RepeatedBackendError,
-    StringInsteadOfListError,
+    Loaded,
+    Loading,
+    begin,
 )
-from backend_caps.discovery.installed import installed_release
-from backend_caps.discovery.loading import DEADLINE_S, Loaded, Loading, begin
-from backend_caps.discovery.schema_fault import validation_fault
+from backend_caps.discovery.problems import DiscoveryError, installed_release, problem
 from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Rule, RuleSet
@@ -52,7 +51,7 @@ class Registry(Backends):
     third_party_rules: tuple[Rule, ...] = ()
     """What distributions declare in the group `backend_caps.rules`."""
     rule_problems: tuple[Problem, ...] = ()
-    """Those of `problems` by which rules may be missing that somebody wrote."""
+    """Those of `problems` by which third-party rules may be missing."""
     remarks: tuple[Problem, ...] = ()
     """Those of `problems` that are no fault: rules left out on purpose, or read with noise."""
     _by_name: Mapping[str, Backend] = field(init=False, repr=False, compare=False)
@@ -74,14 +73,18 @@ class Registry(Backends):
         """Make a registry of backends that were found another way, or written by hand.
 
         Raises:
-            RepeatedBackendError: two of them that were read have one name.
+            DiscoveryError: `repeated-backend`: two of them that were read have one name.
         """
         entries = tuple(sorted(backends, key=_order))
         names = [entry.name for entry in entries if entry.status is Status.OK]
         for name in names:
             if names.count(name) > 1:
-                sources = tuple(str(entry.source) for entry in entries if entry.name == name)
-                raise RepeatedBackendError(name=name, sources=sources)
+                sources = [str(entry.source) for entry in entries if entry.name == name]
+                raise DiscoveryError(
+                    "repeated-backend",
+                    f"backend {name!r} is given {len(sources)} times: {' and '.join(sources)}. "
+                    "Give each name once.",
+                )
         return cls(entries=entries, problems=tuple(problems), third_party_rules=tuple(rules))
 
     @classmethod
@@ -166,14 +169,22 @@ def discover(
         environ: the environment to look `BACKEND_CAPS_PLUGINS` up in; else this process's.
 
     Raises:
-        StringInsteadOfListError: `path` or `allow` is one string.
-        DeadlineError: `deadline_s` is not more than 0, or more than a day.
+        DiscoveryError: `string-instead-of-list`: `path` or `allow` is one string; `deadline`:
+            `deadline_s` is not more than 0, or more than a day.
     """
     for argument, value in (("path", path), ("allow", allow)):
         if isinstance(value, str):
-            raise StringInsteadOfListError(argument=argument, value=value)
+            raise DiscoveryError(
+                "string-instead-of-list",
+                f"{argument}={value!r} is one string; expected several. "
+                f"Write {argument}=[{value!r}].",
+            )
     if not 0 < deadline_s <= LONGEST_DEADLINE_S:
-        raise DeadlineError(deadline_s=deadline_s)
+        raise DiscoveryError(
+            "deadline",
+            f"deadline_s is {deadline_s:g}; expected more than 0 and at most "
+            f"{LONGEST_DEADLINE_S:g}. Give it some seconds.",
+        )
     environ = os.environ if environ is None else environ
     return Registry.of_loading(begin(path, allow=allow, deadline_s=deadline_s, environ=environ))
 
@@ -220,12 +231,21 @@ def _rules(loaded: Loaded) -> tuple[Claim, list[Rule]]:
 
 
 def _of_unknown_engines(claim: Claim, rules: Iterable[Rule]) -> Iterator[Problem]:
-    """Tell of rules that belong to rule sets that there are none of."""
+    """List the problems of rules for rule sets that do not exist."""
     for rule in rules:
         for engine in sorted(rule.engines):
             if engine not in RULE_SETS:
-                yield problems.unknown_engine(claim, rule.name, engine, sorted(RULE_SETS))
+                close = get_close_matches(engine, sorted(RULE_SETS), n=1)
+                yield problem(
+                    "unknown-engine",
+                    claim=claim,
+                    rule=rule.name,
+                    engine=engine,
+                    known=", ".join(sorted(RULE_SETS)),
+                    meant=close[0] if close else None,
+                )
 
 
 def _not_fitting(claim: Claim, error: ValidationError) -> Claim:
-    return claim.broken_by(problems.schema(claim, validation_fault(error), installed_release()))
+    detail = validation_fault(error)
+    return claim.broken_by("schema", detail=detail, installed=installed_release())

@@ -11,13 +11,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery import problems
 from backend_caps.discovery.claims import BACKENDS, RULES, Claim, Scan
-from backend_caps.discovery.entries import Entry, mentions_us, our_entries
-from backend_caps.discovery.installed import installed_release
-from backend_caps.discovery.metadata import headers, named
-from backend_caps.discovery.places import Place, place_at
-from backend_caps.discovery.search import Search, identity
+from backend_caps.discovery.metadata import (
+    Entry,
+    PathEntry,
+    headers,
+    mentions_us,
+    named,
+    our_entries,
+)
+from backend_caps.discovery.problems import installed_release, problem
+from backend_caps.discovery.process import Search, identity
 
 _ENTRY_POINTS = "entry_points.txt"
 
@@ -26,7 +30,7 @@ _ENTRY_POINTS = "entry_points.txt"
 class _Info:
     """A metadata folder."""
 
-    place: Place
+    place: PathEntry
     folder: str
     name: str
     version: str | None
@@ -45,22 +49,33 @@ def scan(search: Search) -> Scan:
     """List what the metadata claims: entries, and why some of them do not count."""
     found = _Findings()
     for folder in search.absent():
-        found.tell(problems.no_such_folder(folder), hides_rules=True)
+        found.add_problem("no-such-folder", hides_rules=True, folder=folder)
     seen: set[tuple[int, int]] = set()
     holders: dict[str, list[_Info]] = {}
     losers: list[tuple[_Info, _Info]] = []
     for place in _places(search.searched, seen):
         for info in sorted(_infos(place), key=lambda info: info.rank):
-            _contend(info, holders, losers)
+            # A leftover of pip's claims its own name, tilde included.
+            winners = holders.setdefault(info.name, [])
+            if not winners or (winners[0].place is info.place and winners[0].rank == info.rank):
+                winners.append(info)
+            else:
+                losers.append((info, winners[0]))
     for infos in holders.values():
         for info in infos:
-            found.add(_settled(claim, infos) for claim in found.read(info))
+            found.claims += [_settled(claim, infos) for claim in found.read(info)]
     for info, winner in losers:
-        found.add(
-            claim.marked(Status.SKIPPED, problems.shadowed(claim, info.place.root, winner.path))
+        found.claims += [
+            claim.marked(Status.SKIPPED, "shadowed", folder=info.place.root, winner=winner.path)
             for claim in found.read(info)
-        )
-    _look_in_working_directory(search, seen, found)
+        ]
+    # The working directory is not searched, unless the path names it again.
+    for place in _places(() if search.unsearched is None else (search.unsearched,), seen):
+        for info in _infos(place):
+            found.claims += [
+                claim.marked(Status.SKIPPED, "working-directory", folder=place.root)
+                for claim in found.read(info)
+            ]
     return Scan(
         claims=tuple(found.claims),
         problems=tuple(found.problems),
@@ -69,55 +84,31 @@ def scan(search: Search) -> Scan:
     )
 
 
-def _places(path: Iterable[str], seen: set[tuple[int, int]]) -> Iterator[Place]:
+def _places(path: Iterable[str], seen: set[tuple[int, int]]) -> Iterator[PathEntry]:
     """Open each entry once, by whatever name it comes."""
     for root in path:
         known = identity(root)
         if known is None or known in seen:
             continue
         seen.add(known)
-        place = place_at(root)
+        place = PathEntry.at(root)
         if place is not None:
             yield place
 
 
-def _infos(place: Place) -> list[_Info]:
-    return [_Info(place, folder, *named(folder, place.root)) for folder in place.folders()]
-
-
-def _contend(
-    info: _Info, holders: dict[str, list[_Info]], losers: list[tuple[_Info, _Info]]
-) -> None:
-    """Let a metadata folder claim its distribution's name."""
-    # A leftover of pip's claims its own name, tilde included: nobody else's.
-    winners = holders.setdefault(info.name, [])
-    if not winners or (winners[0].place is info.place and winners[0].rank == info.rank):
-        winners.append(info)
-    else:
-        losers.append((info, winners[0]))
+def _infos(place: PathEntry) -> list[_Info]:
+    return [_Info(place, folder, *named(folder, place.root)) for folder in place.folders]
 
 
 def _settled(claim: Claim, infos: list[_Info]) -> Claim:
     """Refuse what a leftover or one of two versions claims."""
     if infos[0].name.startswith("~"):
-        return claim.marked(Status.SKIPPED, problems.leftover(claim, infos[0].path))
+        return claim.marked(Status.SKIPPED, "leftover", folder=infos[0].path)
     if len(infos) > 1:
-        folders = [info.folder for info in infos]
-        problem = problems.two_versions(claim, infos[0].place.root, folders)
-        return claim.marked(Status.CONFLICT, problem)
+        folders = " and ".join(info.folder for info in infos)
+        root = infos[0].place.root
+        return claim.marked(Status.CONFLICT, "two-versions", root=root, folders=folders)
     return claim
-
-
-def _look_in_working_directory(
-    search: Search, seen: set[tuple[int, int]], found: _Findings
-) -> None:
-    """Tell what stands in the folder that is not searched, unless the path names it again."""
-    for place in _places(() if search.unsearched is None else (search.unsearched,), seen):
-        for info in _infos(place):
-            found.add(
-                claim.marked(Status.SKIPPED, problems.working_directory(claim, place.root))
-                for claim in found.read(info)
-            )
 
 
 @dataclass(slots=True)
@@ -128,65 +119,63 @@ class _Findings:
     problems: list[Problem] = field(default_factory=list)
     rule_problems: list[Problem] = field(default_factory=list)
 
-    def add(self, claims: Iterable[Claim]) -> None:
-        """Keep claims."""
-        self.claims.extend(claims)
-
-    def tell(self, problem: Problem, *, hides_rules: bool) -> None:
+    def add_problem(self, code: str, *, hides_rules: bool, **values: object) -> None:
         """Keep a problem, and whether rules may be missing by it."""
-        self.problems.append(problem)
+        self.problems.append(problem(code, **values))
         if hides_rules:
-            self.rule_problems.append(problem)
+            self.rule_problems.append(self.problems[-1])
 
-    def read(self, info: _Info) -> list[Claim]:
+    def read(self, info: _Info) -> Iterator[Claim]:
         """Read the claims of one metadata folder; METADATA only where there are any."""
         data = self._bytes(info, _ENTRY_POINTS)
-        if data is None or not mentions_us(data):
-            return []
-        entries = list(our_entries(data))
+        entries = list(our_entries(data)) if data is not None and mentions_us(data) else []
         if not entries:
-            return []
+            return
         metadata = self._bytes(info, "METADATA") or self._bytes(info, "PKG-INFO") or b""
         says = headers(metadata, info.name, info.version)
         backends = {entry.name for entry in entries if entry.group == BACKENDS}
-        claims: list[Claim] = []
         for entry in entries:
             stated_at = f"{info.path}/{_ENTRY_POINTS}:{entry.line}"
             if entry.name is None:
-                problem = problems.malformed_entry(says.name, stated_at, entry.text)
-                self.tell(problem, hides_rules=entry.group == RULES)
-            elif entry.group in {BACKENDS, RULES} or entry.name not in backends:
-                claims.append(
-                    _judged(
-                        entry,
-                        Claim(
-                            group=entry.group,
-                            name=entry.name,
-                            value=entry.value,
-                            distribution=says.name,
-                            version=says.version,
-                            stated_at=stated_at,
-                            requires=says.requires,
-                        ),
-                    )
+                self.add_problem(
+                    "malformed-entry",
+                    hides_rules=entry.group == RULES,
+                    owner=says.name,
+                    stated_at=stated_at,
+                    text=entry.text,
                 )
-        return claims
+            elif entry.group in {BACKENDS, RULES} or entry.name not in backends:
+                claim = Claim(
+                    group=entry.group,
+                    name=entry.name,
+                    value=entry.value,
+                    distribution=says.name,
+                    version=says.version,
+                    stated_at=stated_at,
+                    requires=says.requires,
+                )
+                yield _judged(entry, claim)
 
     def _bytes(self, info: _Info, file: str) -> bytes | None:
         try:
             return info.place.read(info.folder, file)
         except OSError as error:
-            cause = error.strerror or str(error)
-            problem = problems.unreadable(f"{info.path}/{file}", cause)
-            self.tell(problem, hides_rules=file == _ENTRY_POINTS)
+            cause, path = error.strerror or str(error), f"{info.path}/{file}"
+            hides_rules = file == _ENTRY_POINTS
+            self.add_problem("unreadable", hides_rules=hides_rules, path=path, cause=cause)
             return None
 
 
 def _judged(entry: Entry, claim: Claim) -> Claim:
     """Refuse what cannot be loaded for how it is written."""
     if claim.group not in {BACKENDS, RULES}:
-        return claim.marked(Status.BROKEN, problems.unknown_api(claim, installed_release()))
+        return claim.marked(Status.BROKEN, "unknown-api", installed=installed_release())
     if not entry.is_valid:
-        problem = problems.malformed_entry(claim.owner, claim.stated_at, entry.text)
-        return claim.marked(Status.BROKEN, problem)
+        return claim.marked(
+            Status.BROKEN,
+            "malformed-entry",
+            owner=claim.owner,
+            stated_at=claim.stated_at,
+            text=entry.text,
+        )
     return claim

@@ -1,1 +1,1 @@
-"""What an installed engine says of itself, read without importing it."""
+"""Attention backends of SGLang and vLLM, read from source without importing it."""

@@ -7,35 +7,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from backend_caps.engines.errors import EngineSourceError, UnknownEngineError
-from backend_caps.engines.reading import EngineReading
-from backend_caps.engines.source.tree import INSTALLED, open_tree
+from backend_caps.engines.reading import EngineError, EngineReading
+from backend_caps.engines.source.files import open_tree, unusable
 
 ENGINES = ("sglang", "vllm")
 """The engines that there are readers for."""
 
 
 def read_engine(engine: str, source: Path | None = None) -> EngineReading:
-    """Read what an engine's source says of its attention backends, importing nothing of it.
+    """Read an engine's attention backends from its source, importing nothing of it.
 
     Args:
         engine: one of `ENGINES`.
         source: a wheel, or a folder with the package in it; the installed one if None.
 
     Raises:
-        UnknownEngineError: there is no reader for it.
-        EngineNotInstalledError: no source is named, and it is not installed.
-        EngineSourceError: the source holds no such engine, cannot be opened, or is nested too deep.
+        EngineError: there is no reader for it; it is not installed; or the source holds no such
+            engine, cannot be opened, or is nested too deep.
     """
     if engine not in ENGINES:
-        raise UnknownEngineError(name=engine, known=ENGINES)
+        raise EngineError(
+            "unknown-engine",
+            f"no reader knows the engine {engine!r}; known: {', '.join(ENGINES)}. "
+            "Name one of them.",
+        )
     with _no_collection():
         try:
             return _read(engine, source)
         except RecursionError as error:
-            where = INSTALLED if source is None else str(source)
-            problem = "is nested deeper than can be read"
-            raise EngineSourceError(engine=engine, source=where, problem=problem) from error
+            raise unusable(engine, source, "is nested deeper than can be read") from error
 
 
 def _read(engine: str, source: Path | None) -> EngineReading:
@@ -46,9 +46,10 @@ def _read(engine: str, source: Path | None) -> EngineReading:
         )
 
         return read_sglang(open_tree(engine, source, within=is_wanted))
-    from backend_caps.engines.vllm.read import WITHIN, read_vllm  # noqa: PLC0415 - the other
+    from backend_caps.engines.vllm.read import read_vllm  # noqa: PLC0415 - the other
 
-    return read_vllm(open_tree(engine, source, within=WITHIN))
+    # All files: models bring backends of their own.
+    return read_vllm(open_tree(engine, source))
 
 
 @contextmanager

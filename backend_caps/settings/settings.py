@@ -29,10 +29,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.model import FrozenModel
-from backend_caps.discovery.admission import AllowList
-from backend_caps.discovery.errors import LONGEST_DEADLINE_S
+from backend_caps.discovery.claims import AllowList
 from backend_caps.discovery.evidence import require_evidence
-from backend_caps.discovery.loading import DEADLINE_S
+from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS, Engine, option_of

@@ -15,7 +15,7 @@ from backend_caps.capability.backend import Backend
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
-from backend_caps.discovery.handed_down import check_against_parent, tell_children
+from backend_caps.discovery.registrations import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import AcceptTokensError, DraftShape
@@ -100,7 +100,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
         LockDiffersError: something is not as the lock says.
         RanksDifferError: ranks differ in what must be the same; all of them raise it.
         RankFailedError: another rank could not decide.
-        RegistrationsDifferError: this process finds something else than the one that started it.
+        DiscoveryError: this process finds something else than the one that started it.
         MissingRanksError: not every rank answered in time.
         ControlGroupError: the group has no gloo, or this rank is no member.
         AgreementDeadlineError: the deadline of `Ranks` is none.

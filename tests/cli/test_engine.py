@@ -11,8 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from backend_caps.engines.errors import EngineNotInstalledError
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.reading import EngineError, EngineReading
 from tests.cli.conftest import CommandLine
 from tests.unit.report import engine_scene
 
@@ -233,14 +232,14 @@ def test_engine_that_is_not_installed_is_said(
     """Where nothing can be read, the reader's own sentence is printed."""
 
     def refuse(engine: str, _: Path | None) -> EngineReading:
-        raise EngineNotInstalledError(engine=engine)
+        raise EngineError("engine-not-installed", f"no {engine} is installed here.")
 
     monkeypatch.setitem(sys.modules["backend_caps.engines.read"].__dict__, "read_engine", refuse)
 
     result = acme.run("report --path @ --engine sglang")
 
     assert result.exit_code == 1
-    assert result.stderr == f"error: {EngineNotInstalledError(engine='sglang')}\n"
+    assert result.stderr == "error: no sglang is installed here.\n"
     assert reader.asked == []
 
 

@@ -14,8 +14,7 @@ from click.testing import CliRunner, Result
 
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
-from backend_caps.engines.errors import EngineNotInstalledError
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.reading import EngineError, EngineReading
 from tests.cli.conftest import DECLARATIONS, CommandLine
 from tests.unit.report import sides
 
@@ -48,7 +47,7 @@ def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
     def read_engine(engine: str, source: Path | None) -> EngineReading:
         if source is None:
-            raise EngineNotInstalledError(engine=engine)
+            raise EngineError("engine-not-installed", f"no {engine} is installed here.")
         return {"old": sides.OLD, "new": sides.NEW}[source.name]
 
     module = ModuleType("backend_caps.engines.read")

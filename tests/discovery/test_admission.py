@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery.admission import AllowList, admit
-from backend_caps.discovery.claims import Claim, Scan
+from backend_caps.discovery.claims import AllowList, Claim, Scan, admit
+from backend_caps.discovery.process import Search
 from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
 from tests.discovery.conftest import Site
 
 

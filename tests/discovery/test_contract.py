@@ -22,8 +22,8 @@ import backend_caps
 from backend_caps.capability.status import Status
 from backend_caps.discovery.claims import BACKENDS, RULES
 from backend_caps.discovery.metadata import normalised
+from backend_caps.discovery.process import Search
 from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
 from tests.discovery.conftest import DECLARES
 
 Found = set[tuple[str, str, str, str, str | None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.discovery.entries import Entry, mentions_us, our_entries, target
+from backend_caps.discovery.metadata import Entry, mentions_us, our_entries, target
 
 GROUP = "backend_caps.backends"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.discovery.places import LARGEST_BYTES, read_regular
+from backend_caps.discovery.metadata import LARGEST_BYTES, read_regular
+from backend_caps.discovery.process import Search
 from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
 from tests.discovery.conftest import Site
 
 _NO_FILE = "it is no file, nor a link to one"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.discovery.answers import Answer, Work
-from backend_caps.discovery.process import Child, interpreter_flags, start_early
-from backend_caps.discovery.search import Search
+from backend_caps.discovery.process import (
+    Answer,
+    Child,
+    Search,
+    Work,
+    interpreter_flags,
+    start_early,
+)
 from tests.discovery.conftest import DECLARES, Site
 
 DISCOVERS = """\
@@ -33,7 +37,7 @@ def answers(site: Site, *values: str) -> list[Answer]:
         deadline_s=30,
     )
     child = Child(work["path"], executable=sys.executable)
-    child.give(json.dumps(work).encode())
+    child.give(work)
     said = []
     while line := child.line(30):
         said.append(Answer.from_line(line))

@@ -16,11 +16,7 @@ from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery.errors import (
-    DeadlineError,
-    RepeatedBackendError,
-    StringInsteadOfListError,
-)
+from backend_caps.discovery.problems import DiscoveryError
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import RuleSet
@@ -94,9 +90,10 @@ def test_registry_refuses_two_backends_of_one_name() -> None:
     """By hand nobody can mean two."""
     twice = [backend("fa3"), backend("fa3", distribution="zed")]
 
-    with pytest.raises(RepeatedBackendError) as caught:
+    with pytest.raises(DiscoveryError) as caught:
         Registry.of(twice)
 
+    assert caught.value.code == "repeated-backend"
     assert str(caught.value) == (
         "backend 'fa3' is given 2 times: acme 1 and zed 1. Give each name once."
     )
@@ -330,9 +327,10 @@ def test_discover_refuses_one_string_for_several(argument: str) -> None:
     path = "plugins" if argument == "path" else []
     allow = "plugins" if argument == "allow" else []
 
-    with pytest.raises(StringInsteadOfListError) as caught:
+    with pytest.raises(DiscoveryError) as caught:
         discover(path, allow=allow)
 
+    assert caught.value.code == "string-instead-of-list"
     assert str(caught.value) == (
         f"{argument}='plugins' is one string; expected several. Write {argument}=['plugins']."
     )
@@ -348,7 +346,7 @@ def test_discover_refuses_one_string_for_several(argument: str) -> None:
 )
 def test_discover_refuses_a_deadline_of_no_use(deadline_s: float, said: str) -> None:
     """A deadline of nothing would break every plugin; one without end is none."""
-    with pytest.raises(DeadlineError) as caught:
+    with pytest.raises(DiscoveryError) as caught:
         discover([], deadline_s=deadline_s)
 
     assert str(pickle.loads(pickle.dumps(caught.value))) == (  # noqa: S301 - our own

@@ -9,8 +9,8 @@ import pytest
 
 from backend_caps.capability.status import Problem, Status
 from backend_caps.discovery.claims import Claim, Scan
+from backend_caps.discovery.process import Search
 from backend_caps.discovery.scan import scan
-from backend_caps.discovery.search import Search
 from tests.discovery.conftest import Site
 
 FA3 = "[backend_caps.backends]\nfa3 = acme_caps:DECLARATION\n"

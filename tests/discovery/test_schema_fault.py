@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.discovery.schema_fault import schema_fault
+from backend_caps.discovery.diagnosis import schema_fault
 
 
 class Own(BaseModel):

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import backend_caps
-from backend_caps.discovery.places import place_at
-from backend_caps.discovery.search import Search, identity
+from backend_caps.discovery.metadata import PathEntry
+from backend_caps.discovery.process import Search, identity
 
 SOURCE = str(Path(backend_caps.__file__).parents[1])
 TELL = (
-    f"import sys; sys.path.append({SOURCE!r}); from backend_caps.discovery.search import Search; "
+    f"import sys; sys.path.append({SOURCE!r}); from backend_caps.discovery.process import Search; "
     "search = Search.of_process(); print(search.unsearched, search.searched == search.imports)"
 )
 
@@ -97,4 +97,4 @@ def test_identity_is_the_same_by_every_name(tmp_path: Path) -> None:
 
 def test_place_that_cannot_be_listed_is_none() -> None:
     """A folder that vanished or is closed holds no metadata."""
-    assert place_at("/no/such/folder") is None
+    assert PathEntry.at("/no/such/folder") is None

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from torch import distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch has it there
 
-from backend_caps.discovery.handed_down import VARIABLE
+from backend_caps.discovery.registrations import VARIABLE
 from tests.upstream.sglang_packages import sglang_packages
 
 _PATIENCE = timedelta(seconds=120)

@@ -14,7 +14,7 @@ import pytest
 from backend_caps_sglang import AdapterError, DecisionTakenError, register
 from torch import distributed as dist
 
-from backend_caps.discovery.handed_down import VARIABLE
+from backend_caps.discovery.registrations import VARIABLE
 from tests.upstream.sglang_liars import LIES, NAME, install_liar
 from tests.upstream.sglang_packages import modules, sglang_packages, state_of
 from tests.upstream.sglang_worker import load_in_child, scheduler_without_plugin

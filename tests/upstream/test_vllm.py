@@ -17,9 +17,9 @@ from backend_caps.capability.sizes import OneOf, Sizes, admits
 from backend_caps.capability.status import Status
 from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.engines.reading import EngineReading
-from backend_caps.engines.source.tree import open_tree
-from backend_caps.engines.vllm.graphs import LEVELS
-from backend_caps.engines.vllm.read import WITHIN, read_vllm
+from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.vllm.capabilities import LEVELS
+from backend_caps.engines.vllm.read import read_vllm
 from tests.upstream.tables.rows import same_condition
 from tests.upstream.tables.vllm_0_33_0 import ROWS, Row
 
@@ -50,7 +50,7 @@ def reading() -> EngineReading:
     """Read the wheel."""
     wheels = sorted(WHEELS.glob("vllm-0.33.0-*.whl"))
     assert wheels, "no wheel of vllm 0.33.0 in .cache/wheels; fetch it: make vllm"
-    return read_vllm(open_tree("vllm", wheels[0], within=WITHIN))
+    return read_vllm(open_tree("vllm", wheels[0]))
 
 
 def _of(reading: EngineReading, row: Row) -> tuple[Backend, EngineClass]:

@@ -1,4 +1,4 @@
-"""SGLang: what its source says, and its decision for live backends, made with reasons.
+"""SGLang: its source, read; and its decision for live backends, with reasons.
 
 The names below are loaded on first use; nothing of SGLang is imported.
 """

@@ -1,4 +1,4 @@
-"""SGLang's backend classes as records of ours: what each says, where, and in whose words.
+"""SGLang's backend classes as records: what each states, and on which line.
 
 What our vocabulary has and SGLang's classes do not state stays undeclared: whether a graph may
 be replayed, page sizes and dtypes stand in argument checks there, keyed by a backend's name.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
+from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Role
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.engines import problems
-from backend_caps.engines.sglang.cases import (
-    Said,
+from backend_caps.engines.sglang.conditions import given_of
+from backend_caps.engines.sglang.flag_values import (
+    FlagValue,
     is_length,
     is_property,
     settled,
@@ -27,11 +27,12 @@ from backend_caps.engines.sglang.cases import (
     values_of,
     words_of,
 )
-from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.read_ends import ReadEnds
-from backend_caps.engines.source.attributes import Attributes, Stated
-from backend_caps.engines.source.guards import condition
-from backend_caps.engines.source.module import ClassDef, Function
+from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.guards import Function, condition
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.methods import Stated
+from backend_caps.engines.source.module import ClassDef
 
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
@@ -44,11 +45,15 @@ _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What the source says of one capability, for the record and for the declaration."""
+    """One capability as the source states it: the reading, and what can be declared."""
 
     reading: Reading
     capabilities: Mapping[str, object]
     conditions: Sequence[When] = ()
+
+
+def _undeclared(words: str, at: str | None, *conditions: When) -> _Part:
+    return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {}, conditions)
 
 
 class Backends:
@@ -56,16 +61,16 @@ class Backends:
 
     def __init__(
         self,
+        index: Index,
         attributes: Attributes,
         root: ClassDef,
         flags: Sequence[str],
-        tell: Callable[[Problem], None],
     ) -> None:
         """Take the class that every backend descends from, and its flags that are reported."""
         self._attributes = attributes
         self._root = root
         self._flags = flags
-        self._tell = tell
+        self._index = index
         self._ends = ReadEnds(attributes)
 
     def record(
@@ -119,33 +124,33 @@ class Backends:
         at = stated.last.at
         if origin is Origin.UNDECLARED:
             words = f"the base class says {stated.words}, and no other class states it"
-            return _Part(Reading(origin=origin, words=words, declared_at=at), {})
+            return _undeclared(words, at)
         if _is_no_bool(stated):
-            self._tell(problems.not_bool(at, stated.words))
-            words = f"{stated.words}, which is neither True nor False"
-            return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {})
+            self._index.tell("engine-value-not-bool", at=at, words=stated.words)
+            return _undeclared(f"{stated.words}, which is neither True nor False", at)
         taken = self._attributes.method(definition, NEEDS)
         if taken and is_property(taken[1]) and taken[1] is not stated.last.value:
             words = f"{stated.words}, and {taken[0].name} has a property of that name"
-            return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {})
+            return _undeclared(words, at)
         cases = truths_of(stated)
-        base = max((each for each in cases if not each.guards), key=_value, default=None)
+        always = [each for each in cases if not each.guards]
+        base = max(always, key=lambda each: each.truth, default=None)
         rest = [each for each in cases if each.guards]
         reading = Reading(
             origin=origin,
             words=words_of(stated, definition, self._root),
-            value=None if rest or base is None else _level(base),
+            value=None if rest or base is None else "exact" if base.truth else "none",
             declared_at=at,
             inherited_from=owner.name if origin is Origin.INHERITED else None,
         )
         if origin is Origin.INHERITED:
             return _Part(reading, {})
-        own = {} if base is None or base.owner is not definition else {NEEDS: _value(base)}
-        whens = [_when(each) for each in rest if each.owner is definition or _value(each)]
+        own = {} if base is None or base.owner is not definition else {NEEDS: base.truth}
+        whens = [_when(each) for each in rest if each.owner is definition or each.truth]
         return _Part(reading, own, whens)
 
     def origin(self, definition: ClassDef, stated: Stated) -> tuple[Origin, ClassDef]:
-        """Say how a class has what is stated, and which class states it last."""
+        """Return how a class has what is stated, and which class states it last."""
         owners = [each.owner for each in stated.statements]
         if all(owner is self._root for owner in owners):
             return Origin.UNDECLARED, self._root
@@ -167,13 +172,10 @@ class Backends:
             reason=_MASK_REASON,
         )
         if stated is None:
-            reading = Reading(origin=Origin.UNDECLARED, words=f"no {LONGEST} is ever set")
-            return _Part(reading, {}, [drafting])
+            return _undeclared(f"no {LONGEST} is ever set", None, drafting)
         at, words = stated.last.at, words_of(stated, definition, self._root)
         if isinstance(stated.last.value, Function) and not is_property(stated.last.value):
-            words = f"{LONGEST} is a method, and no number"
-            reading = Reading(origin=Origin.UNDECLARED, words=words, declared_at=at)
-            return _Part(reading, {}, [drafting])
+            return _undeclared(f"{LONGEST} is a method, and no number", at, drafting)
         if not _is_always_length(stated):
             reading = Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at)
             return _Part(reading, {}, [drafting])
@@ -201,7 +203,7 @@ class Backends:
             )
 
     def _composite(self, definition: ClassDef) -> str | None:
-        """Say how a wrapper makes its answers from those of what it wraps."""
+        """Write how a wrapper makes its answers from those of what it wraps."""
         stated = self._stated(definition, NEEDS)
         values = [each.value for each in (values_of(stated) if stated is not None else ())]
         asked = [f"{NEEDS} = {ast.unparse(value)}" for value in values if _asks_children(value)]
@@ -230,7 +232,7 @@ def _is_understood(stated: Stated) -> bool:
 def _only_constant(stated: Stated) -> object:
     """Return the value of an attribute that always has the one; None where it has none."""
     match values_of(stated):
-        case [Said(value=ast.Constant(value=value), guards=())] if _is_understood(stated):
+        case [FlagValue(value=ast.Constant(value=value), guards=())] if _is_understood(stated):
             return value
     return None
 
@@ -244,12 +246,8 @@ def _is_always_length(stated: Stated) -> bool:
     )
 
 
-def _constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant)
-
-
 def _is_no_bool(stated: Stated) -> bool:
-    """Tell whether some value is neither True nor False, nor an expression to take the truth of.
+    """Return whether some value is neither True nor False, nor an expression to take the truth of.
 
     A method that is no property is one: SGLang asks for the attribute, and never calls it.
     """
@@ -258,28 +256,16 @@ def _is_no_bool(stated: Stated) -> bool:
     functions = [each for each in stated.statements if isinstance(each.value, Function)]
     if functions and not (stated.statements == (stated.base,) and is_property(stated.last.value)):
         return True
-    said = values_of(stated)
-    return not said or any(_constant(each.value) and not _is_bool(each.value) for each in said)
+    values = [each.value for each in values_of(stated)]
+    constants = [value.value for value in values if isinstance(value, ast.Constant)]
+    return not values or not all(isinstance(value, bool) for value in constants)
 
 
-def _is_bool(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
-
-
-def _value(said: Said) -> bool:
-    assert isinstance(said.value, ast.Constant), ast.unparse(said.value)
-    return bool(said.value.value)
-
-
-def _level(said: Said) -> str:
-    return "exact" if _value(said) else "none"
-
-
-def _when(said: Said) -> When:
-    given = given_of(said.guards)
+def _when(each: FlagValue) -> When:
+    given = given_of(each.guards)
     assert given is not None, "a case that always holds is the base"
     return When(
         given=given,
-        capabilities=Capabilities(needs_cpu_seq_lens=_value(said)),
-        reason=f"{NEEDS} is {_value(said)} where {condition(said.guards)}",
+        capabilities=Capabilities(needs_cpu_seq_lens=each.truth),
+        reason=f"{NEEDS} is {each.truth} where {condition(each.guards)}",
     )

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from backend_caps.engines.sglang.anchors import label_of, tell_missing
+from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import Assigned, Function, Module
-from backend_caps.engines.source.tree import open_tree
+from backend_caps.engines.source.module import Assigned, Module
 from backend_caps.resolution.engine import Engine
 
 ARGUMENTS = "sglang/srt/server_args.py"
@@ -62,9 +62,9 @@ def read_engine_options(index: Index) -> Engine:
         (_CHOICES, read["attention_backends"]),
     ):
         if not found:
-            tell_missing(index, what, ARGUMENTS)
+            index.tell_missing(what, ARGUMENTS)
     return Engine(
-        name=label_of(index),
+        name=index.label,
         options={option: tuple(group) for group in read["options"] for option in group},
         attention_backends=frozenset(read["attention_backends"]),
     )
@@ -145,7 +145,7 @@ def _functions(module: Module) -> Iterator[Function]:
 
 
 def _is_over_slots(node: ast.AST) -> bool:
-    """Tell whether a loop goes over the flags that name backends."""
+    """Return whether a loop goes over the flags that name backends."""
     match node:
         case ast.For(iter=ast.Tuple(elts=names)):
             return _SLOT in set(_strings(names))

@@ -1,4 +1,4 @@
-"""SGLang's conditions in our vocabulary: what flags and facts decide, and what stays open."""
+"""SGLang's conditions in our vocabulary, and the rules that a version forces something by."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from backend_caps.capability.facts import Given
-from backend_caps.engines.source.guards import condition, conditions
+from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.engines.source.guards import (
+    Function,
+    Guards,
+    condition,
+    conditions,
+    in_turn,
+    returns,
+)
+from backend_caps.engines.source.index import FunctionDef, Index
+from backend_caps.resolution.engine import ENGINES
+from backend_caps.resolution.rules import Rule, RuleSet
 
 _DEVICES = frozenset({"cpu", "cuda", "hpu", "mps", "musa", "npu", "xpu"})
 """The torch device types that SGLang runs on."""
-_ASKS_DEVICE = {f"is_{device}": device for device in _DEVICES}
 _ARCHITECTURES = frozenset({"mha", "mla", "sparse", "ssm"})
 _SWITCHES = frozenset(
     {
@@ -38,6 +49,22 @@ _RUNNERS = re.compile(
 )
 """What knows whether the model has MLA."""
 _Fields = Mapping[str, object]
+_WORDS: Mapping[str, tuple[_Fields, _Fields | None]] = {
+    **{name: ({name: True}, {name: False}) for name in _SWITCHES},
+    **{f"is_{each}": ({"device": {each}}, {"device": _DEVICES - {each}}) for each in _DEVICES},
+    "is_cuda": ({"device": {"cuda"}, "rocm": False}, None),  # torch calls ROCm's devices so too
+    "is_hip": ({"rocm": True}, {"rocm": False}),
+    _MLA: ({"attention_arch": {"mla"}}, {"attention_arch": _ARCHITECTURES - {"mla"}}),
+}
+"""What of ours must hold for a word of SGLang's to hold, and for it not to hold."""
+_MODULE = "sglang.srt.managers.overlap_utils"
+_DECIDES = "decide_needs_cpu_seq_lens"
+_FLAG = "needs_cpu_seq_lens"
+_ALWAYS = "it runs at all"
+KNOWN_VERSIONS = tuple(name.removeprefix("sglang-") for name in ENGINES)
+"""The versions whose source the reader was checked with."""
+IN_SOURCE = ("two-batch-overlap", "piecewise-cuda-graph", "ngram")
+"""The rules that SGLang's function states; the others are in no version's source."""
 
 
 def given_of(guards: Iterable[ast.expr]) -> Given | None:
@@ -59,13 +86,15 @@ def given_of(guards: Iterable[ast.expr]) -> Given | None:
 
 
 def can_hold(guards: Iterable[ast.expr]) -> bool:
-    """Tell whether guards do not contradict each other, as far as the platform decides.
+    """Return whether guards can hold together, as far as the platform decides.
 
     It is one for the whole process. What else two guards ask may have changed between them.
     """
     fields: dict[str, object] = {}
     for guard in conditions(guards):
-        asked = _fields(guard) if _is_of_platform(guard) else None
+        is_not = isinstance(guard, ast.UnaryOp) and isinstance(guard.op, ast.Not)
+        inner = guard.operand if isinstance(guard, ast.UnaryOp) and is_not else guard
+        asked = _fields(guard) if _platform(inner) else None
         both = fields if asked is None else _together(fields, asked)
         if both is None:
             return False
@@ -73,15 +102,8 @@ def can_hold(guards: Iterable[ast.expr]) -> bool:
     return True
 
 
-def _is_of_platform(guard: ast.expr) -> bool:
-    match guard:
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _platform(operand) is not None
-    return _platform(guard) is not None
-
-
 def _together(fields: dict[str, object], asked: _Fields | None) -> dict[str, object] | None:
-    """Ask for more than is asked already; None where it is not ours, or nothing is both."""
+    """Join two sets of required values; None where one is unknown or they contradict."""
     if asked is None:
         return None
     both = {name: _both(fields.get(name), value) for name, value in asked.items()}
@@ -98,62 +120,38 @@ def _both(one: object, other: object) -> object:
 
 
 def _fields(guard: ast.expr) -> _Fields | None:
+    """Translate a condition of SGLang's into required values; None where none decides it."""
     match guard:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return next(_where_not(operand), None)
-    return next(_where(guard), None)
+            word = _word(operand)
+            return None if word is None else _WORDS[word][1]
+    word = _word(guard)
+    return _compared(guard) if word is None else _WORDS[word][0]
 
 
-def _where(guard: ast.expr) -> Iterator[_Fields]:
-    """Say what of ours must hold for a condition of SGLang's to hold."""
+def _compared(guard: ast.expr) -> _Fields | None:
     match guard:
         case ast.Compare(
             left=ast.Attribute(value=holder, attr="speculative_algorithm"),
             ops=[ast.Eq()],
             comparators=[ast.Constant(value=str(name))],
         ) if _ARGS.fullmatch(ast.unparse(holder)):
-            yield {"speculative_algorithm": {name}}
+            return {"speculative_algorithm": {name}}
         case ast.Compare(
             left=ast.Attribute(value=ast.Name(id="self"), attr="_kv_shard_pool"),
             ops=[ast.IsNot()],
             comparators=[ast.Constant(value=None)],
         ):
-            yield {"enable_kv_cache_sharding": True}
+            return {"enable_kv_cache_sharding": True}
         case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in _ALGORITHMS:
-            yield {"speculative_algorithm": {_ALGORITHMS[name]}}
+            return {"speculative_algorithm": {_ALGORITHMS[name]}}
         case ast.Compare(
             left=ast.Name(id="decode_backend"),
             ops=[ast.Eq()],
             comparators=[ast.Constant(value=str(name))],
         ):
-            yield {"decode_attention_backend": {name}}
-    yield from _of_word(guard)
-
-
-def _of_word(guard: ast.expr) -> Iterator[_Fields]:
-    word = _word(guard)
-    if word in _SWITCHES:
-        yield {word: True}
-    elif word == _MLA:
-        yield {"attention_arch": {"mla"}}
-    elif word == "is_hip":
-        yield {"rocm": True}
-    elif word == "is_cuda":
-        yield {"device": {"cuda"}, "rocm": False}
-    elif word in _ASKS_DEVICE:
-        yield {"device": {_ASKS_DEVICE[word]}}
-
-
-def _where_not(guard: ast.expr) -> Iterator[_Fields]:
-    word = _word(guard)
-    if word in _SWITCHES:
-        yield {word: False}
-    elif word == _MLA:
-        yield {"attention_arch": _ARCHITECTURES - {"mla"}}
-    elif word == "is_hip":
-        yield {"rocm": False}
-    elif word != "is_cuda" and word in _ASKS_DEVICE:  # torch calls ROCm's devices `cuda` too
-        yield {"device": _DEVICES - {_ASKS_DEVICE[word]}}
+            return {"decode_attention_backend": {name}}
+    return None
 
 
 def _word(guard: ast.expr) -> str | None:
@@ -167,7 +165,7 @@ def _word(guard: ast.expr) -> str | None:
 
 
 def _platform(guard: ast.expr) -> str | None:
-    """Return what is asked of the platform: `is_npu()`, or a module's `_is_npu`."""
+    """Return the platform word of a test: of `is_npu()`, or of a module's `_is_npu`."""
     match guard:
         case ast.Call(func=ast.Name(id=name), args=[], keywords=[]):
             word = name.lstrip("_")
@@ -175,4 +173,105 @@ def _platform(guard: ast.expr) -> str | None:
             word = name.lstrip("_")
         case _:
             return None
-    return word if word == "is_hip" or word in _ASKS_DEVICE else None
+    return word if word in _WORDS and word.startswith("is_") else None
+
+
+def read_rules(index: Index) -> RuleSet:
+    """Read what the version forces; what is not known is a problem, and counts as open."""
+    is_known = index.tree.version in KNOWN_VERSIONS
+    if not is_known:
+        index.tell_unknown_version(KNOWN_VERSIONS)
+    expected = RuleSet.builtin(index.label if is_known else ENGINES[-1])
+    found = {rule.name: rule for rule in _read(index)}
+    if is_known:
+        for rule in expected.rules:
+            if rule.name in IN_SOURCE and rule.name not in found:
+                index.tell_missing(f"rule {rule.name!r}", _MODULE)
+    ours = {rule.name: rule for rule in expected.rules if rule.name not in IN_SOURCE}
+    return replace(
+        expected,
+        name=index.label,
+        rules=_in_order((ours | found).values(), expected),
+        algorithms=expected.algorithms if is_known else frozenset(),
+    )
+
+
+def _in_order(rules: Iterable[Rule], expected: RuleSet) -> tuple[Rule, ...]:
+    """Sort the rules as the built-in set has them, those that it has not after them."""
+    places = {rule.name: place for place, rule in enumerate(expected.rules)}
+    return tuple(sorted(rules, key=lambda rule: places.get(rule.name, len(places))))
+
+
+def _read(index: Index) -> Iterator[Rule]:
+    function = _function(index)
+    if function is None:
+        index.tell_missing(f"{_DECIDES}()", _MODULE)
+        yield _unknown("nothing is known of what the engine forces")
+        return
+    known = {rule.given: rule for name in ENGINES for rule in RuleSet.builtin(name).rules}
+    for guards in _forcing(function.node):
+        given = given_of(guards)
+        if given in known:
+            yield known[given]
+        else:
+            words = condition(guards) or _ALWAYS
+            index.tell(
+                "engine-rule-unknown",
+                engine="sglang",
+                version=index.version,
+                condition=words,
+                at=function.at,
+            )
+            yield _unknown(words)
+    if not any(_is_join(case.value) for case in returns(function.node)):
+        index.tell_missing(f"join over the backends' {_FLAG}", _MODULE)
+
+
+def _unknown(words: str) -> Rule:
+    return Rule(
+        name=f"unknown: {words}",
+        given=Given(expression=words),
+        forces=Capabilities(needs_cpu_seq_lens=True),
+        reason="the engine's source forces it, and no rule here says why",
+    )
+
+
+def _function(index: Index) -> FunctionDef | None:
+    module = index.module(_MODULE)
+    for node in module.tree.body if module else ():
+        if module is not None and isinstance(node, Function) and node.name == _DECIDES:
+            return FunctionDef(module, node)
+    return None
+
+
+def _forcing(function: Function) -> Iterator[Guards]:
+    """List the conditions under which the function may answer True before it asks the backends.
+
+    What an earlier answer needs not to hold is left out of the conditions of a later one.
+    """
+    for case in in_turn(returns(function)):
+        match case.value:
+            case ast.Constant(value=True):
+                yield case.guards
+            case ast.Constant(value=False):
+                continue
+            case value if not _is_join(value):
+                yield *case.guards, value
+
+
+def _is_join(node: ast.expr) -> bool:
+    """Return whether it is the or over the backends, a missing flag counted as True."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="any"),
+            args=[
+                ast.GeneratorExp(
+                    elt=ast.Call(
+                        func=ast.Name(id="getattr"),
+                        args=[_, ast.Constant(value=flag), ast.Constant(value=True)],
+                    )
+                )
+            ],
+        ):
+            return flag == _FLAG
+    return False

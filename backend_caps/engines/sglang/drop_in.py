@@ -9,19 +9,19 @@ states, the answer is True, and a warning says why.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
 from typing import overload
 
 from backend_caps.capability.backend import Problem
+from backend_caps.capability.fit import text_of
 from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.engines.reading import EngineError
 from backend_caps.engines.sglang.live import uses_of_slots
-from backend_caps.engines.sglang.live_flags import (
-    parsed_flags,
-    values_of_args,
-    values_of_context,
-)
-from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.errors import FlagValueError
+from backend_caps.resolution.flags import ServerFlags, without_flags
 from backend_caps.resolution.flips import undo
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, in_order
 from backend_caps.resolution.resolver import resolve
@@ -33,21 +33,26 @@ _RULES_WITH_CONTEXT = "sglang-0.5.23"
 _ABSENT = object()
 _SGLANGS_OWN = frozenset({"two-batch-overlap", "piecewise-cuda-graph", "ngram"})
 """The rules that SGLang's function applies too."""
-
-
-@dataclass(eq=False, kw_only=True)
-class AttnBackendsError(BackendCapsError):
-    """What was handed over as backends is no sequence of them."""
-
-    kind: str
-
-    @property
-    def message(self) -> str:
-        """What came, and what the two signatures are."""
-        return (
-            f"attn_backends is an object of type {self.kind!r}; expected a sequence of backends. "
-            "Call it with (server_args, attn_backends) or with (attn_backends)."
-        )
+_CONTEXT = "sglang.srt.runtime_context"
+_WHEN_REFUSED: Mapping[str, object] = {
+    "enable_two_batch_overlap": True,
+    "disable_piecewise_cuda_graph": False,
+    "enable_mixed_chunk": True,
+    "disable_overlap_schedule": False,
+    "speculative_num_steps": None,
+}
+"""What a flag counts as that has a value of another kind: never less than it may mean."""
+_FLAGS = ("speculative_algorithm", *_WHEN_REFUSED)
+_REQUIRED_LEAVES: Mapping[str, tuple[str, ...]] = {
+    "enable_two_batch_overlap": ("get_exec", "overlap", "enable_two_batch_overlap"),
+    "speculative_algorithm": ("get_spec", "speculative_algorithm"),
+}
+_OTHER_LEAVES: Mapping[str, tuple[str, ...]] = {
+    "speculative_num_steps": ("get_spec", "speculative_num_steps"),
+    "enable_mixed_chunk": ("get_schedule", "enable_mixed_chunk"),
+    "disable_overlap_schedule": ("get_schedule", "disable_overlap_schedule"),
+}
+"""Not read by SGLang's function; where they are not there they count as not given."""
 
 
 @overload
@@ -73,7 +78,7 @@ def decide_needs_cpu_seq_lens(
 ) -> bool:
     """Decide whether the lengths must cross to the host, and log why.
 
-    Takes the place of SGLang's function of that name. One line says the answer and who forced it;
+    Takes the place of SGLang's function of that name. One line has the answer and what forced it;
     each thing that SGLang takes for an opt-out and that nobody states is a warning.
 
     Args:
@@ -83,8 +88,8 @@ def decide_needs_cpu_seq_lens(
         rules: the rule set; that of the signature's version unless given.
 
     Raises:
-        RuntimeContextError: there are no `server_args`, and no runtime context either.
-        AttnBackendsError: `attn_backends` is no sequence.
+        EngineError: there are no `server_args`, and no runtime context either; or
+            `attn_backends` is no sequence.
         FlagsError: `server_args` has none of a server's flags.
         FlagValueError: the speculative algorithm is no name.
         ResolutionError: there is no such rule set.
@@ -130,7 +135,12 @@ def _explained(server_args: object, attn_backends: object, rules: str | None) ->
     if attn_backends is _ABSENT:  # one argument by position: 0.5.23's
         server_args, attn_backends = _ABSENT, server_args
     if not isinstance(attn_backends, Iterable):
-        raise AttnBackendsError(kind=_kind_of(attn_backends))
+        kind = "nothing" if attn_backends is _ABSENT else type(attn_backends).__name__
+        raise EngineError(
+            "attn-backends-no-sequence",
+            f"attn_backends is an object of type {kind!r}; expected a sequence of backends. "
+            "Call it with (server_args, attn_backends) or with (attn_backends).",
+        )
     by_context = server_args is _ABSENT
     rule_set = RuleSet.builtin(rules or (_RULES_WITH_CONTEXT if by_context else _RULES_WITH_ARGS))
     flags, refused = parsed_flags(
@@ -141,10 +151,6 @@ def _explained(server_args: object, attn_backends: object, rules: str | None) ->
     doubts = (use.problem for use in uses if use.problem is not None)
     found = {*plan.problems, *doubts, *refused, *_of_rules(plan)}
     return plan.with_problems(in_order(found))
-
-
-def _kind_of(value: object) -> str:
-    return "nothing" if value is _ABSENT else type(value).__name__
 
 
 def _of_rules(plan: Plan) -> Iterator[Problem]:
@@ -167,7 +173,7 @@ def _forcing(plan: Plan) -> list[Cause]:
 
 
 def _answer(plan: Plan) -> str:
-    """Say the answer in one line, and who forced it."""
+    """Write the answer in one line, with what forced it."""
     forced = _forcing(plan)
     causes = forced or plan["host_seq_lens"].causes
     verb = "forced by" if forced else "stated by"
@@ -178,3 +184,71 @@ def _answer(plan: Plan) -> str:
 def _told(cause: Cause) -> str:
     who = f"rule {cause.name!r}" if cause.role is None else f"{cause.name} ({cause.role.value})"
     return f"{who}: {cause.reason.removesuffix('.')}"
+
+
+def values_of_args(server_args: object) -> Mapping[str, object]:
+    """Read the arguments by attribute; one that this version has no more is not given.
+
+    Raises:
+        FlagsError: the object has none of them at all.
+    """
+    present = {name: getattr(server_args, name) for name in _FLAGS if hasattr(server_args, name)}
+    if not present:
+        raise without_flags(server_args)
+    return present
+
+
+def values_of_context() -> Mapping[str, object]:
+    """Read the flags from the context that SGLang publishes them in, since 0.5.23.
+
+    Raises:
+        EngineError: SGLang is not there, or has not published its flags.
+    """
+    try:
+        context = import_module(_CONTEXT)
+        required = {name: _leaf(context, path) for name, path in _REQUIRED_LEAVES.items()}
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EngineError(
+            "runtime-context-unreadable",
+            f"{_CONTEXT} cannot be read: {error}; expected the context of an SGLang 0.5.23 "
+            "that has published its flags. Call after that, or give server_args first.",
+        ) from error
+    return {**required, **dict(_leaves_there(context))}
+
+
+def _leaves_there(context: ModuleType) -> Iterator[tuple[str, object]]:
+    for name, path in _OTHER_LEAVES.items():
+        try:
+            yield name, _leaf(context, path)
+        except (AttributeError, ValueError):
+            continue
+
+
+def _leaf(context: ModuleType, path: tuple[str, ...]) -> object:
+    accessor, *names = path
+    return reduce(getattr, names, getattr(context, accessor)())
+
+
+def parsed_flags(values: Mapping[str, object]) -> tuple[ServerFlags, list[Problem]]:
+    """Parse flags; one that has a value of another kind counts as the worst it may mean.
+
+    Raises:
+        FlagValueError: the speculative algorithm is no name.
+    """
+    parsed, problems = dict(values), []
+    for name in (each for each in _WHEN_REFUSED if each in values):
+        try:
+            ServerFlags.from_object(SimpleNamespace(**{name: values[name]}))
+        except FlagValueError as fault:
+            worst = _WHEN_REFUSED[name]
+            parsed[name] = worst
+            shown = "not given" if worst is None else text_of(worst)
+            problems.append(
+                Problem(
+                    code="live-server-flag-refused",
+                    message=f"{fault.flag} is {fault.value} in SGLang's flags; expected "
+                    f"{fault.expected}, so it counts as {shown}.",
+                    remedy="Correct the value.",
+                )
+            )
+    return ServerFlags.from_object(SimpleNamespace(**parsed)), problems

@@ -5,18 +5,19 @@ Nothing of SGLang is imported. `_read` is the one place that looks at an object.
 
 from __future__ import annotations
 
+import dis
 import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from traceback import format_exception_only
-from types import MemberDescriptorType
+from types import CodeType, FunctionType, MemberDescriptorType
 
 from backend_caps.capability.backend import Problem, Reading
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
 from backend_caps.capability.vocabulary import Capabilities
-from backend_caps.engines.sglang.live_code import setter_of
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.uses import Use
 
@@ -28,6 +29,8 @@ _EAGLES_SLOTS = 3
 _NOBODY = "nobody"
 """Stands in for a backend where there is none."""
 
+_BY_NAME = frozenset({"setattr", "__setattr__", "__dict__", "vars"})
+"""What code sets an attribute with whose name it has as text."""
 Place = tuple[Role, Phase]
 
 
@@ -43,7 +46,7 @@ class _Slot:
 
 
 def uses_of_slots(attn_backends: Sequence[object], flags: ServerFlags) -> tuple[Use, ...]:
-    """List the uses of the backends that a worker hands over; where there is none, nobody's.
+    """List the uses of the backends that a worker hands over; an empty slot is a use too.
 
     What is wrong with one is in its `problem`, also where its declaration was read.
     """
@@ -58,7 +61,7 @@ def uses_of_slots(attn_backends: Sequence[object], flags: ServerFlags) -> tuple[
 
 
 def _slot(index: int, count: int, flags: ServerFlags) -> _Slot:
-    """Say what runs at an index; which worker hands over other numbers of slots is not known."""
+    """Return what runs at an index; other numbers of slots than Eagle's are of unknown workers."""
     if index == 0:
         phase = Phase.DECODE if flags.speculative_algorithm is None else Phase.VERIFY
         return _Slot(index, ((Role.TARGET, phase),))
@@ -136,7 +139,7 @@ def _checked(slot: _Slot, backend: object) -> Reading | Problem:
 
 
 def _doubt(slot: _Slot, backend: object, reading: Reading) -> Problem | None:
-    """Say why an opt-out does not count, where it does not."""
+    """Return why an opt-out does not count; None where it does."""
     if reading.value is not False:
         return None
     if reading.origin is Origin.INHERITED:
@@ -170,11 +173,11 @@ def _bound_doubt(slot: _Slot, backend: object) -> Problem | None:
 
 
 def _read(slot: _Slot, backend: object, name: str) -> Reading | Problem:
-    """Read an attribute as SGLang does, by `getattr`, and say who states it."""
+    """Read an attribute as SGLang does, by `getattr`, with the class that states it."""
     kind, stater = type(backend), _stater(backend, name)
     try:
         value: object = getattr(backend, name)
-    except Exception as error:  # noqa: BLE001 - it is somebody's property
+    except Exception as error:  # noqa: BLE001 - a property may raise anything
         if stater is None and isinstance(error, AttributeError):
             return Reading(origin=Origin.UNDECLARED, words=f"{name} is not stated")
         return Problem(
@@ -241,4 +244,53 @@ def _empty_slot(slot: _Slot) -> Problem:
         message=f"{slot} is empty ({', '.join(role.value for role, _ in slot.places)}): what runs "
         f"there was not handed over, so {_FLAG} is True.",
         remedy="Hand over the backend that runs there, such as the draft runner's own.",
+    )
+
+
+def setter_of(kind: type, name: str) -> type | None:
+    """Find the first class in a class's order whose own functions set an attribute.
+
+    None is an attribute that is set on the object from outside.
+    """
+    setters = (each for each in kind.__mro__ if any(_sets(code, name) for code in _codes(each)))
+    return next(setters, None)
+
+
+def _codes(kind: type) -> Iterator[CodeType]:
+    """List the code of a class's own functions, with what is in them and what they wrap."""
+    pending: list[object] = list(vars(kind).values())
+    seen: set[int] = set()
+    while pending:
+        each = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        match each:
+            case CodeType():
+                yield each
+                pending += each.co_consts
+            case FunctionType():
+                pending += [each.__code__, *_enclosed(each)]
+            case staticmethod() | classmethod():
+                pending.append(each.__func__)
+            case property():
+                pending += [each.fget, each.fset]
+            case cached_property():
+                pending.append(each.func)
+
+
+def _enclosed(function: FunctionType) -> Iterator[object]:
+    """List what a function closes over, such as the one that a decorator wrapped."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            continue
+
+
+def _sets(code: CodeType, name: str) -> bool:
+    if name in code.co_consts and not _BY_NAME.isdisjoint(code.co_names):
+        return True
+    return name in code.co_names and any(
+        each.opname == "STORE_ATTR" and each.argval == name for each in dis.get_instructions(code)
     )

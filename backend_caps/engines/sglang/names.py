@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from backend_caps.engines import problems
-from backend_caps.engines.sglang.anchors import path_of, tell_missing
+from backend_caps.engines.reading import not_followed
 from backend_caps.engines.sglang.conditions import can_hold
-from backend_caps.engines.sglang.lost import Lost, is_none
-from backend_caps.engines.sglang.registrations import (
-    Registration,
-    is_usable,
-    read_registrations,
+from backend_caps.engines.source.classes import Classes, Factories, Made, is_none
+from backend_caps.engines.source.guards import (
+    Function,
+    Guards,
+    branches,
+    condition,
+    guarded,
+    returns,
+    words,
 )
-from backend_caps.engines.source.attributes import branches
-from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Guards, condition, guarded
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.module import ClassDef, Function, methods_of
-from backend_caps.engines.source.returns import Makers, returns
+from backend_caps.engines.source.module import ClassDef, methods_of
 
+_REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _DRAFTS = "sglang.srt.speculative.draft_utils"
 _FACTORY = "DraftBackendFactory"
 
 
-class Place(Enum):
-    """What a registered name makes a class for."""
+class Runner(Enum):
+    """The model runner that a registered name makes a class for."""
 
     TARGET = "target"
-    """The model's own runner, the target's or the draft's."""
+    """The model's own, the target's or the draft's."""
     DRAFT_DECODE = "draft_decode"
     """The draft's steps."""
     DRAFT_EXTEND = "draft_extend"
@@ -41,11 +41,9 @@ class Place(Enum):
 
 
 _MAPS = {
-    "create_decode_backend": Place.DRAFT_DECODE,
-    "create_draft_extend_backend": Place.DRAFT_EXTEND,
+    "create_decode_backend": Runner.DRAFT_DECODE,
+    "create_draft_extend_backend": Runner.DRAFT_EXTEND,
 }
-Made = tuple[Guards, ClassDef | None]
-"""A class, and when it is made; None where something is made whose class was not found."""
 
 
 @dataclass(slots=True)
@@ -53,10 +51,30 @@ class Name:
     """A name that flags may use."""
 
     name: str
-    made: dict[Place, list[Made]] = field(default_factory=dict)
-    """By place, the classes that it may mean; a place that is not there is refused."""
+    made: dict[Runner, list[Made]] = field(default_factory=dict)
+    """By runner, the classes that it may mean; a runner that is not there is refused."""
     lost: FunctionDef | None = None
     """The function that makes something whose class was not found, where one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """A function that makes what one name stands for."""
+
+    name: str
+    function: FunctionDef
+    guards: Guards
+    """When it is registered."""
+    is_replaced: bool
+    """Whether another decorator makes something of the function before it is registered."""
+
+
+def is_usable(index: Index, name: str, at: str) -> bool:
+    """Return whether a name can be printed and typed; one that cannot is a problem."""
+    is_plain = name.isprintable() and name == name.strip() != ""
+    if not is_plain:
+        index.tell("engine-name-unusable", engine="sglang", name=name, at=at)
+    return is_plain
 
 
 class Names:
@@ -64,40 +82,42 @@ class Names:
 
     def __init__(self, index: Index, classes: Classes) -> None:
         self._index = index
-        self._registered = read_registrations(index)
-        tables = {_TABLE: dict(_looked_up(self._registered))}
-        self._makers = Makers(index, classes, tables=tables)
-        self._lost = Lost(index, self._makers, tables)
+        self._registered = _registrations(index)
+        certain = {
+            name: own[0].function
+            for name, own in self._registered.items()
+            if len(own) == 1 and not own[0].is_replaced
+        }
+        self._factories = Factories(index, classes, tables={_TABLE: certain})
 
     def read(self) -> Mapping[str, Name]:
         """List every name with the classes behind it."""
         names: dict[str, Name] = {}
         if not self._registered:
-            tell_missing(self._index, "use of register_attention_backend()", path_of(_REGISTRY))
+            self._index.tell_missing(f"use of {_REGISTER}()", _REGISTRY)
         for name, registrations in self._registered.items():
             names[name] = own = Name(name)
-            made = [each for one in registrations for each in self._registration(own, one)]
-            own.made[Place.TARGET] = _possible(made)
+            made: list[Made] = []
+            for one in registrations:
+                if one.is_replaced:
+                    made.append(self._not_found(own, one.function, one.guards))
+                else:
+                    found = self._followed(own, one.function)
+                    made += [(one.guards + guards, each) for guards, each in found]
+            own.made[Runner.TARGET] = _possible(made)
         self._read_drafts(names)
         return dict(sorted(names.items()))
-
-    def _registration(self, name: Name, one: Registration) -> list[Made]:
-        if one.is_replaced:
-            return [self._not_found(name, one.function, one.guards)]
-        return [
-            ((*one.guards, *guards), made) for guards, made in self._followed(name, one.function)
-        ]
 
     def _read_drafts(self, names: dict[str, Name]) -> None:
         module = self._index.module(_DRAFTS)
         factory = next((c for c in module.classes if c.name == _FACTORY), None) if module else None
         if factory is None:
-            tell_missing(self._index, f"class {_FACTORY}", path_of(_DRAFTS))
+            self._index.tell_missing(f"class {_FACTORY}", _DRAFTS)
             return
         methods = methods_of(factory)
         for method_name in _MAPS:
             if method_name not in methods:
-                tell_missing(self._index, f"{_FACTORY}.{method_name}()", path_of(_DRAFTS))
+                self._index.tell_missing(f"{_FACTORY}.{method_name}()", _DRAFTS)
         for method in methods.values():
             if method.name in _MAPS:
                 for name, value in _entries(method):
@@ -118,7 +138,7 @@ class Names:
                 ):
                     function = FunctionDef(factory.module, methods[attribute])
                     found = self._followed(name, function, factory)
-                    found = [((*case.guards, *guards), made) for guards, made in found]
+                    found = [(case.guards + guards, made) for guards, made in found]
                 case _:
                     found = [self._not_found(name, FunctionDef(factory.module, around), ())]
             yield from _possible(found)
@@ -127,9 +147,10 @@ class Names:
         self, name: Name, function: FunctionDef, factory: ClassDef | None = None
     ) -> list[Made]:
         """List what a function makes; where the draft's factory makes none, its runner's own."""
-        found: list[Made] = list(self._makers.made(function, factory))
-        lost = self._lost.guards(function, factory)
-        found.extend(self._not_found(name, function, guards) for guards in lost)
+        found = [
+            (guards, made) if made else self._not_found(name, function, guards)
+            for guards, made in self._factories.made(function, factory)
+        ]
         makes_none = [case.guards for case in returns(function.node) if is_none(case.value)]
         if not found and not makes_none:
             makes_none = [()]
@@ -137,13 +158,12 @@ class Names:
             if factory is None:
                 found.append(self._not_found(name, function, guards))
             else:
-                own = name.made.get(Place.TARGET, [])
-                found += [((*guards, *more), made) for more, made in own]
+                own = name.made.get(Runner.TARGET, [])
+                found += [(guards + more, made) for more, made in own]
         return _possible(found)
 
     def _not_found(self, name: Name, function: FunctionDef, guards: Guards) -> Made:
-        told = problems.name_not_made("sglang", name.name, function.at, condition(guards))
-        self._index.tell(told)
+        self._index.add(not_followed("sglang", name.name, function.at, condition(guards)))
         name.lost = name.lost or function
         return guards, None
 
@@ -151,16 +171,6 @@ class Names:
 def _possible(made: list[Made]) -> list[Made]:
     """Leave out what contradicting conditions guard."""
     return [(guards, each) for guards, each in made if can_hold(guards)]
-
-
-def _looked_up(
-    registered: Mapping[str, Sequence[Registration]],
-) -> Iterator[tuple[str, FunctionDef]]:
-    """List what code that looks a name up certainly finds."""
-    for name, own in registered.items():
-        match own:
-            case [Registration(function=function, is_replaced=False)]:
-                yield name, function
 
 
 def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
@@ -175,11 +185,49 @@ def _entries(method: Function) -> Iterator[tuple[str, ast.expr]]:
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
                         yield key.value, value
             case ast.Return(value=ast.Call(func=ast.Attribute() as made)):
-                yield from ((name, made) for name in map(_profiled, statement.guards) if name)
+                for guard in statement.guards:
+                    match guard:
+                        case ast.Compare(left=ast.Attribute(attr=profile), ops=[ast.IsNot()]) if (
+                            profile.endswith("_profile")
+                        ):
+                            yield profile.removesuffix("_profile"), made
 
 
-def _profiled(guard: ast.expr) -> str | None:
-    match guard:
-        case ast.Compare(left=ast.Attribute(attr=profile), ops=[ast.IsNot()]):
-            return profile.removesuffix("_profile") if profile.endswith("_profile") else None
-    return None
+def _registrations(index: Index) -> dict[str, list[_Registration]]:
+    """List the registrations of each name; of several files' it is open which runs last."""
+    found: dict[str, list[_Registration]] = {}
+    for path in index.containing(_REGISTER.encode()):
+        module = index.parse(path)
+        for statement in guarded(module.tree.body) if module else ():
+            if module is not None and isinstance(statement.node, Function):
+                function = FunctionDef(module, statement.node)
+                for name, is_replaced in _registered(statement.node):
+                    if is_usable(index, name, function.at):
+                        one = _Registration(name, function, statement.guards, is_replaced)
+                        found.setdefault(name, []).append(one)
+    for name, own in found.items():
+        if len({each.function.module.path for each in own}) > 1:
+            files = ", ".join(each.function.at for each in own)
+            index.tell("engine-name-registered-twice", engine="sglang", name=name, files=files)
+            found[name] = [
+                replace(
+                    one, guards=(*one.guards, words(f"{one.function.at} is the one that counts"))
+                )
+                for one in own
+            ]
+    return found
+
+
+def _registered(function: Function) -> Iterator[tuple[str, bool]]:
+    """List the names that decorators register; those that stand below one run before it."""
+    is_replaced = False
+    for decorator in reversed(function.decorator_list):
+        match decorator:
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)) if (
+                called == _REGISTER
+            ):
+                match decorator.args:
+                    case [ast.Constant(value=str(name))]:
+                        yield name, is_replaced
+            case _:
+                is_replaced = True

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.engines.reading import EngineReading
-from backend_caps.engines.sglang.anchors import path_of, tell_missing
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
-from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.sglang.labels import labels
-from backend_caps.engines.sglang.names import Name, Names, Place
-from backend_caps.engines.sglang.pairs import pair_of
-from backend_caps.engines.sglang.registrations import is_usable
-from backend_caps.engines.sglang.rules import read_rules
-from backend_caps.engines.source.attributes import Attributes, Stated
+from backend_caps.engines.sglang.conditions import given_of, read_rules
+from backend_caps.engines.sglang.names import Name, Names, Runner, is_usable
+from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.files import Tree
+from backend_caps.engines.source.guards import where
 from backend_caps.engines.source.index import FunctionDef, Index
+from backend_caps.engines.source.methods import Stated
 from backend_caps.engines.source.module import ClassDef
-from backend_caps.engines.source.tree import Tree
+from backend_caps.resolution.uses import PAIR
 
 _BASE = "sglang.srt.layers.attention.base_attn_backend"
+_WRAPPER = "sglang.srt.layers.attention.hybrid_attn_backend.HybridAttnBackend"
 _ROOT = "AttentionBackend"
 _EXTRA_FLAGS = ("tbo_supports_cuda_graph",)
 """Flags that SGLang reads without its base class having them."""
@@ -34,19 +34,19 @@ _FLAG_TYPES = frozenset(
     {"bool", "int", "Optional[bool]", "Optional[int]", "bool | None", "int | None"}
 )
 _GIVEN = re.compile(rb"needs_cpu_seq_lens[ \t]*(?:[:|&(]|=[^=])")
-_ROLES: Mapping[Place, tuple[tuple[Role, frozenset[Phase]], ...]] = {
-    Place.TARGET: (
+_ROLES: Mapping[Runner, tuple[tuple[Role, frozenset[Phase]], ...]] = {
+    Runner.TARGET: (
         (Role.TARGET, frozenset(Phase)),
         (Role.DRAFT, frozenset({Phase.PREFILL})),
     ),
-    Place.DRAFT_DECODE: ((Role.DRAFT, frozenset({Phase.DECODE})),),
-    Place.DRAFT_EXTEND: ((Role.DRAFT_EXTEND, frozenset(Phase)),),
+    Runner.DRAFT_DECODE: ((Role.DRAFT, frozenset({Phase.DECODE})),),
+    Runner.DRAFT_EXTEND: ((Role.DRAFT_EXTEND, frozenset(Phase)),),
 }
 """The uses that a class made for a place gets. The draft's own runner prefills."""
 
 
 def is_wanted(path: str) -> bool:
-    """Tell whether a file of the package is one of the server's runtime."""
+    """Return whether a file of the package is one of the server's runtime."""
     return path.startswith("sglang/srt/") or path in {"sglang/_version.py", "sglang/version.py"}
 
 
@@ -87,13 +87,13 @@ def _backends(
     """List a record for each class, called as nothing else is."""
     root = _root(index)
     if root is None:
-        tell_missing(index, f"class {_ROOT}", path_of(_BASE))
+        index.tell_missing(f"class {_ROOT}", _BASE)
         return {}
     flags = _flags(root)
     attributes = Attributes(index, classes, {NEEDS, LONGEST, *flags})
     if attributes.stated(root, NEEDS) is None:
-        tell_missing(index, f"{NEEDS} in class {_ROOT}", path_of(_BASE))
-    records = Backends(attributes, root, flags, index.tell)
+        index.tell_missing(f"{NEEDS} in class {_ROOT}", _BASE)
+    records = Backends(index, attributes, root, flags)
     placed = _placed(names)
     found = list(_definitions(index, classes, attributes, root, placed))
     return {
@@ -113,7 +113,7 @@ def _root(index: Index) -> ClassDef | None:
     return next((c for c in module.classes if c.name == _ROOT), None) if module else None
 
 
-def _roles(places: Iterable[set[Place]]) -> frozenset[Role]:
+def _roles(places: Iterable[set[Runner]]) -> frozenset[Role]:
     return frozenset(role for each in places for place in each for role, _ in _ROLES[place])
 
 
@@ -138,9 +138,9 @@ def _flags(root: ClassDef) -> list[str]:
     return sorted({*found, *_EXTRA_FLAGS} - {NEEDS, LONGEST})
 
 
-def _placed(names: Mapping[str, Name]) -> dict[ClassDef, dict[str, set[Place]]]:
+def _placed(names: Mapping[str, Name]) -> dict[ClassDef, dict[str, set[Runner]]]:
     """List, for each class, the names it is made for, and the places."""
-    placed: dict[ClassDef, dict[str, set[Place]]] = {}
+    placed: dict[ClassDef, dict[str, set[Runner]]] = {}
     for name in names.values():
         for place, made in name.made.items():
             for definition in {each for _, each in made if each is not None}:
@@ -172,7 +172,7 @@ def _definitions(
 
 
 def _states(text: bytes) -> bool:
-    """Tell whether a line of a text begins with the flag, as a statement of it does."""
+    """Return whether a line of a text begins with the flag, as a statement of it does."""
     lines = (text[text.rfind(b"\n", 0, m.start()) + 1 : m.start()] for m in _GIVEN.finditer(text))
     return any(
         before.strip() in {b"", b"self.", b"def"} and before[:1].isspace() for before in lines
@@ -180,7 +180,7 @@ def _states(text: bytes) -> bool:
 
 
 def _decides(stated: Stated | None) -> bool:
-    """Tell a statement from one that keeps what the class was given."""
+    """Return whether a class states the flag itself, not just keeps an argument of that name."""
     return stated is not None and any(
         not (isinstance(each.value, ast.Name) and each.value.id == NEEDS)
         for each in stated.statements
@@ -256,3 +256,58 @@ def _lost(index: Index, name: Name, label: str, function: FunctionDef) -> Backen
             readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
         ),
     )
+
+
+def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
+    """List a record for SGLang's wrapper of two backends, where it has no rule for their needs.
+
+    So the pair counts as undeclared. Where there is a rule, it joins the two by phase, as the
+    resolver does by itself.
+    """
+    for backend in backends:
+        own = backend.engine_class
+        if own is None or own.path != _WRAPPER:
+            continue
+        reading = own.readings.get("host_seq_lens")
+        if reading is None or reading.origin is Origin.UNDECLARED:
+            yield Backend(
+                name=PAIR,
+                status=Status.OK,
+                source=backend.source,
+                declaration=Declaration(parts=[Part(backend.name)]),
+            )
+
+
+def labels(definitions: Sequence[ClassDef], *, taken: Collection[str]) -> Mapping[ClassDef, str]:
+    """Name classes by their own names; those of one name by more, as little as tells them apart.
+
+    Args:
+        definitions: the classes.
+        taken: names that stand for something else.
+    """
+    found: dict[ClassDef, str] = {}
+    for spelled in zip(*map(_spellings, definitions), strict=True):
+        often = Counter([*spelled, *taken])
+        for definition, label in zip(definitions, spelled, strict=True):
+            if definition not in found and often[label] == 1:
+                found[definition] = label
+    return {each: found.get(each) or _free(each, taken) for each in definitions}
+
+
+def _free(definition: ClassDef, taken: Collection[str]) -> str:
+    """Name a class all whose names stand for something else."""
+    *_, label = _spellings(definition)
+    while label in taken:
+        label += " here"
+    return label
+
+
+def _spellings(definition: ClassDef) -> Iterator[str]:
+    """List the names of a class, from the shortest to the one that no other has."""
+    module = definition.module.name.rpartition(".")[2]
+    yield definition.name
+    yield f"{module}.{definition.name}"
+    yield where(definition.name, definition.guards)
+    yield definition.path
+    yield where(definition.path, definition.guards)
+    yield f"{definition.path} at {definition.at}"

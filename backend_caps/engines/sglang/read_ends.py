@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from backend_caps.capability.backend import Reading
 from backend_caps.capability.declaration import When
@@ -13,10 +14,16 @@ from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, SharedReadsEnd
 from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.source.attributes import Attributes, Case
-from backend_caps.engines.source.guards import condition, conditions
-from backend_caps.engines.source.module import ClassDef, Function
-from backend_caps.engines.source.returns import returns
+from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.guards import (
+    Case,
+    Function,
+    conditions,
+    decided,
+    returns,
+    where,
+)
+from backend_caps.engines.source.module import ClassDef
 
 _METHOD = "shared_read_ends"
 _ASKS: Mapping[str, frozenset[Phase]] = {
@@ -52,7 +59,7 @@ class ReadEnds:
         self._attributes = attributes
 
     def read(self, definition: ClassDef, root: ClassDef) -> tuple[Reading, list[When]] | None:
-        """Say where a class's shared reads end; None where only the root says something."""
+        """Return where a class's shared reads end; None where only the root states it."""
         found = self._attributes.method(definition, _METHOD)
         if found is None or found[0] is root:
             return None
@@ -126,8 +133,7 @@ def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[When]:
 
 def _text(answer: _Answer) -> str:
     said = answer.level.value if answer.level else ast.unparse(answer.expression)
-    when = condition(answer.guards)
-    return f"{said} where {when}" if when else said
+    return where(said, answer.guards)
 
 
 def _level(value: ast.expr) -> SharedReadsEnd | None:
@@ -138,17 +144,12 @@ def _level(value: ast.expr) -> SharedReadsEnd | None:
 
 
 def _holds(guard: ast.expr, phase: Phase) -> bool | None:
-    """Tell whether a condition on the forward mode holds in a phase; None where it is another."""
-    match guard:
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            inner = _holds(operand, phase)
-            return None if inner is None else not inner
-        case ast.BoolOp(op=op, values=values):
-            told = [_holds(value, phase) for value in values]
-            decisive = isinstance(op, ast.Or)
-            if decisive in told:
-                return decisive
-            return None if None in told else not decisive
+    """Return whether a condition on the forward mode holds in a phase; None where it is another."""
+    return decided(guard, partial(_mode_holds, phase))
+
+
+def _mode_holds(phase: Phase, test: ast.expr) -> bool | None:
+    match test:
         case ast.Call(func=ast.Attribute(attr=name), args=[]) if name in _ASKS:
             return phase in _ASKS[name]
         case ast.Compare(ops=[ast.Eq()], comparators=[ast.Attribute(attr=name)]) if name in _MODES:

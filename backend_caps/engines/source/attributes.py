@@ -1,71 +1,79 @@
 """What a class, and its instances once made, hold under a name: by statements, not by running.
 
-The statements are followed in the order in which Python would run them: the class bodies by the
-method resolution order, then `__init__`, where `super().__init__()` stands for the next one's.
+They are followed in the order in which Python would run them: class bodies by the method
+resolution order, then `__init__`, where `super().__init__()` stands for the next one's.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.elsewhere import Elsewhere
-from backend_caps.engines.source.guards import Guards, condition, met, negated
-from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.making import Making
-from backend_caps.engines.source.methods import Methods
-from backend_caps.engines.source.module import ClassDef, Function, methods_of
-from backend_caps.engines.source.statements import Statement, bound, named, standing
+from backend_caps.engines.source.guards import (
+    Function,
+    Guards,
+    all_of,
+    in_method,
+    negated,
+    words,
+)
+from backend_caps.engines.source.index import External, Index
+from backend_caps.engines.source.methods import (
+    Methods,
+    Stated,
+    Statement,
+    named,
+    of_self,
+    pieces,
+    standing,
+    targets_of,
+)
+from backend_caps.engines.source.module import (
+    ClassDef,
+    Module,
+    alternatives_of,
+    assigned,
+    methods_of,
+)
 
-_IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
-"""The value that `|=` and `&=` give where their right side holds, or does not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """What is left standing of a name: the last statement that always runs, and those after it."""
-
-    statements: tuple[Statement, ...]
-
-    @property
-    def base(self) -> Statement | None:
-        """The one that always runs."""
-        first = self.statements[0]
-        return first if first.is_certain else None
-
-    @property
-    def last(self) -> Statement:
-        """The one that decides."""
-        return self.statements[-1]
-
-    @property
-    def words(self) -> str:
-        """The statements in the source's words."""
-        return "; ".join(_words(statement) for statement in self.statements)
-
-
-def _words(statement: Statement) -> str:
-    when = condition(statement.guards)
-    return f"{statement.text} where {when}" if when else statement.text
+_DEEPEST = 60
+"""As many calls are followed one into another; each takes several places on Python's stack."""
+_MOST_CALLS = 2000
+"""As many calls are followed for one class."""
+_SETS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__setitem__", "update"})
+"""Calls that set what a string, or a keyword, names."""
+_SETTERS = (ast.Attribute, ast.Name, ast.Subscript, ast.Call)
+_Owner = ClassDef | str | None
+"""The class that a setting stands in; else the name of the class that is set; or any class."""
 
 
 class Attributes:
     """Follows some names through classes."""
 
     def __init__(self, index: Index, classes: Classes, names: Collection[str]) -> None:
+        self._index = index
         self._classes = classes
         self._methods = Methods(index, names)
-        self._elsewhere = Elsewhere(self._methods)
-        self._bodies: dict[ClassDef, dict[str, list[Statement]]] = {}
-        self._instances: dict[ClassDef, dict[str, list[Statement]]] = {}
+        self._bodies: dict[ClassDef, Mapping[str, list[Statement]]] = {}
+        self._instances: dict[ClassDef, Mapping[str, list[Statement]]] = {}
+        self._elsewhere: dict[str, Mapping[tuple[str, _Owner], int]] = {}
 
     def stated(self, definition: ClassDef, name: str) -> Stated | None:
-        """Say what stands under a name; None where nothing of the tree states it."""
-        of_instance = self._instance(definition).get(name, ())
-        left = standing([*self._of_body(definition, name), *of_instance])
-        left += self._elsewhere.statements(self._classes.ancestors(definition), name)
+        """Return what stands under a name; None where nothing of the tree states it."""
+        if definition not in self._instances:
+            run = InstanceRun(self._index, self._methods, self._classes, definition)
+            self._instances[definition] = _by_name(run.statements())
+        order = self._classes.ancestors(definition)
+        of_bodies: list[Statement] = []
+        for base in order:
+            own = self._body(base).get(name, [])
+            of_bodies = [*own, *of_bodies]
+            if any(each.is_certain for each in own):
+                break
+        left = standing([*of_bodies, *self._instances[definition].get(name, ())])
+        left += self._set_elsewhere(order, name)
         return Stated(tuple(left)) if left else None
 
     def method(self, definition: ClassDef, name: str) -> tuple[ClassDef, Function] | None:
@@ -79,38 +87,40 @@ class Attributes:
         order = self._classes.ancestors(definition)
         return _method(order[order.index(owner) + 1 :], name)
 
-    def _of_body(self, definition: ClassDef, name: str) -> list[Statement]:
-        """List what class bodies say, from the base that always says it down to the class."""
-        found: list[Statement] = []
-        for base in self._classes.ancestors(definition):
-            own = self._body(base).get(name, [])
-            found = [*own, *found]
-            if any(each.is_certain for each in own):
-                break
-        return found
-
-    def _body(self, definition: ClassDef) -> dict[str, list[Statement]]:
+    def _body(self, definition: ClassDef) -> Mapping[str, list[Statement]]:
         if definition not in self._bodies:
-            found: dict[str, list[Statement]] = {}
             has_names = self._methods.mentions(definition, definition.node)
             body = definition.module.body_of(definition.node) if has_names else ()
-            for statement in body:
-                node, guards = statement.node, statement.guards
-                for name, value, operator in bound(node, named):
-                    if name in self._methods.names:
-                        own = Statement(name, definition, value, guards, node.lineno, operator)
-                        found.setdefault(name, []).append(own)
-            self._bodies[definition] = found
+            self._bodies[definition] = _by_name(
+                each
+                for statement in body
+                for each in self._methods.bindings(
+                    definition, statement.node, statement.guards, named
+                )
+            )
         return self._bodies[definition]
 
-    def _instance(self, definition: ClassDef) -> Mapping[str, list[Statement]]:
-        """List what instances are given, by name, in the order in which it runs."""
-        if definition not in self._instances:
-            found: dict[str, list[Statement]] = {}
-            for statement in Making(self._methods, self._classes, definition).statements():
-                found.setdefault(statement.name, []).append(statement)
-            self._instances[definition] = found
-        return self._instances[definition]
+    def _set_elsewhere(self, order: tuple[ClassDef, ...], name: str) -> Iterator[Statement]:
+        """List what may be set by other statements of the files of an order: that it is true."""
+        firsts = {base.module: base for base in reversed(order)}
+        for module, first in reversed(firsts.items()):
+            if module.path not in self._elsewhere:
+                self._elsewhere[module.path] = _settings(module, self._methods)
+            lines = self._elsewhere[module.path]
+            for base in order if lines else ():
+                owners: tuple[_Owner, ...] = (base, base.name)
+                for owner in (*owners, None) if base is first else owners:
+                    line = lines.get((name, owner))
+                    if line is not None:
+                        when = words(f"it is set elsewhere ({module.path}:{line})")
+                        yield Statement(name, base, ast.Constant(value=True), (when,), line)
+
+
+def _by_name(statements: Iterable[Statement]) -> Mapping[str, list[Statement]]:
+    found: dict[str, list[Statement]] = {}
+    for each in statements:
+        found.setdefault(each.name, []).append(each)
+    return found
 
 
 def _method(order: tuple[ClassDef, ...], name: str) -> tuple[ClassDef, Function] | None:
@@ -118,58 +128,214 @@ def _method(order: tuple[ClassDef, ...], name: str) -> tuple[ClassDef, Function]
     return next(((base, method) for base, method in found if method is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A value, and when it holds; always, without guards."""
+class InstanceRun:
+    """Follows the calls of one class's constructor."""
 
-    value: ast.expr
-    guards: Guards
+    def __init__(
+        self, index: Index, methods: Methods, classes: Classes, definition: ClassDef
+    ) -> None:
+        self._index = index
+        self._methods = methods
+        self._classes = classes
+        self._order = classes.ancestors(definition)
+        self._names = methods.leading(self._order)
+        self._seen: set[Function] = set()
+        self._running: list[Function] = []
+        self._followed: set[ast.expr] = set()
+        """What calls call that were followed, as `super().__init__`."""
+        self._alive: dict[Function, bool] = {}
+        self._num_calls = 0
+
+    def statements(self) -> Iterator[Statement]:
+        """List what making an instance runs, and then what its methods may do later."""
+        if self._names:
+            made = list(self._called("__init__", range(len(self._order)), ()))
+            yield from made
+            yield from self._later(made)
+
+    def _later(self, made: list[Statement]) -> Iterator[Statement]:
+        """List what methods do that may run once the instance is made."""
+        left = {
+            name: {(each.owner, each.line) for each in standing(own)}
+            for name, own in _by_name(made).items()
+        }
+        for at, owner in enumerate(self._order):
+            for guards, method, own in self._methods.setters(owner):
+                if not self._may_run(method, at):
+                    continue
+                lines = {(each.owner, each.line) for each in own}
+                for each in own:
+                    is_over = method.name != "__init__" and not left.get(each.name, lines) <= lines
+                    if method not in self._seen or is_over:
+                        when = (in_method(method.name), *guards, *each.guards)
+                        yield replace(each, guards=when)
+
+    def _may_run(self, method: Function, at: int) -> bool:
+        """Return whether a method is not hidden, or is called by a class that hides it."""
+        if method in self._seen:
+            return True
+        if method not in self._alive:
+            hides = (alternatives_of(each).get(method.name, ()) for each in self._order[:at])
+            is_hidden = any(not guards for own in hides for guards, _ in own)
+            self._alive[method] = not is_hidden or self._is_called(method.name, at)
+        return self._alive[method]
+
+    def _is_called(self, name: str, until: int) -> bool:
+        """Return whether the classes before a place have a call that was not followed."""
+        return any(
+            isinstance(node, ast.Attribute)
+            and node.attr == name
+            and node not in self._followed
+            and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+            and all(self._may_run(each, at) for each in around[:1] if isinstance(each, Function))
+            for at, owner in enumerate(self._order[:until])
+            for piece, around in pieces(owner.node, self._methods.lines(owner.module, {name}))
+            for node in ast.walk(piece)
+        )
+
+    def _called(self, name: str, places: Iterable[int], guards: Guards) -> Iterator[Statement]:
+        """List what the first method of a name runs, of those at some places in the order.
+
+        Where a condition chooses it, what comes after runs where that does not hold.
+        """
+        if name not in self._names:
+            return
+        found: list[tuple[int, Guards, Function]] = []
+        others: Guards = ()
+        for at in places:
+            alternatives = alternatives_of(self._order[at]).get(name, ())
+            found += [(at, others + own, method) for own, method in alternatives]
+            if any(not own for own, _ in alternatives):
+                break
+            others += tuple(negated(all_of(own)) for own, _ in alternatives)
+        for at, own, method in found:
+            yield from self._function(at, method, guards + own)
+
+    def _function(self, at: int, function: Function, guards: Guards) -> Iterator[Statement]:
+        self._num_calls += 1
+        is_endless = len(self._running) > _DEEPEST or self._num_calls > _MOST_CALLS
+        if is_endless or function in self._running:
+            return
+        self._seen.add(function)
+        self._running.append(function)
+        for own, step in self._methods.steps(self._order[at], function):
+            if isinstance(step, Statement):
+                yield replace(step, guards=(*guards, *own)) if guards else step
+            else:
+                yield from self._call(at, step, (*guards, *own))
+        self._running.pop()
+
+    def _call(self, at: int, call: ast.Call, guards: Guards) -> Iterator[Statement]:
+        places: Sequence[int]
+        match call:
+            case ast.Call(func=ast.Attribute(attr=name, value=ast.Name(id="self"))):
+                yield from self._called(name, range(len(self._order)), guards)
+                return
+            case ast.Call(
+                func=ast.Attribute(attr=name, value=ast.Call(func=ast.Name(id="super"), args=of))
+            ):
+                place = self._place(of[0], at, 0) if of else at
+                places = () if place is None else range(place + 1, len(self._order))
+            case ast.Call(
+                func=ast.Attribute(attr=name, value=base), args=[ast.Name(id="self"), *_]
+            ):
+                place = self._place(base, at, at + 1)
+                own = () if place is None else self._order[place : place + 1]
+                inherited = (each for base in own for each in self._classes.ancestors(base))
+                places = [self._order.index(each) for each in inherited]
+            case _:
+                return
+        if place is not None:
+            self._followed.add(call.func)
+            yield from self._called(name, places, guards)
+
+    def _place(self, base: ast.expr, at: int, start: int) -> int | None:
+        """Find a class in the order by what it is called; past its end if it is outside.
+
+        None where it cannot be told which it is.
+        """
+        match base:
+            case ast.Name(id="__class__"):
+                return at
+            case ast.Call(func=ast.Name(id="type")) | ast.Attribute(attr="__class__"):
+                return 0
+        name = ast.unparse(base).rpartition(".")[2]
+        places = (n for n, each in enumerate(self._order) if each.name == name and n >= start)
+        place = next(places, None)
+        if place is not None:
+            return place
+        module = self._order[at].module
+        match self._index.resolve(base, module, (module.scope_in(self._running[-1]),)):
+            case [(_, External())]:
+                return len(self._order)
+            case [(_, ClassDef() as found)] if found in self._order:
+                return self._order.index(found)
+        return None
 
 
-def cases_of(stated: Stated) -> tuple[Case, ...]:
-    """Write statements as cases: of those that hold the last one counts.
-
-    `|=` is a case in which the value is true, `&=` one in which it is false; the branches of a
-    conditional expression are cases of their own.
-    """
-    cases: list[Case] = []
-    for statement in stated.statements:
-        if not isinstance(statement.value, ast.expr):
+def _settings(module: Module, methods: Methods) -> Mapping[tuple[str, _Owner], int]:
+    """List the first lines that set a name but are no statements of a class body or on `self`."""
+    found: dict[tuple[str, _Owner], int] = {}
+    classes = {each.name for each in module.classes}
+    for piece, around in pieces(module.tree, methods.lines(module, methods.names)):
+        inner = next((each for each in reversed(around) if isinstance(each, ast.ClassDef)), None)
+        owner = None if inner is None else module.definition_of(inner)
+        if inner is not None and owner is None:  # a class statement that never runs
             continue
-        if statement.operator is None:
-            cases += branches(statement.value, statement.guards)
-            continue
-        value = _IN_PLACE.get(statement.operator)
-        if value is not None:
-            held = statement.value if value else negated(statement.value)
-            cases += branches(ast.Constant(value=value), (*statement.guards, held))
-    always = [at for at, case in enumerate(cases) if not case.guards]
-    return tuple(cases[always[-1] :] if always else cases)
+        read = _targets_read(piece, owner, around)
+        in_class = bool(around) and isinstance(around[-1], ast.ClassDef)
+        for node in ast.walk(piece):
+            if isinstance(node, _SETTERS) and node not in read:
+                names, of = _names_set(node, in_class=in_class)
+                for name in sorted(names & methods.names):
+                    key = name, owner or (of if of in classes else None)
+                    found.setdefault(key, node.lineno)
+    return found
 
 
-def branches(value: ast.expr, guards: Guards) -> list[Case]:
-    """Take conditional expressions apart; what never holds is no case."""
-    held = met(guards)
-    if held is None:
-        return []
-    if not isinstance(value, ast.IfExp):
-        return [Case(value, held)]
-    return [
-        *branches(value.body, (*held, value.test)),
-        *branches(value.orelse, (*held, negated(value.test))),
-    ]
+def _names_set(node: ast.expr, *, in_class: bool) -> tuple[set[str], str | None]:
+    """List the names that a node may set, and the name of what it sets them of."""
+    match node:
+        case ast.Attribute(attr=name, value=of, ctx=ast.Store() | ast.Del()):
+            names = {name}
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if in_class:
+            names, of = {name}, node
+        case ast.Subscript(value=of, slice=ast.Constant(value=str(name)), ctx=ast.Store()):
+            names = {name}
+        case (
+            ast.Call(func=ast.Attribute(attr=called, value=of))
+            | ast.Call(func=ast.Name(id=called), args=[of, *_])
+        ) if called in _SETS:
+            strings = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+            keywords = (keyword.arg for keyword in node.keywords)
+            names = {each for each in (*strings, *keywords) if isinstance(each, str)}
+        case _:
+            return set(), None
+    while isinstance(of, ast.Attribute):  # `B` of `B.__dict__["x"]`
+        of = of.value
+    return names, of.id if isinstance(of, ast.Name) else None
 
 
-def truth_cases(cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """Write the cases of a flag with constants alone: an expression is a case of its truth.
-
-    Where its guards hold and it does not, the flag is false.
-    """
-    constant: list[Case] = []
-    for case in cases:
-        if isinstance(case.value, ast.Constant):
-            constant.append(case)
-        else:
-            constant.append(replace(case, value=ast.Constant(value=False)))
-            constant.append(Case(ast.Constant(value=True), (*case.guards, case.value)))
-    return tuple(constant)
+def _targets_read(
+    piece: ast.AST, owner: ClassDef | None, around: tuple[ast.stmt, ...]
+) -> Collection[ast.AST]:
+    """List the targets of a statement that a class is read by: its own, or a method's."""
+    targets: Sequence[ast.expr]
+    match piece:
+        case _ if owner is None:
+            return ()
+        case ast.AnnAssign(value=None, target=target):
+            targets = [node for node in ast.walk(target) if isinstance(node, ast.expr)]
+        case ast.Assign() | ast.AnnAssign():
+            targets = [target for target, _ in assigned(piece)]
+        case _:
+            targets = targets_of(piece)
+    match around:
+        case [*_, ast.ClassDef()]:
+            return [each for each in targets if named(each) is not None]
+        case [*_, ast.ClassDef(), ast.FunctionDef() | ast.AsyncFunctionDef() as function]:
+            # A function that a decorator gives away, such as a setter, is not read as a method.
+            own = alternatives_of(owner).get(function.name, ())
+            if not function.decorator_list or any(function is each for _, each in own):
+                return [each for each in targets if of_self(each) is not None]
+    return ()

@@ -1,17 +1,25 @@
-"""The bases of a class, and the order in which its attributes are looked up."""
+"""The bases of classes, and the classes whose instances factories make."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from backend_caps.engines import problems
-from backend_caps.engines.source.index import External, Index, Target
-from backend_caps.engines.source.module import ClassDef, Scope
+from backend_caps.engines.source.guards import Function, Guards, condition, returns
+from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
+from backend_caps.engines.source.module import ClassDef, Module, Scope, methods_of
 
 _DEEPEST = 100
-"""As many classes may stand below one another; nobody's classes do."""
+"""The longest chain of bases that is followed; real ones are far shorter."""
 Base = ClassDef | External
 Order = tuple[Base, ...]
+_DEEPEST = 12
+"""As many calls are followed one into another; no known engine builds a backend deeper."""
+_MOST_CALLS = 2000
+"""As many calls are followed for one function, on all the ways that conditions open."""
+Made = tuple[Guards, ClassDef | None]
+"""A class, and when it is made; None where something is made whose class was not found."""
 
 
 class Classes:
@@ -36,7 +44,7 @@ class Classes:
         return tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
 
     def descends(self, definition: ClassDef, root: str) -> bool:
-        """Tell whether a class is below the one of a dotted path."""
+        """Return whether a class is below the one of a dotted path."""
         return any(base.path == root for base in self.ancestors(definition)[1:])
 
     def _linear(self, definition: ClassDef) -> Order:
@@ -44,15 +52,18 @@ class Classes:
         orders = [self.order(base) if isinstance(base, ClassDef) else (base,) for base in bases]
         merged = _merged([list(order) for order in orders] + [list(bases)])
         if merged is None:
-            self._index.tell(problems.no_order(definition.at, definition.name))
+            self._tell("engine-bases-inconsistent", definition)
             merged = list(dict.fromkeys(base for order in orders for base in order))
         return definition, *merged
+
+    def _tell(self, code: str, definition: ClassDef, **values: object) -> None:
+        self._index.tell(code, at=definition.at, name=definition.name, **values)
 
     def _tell_of_twins(self, definition: ClassDef) -> None:
         twins = definition.module.by_path[definition.path]
         if len(twins) > 1 and any(each.guards for each in twins):
-            others = [f"line {each.node.lineno}" for each in twins[1:]]
-            self._index.tell(problems.defined_twice(twins[0].at, definition.name, others))
+            others = ", ".join(f"line {each.node.lineno}" for each in twins[1:])
+            self._tell("engine-class-defined-twice", twins[0], others=others)
 
     def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
         """Resolve one base; of several that a condition chooses from, the first counts."""
@@ -75,22 +86,22 @@ class Classes:
         return [module.scope_before(definition.node.lineno, names)]
 
     def _is_closed(self, definition: ClassDef) -> bool:
-        """Tell whether a class's bases are known, or may be asked for."""
+        """Return whether a class's bases are known, or may be resolved now."""
         if definition in self._orders:
             return len(self._orders[definition]) < _DEEPEST
         return definition not in self._open and len(self._open) < _DEEPEST
 
     def _tell_of_base(self, definition: ClassDef, base: str, targets: list[Target]) -> None:
         if any(isinstance(target, ClassDef) for target in targets):
-            self._index.tell(problems.no_order(definition.at, definition.name))
+            self._tell("engine-bases-inconsistent", definition)
         elif targets:
-            self._index.tell(problems.dynamic_base(definition.at, definition.name, base))
+            self._tell("engine-base-dynamic", definition, base=base)
         else:
-            self._index.tell(problems.base_not_found(definition.at, definition.name, base))
+            self._tell("engine-base-not-found", definition, base=base)
 
     def _outside(self, definition: ClassDef, target: External) -> list[Base]:
         if target.path.partition(".")[0] == self._index.tree.package:
-            self._index.tell(problems.base_not_found(definition.at, definition.name, target.path))
+            self._tell("engine-base-not-found", definition, base=target.path)
         return [] if target.path == "builtins.object" else [target]
 
 
@@ -105,3 +116,130 @@ def _merged(orders: list[list[Base]]) -> list[Base] | None:
         merged.append(good)
         orders = [[base for base in order if base != good] for order in orders]
     return merged
+
+
+def is_none(value: ast.expr) -> bool:
+    """Return whether a factory's return makes nothing: `None`, or a tuple that ends in it."""
+    match value:
+        case ast.Constant(value=None) | ast.Tuple(elts=[*_, ast.Constant(value=None)]):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value stands, for the names in it."""
+
+    module: Module
+    scope: Scope
+    owner: ClassDef | None
+    around: tuple[Function, ...]
+    """The functions that are followed, outermost first."""
+
+
+class Factories:
+    """Finds the classes whose instances a function returns."""
+
+    def __init__(
+        self,
+        index: Index,
+        classes: Classes,
+        *,
+        tables: Mapping[str, Mapping[str, FunctionDef]] | None = None,
+    ) -> None:
+        """Take what is known already.
+
+        Args:
+            index: the tree.
+            classes: their bases.
+            tables: by the name of a table that code looks functions up in, its functions.
+        """
+        self._index = index
+        self._classes = classes
+        self._tables = tables or {}
+        self._num_calls = 0
+
+    def made(self, function: FunctionDef, owner: ClassDef | None = None) -> list[Made]:
+        """List the classes of what a function returns, each with its guards, the lost ones last.
+
+        Args:
+            function: the factory.
+            owner: the class it is a method of, if it is one.
+        """
+        self._num_calls = 0
+        found = {
+            (condition(guards), made): (guards, made)
+            for guards, made in self._of_function(function, owner, ())
+        }
+        return sorted(found.values(), key=lambda each: each[1] is None)
+
+    def _of_function(
+        self, function: FunctionDef, owner: ClassDef | None, around: tuple[Function, ...]
+    ) -> Iterator[Made]:
+        if function.node in around:
+            return
+        self._num_calls += 1
+        if len(around) > _DEEPEST or self._num_calls > _MOST_CALLS:
+            yield (), None
+            return
+        scope = function.module.scope_in(function.node)
+        place = _Place(function.module, scope, owner, (*around, function.node))
+        for case in returns(function.node):
+            if is_none(case.value):
+                continue
+            found = list(self._of_value(case.value, place))
+            if all(made is None for _, made in found):
+                found = [((), None)]
+            yield from ((case.guards + guards, made) for guards, made in found)
+
+    def _of_value(self, value: ast.expr, place: _Place) -> Iterator[Made]:
+        """Follow a returned value: a call, a name for one, or a tuple whose last item is one."""
+        match value:
+            case ast.Tuple(elts=[*_, last]):
+                yield from self._of_value(last, place)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if (
+                method := self._method(place.owner, name)
+            ):
+                yield from self._of_function(method, place.owner, place.around)
+            case ast.Call(
+                func=ast.Subscript(value=ast.Name(id=table), slice=ast.Constant(value=str(key)))
+            ) if key in self._tables.get(table, {}):
+                yield from self._of_function(self._tables[table][key], None, place.around)
+            case ast.Call(func=called):
+                yield from self._called(called, place)
+            case ast.Name():
+                yield from self._of_variable(value, place)
+            case _:
+                yield (), None
+
+    def _method(self, owner: ClassDef | None, name: str) -> FunctionDef | None:
+        for base in self._classes.ancestors(owner) if owner else ():
+            if name in methods_of(base):
+                return FunctionDef(base.module, methods_of(base)[name])
+        return None
+
+    def _of_variable(self, name: ast.Name, place: _Place) -> Iterator[Made]:
+        for guards, target in self._index.resolve(name, place.module, (place.scope,)):
+            match target:
+                case Value(module=module, node=ast.Call() as call):
+                    scope = place.scope if module is place.module else {}
+                    inner = _Place(module, scope, place.owner, place.around)
+                    yield from ((guards + more, made) for more, made in self._of_value(call, inner))
+                case ClassDef() | Value(node=ast.Constant(value=None)):
+                    continue
+                case _:
+                    yield guards, None
+
+    def _called(self, called: ast.expr, place: _Place) -> Iterator[Made]:
+        targets = self._index.resolve(called, place.module, (place.scope,))
+        for guards, target in targets:
+            match target:
+                case ClassDef():
+                    yield guards, target
+                case FunctionDef():
+                    found = self._of_function(target, place.owner, place.around)
+                    yield from ((guards + more, made) for more, made in found)
+                case Value(node=ast.Name()) if len(targets) > 1:
+                    continue  # `Name = Name` says nothing of what the name stands for
+                case _:
+                    yield guards, None

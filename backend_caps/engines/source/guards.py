@@ -1,32 +1,24 @@
-"""Statements with the conditions under which they run."""
+"""Statements and values of a body, each with the conditions under which control comes to it.
+
+Conditions are expressions of the source itself. What is no expression there, such as an `except`
+clause, stands in one as a name that reads like it.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from backend_caps.engines.source.passing import (
-    cases_of,
-    handler_words,
-    handlers_of,
-    is_type_checking,
-    left,
-    loop_words,
-    not_cut_short,
-    passed,
-)
-from backend_caps.engines.source.truth import (
-    Guards,
-    condition,
-    conditions,
-    in_method,
-    met,
-    negated,
-)
-
-__all__ = ["Guarded", "Guards", "condition", "conditions", "guarded", "in_method", "met", "negated"]
-
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Guards = tuple[ast.expr, ...]
+"""Conditions that must all hold."""
+_MOST = 60
+"""As many conditions, or cases of a `match`, are told apart; more are one, left open."""
+_SWALLOWS = frozenset({"suppress", "ignoring"})
+"""Context managers that may cut their body short, by name."""
+_NEVER: Guards = (ast.Constant(value=False),)
+_Loop = ast.For | ast.AsyncFor | ast.While
 _SIMPLE = (
     ast.Assign,
     ast.Expr,
@@ -37,7 +29,7 @@ _SIMPLE = (
     ast.Import,
     ast.ClassDef,
 )
-"""What most bodies are made of: it has nothing in it that runs on its own, and is come past."""
+"""Statements that hold no other that runs with them, and that control always comes past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,51 +40,342 @@ class Guarded:
     guards: Guards
 
 
-def guarded(body: Sequence[ast.stmt], guards: Guards = ()) -> Iterator[Guarded]:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A value, and when it holds; always, without guards."""
+
+    value: ast.expr
+    guards: Guards
+
+
+def words(text: str) -> ast.expr:
+    """Write what is no expression as one."""
+    return ast.Name(id=text, ctx=ast.Load())
+
+
+def in_method(name: str) -> ast.expr:
+    """Guard what a method does for which no call is found."""
+    return words(f"once {name}() has run")
+
+
+def negated(test: ast.expr) -> ast.expr:
+    """Turn a condition over."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return operand
+        case ast.Constant(value=bool(value)):
+            return ast.Constant(value=not value)
+    return ast.UnaryOp(op=ast.Not(), operand=test)
+
+
+def decided(test: ast.expr, known: Callable[[ast.expr], bool | None]) -> bool | None:
+    """Return whether a condition holds, by what is `known` of its parts; None where it depends."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = decided(operand, known)
+            return None if inner is None else not inner
+        case ast.BoolOp(op=op, values=values):
+            parts, decisive = [decided(value, known) for value in values], isinstance(op, ast.Or)
+            if decisive in parts:
+                return decisive
+            return None if None in parts else not decisive
+    return known(test)
+
+
+def _constant(test: ast.expr) -> bool | None:
+    return bool(test.value) if isinstance(test, ast.Constant) else None
+
+
+def met(guards: Guards) -> Guards | None:
+    """Leave out the conditions that always hold; None where one never does."""
+    left: list[ast.expr] = []
+    for guard in guards:
+        holds = decided(guard, _constant)
+        if holds is False:
+            return None
+        if holds is None:
+            left.append(guard)
+    return tuple(left) if len(left) <= _MOST else (words("many conditions hold"),)
+
+
+def _any_of(tests: Sequence[ast.expr]) -> ast.expr:
+    return tests[0] if len(tests) == 1 else ast.BoolOp(op=ast.Or(), values=list(tests))
+
+
+def all_of(guards: Iterable[ast.expr]) -> ast.expr:
+    """Join conditions into one that holds where they all do."""
+    parts = conditions(guards) or [ast.Constant(value=True)]
+    return parts[0] if len(parts) == 1 else ast.BoolOp(op=ast.And(), values=parts)
+
+
+def conditions(guards: Iterable[ast.expr]) -> list[ast.expr]:
+    """List the single conditions of guards, each once, `a and b` as two; `True` is none."""
+    found: dict[str, ast.expr] = {}
+    for guard in guards:
+        is_and = isinstance(guard, ast.BoolOp) and isinstance(guard.op, ast.And)
+        for part in guard.values if isinstance(guard, ast.BoolOp) and is_and else [guard]:
+            if not (isinstance(part, ast.Constant) and part.value is True):
+                found.setdefault(ast.unparse(part), part)
+    return list(found.values())
+
+
+def condition(guards: Iterable[ast.expr]) -> str:
+    """Write guards as one expression; nothing where there is none."""
+    parts = conditions(guards)
+    return ast.unparse(all_of(parts)) if parts else ""
+
+
+def where(text: str, guards: Iterable[ast.expr]) -> str:
+    """Add the condition under which a text holds, if there is one."""
+    when = condition(guards)
+    return f"{text} where {when}" if when else text
+
+
+def branches(value: ast.expr, guards: Guards) -> list[Case]:
+    """Take conditional expressions apart; what never holds is no case."""
+    held = met(guards)
+    if held is None:
+        return []
+    if not isinstance(value, ast.IfExp):
+        return [Case(value, held)]
+    return [
+        *branches(value.body, (*held, value.test)),
+        *branches(value.orelse, (*held, negated(value.test))),
+    ]
+
+
+def returns(function: Function) -> tuple[Case, ...]:
+    """List what a function returns, in the order of its text; of a bare `return`, nothing."""
+    return tuple(
+        case
+        for statement in guarded(function.body)
+        if isinstance(statement.node, ast.Return) and statement.node.value is not None
+        for case in branches(statement.node.value, statement.guards)
+    )
+
+
+def in_turn(cases: Iterable[Case]) -> Iterator[Case]:
+    """Leave out of the guards of each case that the ones before it have not held."""
+    failed: set[str] = set()
+    for case in cases:
+        left = tuple(each for each in conditions(case.guards) if ast.unparse(each) not in failed)
+        yield Case(case.value, left)
+        if left:
+            failed.add(ast.unparse(negated(all_of(left))))
+
+
+def guarded(body: Sequence[ast.stmt], guards: Guards = ()) -> list[Guarded]:
     """List the statements of a body in order, each with its guards.
 
     What follows a branch that returns is guarded by that branch not being taken, and what
     follows a `return` is left out. A branch that raises guards nothing: where it is taken there
     is nothing to be read. What an exception may cut short is guarded by its not being caught.
     """
-    held = met(guards)
+    found: list[Guarded] = []
+    _flow(body, guards, found)
+    return found
+
+
+def _flow(body: Sequence[ast.stmt], guards: Guards, found: list[Guarded]) -> Guards | None:
+    """Collect the statements of a body.
+
+    Returns:
+        What must hold for control to come past the body; None where it never does.
+    """
+    reached = met(guards)
+    past: Guards = ()
     for statement in body:
-        if held is None:
-            return
         if isinstance(statement, _SIMPLE):
-            yield Guarded(statement, held)
+            if reached is not None:
+                found.append(Guarded(statement, reached))
             continue
-        yield from _inner(statement, held)
-        past = passed(statement)
-        if past is None or isinstance(statement, ast.Raise):
-            return
-        held = met((*held, *past)) if past else held
+        own = _through(statement, _NEVER if reached is None else reached, found)
+        if own is None:
+            return None
+        past += own
+        if isinstance(statement, ast.Raise):
+            reached = None
+        elif reached is not None and own:
+            reached = met((*reached, *own))
+    return met(past)
 
 
-def _inner(statement: ast.stmt, guards: Guards) -> Iterator[Guarded]:
+def _through(statement: ast.stmt, guards: Guards, found: list[Guarded]) -> Guards | None:
+    """Do what `_flow` does for one statement that may hold others."""
     match statement:
-        case ast.If(test=test, body=then, orelse=orelse):
-            is_open = is_type_checking(test)
-            yield from guarded(then, guards if is_open else (*guards, test))
-            yield from guarded(orelse, guards if is_open else (*guards, negated(test)))
-        case ast.With(body=inner) | ast.AsyncWith(body=inner):
-            yield from guarded(inner, (*guards, *not_cut_short(handlers_of(statement))))
+        case ast.If():
+            return _through_if(statement, guards, found)
+        case ast.With() | ast.AsyncWith():
+            handlers = _swallowing(statement)
+            own = _flow(statement.body, (*guards, *_not_cut_short(handlers)), found)
+            return _past_handlers(own, [(_caught(each), ()) for each in handlers])
         case ast.For() | ast.AsyncFor() | ast.While():
-            yield from guarded(statement.body, (*guards, loop_words(statement)))
-            yield from guarded(statement.orelse, (*guards, *map(negated, left(statement))))
+            return _through_loop(statement, guards, found)
         case ast.Try() | ast.TryStar():
-            yield from _of_try(statement, guards)
+            return _through_try(statement, guards, found)
         case ast.Match():
-            for case, own in cases_of(statement):
-                yield from guarded(case.body, (*guards, *own))
-        case _:
-            yield Guarded(statement, guards)
+            return _through_match(statement, guards, found)
+    if met(guards) is not None:
+        found.append(Guarded(statement, guards))
+    return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
 
 
-def _of_try(statement: ast.Try | ast.TryStar, guards: Guards) -> Iterator[Guarded]:
-    tried = (*guards, *not_cut_short(statement.handlers))
-    yield from guarded(statement.body, tried)
-    for handler in statement.handlers:
-        yield from guarded(handler.body, (*guards, handler_words(handler)))
-    yield from guarded(statement.orelse, tried)
-    yield from guarded(statement.finalbody, guards)
+def _unless(test: ast.expr, guards: Guards) -> Guards:
+    """Ask for guards where a condition does not hold."""
+    return (_any_of([test, all_of(guards)]),) if guards else ()
+
+
+def _through_if(statement: ast.If, guards: Guards, found: list[Guarded]) -> Guards | None:
+    test, inverse = statement.test, negated(statement.test)
+    match test:
+        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+            _flow(statement.body, guards, found)
+            _flow(statement.orelse, guards, found)
+            return ()
+    taken = _flow(statement.body, (*guards, test), found)
+    other = _flow(statement.orelse, (*guards, inverse), found)
+    holds = decided(test, _constant)
+    if holds is not None:
+        return taken if holds else other
+    if taken is None:
+        return None if other is None else (inverse, *other)
+    if other is None:
+        return test, *taken
+    return *_unless(inverse, taken), *_unless(test, other)
+
+
+def _through_loop(loop: _Loop, guards: Guards, found: list[Guarded]) -> Guards | None:
+    if isinstance(loop, ast.While):
+        head, test = f"while {ast.unparse(loop.test)}", loop.test
+    else:
+        head = f"for {ast.unparse(loop.target)} in {ast.unparse(loop.iter)}"
+        test = words(head)
+    breaks = (words(f"left the loop {head}"),) if _has(loop.body, ast.Break) else ()
+    _flow(loop.body, (*guards, test), found)
+    after = _flow(loop.orelse, (*guards, *map(negated, breaks)), found)
+    returned = words(f"returned from the loop {head}")
+    past = (negated(returned),) if _has(loop.body, ast.Return) else ()
+    if after is None:
+        return (*past, *breaks) if breaks else None
+    return *past, *(_unless(breaks[0], after) if breaks else after)
+
+
+def _has(nodes: Iterable[ast.AST], kind: type[ast.Return | ast.Break]) -> bool:
+    """Return whether statements leave themselves so; functions and inner loops leave their own."""
+    for node in nodes:
+        if isinstance(node, kind):
+            return True
+        if isinstance(node, Function | ast.ClassDef | ast.expr):
+            continue
+        is_left_inside = kind is ast.Break and isinstance(node, _Loop)
+        inner = node.orelse if isinstance(node, _Loop) and is_left_inside else None
+        if _has(ast.iter_child_nodes(node) if inner is None else inner, kind):
+            return True
+    return False
+
+
+def _caught(handler: ast.ExceptHandler) -> ast.expr:
+    """Write that an exception was caught."""
+    return words(f"except {ast.unparse(handler.type)}" if handler.type else "except")
+
+
+def _swallowing(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
+    """Write what a `with` swallows as handlers that do nothing."""
+    found = []
+    for item in statement.items:
+        match item.context_expr:
+            case ast.Call(func=called, args=types) if (
+                ast.unparse(called).rpartition(".")[2] in _SWALLOWS
+            ):
+                kinds = ast.Tuple(elts=types, ctx=ast.Load()) if len(types) > 1 else None
+                one = types[0] if types else None
+                found.append(ast.ExceptHandler(type=kinds or one, body=[ast.Pass()]))
+    return found
+
+
+def _not_cut_short(handlers: Sequence[ast.ExceptHandler]) -> Guards:
+    """Ask that nothing is caught, handlers that always raise again aside."""
+    return tuple(
+        negated(_caught(each))
+        for each in handlers
+        if not isinstance(each.body[-1], ast.Raise) or _has(each.body, ast.Return)
+    )
+
+
+def _through_try(
+    statement: ast.Try | ast.TryStar, guards: Guards, found: list[Guarded]
+) -> Guards | None:
+    tried = (*guards, *_not_cut_short(statement.handlers))
+    body = _flow(statement.body, tried, found)
+    pasts = [
+        (test, _flow(each.body, (*guards, test), found))
+        for each, test in ((each, _caught(each)) for each in statement.handlers)
+    ]
+    orelse = _flow(statement.orelse, tried, found)
+    last = _flow(statement.finalbody, guards, found)
+    own = None if body is None or orelse is None else met(body + orelse)
+    past = _past_handlers(own, pasts)
+    return None if last is None or past is None else past + last
+
+
+def _past_handlers(
+    own: Guards | None, pasts: Sequence[tuple[ast.expr, Guards | None]]
+) -> Guards | None:
+    """Return when control comes past a body, by its own ways or by its handlers'."""
+    caught = [all_of((test, *past)) for test, past in pasts if past is not None]
+    if own is None:
+        return (_any_of(caught),) if caught else None
+    found = (_any_of([*caught, all_of(own)]),) if own and caught else own
+    for test, past in pasts:
+        found += (negated(test),) if past is None else _unless(negated(test), past)
+    return found
+
+
+def _through_match(statement: ast.Match, guards: Guards, found: list[Guarded]) -> Guards | None:
+    cases = list(_match_cases(statement))
+    pasts = [_flow(case.body, (*guards, *own), found) for case, own in cases]
+    takes_all = any(
+        _pattern_test(statement.subject, case.pattern) is None and not case.guard
+        for case, _ in cases
+    )
+    if takes_all and all(past is None for past in pasts):
+        return None
+    result: Guards = ()
+    for (_, own), past in zip(cases, pasts, strict=True):
+        test = negated(all_of(own))
+        result += (test,) if past is None else _unless(test, past)
+    return met(result)
+
+
+def _match_cases(statement: ast.Match) -> Iterator[tuple[ast.match_case, Guards]]:
+    """List the cases of a `match`, each with what must hold for it to be taken."""
+    if len(statement.cases) > _MOST:
+        yield from ((case, (words("it is one of many cases"),)) for case in statement.cases)
+        return
+    before: list[tuple[ast.match_case, Guards]] = []
+    for case in statement.cases:
+        test = _pattern_test(statement.subject, case.pattern)
+        own = (*((test,) if test else ()), *((case.guard,) if case.guard else ()))
+        others = (negated(all_of(guards)) for other, guards in before if not _differ(other, case))
+        yield case, (*others, *own)
+        before.append((case, own))
+
+
+def _differ(one: ast.match_case, other: ast.match_case) -> bool:
+    """Return whether two cases are of different constants."""
+    match one.pattern, other.pattern:
+        case ast.MatchValue(ast.Constant(value=value)), ast.MatchValue(ast.Constant(value=another)):
+            return bool(value != another)
+    return False
+
+
+def _pattern_test(subject: ast.expr, pattern: ast.pattern) -> ast.expr | None:
+    """Write what a pattern asks for; None where it takes everything."""
+    match pattern:
+        case ast.MatchAs(pattern=None):
+            return None
+        case ast.MatchValue(value=value):
+            return ast.Compare(left=subject, ops=[ast.Eq()], comparators=[value])
+        case ast.MatchSingleton(value=value):
+            return ast.Compare(left=subject, ops=[ast.Is()], comparators=[ast.Constant(value)])
+    return words(f"{ast.unparse(subject)} matches {ast.unparse(pattern)}")

@@ -8,40 +8,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 _HEAD = re.compile(rb"class[ \t]+([\w\x80-\xff]+)[ \t]*(?:\[[^\]\n]{0,400}\][ \t]*)?\(")
-_BASES = re.compile(rb"([^()#]{0,4096})([()#])")
-_NEXT = re.compile(rb"\n[ \t\f]*class[ \t]")
-_IN_BASES = re.compile(rb"#[^\n]*|[()]|[^()#]+")
+_IN_BASES = re.compile(rb"#[^\n]*|[()]|\n[ \t\f]*class[ \t]|[^()#\n]+|\n")
 _WORD = re.compile(rb"[\w\x80-\xff]+")
 _DOTTED = re.compile(rb"[\w.]{1,400}")
 _LONGEST_WORD = 200
 _FARTHEST = 4096
 """As far is read for the end of a class statement's bases."""
-_NEVER_RENAMED = frozenset(
-    {
-        "ABC",
-        "BaseModel",
-        "Enum",
-        "Exception",
-        "False",
-        "Generic",
-        "IntEnum",
-        "Module",
-        "NamedTuple",
-        "PreTrainedModel",
-        "PretrainedConfig",
-        "Protocol",
-        "RuntimeError",
-        "StrEnum",
-        "Struct",
-        "True",
-        "TypedDict",
-        "ValueError",
-        "int",
-        "object",
-        "str",
-    }
-)
-"""The bases that most classes outside the tree's own have; no file renames them."""
 
 
 class Head(NamedTuple):
@@ -101,8 +73,6 @@ class Heads:
 
     def _renamed(self, path: str, name: str, until: int, *, is_class: bool) -> list[str]:
         """List what a file calls `name` before a place in it, by its text."""
-        if name in _NEVER_RENAMED:
-            return []
         text, word = self._files[path], name.encode()
         aliases = _places(text, b" as " + word, until)
         found = [_last_word(text[max(at - _LONGEST_WORD, 0) : at]) for at in aliases]
@@ -124,39 +94,28 @@ def _places(text: bytes, sought: bytes, until: int, *, past: bool = False) -> It
 
 def _heads_of(text: bytes) -> Iterator[Head]:
     for match in _HEAD.finditer(text):
-        read = _BASES.match(text, match.end())
-        if read and _begins_line(text, match.start()):
-            bases, end = read.groups()
-            if end != b")":
-                bases += _rest_of_bases(text, read.start(2))
-            yield Head(match[1].decode(errors="replace"), _base_names(bases), match.start())
+        at = match.start()
+        before = text[text.rfind(b"\n", max(at - _FARTHEST, 0), at) + 1 : at]
+        if not before or before.isspace():
+            bases = _bases(text, match.end()).split(b",")
+            names = frozenset(word for base in bases if (word := _last_word(base)))
+            yield Head(match[1].decode(errors="replace"), names, at)
 
 
-def _begins_line(text: bytes, at: int) -> bool:
-    before = text[text.rfind(b"\n", max(at - _FARTHEST, 0), at) + 1 : at]
-    return not before or before.isspace()
-
-
-def _rest_of_bases(text: bytes, start: int) -> bytes:
-    """Read on to where the bases end, comments aside; what a call among them takes are bases.
+def _bases(text: bytes, start: int) -> bytes:
+    """Read to where the bases end, comments aside; what a call among them takes are bases.
 
     No bases have a class statement in them, so that each text is read once.
     """
-    following = _NEXT.search(text, start, start + _FARTHEST)
-    end = following.start() if following else start + _FARTHEST
     found, depth = [], 1
-    for token in _IN_BASES.findall(text, start, end):
+    for match in _IN_BASES.finditer(text, start, start + _FARTHEST):
+        token = match[0]
         depth += {b"(": 1, b")": -1}.get(token, 0)
-        if not depth:
+        if not depth or (token.startswith(b"\n") and token.strip()):
             break
         if not token.startswith(b"#"):
             found.append(b"," if token in b"()" else token)
     return b"".join(found)
-
-
-def _base_names(bases: bytes) -> frozenset[str]:
-    """List the last words of the bases that a class statement's text has."""
-    return frozenset(word for base in bases.split(b",") if (word := _last_word(base)))
 
 
 def _last_word(base: bytes) -> str:

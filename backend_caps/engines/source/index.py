@@ -1,4 +1,4 @@
-"""Find and follow names in a tree of files: only what is asked for is parsed."""
+"""Find and follow names in a tree of files; files are parsed on demand."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import ast
 import builtins
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from backend_caps.capability.status import Problem
-from backend_caps.engines import problems
-from backend_caps.engines.source.guards import Guards, negated
+from backend_caps.engines.reading import problem
+from backend_caps.engines.source.files import Tree
+from backend_caps.engines.source.guards import Function, Guards, negated
 from backend_caps.engines.source.heads import Heads
 from backend_caps.engines.source.module import (
     Assigned,
     ClassDef,
-    Function,
     Import,
     Meaning,
     Module,
     Scope,
+    UnparsedError,
+    lines_of,
     mentions,
+    parsed,
 )
-from backend_caps.engines.source.parsing import UnparsedError, parsed
-from backend_caps.engines.source.tree import Tree
 
 _INNER = re.compile(rb"class[ \t]+\w")
-_FARTHEST = 4096
-"""As far is read back to the start of a line."""
 _LONGEST_TRAIL = 60
 """As many names are followed one into another; each takes several places on Python's stack."""
 _MOST_STEPS = 2000
@@ -64,7 +63,20 @@ class Value:
 
 
 Target = ClassDef | FunctionDef | External | Value | Module
-Targets = list[tuple[Guards, Target]]
+Found = tuple[Guards, Target]
+"""What an expression names, and when."""
+Targets = list[Found]
+_Trail = tuple[str, ...]
+"""The names that were followed, to see a circle."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an expression stands, for the names in it."""
+
+    module: Module
+    local: tuple[Scope, ...]
+    trail: _Trail
 
 
 class Index:
@@ -87,6 +99,15 @@ class Index:
         """The files that were parsed so far."""
         return sum(module is not None for module in self._modules.values())
 
+    def tell_unknown_version(self, known: Iterable[str]) -> None:
+        """Keep that this version was not compared with the reader."""
+        self.tell(
+            "engine-version-unknown",
+            engine=self.tree.package,
+            version=self.version,
+            known=", ".join(known),
+        )
+
     def close(self) -> None:
         """Let go of what was parsed: modules and classes hold each other, and are large."""
         for module in self._modules.values():
@@ -94,9 +115,34 @@ class Index:
                 module.close()
         self._modules.clear()
 
-    def tell(self, problem: Problem) -> None:
+    @property
+    def version(self) -> str:
+        """The engine's version, for a sentence."""
+        return self.tree.version or "of unknown version"
+
+    @property
+    def label(self) -> str:
+        """The engine with its version, as `ENGINES` names it."""
+        return f"{self.tree.package}-{self.tree.version or 'unknown'}"
+
+    def add(self, told: Problem) -> None:
         """Keep a problem that was met."""
-        self._problems.setdefault(problem)
+        self._problems.setdefault(told)
+
+    def tell(self, code: str, **values: object) -> None:
+        """Keep a problem that was met, by its code."""
+        self.add(problem(code, **values))
+
+    def tell_missing(self, what: str, module: str) -> None:
+        """Keep that something is not in the module, or the file, where known versions have it."""
+        path = module if "/" in module else f"{module.replace('.', '/')}.py"
+        self.tell(
+            "engine-anchor-missing",
+            engine=self.tree.package,
+            version=self.version,
+            what=what,
+            path=path,
+        )
 
     @cached_property
     def _paths(self) -> Mapping[str, str]:
@@ -106,13 +152,12 @@ class Index:
 
     def module(self, name: str) -> Module | None:
         """Parse the module of a dotted name; None where the tree has none, or it is broken."""
-        path = self._paths.get(name)
-        return None if path is None else self.parse(path)
+        return self.parse(self._paths.get(name, ""))
 
     def parse(self, path: str) -> Module | None:
-        """Parse a file; None, and a problem, where it cannot be parsed."""
+        """Parse a file; None where the tree has none, or, with a problem, it cannot be parsed."""
         if path not in self._modules:
-            self._modules[path] = self._parsed(path)
+            self._modules[path] = self._parsed(path) if path in self.tree.files else None
         return self._modules[path]
 
     def _parsed(self, path: str) -> Module | None:
@@ -120,8 +165,9 @@ class Index:
         try:
             tree = parsed(text)
         except UnparsedError as error:
-            lost = {head.name for head in self._heads.by_file.get(path, ())}
-            self.tell(problems.unparsed(path, str(error), lost))
+            classes = sorted({head.name for head in self._heads.by_file.get(path, ())})
+            lost = f" Not read: {', '.join(classes)}." if classes else ""
+            self.tell("engine-file-not-parsed", path=path, error=error, lost=lost)
             return None
         lines = [line for line, before in lines_of(text, _INNER) if before.isspace()]
         is_package = path.endswith("/__init__.py")
@@ -141,7 +187,7 @@ class Index:
         return self._heads.names_below(roots)
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
-        """Say what an expression names; what only running code knows comes as its expression.
+        """Resolve what an expression names; what only running code knows comes as its expression.
 
         Args:
             expression: a name, or names joined by dots.
@@ -149,37 +195,34 @@ class Index:
             local: what the functions around it bind, innermost first.
         """
         self._num_steps = 0
-        return list(self._resolved(expression, module, tuple(local), ()))
+        return list(self._resolved(expression, _Place(module, tuple(local), ())))
 
-    def _resolved(
-        self, expression: ast.expr, module: Module, local: tuple[Scope, ...], trail: tuple[str, ...]
-    ) -> Iterator[tuple[Guards, Target]]:
+    def _resolved(self, expression: ast.expr, place: _Place) -> Iterator[Found]:
         match expression:
             case ast.Name(id=name):
-                scope = next((own for own in local if name in own), None)
-                step = f"{module.name}:{name}"
+                scope = next((own for own in place.local if name in own), None)
+                step = f"{place.module.name}:{name}"
                 if scope is None:
-                    yield from self._named(name, module, trail)
-                elif step in trail:
-                    yield (), Value(module, expression)
+                    yield from self._named(name, place.module, place.trail)
+                elif step in place.trail:
+                    yield (), Value(place.module, expression)
                 else:
-                    yield from self._of_meanings(scope[name], name, module, local, (*trail, step))
+                    inner = replace(place, trail=(*place.trail, step))
+                    yield from self._meant(scope[name], name, inner)
             case ast.Attribute(value=value, attr=attribute):
-                for guards, owner in self._resolved(value, module, local, trail):
-                    found = self._attribute(owner, attribute, expression, module, trail)
+                for guards, owner in self._resolved(value, place):
+                    found = self._attribute(owner, attribute, expression, place)
                     yield from ((guards + more, target) for more, target in found)
             case ast.Subscript(value=value):
-                yield from self._resolved(value, module, local, trail)
+                yield from self._resolved(value, place)
             case ast.IfExp(test=test, body=then, orelse=orelse):
                 for guard, branch in ((test, then), (negated(test), orelse)):
-                    for guards, target in self._resolved(branch, module, local, trail):
+                    for guards, target in self._resolved(branch, place):
                         yield (guard, *guards), target
             case _:
-                yield (), Value(module, expression)
+                yield (), Value(place.module, expression)
 
-    def _named(
-        self, name: str, module: Module, trail: tuple[str, ...]
-    ) -> Iterator[tuple[Guards, Target]]:
+    def _named(self, name: str, module: Module, trail: _Trail) -> Iterator[Found]:
         """Follow a name of a module to where it comes from."""
         step = f"{module.name}.{name}"
         self._num_steps += 1
@@ -187,105 +230,68 @@ class Index:
             yield (), Value(module, ast.Name(id=name, ctx=ast.Load()))
         elif step in trail:
             steps = (each for each in (*trail[trail.index(step) :], step) if ":" not in each)
-            circle = [each.rpartition(".")[0] for each in steps]
-            self.tell(problems.import_circle(module.path, name, circle))
+            circle = " -> ".join(each.rpartition(".")[0] for each in steps)
+            self.tell("engine-import-circle", path=module.path, name=name, circle=circle)
         elif name in module.scope:
-            yield from self._of_meanings(module.scope[name], name, module, (), (*trail, step))
+            yield from self._meant(module.scope[name], name, _Place(module, (), (*trail, step)))
         elif hasattr(builtins, name):
             yield (), External(f"builtins.{name}")
         else:
             yield from self._starred(name, module, (*trail, step))
 
-    def _starred(
-        self, name: str, module: Module, trail: tuple[str, ...]
-    ) -> Iterator[tuple[Guards, Target]]:
+    def _starred(self, name: str, module: Module, trail: _Trail) -> Iterator[Found]:
         for star in reversed(module.stars):
             other = self.module(star)
             if other is None:
-                self.tell(problems.star_import(module.path, name, star))
+                self.tell("engine-star-import", path=module.path, name=name, module=star)
             elif f"{star}.{name}" in trail:
                 continue
             elif found := list(self._named(name, other, trail)):
                 yield from found
                 return
 
-    def _of_meanings(
-        self,
-        meanings: Iterable[tuple[Guards, Meaning]],
-        name: str,
-        module: Module,
-        local: tuple[Scope, ...],
-        trail: tuple[str, ...],
-    ) -> Iterator[tuple[Guards, Target]]:
-        for guards, meaning in meanings:
-            for more, target in self._meant(meaning, name, module, local, trail):
-                yield guards + more, target
-
     def _meant(
-        self,
-        meaning: Meaning,
-        name: str,
-        module: Module,
-        local: tuple[Scope, ...],
-        trail: tuple[str, ...],
-    ) -> Iterator[tuple[Guards, Target]]:
-        match meaning:
-            case ClassDef():
-                yield (), meaning
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield (), FunctionDef(module, meaning)
-            case Assigned(value=value):
-                if mentions(value, name):
-                    yield (), Value(module, value)
-                else:
-                    yield from self._resolved(value, module, local, trail)
-            case Import(module=source, attribute=str(attribute)):
-                yield from self._imported(source, attribute, trail)
-            case _:
-                yield (), self.module(meaning.module) or External(meaning.module)
+        self, meanings: Iterable[tuple[Guards, Meaning]], name: str, place: _Place
+    ) -> Iterator[Found]:
+        found: Iterable[Found]
+        for guards, meaning in meanings:
+            match meaning:
+                case ClassDef():
+                    found = [((), meaning)]
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    found = [((), FunctionDef(place.module, meaning))]
+                case Assigned(value=value) if mentions(value, name):
+                    found = [((), Value(place.module, value))]
+                case Assigned(value=value):
+                    found = self._resolved(value, place)
+                case Import(module=source, attribute=str(attribute)):
+                    found = self._imported(source, attribute, place.trail)
+                case Import(module=source):
+                    found = [((), self._module_or_external(source))]
+            yield from ((guards + more, target) for more, target in found)
 
-    def _imported(
-        self, source: str, attribute: str, trail: tuple[str, ...]
-    ) -> Iterator[tuple[Guards, Target]]:
+    def _imported(self, source: str, attribute: str, trail: _Trail) -> Iterator[Found]:
         whole = f"{source}.{attribute}"
         module = self.module(source)
         is_own_part = whole in trail and whole in self._paths
-        if module is not None and not is_own_part:
-            found = list(self._named(attribute, module, trail))
-            if found:
-                yield from found
-                return
-        yield (), self.module(whole) or External(whole)
+        found = list(self._named(attribute, module, trail)) if module and not is_own_part else []
+        yield from found or [((), self._module_or_external(whole))]
 
     def _attribute(
-        self,
-        owner: Target,
-        attribute: str,
-        expression: ast.expr,
-        module: Module,
-        trail: tuple[str, ...],
-    ) -> Iterator[tuple[Guards, Target]]:
+        self, owner: Target, attribute: str, expression: ast.expr, place: _Place
+    ) -> Iterator[Found]:
         match owner:
             case Module():
-                found = list(self._named(attribute, owner, trail))
+                found = list(self._named(attribute, owner, place.trail))
                 whole = f"{owner.name}.{attribute}"
-                yield from found or [((), self.module(whole) or External(whole))]
+                yield from found or [((), self._module_or_external(whole))]
             case External(path=path):
-                whole = f"{path}.{attribute}"
-                yield (), self.module(whole) or External(whole)
+                yield (), self._module_or_external(f"{path}.{attribute}")
             case _:
-                yield (), Value(module, expression)
+                yield (), Value(place.module, expression)
 
-
-def lines_of(text: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
-    """List the lines on which a pattern is found, each with what stands before it there."""
-    number, past = 1, 0
-    for match in pattern.finditer(text):
-        number += text.count(b"\n", past, match.start())
-        past = match.start()
-        nearest = max(past - _FARTHEST, 0)
-        start = max(text.rfind(b"\n", nearest, past) + 1, nearest)
-        yield number, text[start:past]
+    def _module_or_external(self, name: str) -> Target:
+        return self.module(name) or External(name)
 
 
 def _module_name(path: str) -> str:

@@ -1,33 +1,187 @@
-"""What the methods of classes do to some names, each method read once."""
+"""The statements of classes and their methods that give some names their values."""
 
 from __future__ import annotations
 
 import ast
+import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from backend_caps.engines.source.guards import Guards, guarded
-from backend_caps.engines.source.index import External, Index
-from backend_caps.engines.source.module import ClassDef, Function, Module, alternatives_of
-from backend_caps.engines.source.statements import Statement, bound, of_self
+from backend_caps.engines.source.guards import (
+    Case,
+    Function,
+    Guards,
+    branches,
+    guarded,
+    negated,
+    where,
+)
+from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.module import (
+    ClassDef,
+    Module,
+    alternatives_of,
+    assigned,
+    is_setter,
+    lines_of,
+)
+
+_IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
+"""The value that `|=` and `&=` give where their right side holds, or does not."""
+_SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement that gives a name its value."""
+
+    name: str
+    owner: ClassDef
+    """The class whose body, or whose method, it stands in."""
+    value: ast.expr | Function
+    """A function where a method or a property has the name."""
+    guards: Guards
+    line: int
+    operator: type[ast.operator] | None = None
+    """Of `|=` and the like."""
+
+    @property
+    def at(self) -> str:
+        """`file:line`."""
+        return f"{self.owner.module.path}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The statement as the source has it, with its condition."""
+        if not isinstance(self.value, ast.expr):
+            return where(f"def {self.name}", self.guards)
+        sign = "=" if self.operator is None else f"{_SIGNS.get(self.operator, '?')}="
+        return where(f"{self.name} {sign} {ast.unparse(self.value)}", self.guards)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it always runs, and leaves nothing of what the name had."""
+        return not self.guards and self.operator is None
+
 
 Step = tuple[Guards, Statement | ast.Call]
 """What a method does, and when: it gives a name its value, or calls what may."""
-
-Giving = tuple[Guards, Function, Sequence[Statement]]
+Setter = tuple[Guards, Function, Sequence[Statement]]
 """A method that gives names their values, and when the class has it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What is left standing of a name: the last statement that always runs, and those after it."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def base(self) -> Statement | None:
+        """The one that always runs."""
+        first = self.statements[0]
+        return first if first.is_certain else None
+
+    @property
+    def last(self) -> Statement:
+        """The one that decides."""
+        return self.statements[-1]
+
+    @property
+    def words(self) -> str:
+        """The statements in the source's words."""
+        return "; ".join(statement.text for statement in self.statements)
+
+
+def cases_of(stated: Stated) -> tuple[Case, ...]:
+    """Write statements as cases: of those that hold the last one counts.
+
+    `|=` is a case in which the value is true, `&=` one in which it is false; the branches of a
+    conditional expression are cases of their own.
+    """
+    cases: list[Case] = []
+    for statement in stated.statements:
+        if not isinstance(statement.value, ast.expr):
+            continue
+        if statement.operator is None:
+            cases += branches(statement.value, statement.guards)
+            continue
+        value = _IN_PLACE.get(statement.operator)
+        if value is not None:
+            held = statement.value if value else negated(statement.value)
+            cases += branches(ast.Constant(value=value), (*statement.guards, held))
+    always = [at for at, case in enumerate(cases) if not case.guards]
+    return tuple(cases[always[-1] :] if always else cases)
+
+
+def truth_cases(cases: Iterable[Case]) -> Iterator[Case]:
+    """Write the cases of a flag with constants alone: an expression is a case of its truth.
+
+    Where its guards hold and it does not, the flag is false.
+    """
+    for case in cases:
+        if isinstance(case.value, ast.Constant):
+            yield case
+        else:
+            yield Case(ast.Constant(value=False), case.guards)
+            yield Case(ast.Constant(value=True), (*case.guards, case.value))
+
+
+def standing(statements: Iterable[Statement]) -> list[Statement]:
+    """List what is left of a name's statements: the last that is certain, and those after it."""
+    left: list[Statement] = []
+    for statement in statements:
+        if statement.is_certain:
+            left = []
+        left.append(statement)
+    return left
+
+
+def named(target: ast.expr) -> str | None:
+    """Read a name."""
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def of_self(target: ast.expr) -> str | None:
+    """Read the name of an attribute of `self`."""
+    match target:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name
+    return None
+
+
 class Methods:
-    """Reads methods, where the text says that one of the names is in them."""
+    """Reads methods, each once, where the text says that one of the names is in them."""
 
     def __init__(self, index: Index, names: Collection[str]) -> None:
         self._index = index
         self.names = frozenset(names)
         self._steps: dict[Function, list[Step]] = {}
         self._callers: dict[tuple[ClassDef, str], list[str]] = {}
-        self._giving: dict[ClassDef, list[Giving]] = {}
+        self._setters: dict[ClassDef, list[Setter]] = {}
         self._lines: dict[tuple[str, frozenset[str]], list[int]] = {}
+
+    def bindings(
+        self,
+        owner: ClassDef,
+        node: ast.stmt,
+        guards: Guards,
+        name_of: Callable[[ast.expr], str | None],
+    ) -> Iterator[Statement]:
+        """List what a statement gives one of the names, of a class body or of `self`."""
+        found: list[tuple[str | None, ast.expr | Function, type[ast.operator] | None]] = []
+        match node:
+            case ast.Assign() | ast.AnnAssign():
+                found = [(name_of(target), value, None) for target, value in assigned(node)]
+            case ast.AugAssign(target=target, op=operator, value=value):
+                found = [(name_of(target), value, type(operator))]
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name_of is named and not is_setter(node):
+                    found = [(name, node, None)]
+        for bound, given, sign in found:
+            if bound is not None and bound in self.names:
+                yield Statement(bound, owner, given, guards, node.lineno, sign)
 
     def steps(self, owner: ClassDef, function: Function) -> list[Step]:
         """List what a method does that may give one of the names a value, in its order."""
@@ -47,34 +201,33 @@ class Methods:
                     | ast.Return(value=ast.Call() as call)
                 ):
                     yield guards, call
-            for name, value, operator in bound(node, of_self) if has_names else ():
-                if name in self.names:
-                    yield guards, Statement(name, owner, value, guards, node.lineno, operator)
+            if has_names:
+                for own in self.bindings(owner, node, guards, of_self):
+                    yield guards, own
 
-    def giving(self, owner: ClassDef) -> Sequence[Giving]:
+    def setters(self, owner: ClassDef) -> Sequence[Setter]:
         """List the methods of a class that themselves give one of the names a value."""
-        if owner not in self._giving:
-            self._giving[owner] = list(self._all_giving(owner))
-        return self._giving[owner]
+        if owner not in self._setters:
+            self._setters[owner] = list(self._all_setters(owner))
+        return self._setters[owner]
 
-    def _all_giving(self, owner: ClassDef) -> Iterator[Giving]:
+    def _all_setters(self, owner: ClassDef) -> Iterator[Setter]:
         if not self.mentions(owner, owner.node):
             return
         for alternatives in alternatives_of(owner).values():
             for guards, method in alternatives:
-                is_read = self.mentions(owner, method) and self._may_give(owner, method)
+                is_read = self.mentions(owner, method) and self._may_set(owner, method)
                 steps = self.steps(owner, method) if is_read else ()
                 own = [step for _, step in steps if isinstance(step, Statement)]
                 if own:
                     yield guards, method, own
 
-    def _may_give(self, owner: ClassDef, method: Function) -> bool:
-        """Tell whether an assignment in a method has one of the names to its left."""
-        lines = self.lines(owner.module, self.names)
+    def _may_set(self, owner: ClassDef, method: Function) -> bool:
+        """Return whether an assignment in a method has one of the names to its left."""
         return any(
             isinstance(node, ast.Attribute) and node.attr in self.names
-            for piece, _ in pieces(method, lines)
-            for target in _targets(piece)
+            for piece, _ in pieces(method, self.lines(owner.module, self.names))
+            for target in targets_of(piece)
             for node in ast.walk(target)
         )
 
@@ -83,15 +236,17 @@ class Methods:
 
         It is by their text: what is not among them need not be followed.
         """
-        names = {method.name for base in order for _, method, _ in self.giving(base)}
+        names = {method.name for base in order for _, method, _ in self.setters(base)}
         fresh = set(names)
         while fresh:
-            callers = {each for name in fresh for base in order for each in self._with(base, name)}
+            callers = {
+                each for name in fresh for base in order for each in self._mentioning(base, name)
+            }
             fresh = callers - names
             names |= fresh
         return names
 
-    def _with(self, owner: ClassDef, word: str) -> Sequence[str]:
+    def _mentioning(self, owner: ClassDef, word: str) -> Sequence[str]:
         """List the names of the methods whose text has a word in it."""
         key = owner, word
         if key not in self._callers:
@@ -99,12 +254,12 @@ class Methods:
             self._callers[key] = [
                 name
                 for name, own in (alternatives_of(owner).items() if lines else ())
-                if any(_is_on(method, lines) for _, method in own)
+                if any(_spans(method, lines) for _, method in own)
             ]
         return self._callers[key]
 
     def mentions(self, definition: ClassDef, node: ast.stmt) -> bool:
-        """Tell whether the text of a class or function has one of the names in it."""
+        """Return whether the text of a class or function has one of the names in it."""
         lines = self.lines(definition.module, self.names)
         at = bisect_left(lines, node.lineno)
         return at < len(lines) and lines[at] <= (node.end_lineno or node.lineno)
@@ -114,33 +269,13 @@ class Methods:
         key = module.path, frozenset(words)
         if key not in self._lines:
             text = self._index.tree.files[module.path]
-            self._lines[key] = sorted({n for word in words for n in _lines(text, word.encode())})
+            patterns = (re.compile(re.escape(word.encode())) for word in words)
+            self._lines[key] = sorted({n for each in patterns for n, _ in lines_of(text, each)})
         return self._lines[key]
 
-    def base(self, node: ast.expr, owner: ClassDef, function: Function) -> ClassDef | None:
-        """Find the one class that an expression in a method names; None where it is outside.
 
-        Raises:
-            LookupError: it names no class that can be followed.
-        """
-        module = owner.module
-        found = self._index.resolve(node, module, (module.scope_in(function),))
-        targets = [target for _, target in found]
-        if len(targets) != 1 or not isinstance(targets[0], ClassDef | External):
-            raise LookupError
-        return targets[0] if isinstance(targets[0], ClassDef) else None
-
-
-def _lines(text: bytes, word: bytes) -> Iterator[int]:
-    line, past, at = 1, 0, text.find(word)
-    while at >= 0:
-        line += text.count(b"\n", past, at)
-        past = at
-        yield line
-        at = text.find(word, at + 1)
-
-
-def _targets(node: ast.AST) -> Sequence[ast.expr]:
+def targets_of(node: ast.AST) -> Sequence[ast.expr]:
+    """List what an assignment has to its left."""
     match node:
         case ast.Assign(targets=targets):
             return targets
@@ -158,7 +293,7 @@ def pieces(
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            if not _is_on(child, lines):
+            if not _spans(child, lines):
                 continue
             if isinstance(child, ast.ClassDef | Function):
                 yield from ((each, around) for each in child.decorator_list)
@@ -169,12 +304,12 @@ def pieces(
                 yield child, around
         elif isinstance(child, ast.ExceptHandler | ast.match_case):
             yield from pieces(child, lines, around)
-        elif not isinstance(node, ast.Module) and _is_on(child, lines):
+        elif not isinstance(node, ast.Module) and _spans(child, lines):
             yield child, around
 
 
-def _is_on(node: ast.AST, lines: Sequence[int]) -> bool:
-    """Tell whether a node stands on one of some lines; what has no place of its own may."""
+def _spans(node: ast.AST, lines: Sequence[int]) -> bool:
+    """Return whether a node spans any of `lines`; nodes without a position count."""
     if not isinstance(node, ast.stmt | ast.expr):
         return True
     first = node.lineno

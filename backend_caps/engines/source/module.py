@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from backend_caps.engines.source.guards import Guarded, Guards, guarded
+from backend_caps.engines.source.guards import Function, Guarded, Guards, guarded
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+_DEEPEST = 80
+"""As deep may statements and expressions stand in one another; SGLang's and vLLM's have 40.
+
+All that reads them recurses, and Python's stack has 1000 places.
+"""
+_FARTHEST = 4096
+"""As far is read back to the start of a line."""
+_LONGEST_LINE = 400
+_MOST_BRACKETS = 40
+_NO_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
+_TOO_DEEP = f"it is nested more than {_DEEPEST} deep"
 Alternatives = Sequence[tuple[Guards, Function]]
 """The methods that a class may have under a name, and when."""
 
@@ -64,7 +76,7 @@ def alternatives_of(definition: ClassDef) -> Mapping[str, Alternatives]:
 
 
 def is_setter(function: Function) -> bool:
-    """Tell whether a function sets or deletes the property that has its name."""
+    """Return whether a function sets or deletes the property that has its name."""
     return any(
         isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
         for each in function.decorator_list
@@ -94,7 +106,7 @@ Scope = Mapping[str, Sequence[tuple[Guards, Meaning]]]
 
 
 def mentions(value: ast.expr, name: str) -> bool:
-    """Tell whether a value is made from what a name stands for."""
+    """Return whether a value is made from what a name stands for."""
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
@@ -136,7 +148,9 @@ def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast
     match target, value:
         case ast.Tuple(elts=targets) | ast.List(elts=targets), ast.Tuple(elts=values) | ast.List(
             elts=values
-        ) if len(targets) == len(values) and not _has_star([*targets, *values]):
+        ) if len(targets) == len(values) and not any(
+            isinstance(each, ast.Starred) for each in [*targets, *values]
+        ):
             for one, own in zip(targets, values, strict=True):
                 yield from _unpacked(one, own)
         case ast.Tuple(elts=targets) | ast.List(elts=targets), _:
@@ -149,8 +163,65 @@ def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast
             yield target, value
 
 
-def _has_star(nodes: Sequence[ast.expr]) -> bool:
-    return any(isinstance(node, ast.Starred) for node in nodes)
+class UnparsedError(Exception):
+    """A text cannot be parsed as Python; the argument is the reason."""
+
+
+def parsed(text: bytes) -> ast.Module:
+    """Parse a text, without the interpreter's warnings.
+
+    Raises:
+        UnparsedError: it cannot be parsed, or is nested too deep.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (RecursionError, MemoryError) as error:
+        raise UnparsedError(_TOO_DEEP) from error
+    except (SyntaxError, ValueError) as error:
+        raise UnparsedError(f"{type(error).__name__}: {error}") from error
+    if _may_be_deep(text) and _is_deep(tree):
+        raise UnparsedError(_TOO_DEEP)
+    return tree
+
+
+def _may_be_deep(text: bytes) -> bool:
+    """Return whether a text has what deep nesting is written with; most have not.
+
+    Looking into every tree would take a fifth of the time that parsing does.
+    """
+    if text.count(b"elif ") > _DEEPEST or text.count(b"\\\n") > _DEEPEST:
+        return True
+    if max(map(len, text.split(b"\n"))) > _LONGEST_LINE:
+        return True
+    left = text.translate(None, _NO_BRACKETS)
+    for _ in range(_MOST_BRACKETS):
+        inner = left.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
+        if inner == left:
+            return False
+        left = inner
+    return True
+
+
+def _is_deep(tree: ast.Module) -> bool:
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
+
+
+def lines_of(text: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
+    """List the lines on which a pattern is found, each with what stands before it there."""
+    number, past = 1, 0
+    for match in pattern.finditer(text):
+        number += text.count(b"\n", past, match.start())
+        past = match.start()
+        nearest = max(past - _FARTHEST, 0)
+        start = max(text.rfind(b"\n", nearest, past) + 1, nearest)
+        yield number, text[start:past]
 
 
 @dataclass(eq=False)
@@ -166,7 +237,7 @@ class Module:
     classes: list[ClassDef] = field(default_factory=list)
     """Every class statement of the file, inner ones too."""
     alternatives: dict[ast.ClassDef, Mapping[str, Alternatives]] = field(default_factory=dict)
-    """The methods of the classes that were asked for theirs."""
+    """The methods of each class, cached by `alternatives_of`."""
     _own: dict[ast.ClassDef, ClassDef] = field(default_factory=dict)
     _bodies: dict[ast.ClassDef, Sequence[Guarded]] = field(default_factory=dict)
 
@@ -194,7 +265,7 @@ class Module:
         return self._own.get(node)
 
     def at(self, node: ast.stmt | ast.expr) -> str:
-        """Say where a node stands, as `file:line`."""
+        """Return the place of a node, as `file:line`."""
         return f"{self.path}:{node.lineno}"
 
     @cached_property
@@ -226,17 +297,17 @@ class Module:
         return {name: _standing(name, meanings) for name, meanings in self.bound.items()}
 
     def scope_of(self, body: Sequence[ast.stmt]) -> Scope:
-        """Say what the names mean that a body binds."""
+        """Return the meanings of the names that a body binds."""
         return {name: _standing(name, meanings) for name, meanings in self._bindings(body).items()}
 
     def scope_in(self, function: Function) -> Scope:
-        """Say what the names mean in a function, its arguments' too: only a call knows these."""
+        """Return the meanings of names in a function; an argument stands for itself."""
         taken = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
         given = {name: [((), Assigned(ast.Name(id=name, ctx=ast.Load())))] for name in taken}
         return {**given, **self.scope_of(function.body)}
 
     def scope_before(self, line: int, names: Collection[str]) -> Scope:
-        """Say what some of the module's names mean when control comes to a line of it."""
+        """Return the meanings of some module names when control comes to a line."""
         found = {}
         for name in names:
             before = [each for each in self.bound.get(name, ()) if _line(each[1]) < line]

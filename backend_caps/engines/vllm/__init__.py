@@ -1,1 +1,1 @@
-"""What vLLM's source says of its attention backends, read without importing it."""
+"""vLLM's attention backends, read from its source."""

@@ -1,10 +1,15 @@
-"""Values that can be read off the text: numbers, names of dtypes, and lists of them."""
+"""Values read off expressions: numbers, dtypes and lists of them, page sizes, compute windows."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 
+from backend_caps.capability.compute import ComputeRange, Version, Windows, overlap
+from backend_caps.capability.scale import ANY
+from backend_caps.capability.sizes import Exact, MultipleOf, OneOf, Sizes
+from backend_caps.engines.source.guards import Case
 from backend_caps.engines.source.index import Index, Value
 from backend_caps.engines.source.module import Module
 from backend_caps.engines.vllm.lookup import Answer
@@ -80,3 +85,123 @@ class Constants:
             case [((), Value(node=ast.expr()) as target)] if not isinstance(target.node, ast.Name):
                 return target
         return None
+
+
+def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
+    """Return the pages that can be cut into a kernel's blocks; None where `Sizes` cannot tell.
+
+    vLLM takes a page that is a multiple of any block, be the block itself exact or not.
+    """
+    bases = {int(str(block).removeprefix(MULTIPLE_OF)) for block in blocks}
+    least = [base for base in bases if not any(base % other == 0 for other in bases - {base})]
+    match least:
+        case []:
+            return ANY
+        case [only]:
+            return MultipleOf(only)
+    return None
+
+
+def pages_of_test(test: Answer, constants: Constants) -> Sizes | None:
+    """Read a `supports_block_size`; None where it is no plain test of its argument."""
+    argument = test.argument
+    if argument is None:
+        return None
+    match [case for case in test.cases if not is_for_none(case, argument)]:
+        case [Case(value=value, guards=guards)]:
+            if all(argument in ast.unparse(guard) for guard in guards):
+                return _tested(value, argument, test, constants)
+    return None
+
+
+def is_for_none(case: Case, argument: str) -> bool:
+    """Return whether a case answers for an argument of None."""
+    return any(ast.unparse(guard) == f"{argument} is None" for guard in case.guards)
+
+
+def _tested(value: ast.expr, argument: str, test: Answer, constants: Constants) -> Sizes | None:
+    match value:
+        case ast.BoolOp(op=ast.Or(), values=[none, rest]):
+            is_none = ast.unparse(none) == f"{argument} is None"
+            return _tested(rest, argument, test, constants) if is_none else None
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=int(right))]):
+            return _equal(left, right, argument)
+        case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
+            items = constants.items(right, test) if _is_argument(left, argument) else None
+            sizes = frozenset(item for item in items or () if isinstance(item, int))
+            return OneOf(sizes) if sizes else None
+    return None
+
+
+def _equal(left: ast.expr, right: int, argument: str) -> Sizes | None:
+    match left:
+        case ast.BinOp(left=divided, op=ast.Mod(), right=ast.Constant(value=int(base))):
+            return MultipleOf(base) if right == 0 and _is_argument(divided, argument) else None
+    return Exact(right) if _is_argument(left, argument) else None
+
+
+def _is_argument(value: ast.expr, argument: str) -> bool:
+    return ast.unparse(value) in {argument, f"int({argument})"}
+
+
+def windows_of(test: ast.expr, argument: str) -> Windows | None:
+    """Read a test of one capability; None where it asks for anything else.
+
+    Args:
+        test: such as `capability.major in [9, 10]`.
+        argument: the name of the capability in it.
+    """
+    match test:
+        case ast.Constant(value=True):
+            return ANY
+        case ast.BoolOp(op=ast.And(), values=tests):
+            every = [windows_of(each, argument) for each in tests]
+            known = [each for each in every if each is not None]
+            return (reduce(overlap, known) or None) if len(known) == len(every) else None
+        case ast.Compare(left=left, ops=[sign], comparators=[right]):
+            return _compared(ast.unparse(left), sign, right, argument)
+    return None
+
+
+def _compared(left: str, sign: ast.cmpop, right: ast.expr, argument: str) -> Windows | None:
+    is_major = left == f"{argument}.major"
+    if not is_major and left not in {argument, f"({argument}.major, {argument}.minor)"}:
+        return None
+    match sign, right:
+        case ast.In(), ast.List(elts=values) | ast.Tuple(elts=values):
+            bounds = [_version(value, is_major=is_major) for value in values]
+        case ast.Eq() | ast.GtE() | ast.Gt() | ast.LtE() | ast.Lt(), _:
+            bounds = [_version(right, is_major=is_major)]
+        case _:
+            return None
+    starts = [bound for bound in bounds if bound is not None]
+    if not starts or len(starts) < len(bounds):
+        return None
+    ends = [(first + 1, 0) if is_major else (first, second + 1) for first, second in starts]
+    match sign:
+        case ast.GtE():
+            return (ComputeRange(starts[0]),)
+        case ast.Gt():
+            return (ComputeRange(ends[0]),)
+        case ast.LtE():
+            return (ComputeRange((0, 0), ends[0]),)
+        case ast.Lt():
+            return (ComputeRange((0, 0), starts[0]),)
+    return overlap(tuple(map(ComputeRange, starts, ends)), ANY)
+
+
+def _version(value: ast.expr, *, is_major: bool) -> Version | None:
+    """Read `9` of a major version, else `DeviceCapability(9, 0)` or `(9, 0)`."""
+    match value:
+        case ast.Constant(value=int(major)) if is_major:
+            return major, 0
+        case (
+            ast.Call(
+                func=ast.Name(id="DeviceCapability"),
+                args=[ast.Constant(value=int(major)), ast.Constant(value=int(minor))],
+                keywords=[],
+            )
+            | ast.Tuple(elts=[ast.Constant(value=int(major)), ast.Constant(value=int(minor))])
+        ) if not is_major:
+            return major, minor
+    return None

@@ -1,4 +1,4 @@
-"""What a class says under a name: the nearest statement in the order of its bases."""
+"""The nearest statement of a name in a class's bases, and what can be declared of it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,39 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from backend_caps.engines.source.attributes import Case, branches
+from backend_caps.capability.backend import Reading
+from backend_caps.capability.provenance import Origin
+from backend_caps.capability.scale import UNDECLARED
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Guarded, condition, guarded, negated
-from backend_caps.engines.source.module import ClassDef, Function, Module, Scope
-from backend_caps.engines.source.returns import returns
+from backend_caps.engines.source.guards import (
+    Case,
+    Function,
+    Guards,
+    branches,
+    condition,
+    guarded,
+    negated,
+    returns,
+    where,
+)
+from backend_caps.engines.source.methods import Statement, standing
+from backend_caps.engines.source.module import ClassDef, Module, Scope
+
+Values = Sequence[tuple[Guards, object]]
+"""A capability's value for each case, in the order of the source."""
+_Bound = tuple[str, ast.expr | Function, Guards, int]
+"""A name, what it is bound to, when, and on which line."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one class says under a name: the value of an attribute, or what a method returns.
+    """What one class states under a name: the value of an attribute, or what a method returns.
 
-    It has no slots: the texts are written once for all classes that inherit what it says.
+    It has no slots: its texts are cached for all classes that inherit it.
     """
 
     owner: ClassDef
-    """The class whose body says it."""
+    """The class whose body states it."""
     name: str
     line: int
     cases: tuple[Case, ...]
@@ -53,13 +70,13 @@ class Answer:
 
     @cached_property
     def text(self) -> str:
-        """What it says, in the source's words, without the conditions."""
+        """The statement in the source's words, without the conditions."""
         values = dict.fromkeys(ast.unparse(case.value) for case in self.cases)
         return f"{self._verb} {' or '.join(values) or 'nothing'}"
 
     @cached_property
     def text_in_full(self) -> str:
-        """What it says, in the source's words, each value with its condition."""
+        """The statement in the source's words, each value with its condition."""
         return f"{self._verb} {'; else '.join(_in_turn(self.cases)) or 'nothing'}"
 
     @property
@@ -75,29 +92,95 @@ class Answer:
     @property
     def local_names(self) -> frozenset[str]:
         """Every name that the functions around the values bind."""
-        return frozenset(name for function in self._around for name in _names_bound(function))
+        nodes = (node for function in self._around for node in ast.walk(function))
+        return frozenset(
+            node.arg if isinstance(node, ast.arg) else node.id
+            for node in nodes
+            if isinstance(node, ast.arg)
+            or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        )
+
+    def reading(
+        self, definition: ClassDef, *, origin: Origin, words: str, value: object = None
+    ) -> Reading:
+        """Write what it comes to for a class; of a base's, as inherited."""
+        is_own = self.owner is definition
+        return Reading(
+            origin=origin if is_own else Origin.INHERITED,
+            words=words,
+            value=value,
+            declared_at=self.at,
+            inherited_from=None if is_own else self.owner.name,
+        )
 
     @property
     def _around(self) -> tuple[Function, ...]:
         return (*(() if self.function is None else (self.function,)), *self.owner.functions)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One capability as the source states it: the reading, and what can be declared."""
+
+    reading: Reading
+    base: object = UNDECLARED
+    """What holds where no condition does."""
+    conditions: tuple[tuple[str, object], ...] = ()
+    """The value under each condition of the source."""
+
+
+def finding(
+    definition: ClassDef, answer: Answer, values: Values | None, *, about: str = "", loss: str = ""
+) -> Finding:
+    """Return what can be declared of an answer.
+
+    What a class has from a base of its own family, and does not state again, stays undeclared:
+    its base's author did not speak of it. So does what cannot be read off, as a whole.
+
+    Args:
+        definition: the class.
+        answer: what was found for it.
+        values: what the cases come to; None where one of them cannot be read off.
+        about: whose words they are, where that is not the class.
+        loss: what the value leaves out of the words.
+    """
+    distinct = list(dict.fromkeys(value for _, value in values or ()))
+    only = distinct[0] if len(distinct) == 1 else None
+    words = answer.text if distinct else answer.text_in_full
+    stated = Origin.CONDITIONAL if only is None else Origin.DECLARED
+    words = f"{about and f'{about}: '}{words}{loss and f' ({loss})'}"
+    reading = answer.reading(definition, origin=stated, words=words, value=only)
+    if answer.owner is not definition or not values:
+        return Finding(reading=reading)
+    if only is not None:
+        return Finding(reading=reading, base=only)
+    return conditional(reading, values)
+
+
+def conditional(reading: Reading, values: Values) -> Finding:
+    """Make the case that always holds the base, or the last one, which is what is left."""
+    cases = [(condition(guards), value) for guards, value in values]
+    always = next((number for number, (when, _) in enumerate(cases) if not when), -1)
+    _, base = cases.pop(always)
+    return Finding(reading=reading, base=base, conditions=tuple(cases))
+
+
 class Lookup:
     """Finds what classes say, each class body read once."""
 
     def __init__(self, classes: Classes, roots: Collection[ClassDef]) -> None:
-        """Take the roots of the families: what they say are defaults, nobody's statements."""
+        """Take the root classes: their values are defaults, and count as undeclared."""
         self.roots = frozenset(roots)
         self._classes = classes
-        self._bodies: dict[ClassDef, dict[str, list[Guarded]]] = {}
-        self._modules: dict[Module, dict[str, list[tuple[str, Guarded]]]] = {}
+        self._bodies: dict[ClassDef, dict[str, list[Statement]]] = {}
+        self._patches: dict[Module, dict[str, list[_Bound]]] = {}
         self._below_roots: dict[ClassDef, list[ClassDef]] = {}
         self._answers: dict[tuple[ClassDef, str], Answer] = {}
 
     def nearest(
         self, definition: ClassDef, name: str, *, after: ClassDef | None = None
     ) -> Answer | None:
-        """Find what a class says, or its nearest base that says anything, a root too.
+        """Find the statement of a class, or of its nearest base that has one, a root too.
 
         Args:
             definition: the class.
@@ -108,7 +191,7 @@ class Lookup:
         return self._first(order[0 if after is None else order.index(after) + 1 :], name)
 
     def below_root(self, definition: ClassDef, name: str) -> Answer | None:
-        """Find what a class or a base says; nothing where only a root does."""
+        """Find the statement of a class or a base; None where only a root has one."""
         if definition not in self._below_roots:
             order = self._classes.ancestors(definition)
             self._below_roots[definition] = [each for each in order if each not in self.roots]
@@ -125,92 +208,71 @@ class Lookup:
     def names_of(self, definition: ClassDef) -> dict[str, bool]:
         """List the names that a class's own body binds, and which of them are methods."""
         body = self._body(definition)
-        return {name: isinstance(said[-1].node, ast.FunctionDef) for name, said in body.items()}
+        return {name: isinstance(own[-1].value, ast.FunctionDef) for name, own in body.items()}
 
-    def _body(self, definition: ClassDef) -> dict[str, list[Guarded]]:
+    def _body(self, definition: ClassDef) -> dict[str, list[Statement]]:
+        """List what a class's body binds, and what its module gives it afterwards."""
         if definition not in self._bodies:
-            found: dict[str, list[Guarded]] = {}
-            for statement in guarded(definition.node.body):
-                for name in _bound(statement.node):
-                    found.setdefault(name, []).append(statement)
-            for name, statement in self._patches(definition.module).get(definition.path, ()):
-                found.setdefault(name, []).append(statement)
+            module, found = definition.module, dict[str, list[Statement]]()
+            if module not in self._patches:
+                self._patches[module] = _by_owner(module.tree.body)
+            own = _by_owner(definition.node.body).get("", [])
+            path = definition.path.removeprefix(f"{module.name}.")
+            for name, value, guards, line in [*own, *self._patches[module].get(path, ())]:
+                each = Statement(name, definition, value, guards, line)
+                found.setdefault(name, []).append(each)
             self._bodies[definition] = found
         return self._bodies[definition]
 
-    def _patches(self, module: Module) -> dict[str, list[tuple[str, Guarded]]]:
-        """List what a module gives its classes after their bodies, by the path of the class."""
-        if module not in self._modules:
-            found: dict[str, list[tuple[str, Guarded]]] = {}
-            for statement in guarded(module.tree.body):
-                for owner, name in _patched(statement.node):
-                    path = f"{module.name}.{owner}"
-                    found.setdefault(path, []).append((name, statement))
-            self._modules[module] = found
-        return self._modules[module]
+
+def _by_owner(body: Sequence[ast.stmt]) -> dict[str, list[_Bound]]:
+    """List what statements bind, by what the name is an attribute of; a plain name is of none."""
+    found: dict[str, list[_Bound]] = {}
+    for statement in guarded(body):
+        for owner, name, value in _bound(statement.node):
+            bound = name, value, statement.guards, statement.node.lineno
+            found.setdefault(owner, []).append(bound)
+    return found
 
 
-def _bound(node: ast.stmt) -> list[str]:
+def _bound(node: ast.stmt) -> Iterator[tuple[str, str, ast.expr | Function]]:
     match node:
-        case ast.Assign(targets=targets):
-            return [target.id for target in targets if isinstance(target, ast.Name)]
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-            return [name]
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                match target:
+                    case ast.Name(id=name):
+                        yield "", name, value
+                    case ast.Attribute(value=owner, attr=name):
+                        yield ast.unparse(owner), name, value
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            yield "", name, value
         case ast.FunctionDef(name=name):
-            return [name]
-    return []
+            yield "", name, node
 
 
-def _patched(node: ast.stmt) -> list[tuple[str, str]]:
-    match node:
-        case ast.Assign(targets=targets):
-            return [
-                (owner, name)
-                for target in targets
-                for owner, _, name in [ast.unparse(target).rpartition(".")]
-                if isinstance(target, ast.Attribute)
-            ]
-    return []
-
-
-def _answer(owner: ClassDef, name: str, statements: Sequence[Guarded]) -> Answer:
-    """Take what stands: the last statement that always runs, and those after it."""
-    always = [number for number, each in enumerate(statements) if not each.guards]
-    standing = statements[always[-1] :] if always else statements
-    last = standing[-1].node
+def _answer(owner: ClassDef, name: str, statements: Sequence[Statement]) -> Answer:
+    left = standing(statements)
+    last = left[-1]
     return Answer(
         owner=owner,
         name=name,
-        line=last.lineno,
-        cases=tuple(case for statement in standing for case in _cases(statement)),
-        function=last if isinstance(last, ast.FunctionDef) else None,
+        line=last.line,
+        cases=tuple(case for each in left for case in _cases(each)),
+        function=last.value if isinstance(last.value, Function) else None,
     )
 
 
-def _cases(statement: Guarded) -> list[Case]:
-    match statement.node:
-        case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-            return branches(value, statement.guards)
-    assert isinstance(statement.node, ast.FunctionDef), "only these bind a name, as _bound says"
-    found = returns(statement.node)
-    return [Case(case.value, (*statement.guards, *case.guards)) for case in found]
+def _cases(statement: Statement) -> list[Case]:
+    if isinstance(statement.value, ast.expr):
+        return branches(statement.value, statement.guards)
+    found = returns(statement.value)
+    return [Case(case.value, statement.guards + case.guards) for case in found]
 
 
 def _in_turn(cases: Iterable[Case]) -> Iterator[str]:
-    """Write cases of which the first that holds counts: what has failed is not said again."""
+    """Write cases of which the first that holds counts, each without what has failed by then."""
     failed: set[str] = set()
-    spelled: dict[int, tuple[str, str]] = {}
     for case in cases:
-        for guard in case.guards:
-            if id(guard) not in spelled:  # cases share the guards of the branches around them
-                spelled[id(guard)] = ast.unparse(guard), ast.unparse(negated(guard))
-        when = condition(guard for guard in case.guards if spelled[id(guard)][0] not in failed)
-        yield f"{ast.unparse(case.value)} where {when}" if when else ast.unparse(case.value)
-        failed.update(spelled[id(guard)][1] for guard in case.guards)
-
-
-def _names_bound(function: Function) -> Iterator[str]:
-    for node in ast.walk(function):
-        match node:
-            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
-                yield name
+        left = [guard for guard in case.guards if ast.unparse(guard) not in failed]
+        yield where(ast.unparse(case.value), left)
+        failed.update(ast.unparse(negated(guard)) for guard in case.guards)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backend_caps.discovery.errors import LONGEST_DEADLINE_S
+from backend_caps.discovery.loading import LONGEST_DEADLINE_S
 from backend_caps.errors import BackendCapsError
 
 RankNumbers = tuple[int, ...]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from backend_caps.discovery.errors import LONGEST_DEADLINE_S
+from backend_caps.discovery.loading import LONGEST_DEADLINE_S
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 from backend_caps.startup.agreement.errors import (
     AgreementDeadlineError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docs.tools.error_examples.commands import COMMANDS, INSIGHTS
 from docs.tools.error_examples.conformance import KIT, SIMULATOR
-from docs.tools.error_examples.engines import ENGINES, LIVE
+from docs.tools.error_examples.engines import ENGINES
 from docs.tools.error_examples.installed import DISCOVERY, LOCKS
 from docs.tools.error_examples.occasion import Occasion
 from docs.tools.error_examples.resolution import BACKENDS, FLAGS, PLANS
@@ -22,7 +22,6 @@ BY_OCCASION = (
     DISCOVERY,
     LOCKS,
     ENGINES,
-    LIVE,
     RELAY,
     DEBUG,
     RANKS,

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.discovery.errors import (
-    DeadlineError,
-    RepeatedBackendError,
-    StringInsteadOfListError,
-)
-from backend_caps.discovery.handed_down import RegistrationsDifferError
+from backend_caps.discovery.problems import DiscoveryError
 from backend_caps.report.difference import NOWHERE, DifferenceDocument, DifferenceKind
 from backend_caps.report.lock import LockError
 from backend_caps.startup.locked import LockDiffersError
@@ -17,15 +12,7 @@ DISCOVERY = Occasion(
     title="Discovery",
     told="Raised by `discover` and `Registry.of` for what a caller gives them; the last one by "
     "`configure`, in a worker process.",
-    examples=(
-        StringInsteadOfListError(argument="path", value="plugins"),
-        DeadlineError(deadline_s=0),
-        RepeatedBackendError(name="my_flash", sources=("my-flash 0.1.0", "by hand")),
-        RegistrationsDifferError(
-            parent_pid=4711,
-            differences=("backend my_flash is my-flash 0.1.0 (ok) there, and nothing here",),
-        ),
-    ),
+    coded=(DiscoveryError,),
 )
 LOCKS = Occasion(
     title="Locks",

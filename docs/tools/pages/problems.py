@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from backend_caps.capability.fit import CHECKED_AGAINST
-from backend_caps.discovery.problems import CODES
-from backend_caps.engines.problems import CODES as ENGINE_CODES
+from backend_caps.discovery.problems import TEXTS, ProblemText
+from backend_caps.engines.reading import TEXTS as ENGINE_TEXTS
 from docs.tools.markdown import table
 from docs.tools.sources import problem_texts
+
+_VALUE = re.compile(r"\{.*?\}")
+"""A value that is filled in."""
 
 
 def discovery_problems() -> str:
     """Give each fault of a plugin."""
-    return _problems(CODES)
+    return _problems(TEXTS)
 
 
 def engine_problems() -> str:
     """Give each thing that can be wrong with an engine's source."""
-    return _problems(ENGINE_CODES)
+    return _problems(ENGINE_TEXTS)
 
 
-def _problems(codes: Mapping[str, str]) -> str:
-    remedies = {text.code: text.remedies for text in problem_texts()}
+def _problems(texts: Mapping[str, ProblemText]) -> str:
     rows = [
-        (f"`{code}`", f"{meaning[0].upper()}{meaning[1:]}.", " Or: ".join(remedies[code]))
-        for code, meaning in codes.items()
+        (
+            f"`{code}`",
+            f"{text.meaning[0].upper()}{text.meaning[1:]}.",
+            " Or: ".join(_VALUE.sub("…", each) for each in (text.remedy, text.hint) if each),
+        )
+        for code, text in texts.items()
     ]
     return table(("code", "meaning", "what to do"), rows)
 
 
 def plan_problems() -> str:
     """Give each problem of a plan."""
-    texts = [text for text in problem_texts() if text.code not in {*CODES, *ENGINE_CODES}]
-    rows = [(f"`{t.code}`", t.message, " Or: ".join(t.remedies)) for t in texts]
+    rows = [(f"`{t.code}`", t.message, " Or: ".join(t.remedies)) for t in problem_texts()]
     for fact in CHECKED_AGAINST.values():
         code = fact.replace("_", "-")
         taken = f"backend … takes {fact} …; here it is …."

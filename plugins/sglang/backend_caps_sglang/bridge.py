@@ -19,7 +19,7 @@ from sglang.srt.runtime_context import get_parallel, get_spec
 from torch import Tensor
 
 from backend_caps import BatchKind, Declaration, HostSeqLens, Phase, Plan, SharedReadsEnd
-from backend_caps.engines.sglang.live_flags import parsed_flags, values_of_context
+from backend_caps.engines.sglang.drop_in import parsed_flags, values_of_context
 from backend_caps.protocols import ForwardBatch, ReqToTokenPool
 from backend_caps_sglang.bridging.errors import (
     UnbridgedBackendError,

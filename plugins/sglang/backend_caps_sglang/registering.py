@@ -14,7 +14,7 @@ from backend_caps import Settings
 from backend_caps.capability.evidence import CheckEvidence
 from backend_caps.capability.status import Status
 from backend_caps.discovery.evidence import read_standings
-from backend_caps.discovery.handed_down import check_against_parent, tell_children
+from backend_caps.discovery.registrations import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps_sglang.adapters import Adapter, adapters_of
@@ -87,7 +87,7 @@ def register() -> None:
     Raises:
         BackendCapsError: a setting of backend-caps is refused.
         DecisionTakenError: another plugin has replaced the decision function.
-        RegistrationsDifferError: the process that started this one registered something else.
+        DiscoveryError: the process that started this one registered something else.
     """
     try:
         engine = Engine.installed()

@@ -8,7 +8,7 @@ from enum import Enum
 from importlib import import_module
 
 from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.engines.vllm.graphs import LEVELS
+from backend_caps.engines.vllm.capabilities import LEVELS
 from backend_caps_vllm.engine import ENGINE, Registered
 
 _ROOT = "AttentionMetadataBuilder"

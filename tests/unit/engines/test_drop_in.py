@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import pytest
 
-from backend_caps import BackendCapsError, Cause, HostSeqLens, Origin, Plan, Role
+from backend_caps import Cause, HostSeqLens, Origin, Plan, Role
 from backend_caps.engines import sglang
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
-from backend_caps.engines.sglang.drop_in import AttnBackendsError
-from backend_caps.engines.sglang.live_flags import RuntimeContextError
 from tests.unit.building import error_of
 
 _CONTEXT = "sglang.srt.runtime_context"
@@ -632,16 +629,6 @@ def test_wrong_argument_is_an_error(call: Callable[[], object], text: str) -> No
     actual = error_of(call)
 
     assert actual == text
-
-
-@pytest.mark.parametrize(
-    "error", [AttnBackendsError(kind="ServerArgs"), RuntimeContextError(cause="no")]
-)
-def test_error_survives_pickling(error: BackendCapsError) -> None:
-    """An error crosses into another process with its type, its fields and its text."""
-    carried = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-
-    assert (type(carried), vars(carried), str(carried)) == (type(error), vars(error), str(error))
 
 
 def test_no_handler_is_configured() -> None:

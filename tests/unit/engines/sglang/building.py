@@ -11,8 +11,8 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration
 from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.tree import Tree
 
 ATTENTION = "sglang/srt/layers/attention"
 BASE = f"{ATTENTION}/base_attn_backend.py"

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import pytest
 
-from backend_caps.engines.sglang.labels import labels
+from backend_caps.engines.sglang.read import labels
 from tests.unit.engines.sglang.building import index_of
 
 

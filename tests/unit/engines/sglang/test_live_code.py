@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 import pytest
 
-from backend_caps.engines.sglang.live_code import setter_of
+from backend_caps.engines.sglang.live import setter_of
 
 NAME = "needs_cpu_seq_lens"
 

@@ -8,7 +8,7 @@ from backend_caps.capability.backend import Backend, EngineClass, Reading, Statu
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.provenance import Origin, Source
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.engines.sglang.pairs import pair_of
+from backend_caps.engines.sglang.read import pair_of
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import PAIR, uses_of

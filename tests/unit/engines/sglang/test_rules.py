@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backend_caps.capability.facts import Truth
-from backend_caps.engines.sglang.rules import read_rules
+from backend_caps.engines.sglang.conditions import read_rules
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.rules import Rule, RuleSet
 from tests.unit.engines.sglang.building import DECIDES, DECISION, index_of

@@ -11,16 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_caps.engines.source.attributes import (
-    Attributes,
-    Case,
-    Stated,
-    cases_of,
-    truth_cases,
-)
+from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import condition
+from backend_caps.engines.source.guards import Case, condition
 from backend_caps.engines.source.index import Index
+from backend_caps.engines.source.methods import Stated, cases_of, truth_cases
 from tests.unit.engines.source.trees import class_of, index_of
 
 NAMES = ("x", "y")
@@ -116,7 +111,7 @@ def test_instances_hold_what_python_gives_them(text: str) -> None:
             ran = tuple(s for s in each.statements if calls_once not in condition(s.guards))
             cases = cases_of(Stated(ran))
             assert _held(cases, values) == getattr(made, name)
-            assert _held(truth_cases(cases), values) == getattr(made, name)
+            assert _held(tuple(truth_cases(cases)), values) == getattr(made, name)
 
 
 @pytest.mark.parametrize(

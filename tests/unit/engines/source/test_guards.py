@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_caps.engines.source.guards import condition, conditions, guarded, in_method, negated
+from backend_caps.engines.source.guards import (
+    condition,
+    conditions,
+    guarded,
+    in_method,
+    negated,
+    returns,
+)
+from tests.unit.engines.source.trees import function_of, index_of
 
 TESTS = ("a", "b", "not c", "a and b", "b or c", "not (a or c)", "k == 1", "a if b else c", "True")
 
@@ -311,3 +319,24 @@ def test_conditions_are_single_and_stand_once() -> None:
 def test_what_a_method_does_once_it_runs_has_words() -> None:
     """A method that nothing seen calls is a condition by its name."""
     assert condition([in_method("setup")]) == "once setup() has run"
+
+
+def test_returns_are_listed_with_their_conditions() -> None:
+    """Each value is a case, a conditional expression two; a bare return is none."""
+    text = """\
+        def f(a):
+            if a:
+                return 1
+            if b:
+                return
+            return 2 if c else 3
+    """
+    function = function_of(index_of(m=text), "f")
+
+    cases = [(ast.unparse(case.value), condition(case.guards)) for case in returns(function)]
+
+    assert cases == [
+        ("1", "a"),
+        ("2", "not a and (not b) and c"),
+        ("3", "not a and (not b) and (not c)"),
+    ]

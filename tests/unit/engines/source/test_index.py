@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend_caps.engines.source.attributes import Attributes
-from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.classes import Classes, Factories
+from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
 from backend_caps.engines.source.module import Assigned, ClassDef, Module
-from backend_caps.engines.source.returns import Makers
-from backend_caps.engines.source.tree import Tree
 from tests.unit.engines.source.trees import (
     bytes_of,
     class_of,
@@ -341,7 +340,7 @@ def _read_all(index: Index) -> None:
     """Ask for everything that can be asked of a tree."""
     classes = Classes(index)
     attributes = Attributes(index, classes, ["x", "y", "z"])
-    makers = Makers(index, classes)
+    factories = Factories(index, classes)
     index.files_of_descendants({"Base"})
     for path in index.tree.files:
         module = index.parse(path)
@@ -354,7 +353,7 @@ def _read_all(index: Index) -> None:
             index.resolve(ast.Name(id=name), module)
             for _, meaning in meanings:
                 if isinstance(meaning, ast.FunctionDef | ast.AsyncFunctionDef):
-                    makers.made(FunctionDef(module, meaning))
+                    factories.made(FunctionDef(module, meaning))
 
 
 def test_brackets_of_some_depth_are_read() -> None:

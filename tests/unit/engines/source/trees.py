@@ -10,9 +10,10 @@ from textwrap import dedent
 
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.files import Tree
+from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import ClassDef, Function, Module
-from backend_caps.engines.source.tree import Tree
+from backend_caps.engines.source.module import ClassDef, Module
 
 PACKAGE = "engine"
 WHEEL = "engine-1.0-py3-none-any.whl"

@@ -9,8 +9,8 @@ from textwrap import dedent, indent
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration
 from backend_caps.engines.reading import EngineReading
-from backend_caps.engines.source.tree import open_tree
-from backend_caps.engines.vllm.read import WITHIN, read_vllm
+from backend_caps.engines.source.files import open_tree
+from backend_caps.engines.vllm.read import read_vllm
 
 ROOTS = """
 class AttentionBackend:
@@ -112,7 +112,7 @@ def read(
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
-    return read_vllm(open_tree("vllm", folder, within=WITHIN))
+    return read_vllm(open_tree("vllm", folder))
 
 
 def read_one(

@@ -8,7 +8,7 @@ import pytest
 from backend_caps.capability.backend import Backend, Reading
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.engines.vllm.graphs import LEVELS
+from backend_caps.engines.vllm.capabilities import LEVELS
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read, said
 
 BACKEND = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.backend import Status
-from backend_caps.engines.vllm.read import KNOWN_VERSIONS, WITHIN
+from backend_caps.engines.vllm.read import KNOWN_VERSIONS
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read
 
 ONE = """
@@ -176,7 +176,7 @@ def test_class_that_a_call_makes_is_read(tmp_path: Path) -> None:
     ("version", "words"),
     [
         pytest.param("0.34.0", "vllm 0.34.0 is not", id="another version"),
-        pytest.param(None, "vllm of no stated version is not", id="no version"),
+        pytest.param(None, "vllm of unknown version is not", id="no version"),
     ],
 )
 def test_unknown_version_is_told(tmp_path: Path, version: str | None, words: str) -> None:
@@ -225,8 +225,3 @@ def test_broken_file_is_told(tmp_path: Path) -> None:
 
     assert [each.name for each in reading.backends] == ["One"]
     assert [problem.code for problem in reading.problems] == ["engine-file-not-parsed"]
-
-
-def test_only_vllm_is_wanted() -> None:
-    """Every file of the package is wanted, and no other."""
-    assert (WITHIN("vllm/models/a.py"), WITHIN("other/a.py")) == (True, False)

@@ -1,4 +1,4 @@
-"""What a flag of a class holds, case by case, and which class says so."""
+"""The values of a class's flag, case by case, each with the class that states it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from backend_caps.engines.source.attributes import Case, Stated, cases_of, truth_cases
-from backend_caps.engines.source.guards import Guards, condition, conditions, negated
-from backend_caps.engines.source.module import ClassDef, Function
-from backend_caps.engines.source.returns import returns
-from backend_caps.engines.source.statements import Statement, standing
-from backend_caps.engines.source.truth import met
+from backend_caps.engines.source.guards import (
+    Case,
+    Function,
+    Guards,
+    conditions,
+    in_turn,
+    met,
+    returns,
+    where,
+)
+from backend_caps.engines.source.methods import (
+    Stated,
+    Statement,
+    cases_of,
+    standing,
+    truth_cases,
+)
+from backend_caps.engines.source.module import ClassDef
 
 _PROPERTIES = frozenset({"property", "cached_property"})
 _LENGTHS = frozenset({"context_len", "max_context_len"})
@@ -19,12 +31,18 @@ _COMPUTES = frozenset({"int", "max", "min"})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FlagValue:
     """A value, when it holds, and the class whose statement gives it."""
 
     value: ast.expr
     guards: Guards
     owner: ClassDef
+
+    @property
+    def truth(self) -> bool:
+        """The value of a constant, as a flag is taken."""
+        assert isinstance(self.value, ast.Constant), ast.unparse(self.value)
+        return bool(self.value.value)
 
 
 def settled(stated: Stated | None) -> Stated | None:
@@ -40,36 +58,36 @@ def settled(stated: Stated | None) -> Stated | None:
     return Stated(tuple(standing(kept))) if kept else None
 
 
-def values_of(stated: Stated) -> list[Said]:
+def values_of(stated: Stated) -> list[FlagValue]:
     """List the values of an attribute, or what the property or method of its name returns."""
-    return _standing(_said(stated), stated)
+    return _standing(_values(stated), stated)
 
 
-def truths_of(stated: Stated) -> list[Said]:
+def truths_of(stated: Stated) -> list[FlagValue]:
     """List the values as constants: what is computed is a case of its truth."""
-    said = (
+    truths = (
         replace(each, value=case.value, guards=case.guards)
-        for each in _said(stated)
-        for case in truth_cases((Case(each.value, each.guards),))
+        for each in _values(stated)
+        for case in truth_cases([Case(each.value, each.guards)])
     )
-    return _standing(said, stated)
+    return _standing(truths, stated)
 
 
-def _said(stated: Stated) -> Iterator[Said]:
+def _values(stated: Stated) -> Iterator[FlagValue]:
     last = stated.last
     if isinstance(last.value, Function):
         for case in returns(last.value):
-            yield Said(case.value, (*last.guards, *case.guards), last.owner)
+            yield FlagValue(case.value, last.guards + case.guards, last.owner)
         return
     for statement in stated.statements:
         for case in cases_of(Stated((statement,))):
-            yield Said(case.value, case.guards, statement.owner)
+            yield FlagValue(case.value, case.guards, statement.owner)
 
 
-def _standing(said: Iterable[Said], stated: Stated) -> list[Said]:
+def _standing(values: Iterable[FlagValue], stated: Stated) -> list[FlagValue]:
     """List what may hold: of statements the last counts, of returns each is a way out."""
-    found: list[Said] = []
-    for each in said:
+    found: list[FlagValue] = []
+    for each in values:
         guards = met(tuple(conditions(each.guards)))
         if guards is None:
             continue
@@ -80,14 +98,14 @@ def _standing(said: Iterable[Said], stated: Stated) -> list[Said]:
 
 
 def is_property(function: ast.expr | Function) -> bool:
-    """Tell a property from an attribute, and from a method that is to be called."""
+    """Return whether a value is a property, not an attribute or a method to be called."""
     return isinstance(function, Function) and any(
         ast.unparse(each).rpartition(".")[2] in _PROPERTIES for each in function.decorator_list
     )
 
 
 def is_length(value: ast.expr) -> bool:
-    """Tell whether a value certainly is a number of tokens; what a caller gives may be None."""
+    """Return whether a value certainly is a number of tokens; what a caller gives may be None."""
     match value:
         case ast.Constant(value=int(number)):
             return not isinstance(number, bool)
@@ -107,7 +125,7 @@ def is_length(value: ast.expr) -> bool:
 
 
 def words_of(stated: Stated, definition: ClassDef, root: ClassDef) -> str:
-    """Write what a class is told to have, and whose words these are where a base adds some."""
+    """Write what a class has, and whose words these are where a base adds some."""
     owners = {each.owner for each in stated.statements}
     return "; ".join(
         f"{each.owner.name}: {_words(each)}"
@@ -118,24 +136,8 @@ def words_of(stated: Stated, definition: ClassDef, root: ClassDef) -> str:
 
 
 def _words(statement: Statement) -> str:
-    value = statement.value
-    if isinstance(value, Function):
-        found = "; ".join(_answers(value))
-        return _where(f"returns {found or 'nothing'}", statement.guards)
-    return _where(statement.text, statement.guards)
-
-
-def _answers(function: Function) -> Iterator[str]:
-    """Write what a function returns in turn: what has failed is not said again."""
-    failed: set[str] = set()
-    for case in returns(function):
-        left = [each for each in conditions(case.guards) if ast.unparse(each) not in failed]
-        yield _where(ast.unparse(case.value), tuple(left))
-        if left:
-            whole = left[0] if len(left) == 1 else ast.BoolOp(op=ast.And(), values=left)
-            failed.add(ast.unparse(negated(whole)))
-
-
-def _where(text: str, guards: Guards) -> str:
-    when = condition(guards)
-    return f"{text} where {when}" if when else text
+    if not isinstance(statement.value, Function):
+        return statement.text
+    cases = in_turn(returns(statement.value))
+    found = "; ".join(where(ast.unparse(case.value), case.guards) for case in cases)
+    return where(f"returns {found or 'nothing'}", statement.guards)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.provenance import Origin
-from backend_caps.engines.sglang.cases import Said, settled, truths_of, values_of
-from backend_caps.engines.source.attributes import Stated
-from backend_caps.engines.source.statements import Statement
+from backend_caps.engines.sglang.flag_values import FlagValue, settled, truths_of, values_of
+from backend_caps.engines.source.methods import Stated, Statement
 from tests.unit.engines.sglang.building import FILES, ONE, index_of, read_class
 
 TWO = "class Two(AttentionBackend):\n    "
@@ -34,7 +33,7 @@ def _expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _written(said: Sequence[Said]) -> list[tuple[str, list[str]]]:
+def _written(said: Sequence[FlagValue]) -> list[tuple[str, list[str]]]:
     return [(ast.unparse(each.value), list(map(ast.unparse, each.guards))) for each in said]
 
 

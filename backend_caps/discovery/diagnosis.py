@@ -1,9 +1,12 @@
-"""What a declaration of another version of the contract has wrong, in a sentence."""
+"""Why an object is no declaration, and where it is written: what a problem says of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import ast
+import linecache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from types import ModuleType
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,10 +22,20 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 _LONGEST_INPUT = 60
 """How much of a wrong value a sentence repeats."""
 _NAMES = frozenset(_MODELS) | {Part.__name__}
+_SCOPES = (
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.DictComp,
+    ast.FunctionDef,
+    ast.GeneratorExp,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+)
 
 
 def schema_fault(error: BaseException) -> str | None:
-    """Tell how an error comes of asking for what this version's contract does not have.
+    """Explain an error that comes of using what this version's contract does not have.
 
     None where it comes of something else.
     """
@@ -67,3 +80,41 @@ def _hint(name: str, fields: Iterable[str]) -> str:
 
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "backend_caps"
+
+
+def source_line(module: ModuleType, attribute: str) -> str | None:
+    """Return `file:line` of a module's attribute, from its source.
+
+    Just the file where the source is not there or does not say; None for a module without a
+    file. An attribute of a class is found in the class.
+    """
+    file = vars(module).get("__file__")
+    if not isinstance(file, str):
+        return None
+    source = "".join(linecache.getlines(file, vars(module)))
+    line = _line_of(ast.parse(source), attribute.split("."))
+    return file if line is None else f"{file}:{line}"
+
+
+def _line_of(scope: ast.AST, names: Sequence[str]) -> int | None:
+    """Find the last binding of the first name, and within it that of the rest."""
+    bindings = [(line, node) for node, name, line in _bindings(scope) if name == names[0]]
+    if not bindings:
+        return None
+    line, last = bindings[-1]
+    within = _line_of(last, names[1:]) if names[1:] else None
+    return within or line
+
+
+def _bindings(scope: ast.AST) -> Iterator[tuple[ast.AST, str, int]]:
+    """List what a scope binds, without what the scopes inside bind."""
+    for node in ast.iter_child_nodes(scope):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store(), lineno=line):
+                yield node, name, line
+            case ast.ClassDef(name=name, lineno=line) | ast.FunctionDef(name=name, lineno=line):
+                yield node, name, line
+            case ast.alias(name=name, asname=renamed, lineno=line):
+                yield node, renamed or name, line
+        if not isinstance(node, _SCOPES):
+            yield from _bindings(node)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from backend_caps.discovery import handed_down
-from backend_caps.discovery.handed_down import (
+from backend_caps.discovery import registrations
+from backend_caps.discovery.problems import DiscoveryError
+from backend_caps.discovery.registrations import (
     VARIABLE,
-    RegistrationsDifferError,
     check_against_parent,
     tell_children,
 )
@@ -26,7 +26,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     environ: dict[str, str] = {}
     tell_children("tests", _FOUND, environ)
     parent = SimpleNamespace(pid=os.getpid())
-    monkeypatch.setattr(handed_down, "parent_process", lambda: parent)
+    monkeypatch.setattr(registrations, "parent_process", lambda: parent)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     return environ
 
@@ -40,14 +40,15 @@ def test_worker_that_finds_something_else_names_it(told: dict[str, str]) -> None
     """Each entry that differs is told, with both sides."""
     found = {"backend a": "a-caps 1.1 (ok)", "backend c": "c-caps 1.0 (ok)"}
 
-    with pytest.raises(RegistrationsDifferError) as raised:
+    with pytest.raises(DiscoveryError) as raised:
         check_against_parent("tests", found, told)
 
-    assert raised.value.differences == (
-        "backend a is a-caps 1.0 (ok) there, and a-caps 1.1 (ok) here",
-        "backend b is b-caps 1.0 (ok) there, and nothing here",
-        "backend c is nothing there, and c-caps 1.0 (ok) here",
-    )
+    assert raised.value.code == "registrations-differ"
+    assert (
+        "things: backend a is a-caps 1.0 (ok) there, and a-caps 1.1 (ok) here; "
+        "backend b is b-caps 1.0 (ok) there, and nothing here; "
+        "backend c is nothing there, and c-caps 1.0 (ok) here. They were"
+    ) in str(raised.value)
 
 
 def test_registrars_are_compared_with_themselves(told: dict[str, str]) -> None:
@@ -59,7 +60,7 @@ def test_worker_keeps_what_its_parent_wrote(told: dict[str, str]) -> None:
     """A second registrar of a worker is still compared, though the first wrote of its own."""
     tell_children("others", {}, told)
 
-    with pytest.raises(RegistrationsDifferError, match="nothing here"):
+    with pytest.raises(DiscoveryError, match="nothing here"):
         check_against_parent("tests", {}, told)
 
 

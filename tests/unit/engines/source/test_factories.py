@@ -1,47 +1,26 @@
-"""What functions return, and whose instances they make."""
+"""The classes whose instances functions make."""
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
-from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.classes import Classes, Factories
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import FunctionDef
 from backend_caps.engines.source.module import methods_of
-from backend_caps.engines.source.returns import Makers, returns
 from tests.unit.engines.source.trees import class_of, function_of, index_of, module_of
 
 OTHER = "class B: pass\ndef make(): return B()\nmade = B()\nC = B\n"
 
 
 def _made(text: str) -> list[tuple[str, str]]:
-    """List what the function `f` of a module makes, each with its condition."""
+    """List what a module's function `f` makes, each with its condition; `lost` has no class."""
     index = index_of(m=text, n=OTHER)
-    makers = Makers(index, Classes(index))
-    found = makers.made(FunctionDef(module_of(index), function_of(index, "f")))
-    return [(made.path.removeprefix("engine."), condition(guards)) for guards, made in found]
-
-
-def test_returns_are_listed_with_their_conditions() -> None:
-    """Each value is a case, a conditional expression two; a bare return is none."""
-    text = """\
-        def f(a):
-            if a:
-                return 1
-            if b:
-                return
-            return 2 if c else 3
-    """
-    function = function_of(index_of(m=text), "f")
-
-    cases = [(ast.unparse(case.value), condition(case.guards)) for case in returns(function)]
-
-    assert cases == [
-        ("1", "a"),
-        ("2", "not a and (not b) and c"),
-        ("3", "not a and (not b) and (not c)"),
+    factories = Factories(index, Classes(index))
+    found = factories.made(FunctionDef(module_of(index), function_of(index, "f")))
+    return [
+        (made.path.removeprefix("engine.") if made else "lost", condition(guards))
+        for guards, made in found
     ]
 
 
@@ -71,14 +50,14 @@ def test_returns_are_listed_with_their_conditions() -> None:
             [("n.B", "x"), ("n.B", "not x and x"), ("n.B", "not x")],
             id="each condition once",
         ),
-        pytest.param("class A: pass\ndef f(A): return A()", [], id="an argument"),
-        pytest.param("import n\ndef f(): return n.B()", [], id="outside"),
-        pytest.param("def f(): return x()()", [], id="what only running code knows"),
-        pytest.param("from . import n\ndef f(): return n()", [], id="a module"),
-        pytest.param("def f(): return 1", [], id="a constant"),
-        pytest.param("b = 1\ndef f(): return b", [], id="a variable that is none"),
-        pytest.param("def f(): return self.g()", [], id="a method of nothing"),
-        pytest.param("def f(): return f()", [], id="itself"),
+        pytest.param("class A: pass\ndef f(A): return A()", [("lost", "")], id="an argument"),
+        pytest.param("import n\ndef f(): return n.B()", [("lost", "")], id="outside"),
+        pytest.param("def f(): return x()()", [("lost", "")], id="what only running code knows"),
+        pytest.param("from . import n\ndef f(): return n()", [("lost", "")], id="a module"),
+        pytest.param("def f(): return 1", [("lost", "")], id="a constant"),
+        pytest.param("b = 1\ndef f(): return b", [("lost", "")], id="a variable that is none"),
+        pytest.param("def f(): return self.g()", [("lost", "")], id="a method of nothing"),
+        pytest.param("def f(): return f()", [("lost", "")], id="itself"),
     ],
 )
 def test_made_classes_are_followed(text: str, made: list[tuple[str, str]]) -> None:
@@ -103,22 +82,28 @@ def test_methods_are_followed_in_the_order_of_bases() -> None:
     """
     index = index_of(m=text, n=OTHER)
     get = methods_of(class_of(index, "Base"))["get"]
-    makers = Makers(index, Classes(index))
+    factories = Factories(index, Classes(index))
 
-    found = makers.made(FunctionDef(module_of(index), get), class_of(index, "A"))
+    found = factories.made(FunctionDef(module_of(index), get), class_of(index, "A"))
 
-    assert [(made.name, condition(guards)) for guards, made in found] == [("A", "x")]
+    assert [(made and made.name, condition(guards)) for guards, made in found] == [
+        ("A", "x"),
+        (None, "not x"),
+    ]
 
 
 def test_tables_of_functions_are_followed() -> None:
     """A call of a table's item is one of the function that is known to be there."""
     index = index_of(m="def f(): return T['b']() if x else T['c']()", n=OTHER)
     tables = {"T": {"b": FunctionDef(module_of(index, "n"), function_of(index, "make", "n"))}}
-    makers = Makers(index, Classes(index), tables=tables)
+    factories = Factories(index, Classes(index), tables=tables)
 
-    found = makers.made(FunctionDef(module_of(index), function_of(index, "f")))
+    found = factories.made(FunctionDef(module_of(index), function_of(index, "f")))
 
-    assert [(made.name, condition(guards)) for guards, made in found] == [("B", "x")]
+    assert [(made and made.name, condition(guards)) for guards, made in found] == [
+        ("B", "x"),
+        (None, "not x"),
+    ]
 
 
 def test_many_ways_to_a_class_end() -> None:

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backend_caps.engines.errors import EngineNotInstalledError, EngineSourceError
-from backend_caps.engines.source.contents import LARGEST_BYTES, Contents
-from backend_caps.engines.source.tree import Tree, open_tree
+from backend_caps.engines.reading import EngineError
+from backend_caps.engines.source.files import LARGEST_BYTES, Contents, Tree, open_tree
 from tests.unit.engines.source.trees import (
     METADATA,
     PACKAGE,
@@ -99,10 +98,11 @@ def test_source_without_the_engine_is_an_error(tmp_path: Path, source: str, word
     whole = write_wheel(tmp_path, {METADATA: VERSION}).read_bytes()
     (tmp_path / "cut.whl").write_bytes(whole[: len(whole) // 2])
 
-    with pytest.raises(EngineSourceError) as raised:
+    with pytest.raises(EngineError) as raised:
         open_tree(PACKAGE, tmp_path / source)
 
-    assert raised.value.problem == words
+    assert raised.value.code == "engine-source-unusable"
+    assert str(raised.value).startswith(f"{tmp_path / source} {words}; expected a wheel of engine")
 
 
 @pytest.mark.parametrize("is_wheel", [False, True], ids=["folder", "wheel"])
@@ -129,7 +129,7 @@ def test_file_of_the_limit_is_read(tmp_path: Path) -> None:
 
 def test_the_files_of_one_source_are_limited_together() -> None:
     """Many files that are each small enough cannot fill the memory."""
-    contents = Contents(left=100_000)
+    contents = Contents(num_bytes_left=100_000)
 
     for name in ("a.py", "b.py", "c.py"):
         contents.add(name, lambda: io.BytesIO(b"#" * 70_000))
@@ -368,7 +368,7 @@ def test_engine_that_is_nowhere_is_not_installed(
     write_folder(tmp_path, {f"{PACKAGE}/README": "", "engine-1.0.dist-info/direct_url.json": link})
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "nowhere")])
 
-    with pytest.raises(EngineNotInstalledError):
+    with pytest.raises(EngineError, match="is installed here"):
         open_tree(PACKAGE, None)
 
 
@@ -389,7 +389,7 @@ def test_source_that_is_a_pipe_is_no_wheel(tmp_path: Path) -> None:
     """A wheel that is named on the command line is read where it is a regular file alone."""
     os.mkfifo(tmp_path / "engine.whl")
 
-    with pytest.raises(EngineSourceError, match="it is no file, nor a link to one"):
+    with pytest.raises(EngineError, match="it is no file, nor a link to one"):
         open_tree(PACKAGE, tmp_path / "engine.whl")
 
 
@@ -425,7 +425,7 @@ def test_damaged_wheel_is_read_or_refused(tmp_path: Path, data: st.DataObject) -
         damaged[at] ^= data.draw(st.integers(1, 255))
     wheel.write_bytes(damaged[: data.draw(st.sampled_from([None, len(damaged) - 5]))])
 
-    with suppress(EngineSourceError):
+    with suppress(EngineError):
         open_tree(PACKAGE, wheel)
 
 
