@@ -126,7 +126,7 @@ class Backends:
             words = f"the base class says {stated.words}, and no other class states it"
             return _undeclared(words, at)
         if _is_no_bool(stated):
-            self._index.tell("engine-value-not-bool", at=at, words=stated.words)
+            self._index.note("engine-value-not-bool", at=at, words=stated.words)
             return _undeclared(f"{stated.words}, which is neither True nor False", at)
         taken = self._attributes.method(definition, NEEDS)
         if taken and is_property(taken[1]) and taken[1] is not stated.last.value:

@@ -62,7 +62,7 @@ def read_engine_options(index: Index) -> Engine:
         (_CHOICES, read["attention_backends"]),
     ):
         if not found:
-            index.tell_missing(what, ARGUMENTS)
+            index.note_missing(what, ARGUMENTS)
     return Engine(
         name=index.label,
         options={option: tuple(group) for group in read["options"] for option in group},

@@ -180,13 +180,13 @@ def read_rules(index: Index) -> RuleSet:
     """Read what the version forces; what is not known is a problem, and counts as open."""
     is_known = index.tree.version in KNOWN_VERSIONS
     if not is_known:
-        index.tell_unknown_version(KNOWN_VERSIONS)
+        index.note_unknown_version(KNOWN_VERSIONS)
     expected = RuleSet.builtin(index.label if is_known else ENGINES[-1])
     found = {rule.name: rule for rule in _read(index)}
     if is_known:
         for rule in expected.rules:
             if rule.name in IN_SOURCE and rule.name not in found:
-                index.tell_missing(f"rule {rule.name!r}", _MODULE)
+                index.note_missing(f"rule {rule.name!r}", _MODULE)
     ours = {rule.name: rule for rule in expected.rules if rule.name not in IN_SOURCE}
     return replace(
         expected,
@@ -205,7 +205,7 @@ def _in_order(rules: Iterable[Rule], expected: RuleSet) -> tuple[Rule, ...]:
 def _read(index: Index) -> Iterator[Rule]:
     function = _function(index)
     if function is None:
-        index.tell_missing(f"{_DECIDES}()", _MODULE)
+        index.note_missing(f"{_DECIDES}()", _MODULE)
         yield _unknown("nothing is known of what the engine forces")
         return
     known = {rule.given: rule for name in ENGINES for rule in RuleSet.builtin(name).rules}
@@ -215,7 +215,7 @@ def _read(index: Index) -> Iterator[Rule]:
             yield known[given]
         else:
             words = condition(guards) or _ALWAYS
-            index.tell(
+            index.note(
                 "engine-rule-unknown",
                 engine="sglang",
                 version=index.version,
@@ -224,7 +224,7 @@ def _read(index: Index) -> Iterator[Rule]:
             )
             yield _unknown(words)
     if not any(_is_join(case.value) for case in returns(function.node)):
-        index.tell_missing(f"join over the backends' {_FLAG}", _MODULE)
+        index.note_missing(f"join over the backends' {_FLAG}", _MODULE)
 
 
 def _unknown(words: str) -> Rule:

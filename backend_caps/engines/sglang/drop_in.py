@@ -177,11 +177,11 @@ def _answer(plan: Plan) -> str:
     forced = _forcing(plan)
     causes = forced or plan["host_seq_lens"].causes
     verb = "forced by" if forced else "stated by"
-    told = "; ".join(dict.fromkeys(map(_told, causes)))
-    return f"needs_cpu_seq_lens={plan.needs_cpu_seq_lens} under {plan.rules.name}, {verb} {told}"
+    reasons = "; ".join(dict.fromkeys(map(_reason, causes)))
+    return f"needs_cpu_seq_lens={plan.needs_cpu_seq_lens} under {plan.rules.name}, {verb} {reasons}"
 
 
-def _told(cause: Cause) -> str:
+def _reason(cause: Cause) -> str:
     who = f"rule {cause.name!r}" if cause.role is None else f"{cause.name} ({cause.role.value})"
     return f"{who}: {cause.reason.removesuffix('.')}"
 

@@ -219,15 +219,15 @@ def _stater(backend: object, name: str) -> type | None:
 
 def _inherited_words(kind: type, stater: type | None, name: str, value: object) -> str:
     delegates = any("__getattr__" in vars(each) for each in kind.__mro__)
-    told = []
+    notes = []
     if stater is None:
-        told.append("from what its __getattr__ asks")
+        notes.append("from what its __getattr__ asks")
     elif delegates:
-        told.append("found before its __getattr__ asks what it wraps")
+        notes.append("found before its __getattr__ asks what it wraps")
     if value is False:
-        told.append("SGLang takes it as it is")
+        notes.append("SGLang takes it as it is")
     words = f"{name} = {reprlib.repr(value)}"
-    return f"{words} ({'; '.join(told)})" if told else words
+    return f"{words} ({'; '.join(notes)})" if notes else words
 
 
 def _no_backend() -> Problem:

@@ -73,7 +73,7 @@ def is_usable(index: Index, name: str, at: str) -> bool:
     """Return whether a name can be printed and typed; one that cannot is a problem."""
     is_plain = name.isprintable() and name == name.strip() != ""
     if not is_plain:
-        index.tell("engine-name-unusable", engine="sglang", name=name, at=at)
+        index.note("engine-name-unusable", engine="sglang", name=name, at=at)
     return is_plain
 
 
@@ -94,7 +94,7 @@ class Names:
         """List every name with the classes behind it."""
         names: dict[str, Name] = {}
         if not self._registered:
-            self._index.tell_missing(f"use of {_REGISTER}()", _REGISTRY)
+            self._index.note_missing(f"use of {_REGISTER}()", _REGISTRY)
         for name, registrations in self._registered.items():
             names[name] = own = Name(name)
             made: list[Made] = []
@@ -112,12 +112,12 @@ class Names:
         module = self._index.module(_DRAFTS)
         factory = next((c for c in module.classes if c.name == _FACTORY), None) if module else None
         if factory is None:
-            self._index.tell_missing(f"class {_FACTORY}", _DRAFTS)
+            self._index.note_missing(f"class {_FACTORY}", _DRAFTS)
             return
         methods = methods_of(factory)
         for method_name in _MAPS:
             if method_name not in methods:
-                self._index.tell_missing(f"{_FACTORY}.{method_name}()", _DRAFTS)
+                self._index.note_missing(f"{_FACTORY}.{method_name}()", _DRAFTS)
         for method in methods.values():
             if method.name in _MAPS:
                 for name, value in _entries(method):
@@ -208,7 +208,7 @@ def _registrations(index: Index) -> dict[str, list[_Registration]]:
     for name, own in found.items():
         if len({each.function.module.path for each in own}) > 1:
             files = ", ".join(each.function.at for each in own)
-            index.tell("engine-name-registered-twice", engine="sglang", name=name, files=files)
+            index.note("engine-name-registered-twice", engine="sglang", name=name, files=files)
             found[name] = [
                 replace(
                     one, guards=(*one.guards, words(f"{one.function.at} is the one that counts"))

@@ -87,12 +87,12 @@ def _backends(
     """List a record for each class, called as nothing else is."""
     root = _root(index)
     if root is None:
-        index.tell_missing(f"class {_ROOT}", _BASE)
+        index.note_missing(f"class {_ROOT}", _BASE)
         return {}
     flags = _flags(root)
     attributes = Attributes(index, classes, {NEEDS, LONGEST, *flags})
     if attributes.stated(root, NEEDS) is None:
-        index.tell_missing(f"{NEEDS} in class {_ROOT}", _BASE)
+        index.note_missing(f"{NEEDS} in class {_ROOT}", _BASE)
     records = Backends(index, attributes, root, flags)
     placed = _placed(names)
     found = list(_definitions(index, classes, attributes, root, placed))

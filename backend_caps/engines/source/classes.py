@@ -33,7 +33,7 @@ class Classes:
     def order(self, definition: ClassDef) -> Order:
         """List a class and its bases in the method resolution order."""
         if definition not in self._orders:
-            self._tell_of_twins(definition)
+            self._note_twins(definition)
             self._open.add(definition)
             self._orders[definition] = self._linear(definition)
             self._open.discard(definition)
@@ -52,18 +52,18 @@ class Classes:
         orders = [self.order(base) if isinstance(base, ClassDef) else (base,) for base in bases]
         merged = _merged([list(order) for order in orders] + [list(bases)])
         if merged is None:
-            self._tell("engine-bases-inconsistent", definition)
+            self._note("engine-bases-inconsistent", definition)
             merged = list(dict.fromkeys(base for order in orders for base in order))
         return definition, *merged
 
-    def _tell(self, code: str, definition: ClassDef, **values: object) -> None:
-        self._index.tell(code, at=definition.at, name=definition.name, **values)
+    def _note(self, code: str, definition: ClassDef, **values: object) -> None:
+        self._index.note(code, at=definition.at, name=definition.name, **values)
 
-    def _tell_of_twins(self, definition: ClassDef) -> None:
+    def _note_twins(self, definition: ClassDef) -> None:
         twins = definition.module.by_path[definition.path]
         if len(twins) > 1 and any(each.guards for each in twins):
             others = ", ".join(f"line {each.node.lineno}" for each in twins[1:])
-            self._tell("engine-class-defined-twice", twins[0], others=others)
+            self._note("engine-class-defined-twice", twins[0], others=others)
 
     def _base(self, definition: ClassDef, node: ast.expr) -> list[Base]:
         """Resolve one base; of several that a condition chooses from, the first counts."""
@@ -74,7 +74,7 @@ class Classes:
                 return self._outside(definition, target)
             if isinstance(target, ClassDef) and self._is_closed(target):
                 return [target]
-        self._tell_of_base(definition, ast.unparse(node), targets)
+        self._note_base(definition, ast.unparse(node), targets)
         return []
 
     def _around(self, definition: ClassDef, node: ast.expr) -> list[Scope]:
@@ -91,17 +91,17 @@ class Classes:
             return len(self._orders[definition]) < _DEEPEST
         return definition not in self._open and len(self._open) < _DEEPEST
 
-    def _tell_of_base(self, definition: ClassDef, base: str, targets: list[Target]) -> None:
+    def _note_base(self, definition: ClassDef, base: str, targets: list[Target]) -> None:
         if any(isinstance(target, ClassDef) for target in targets):
-            self._tell("engine-bases-inconsistent", definition)
+            self._note("engine-bases-inconsistent", definition)
         elif targets:
-            self._tell("engine-base-dynamic", definition, base=base)
+            self._note("engine-base-dynamic", definition, base=base)
         else:
-            self._tell("engine-base-not-found", definition, base=base)
+            self._note("engine-base-not-found", definition, base=base)
 
     def _outside(self, definition: ClassDef, target: External) -> list[Base]:
         if target.path.partition(".")[0] == self._index.tree.package:
-            self._tell("engine-base-not-found", definition, base=target.path)
+            self._note("engine-base-not-found", definition, base=target.path)
         return [] if target.path == "builtins.object" else [target]
 
 

@@ -284,8 +284,8 @@ def _python_files(
         try:
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError as error:
-            told = problem("engine-file-unreadable", path=f"{name}/", error=_cause(error))
-            contents.problems.append(told)
+            fault = problem("engine-file-unreadable", path=f"{name}/", error=_cause(error))
+            contents.problems.append(fault)
             continue
         for entry in entries:
             # Linux allows any bytes in a file's name.
@@ -296,5 +296,5 @@ def _python_files(
                 yield inner, entry
             elif within(f"{inner}/__init__.py") and entry.is_symlink() and entry.is_dir():
                 error_text = "links to folders are not followed"
-                told = problem("engine-file-unreadable", path=f"{inner}/", error=error_text)
-                contents.problems.append(told)
+                fault = problem("engine-file-unreadable", path=f"{inner}/", error=error_text)
+                contents.problems.append(fault)

@@ -99,9 +99,9 @@ class Index:
         """The files that were parsed so far."""
         return sum(module is not None for module in self._modules.values())
 
-    def tell_unknown_version(self, known: Iterable[str]) -> None:
+    def note_unknown_version(self, known: Iterable[str]) -> None:
         """Keep that this version was not compared with the reader."""
-        self.tell(
+        self.note(
             "engine-version-unknown",
             engine=self.tree.package,
             version=self.version,
@@ -125,18 +125,18 @@ class Index:
         """The engine with its version, as `ENGINES` names it."""
         return f"{self.tree.package}-{self.tree.version or 'unknown'}"
 
-    def add(self, told: Problem) -> None:
+    def add(self, problem: Problem) -> None:
         """Keep a problem that was met."""
-        self._problems.setdefault(told)
+        self._problems.setdefault(problem)
 
-    def tell(self, code: str, **values: object) -> None:
+    def note(self, code: str, **values: object) -> None:
         """Keep a problem that was met, by its code."""
         self.add(problem(code, **values))
 
-    def tell_missing(self, what: str, module: str) -> None:
+    def note_missing(self, what: str, module: str) -> None:
         """Keep that something is not in the module, or the file, where known versions have it."""
         path = module if "/" in module else f"{module.replace('.', '/')}.py"
-        self.tell(
+        self.note(
             "engine-anchor-missing",
             engine=self.tree.package,
             version=self.version,
@@ -167,7 +167,7 @@ class Index:
         except UnparsedError as error:
             classes = sorted({head.name for head in self._heads.by_file.get(path, ())})
             lost = f" Not read: {', '.join(classes)}." if classes else ""
-            self.tell("engine-file-not-parsed", path=path, error=error, lost=lost)
+            self.note("engine-file-not-parsed", path=path, error=error, lost=lost)
             return None
         lines = [line for line, before in lines_of(text, _INNER) if before.isspace()]
         is_package = path.endswith("/__init__.py")
@@ -231,7 +231,7 @@ class Index:
         elif step in trail:
             steps = (each for each in (*trail[trail.index(step) :], step) if ":" not in each)
             circle = " -> ".join(each.rpartition(".")[0] for each in steps)
-            self.tell("engine-import-circle", path=module.path, name=name, circle=circle)
+            self.note("engine-import-circle", path=module.path, name=name, circle=circle)
         elif name in module.scope:
             yield from self._meant(module.scope[name], name, _Place(module, (), (*trail, step)))
         elif hasattr(builtins, name):
@@ -243,7 +243,7 @@ class Index:
         for star in reversed(module.stars):
             other = self.module(star)
             if other is None:
-                self.tell("engine-star-import", path=module.path, name=name, module=star)
+                self.note("engine-star-import", path=module.path, name=name, module=star)
             elif f"{star}.{name}" in trail:
                 continue
             elif found := list(self._named(name, other, trail)):

@@ -52,7 +52,7 @@ def read_vllm(tree: Tree) -> EngineReading:
     """Read the backends of one vLLM; what is not where it is expected becomes a problem."""
     index = Index(tree)
     if tree.version not in KNOWN_VERSIONS:
-        index.tell_unknown_version(KNOWN_VERSIONS)
+        index.note_unknown_version(KNOWN_VERSIONS)
     return EngineReading(
         engine="vllm",
         version=tree.version,
@@ -128,7 +128,7 @@ def _members(index: Index) -> Iterator[Member]:
     for enum in _ENUMS:
         found = [] if module is None else [each for each in module.classes if each.name == enum]
         if not found:
-            index.tell_missing(f"class {enum}", REGISTRY)
+            index.note_missing(f"class {enum}", REGISTRY)
         for definition in found:
             for statement in guarded(definition.node.body):
                 match statement.node:

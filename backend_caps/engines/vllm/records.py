@@ -64,7 +64,7 @@ class Roots:
         found = {} if module is None else {each.name: each for each in module.classes}
         for name in (BACKEND, BUILDER):
             if name not in found:
-                index.tell_missing(f"class {name}", ROOTS)
+                index.note_missing(f"class {name}", ROOTS)
         return cls(found.get(BACKEND), found.get(BUILDER))
 
     def backends(self, index: Index, classes: Classes) -> Iterator[ClassDef]:
