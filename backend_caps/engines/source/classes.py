@@ -14,10 +14,10 @@ _DEEPEST = 100
 """The longest chain of bases that is followed; real ones are far shorter."""
 Base = ClassDef | External
 Order = tuple[Base, ...]
-_DEEPEST = 12
+_DEEPEST_CALLS = 12
 """As many calls are followed one into another; no known engine builds a backend deeper."""
-_MOST_CALLS = 2000
-"""As many calls are followed for one function, on all the ways that conditions open."""
+_MOST_CALLS = 50
+"""As many calls are followed for one factory, on all the ways that conditions open."""
 Made = tuple[Guards, ClassDef | None]
 """A class, and when it is made; None where something is made whose class was not found."""
 
@@ -137,6 +137,16 @@ class _Place:
     """The functions that are followed, outermost first."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Circle:
+    """A call of a function that is being followed; it makes what that function makes."""
+
+    node: Function
+
+
+_Followed = tuple[Guards, ClassDef | _Circle | None]
+
+
 class Factories:
     """Finds the classes whose instances a function returns."""
 
@@ -170,29 +180,40 @@ class Factories:
         found = {
             (condition(guards), made): (guards, made)
             for guards, made in self._of_function(function, owner, ())
+            if not isinstance(made, _Circle)
         }
         return sorted(found.values(), key=lambda each: each[1] is None)
 
     def _of_function(
         self, function: FunctionDef, owner: ClassDef | None, around: tuple[Function, ...]
-    ) -> Iterator[Made]:
+    ) -> Iterator[_Followed]:
         if function.node in around:
+            yield (), _Circle(function.node)
             return
         self._num_calls += 1
-        if len(around) > _DEEPEST or self._num_calls > _MOST_CALLS:
+        if len(around) > _DEEPEST_CALLS or self._num_calls > _MOST_CALLS:
             yield (), None
             return
         scope = function.module.scope_in(function.node)
         place = _Place(function.module, scope, owner, (*around, function.node))
+        circles: list[tuple[Guards, _Circle]] = []
+        is_made = False
         for case in returns(function.node):
             if is_none(case.value):
                 continue
             found = list(self._of_value(case.value, place))
-            if all(made is None for _, made in found):
-                found = [((), None)]
-            yield from ((case.guards + guards, made) for guards, made in found)
+            of_circles = [made for _, made in found if isinstance(made, _Circle)]
+            if any(isinstance(made, ClassDef) for _, made in found):
+                is_made = True
+                yield from ((case.guards + guards, made) for guards, made in found)
+            elif found and len(of_circles) == len(found):
+                circles.append((case.guards, of_circles[0]))
+            else:
+                yield case.guards, None
+        for guards, circle in () if is_made else circles:
+            yield guards, None if circle.node is function.node else circle
 
-    def _of_value(self, value: ast.expr, place: _Place) -> Iterator[Made]:
+    def _of_value(self, value: ast.expr, place: _Place) -> Iterator[_Followed]:
         """Follow a returned value: a call, a name for one, or a tuple whose last item is one."""
         match value:
             case ast.Tuple(elts=[*_, last]):
@@ -218,7 +239,7 @@ class Factories:
                 return FunctionDef(base.module, methods_of(base)[name])
         return None
 
-    def _of_variable(self, name: ast.Name, place: _Place) -> Iterator[Made]:
+    def _of_variable(self, name: ast.Name, place: _Place) -> Iterator[_Followed]:
         for guards, target in self._index.resolve(name, place.module, (place.scope,)):
             match target:
                 case Value(module=module, node=ast.Call() as call):
@@ -230,7 +251,7 @@ class Factories:
                 case _:
                     yield guards, None
 
-    def _called(self, called: ast.expr, place: _Place) -> Iterator[Made]:
+    def _called(self, called: ast.expr, place: _Place) -> Iterator[_Followed]:
         targets = self._index.resolve(called, place.module, (place.scope,))
         for guards, target in targets:
             match target:
