@@ -97,15 +97,17 @@ def _heads_of(text: bytes) -> Iterator[Head]:
         at = match.start()
         before = text[text.rfind(b"\n", max(at - _FARTHEST, 0), at) + 1 : at]
         if not before or before.isspace():
-            bases = _bases(text, match.end()).split(b",")
-            names = frozenset(word for base in bases if (word := _last_word(base)))
-            yield Head(match[1].decode(errors="replace"), names, at)
+            bases = _bases(text, match.end())
+            if bases is not None:
+                names = frozenset(word for base in bases.split(b",") if (word := _last_word(base)))
+                yield Head(match[1].decode(errors="replace"), names, at)
 
 
-def _bases(text: bytes, start: int) -> bytes:
+def _bases(text: bytes, start: int) -> bytes | None:
     """Read to where the bases end, comments aside; what a call among them takes are bases.
 
-    No bases have a class statement in them, so that each text is read once.
+    No bases have a class statement in them, so that each text is read once. None where they do
+    not end.
     """
     found, depth = [], 1
     for match in _IN_BASES.finditer(text, start, start + _FARTHEST):
@@ -115,6 +117,8 @@ def _bases(text: bytes, start: int) -> bytes:
             break
         if not token.startswith(b"#"):
             found.append(b"," if token in b"()" else token)
+    else:
+        return None
     return b"".join(found)
 
 
