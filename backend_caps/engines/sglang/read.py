@@ -33,7 +33,10 @@ _EXTRA_FLAGS = ("tbo_supports_cuda_graph",)
 _FLAG_TYPES = frozenset(
     {"bool", "int", "Optional[bool]", "Optional[int]", "bool | None", "int | None"}
 )
-_GIVEN = re.compile(rb"needs_cpu_seq_lens[ \t]*(?:[:|&(]|=[^=])")
+_STATES = re.compile(
+    rb"^[ \t\f]+(?:self\.|def[ \t]+)?needs_cpu_seq_lens[ \t]*(?:[:|&(]|=[^=])", re.MULTILINE
+)
+"""A line of a class or a method that states the flag."""
 _ROLES: Mapping[Runner, tuple[tuple[Role, frozenset[Phase]], ...]] = {
     Runner.TARGET: (
         (Role.TARGET, frozenset(Phase)),
@@ -158,7 +161,7 @@ def _definitions(
     """List the backends: by their base, by their registration, or by the flag they state."""
     by_base = index.files_of_descendants({root.name})
     names = index.names_below({root.name})
-    by_flag = {p for p in index.containing(NEEDS.encode()) if _states(index.tree.files[p])}
+    by_flag = {p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])}
     by_name = [definition.module.path for definition in placed]
     for path in sorted({*by_base, *by_flag, *by_name}):
         module = index.parse(path)
@@ -169,14 +172,6 @@ def _definitions(
                 or (path in by_flag and _decides(attributes.stated(definition, NEEDS)))
             ):
                 yield definition
-
-
-def _states(text: bytes) -> bool:
-    """Return whether a line of a text begins with the flag, as a statement of it does."""
-    lines = (text[text.rfind(b"\n", 0, m.start()) + 1 : m.start()] for m in _GIVEN.finditer(text))
-    return any(
-        before.strip() in {b"", b"self.", b"def"} and before[:1].isspace() for before in lines
-    )
 
 
 def _decides(stated: Stated | None) -> bool:
