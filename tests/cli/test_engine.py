@@ -232,14 +232,14 @@ def test_engine_that_is_not_installed_is_said(
     """Where nothing can be read, the reader's own sentence is printed."""
 
     def refuse(engine: str, _: Path | None) -> EngineReading:
-        raise EngineError("engine-not-installed", f"no {engine} is installed here.")
+        raise EngineError("engine-not-installed", f"no distribution {engine!r} is installed here.")
 
     monkeypatch.setitem(sys.modules["backend_caps.engines.read"].__dict__, "read_engine", refuse)
 
     result = acme.run("report --path @ --engine sglang")
 
     assert result.exit_code == 1
-    assert result.stderr == "error: no sglang is installed here.\n"
+    assert result.stderr == "error: no distribution 'sglang' is installed here.\n"
     assert reader.asked == []
 
 

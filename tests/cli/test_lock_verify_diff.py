@@ -47,7 +47,9 @@ def engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
     def read_engine(engine: str, source: Path | None) -> EngineReading:
         if source is None:
-            raise EngineError("engine-not-installed", f"no {engine} is installed here.")
+            raise EngineError(
+                "engine-not-installed", f"no distribution {engine!r} is installed here."
+            )
         return {"old": sides.OLD, "new": sides.NEW}[source.name]
 
     module = ModuleType("backend_caps.engines.read")
