@@ -180,7 +180,7 @@ class _Run:
     def document(self, differing: list[int] | None) -> GenerateDocument:
         """Write down what happened."""
         generation, engine, plan = self._generation, self._engine, self._plan
-        uses = engine.backends.names
+        uses = engine.backends.uses
         return GenerateDocument(
             schema_="backend-caps/generate@1",
             model=None if generation.model is None else str(generation.model),

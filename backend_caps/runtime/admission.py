@@ -10,17 +10,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol
 
+from backend_caps.runtime.chunk_sizes import ChunkSizes
 from backend_caps.runtime.memory import RequestMemory, num_pages_of
 from backend_caps.runtime.request import Request
-
-
-class ChunkRule(Protocol):
-    """Who says how a prompt is cut: a `ChunkSizes` of the pipeline's profile."""
-
-    def chunk_size(self, request: Request, /) -> int:
-        """Return the most tokens of a request's prompt that its next step may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +52,7 @@ class WaitingLine:
         """Slots behind a stretch of a prompt that its step writes to as well."""
         self._line: deque[Request] = deque()
         self._cut: Request | None = None
-        self.chunk_rule: ChunkRule | None = None
+        self.chunk_sizes: ChunkSizes | None = None
         """Cuts prompts further than `chunked_prefill_size`, by where they stand."""
         self._is_cutting = chunked_prefill_size is not None
         self._budget = min(chunked_prefill_size or max_prefill_tokens, max_prefill_tokens)
@@ -149,8 +142,8 @@ class WaitingLine:
         count = request.num_left_to_prefill if request is self._cut else _length(request)
         if not self._is_cutting:
             return count
-        if self.chunk_rule is not None:
-            count = min(count, self.chunk_rule.chunk_size(request))
+        if self.chunk_sizes is not None:
+            count = min(count, self.chunk_sizes.chunk_size(request))
         return min(count, budget)
 
     def _first(self) -> Request | None:

@@ -7,7 +7,7 @@ sizes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from torch import Tensor
@@ -104,15 +104,6 @@ class BackendSite(Protocol):
         """The KV cache's pool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltBackends:
-    """The backends of some uses; one that serves several phases is there once."""
-
-    names: Mapping[Phase, Use] = field(default_factory=dict)
-    """Whose uses they are."""
-    backends: Mapping[Phase, AttentionBackend] = field(default_factory=dict)
-
-
 class PhaseBackends:
     """The backends of one role, by phase: a pair where the flags name one for each.
 
@@ -134,14 +125,12 @@ class PhaseBackends:
         self.site = site
         """What they are built from."""
         self.observer: ForwardObserver = NoForwardObserver()
-        """Is told by whoever runs a forward with one of them."""
-        self._of_phase = BuiltBackends()
-        self._of_phase = self.built(uses)
-
-    @property
-    def names(self) -> Mapping[Phase, Use]:
-        """Whose uses they are, by phase."""
-        return self._of_phase.names
+        """Called around each forward with one of them."""
+        self.uses = _by_phase(uses, role)
+        """By phase."""
+        own = {use.backend: use for use in self.uses.values()}
+        built = {name: _built(use, site) for name, use in own.items()}
+        self._backends = {phase: built[use.backend] for phase, use in self.uses.items()}
 
     def of(self, phase: Phase) -> AttentionBackend:
         """Return the backend of a phase.
@@ -149,34 +138,11 @@ class PhaseBackends:
         Raises:
             UnservedPhaseError: the plan has no use of this role and phase.
         """
-        backend = self._of_phase.backends.get(phase)
+        backend = self._backends.get(phase)
         if backend is None:
-            served = tuple(own.value for own in self.names)
+            served = tuple(own.value for own in self.uses)
             raise UnservedPhaseError(phase=phase.value, served=served)
         return backend
-
-    def built(self, uses: Iterable[Use]) -> BuiltBackends:
-        """Build the backends of other uses, for `put`; those that run already are kept.
-
-        Raises:
-            SharedUseError, ImplementationError: as above.
-        """
-        names = _by_phase(uses, self.role)
-        of_backend = {use.backend: use for use in names.values()}
-        made = {name: self._kept(use) or _built(use, self.site) for name, use in of_backend.items()}
-        backends = {phase: made[use.backend] for phase, use in names.items()}
-        return BuiltBackends(names=names, backends=backends)
-
-    def _kept(self, use: Use) -> AttentionBackend | None:
-        """Return the backend that runs by this name and declaration; None where there is none."""
-        for phase, own in self.names.items():
-            if (own.backend, own.declaration) == (use.backend, use.declaration):
-                return self._of_phase.backends[phase]
-        return None
-
-    def put(self, built: BuiltBackends) -> None:
-        """Put others in the place of these. No forward is under way: its metadata is theirs."""
-        self._of_phase = built
 
 
 def _built(use: Use, site: BackendSite) -> AttentionBackend:

@@ -10,7 +10,6 @@ from typing import Self
 from weakref import finalize
 
 import torch
-from torch.distributed import ProcessGroup
 
 from backend_caps.capability.kind import Role
 from backend_caps.relay import FutureMap
@@ -18,19 +17,18 @@ from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.assembly import assemble, make_scheduler
+from backend_caps.runtime.chunk_sizes import ChunkProfiler, ChunkSizes
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.disaggregation.ends import Ends
 from backend_caps.runtime.disaggregation.handover import Handover
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
-from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, with_backends
-from backend_caps.runtime.options import EngineOptions, check_fit, check_flags
-from backend_caps.runtime.pipeline import ChunkLimits, ChunkProfiler, ChunkSizes, balanced_sizes
+from backend_caps.runtime.graphs import CaptureObserver, GraphChoice
+from backend_caps.runtime.options import EngineOptions, check_flags
 from backend_caps.runtime.prompts import check_length, checked_tokens
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.scheduler import NewToken
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
-from backend_caps.runtime.swapping import swapped
 from backend_caps.startup.configuration import Configuration
 
 
@@ -84,8 +82,6 @@ class Engine:
         follows = parts.stepping.decoding.follows_results
         self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
-        drafts = parts.stepping.draft_model
-        self._draft_config = None if drafts is None else drafts.config
         self._worker, self.waiting = parts.worker, parts.waiting
         self._ends = Ends.of(
             self.plan.flags.disaggregation_mode,
@@ -332,51 +328,21 @@ class Engine:
     @property
     def spec_v2_attn_backends(self) -> tuple[Use, ...]:
         """List the uses that steps run: of the target, the draft and its draft-extend."""
-        uses = {own.role: own.names.values() for own in self.all_backends}
+        uses = {own.role: own.uses.values() for own in self.all_backends}
         return tuple(use for of_role in uses.values() for use in of_role)
 
-    def swap_backends(self, swaps: Iterable[Use]) -> Plan:
-        """Put other backends in the places of some, and return the plan that then holds.
-
-        The plan is resolved anew. Where it asks for more than the engine was made with, nothing
-        is changed; where it asks for less, the relay goes on supplying what it was made for.
-        Requests keep their places, and a backend that stays is not made anew. Sync: the device.
-
-        Args:
-            swaps: uses of the plan, by role and phase, with other backends.
-
-        Raises:
-            BackendSwapError: the engine cannot go on with them.
-            UnfitBackendError: one does not take the model, device or the engine's page size.
-            ImplementationError: a backend cannot be built.
-        """
-        self._require_running()
-        supplied, captured = self.relay.host_seq_lens, with_backends(self.graphs)
-        new = swapped(self.plan, swaps, supplied=supplied, captured=captured)
-        check_fit(new, self.model, self.streams, self._draft_config, self.memory.page_size)
-        self.streams.synchronize()
-        built = [own.built(new.uses) for own in self.all_backends]
-        for own, made in zip(self.all_backends, built, strict=True):
-            own.put(made)
-        self.streams.synchronize()
-        self.configuration = self.configuration.swapped(new)
-        return new
-
-    def balance_chunks(self, group: ProcessGroup | None = None) -> ChunkSizes:
+    def balance_chunks(self) -> ChunkSizes:
         """Time prefills, and from then on cut prompts into chunks that take the same time.
 
-        A later chunk of a prompt attends to more, so it has fewer tokens. Where this is off,
+        A later chunk of a prompt attends to more, so it has fewer tokens. Where times give no fit,
         prompts are cut as the options say, and the answer has the reason. Call it before the first
         request. Sync: the device, for every size that is timed.
 
-        Args:
-            group: the ranks of a pipeline, which all call this; the first one's times count.
-
         Raises:
-            ChunkLimitsError: the options' `chunked_prefill_size` is none, or below a page.
+            EngineError: `chunk-sizes`: the options' `chunked_prefill_size` is none, or below a
+                page.
         """
         self._require_running()
-        limits = ChunkLimits.of(self.options.chunked_prefill_size or 0, self.memory.page_size)
         profiler = ChunkProfiler(
             runner=self._worker,
             memory=self.memory,
@@ -385,7 +351,8 @@ class Engine:
             step_streams=self.step_streams,
             vocab_size=self.model.config.vocab_size,
         )
-        self.waiting.chunk_rule = sizes = balanced_sizes(profiler, limits, group)
+        size = self.options.chunked_prefill_size or 0
+        self.waiting.chunk_sizes = sizes = profiler.profile(size, self.memory.page_size)
         return sizes
 
     def drain(self) -> None:

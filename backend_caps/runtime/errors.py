@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
-from backend_caps.errors import BackendCapsError
+from backend_caps.errors import BackendCapsError, CodedError
+
+
+@dataclass(eq=False)
+class EngineError(CodedError):
+    """What an engine is given cannot be used; `code` names the cause."""
+
+    codes: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "chunk-sizes": "No chunk size is a multiple of the page size and within the limit.",
+            "graph-token-count": "A graph is asked for more tokens than any step has.",
+            "metrics-port": "Metrics cannot be served on an address and port.",
+            "tree-mask-buffer": "A buffer for tree masks is smaller than a batch's mask can be.",
+        }
+    )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -282,21 +299,6 @@ class UnusedDraftModelError(BackendCapsError):
         return (
             f"a draft model was given, {self.path!r}, and the plan has {asked}; EAGLE, EAGLE3 or "
             f"STANDALONE was expected. Name one of these, or leave the model out."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class BackendSwapError(BackendCapsError):
-    """A running engine cannot go on with another backend."""
-
-    reasons: tuple[str, ...]
-
-    @property
-    def message(self) -> str:
-        """Every reason, and what to do."""
-        return (
-            f"the backends cannot be swapped: {'; '.join(self.reasons)}. Backends that need no "
-            f"more than the engine supplies were expected. Make a new engine with their plan."
         )
 
 

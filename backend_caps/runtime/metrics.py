@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,8 +18,8 @@ from prometheus_client import (
 )
 from prometheus_client.samples import Sample
 
-from backend_caps.errors import BackendCapsError
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.stats import StepStats
 
 _SECONDS = (
@@ -29,23 +28,6 @@ _SECONDS = (
 )
 """From a copy of a few bytes to a prefill: what the host does in a step takes such times."""
 _WAITS = (0, 1, 2, 3, 4)
-
-
-@dataclass(eq=False, kw_only=True)
-class MetricsPortError(BackendCapsError):
-    """Metrics cannot be served on a port."""
-
-    address: str
-    port: int
-    problem: str
-
-    @property
-    def message(self) -> str:
-        """The port, what the system says of it, and what to do."""
-        return (
-            f"metrics cannot be served on {self.address}:{self.port}: {self.problem}; a free port "
-            f"of this machine was expected. Name another one, or 0 for any that is free."
-        )
 
 
 class Metrics:
@@ -105,12 +87,16 @@ class Metrics:
             address: where to listen; by default this machine alone can ask.
 
         Raises:
-            MetricsPortError: the port cannot be had.
+            EngineError: `metrics-port`: the port cannot be had.
         """
         try:
             server, thread = start_http_server(port, address, self.registry)
         except (OSError, OverflowError) as error:
-            raise MetricsPortError(address=address, port=port, problem=str(error)) from error
+            raise EngineError(
+                "metrics-port",
+                f"metrics cannot be served on {address}:{port}: {error}; a free port of this "
+                f"machine was expected. Name another one, or 0 for any that is free.",
+            ) from error
         try:
             yield server.server_port
         finally:

@@ -23,13 +23,13 @@ from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
 from backend_caps.runtime.errors import (
     ContextTooLongError,
+    EngineError,
     PageSizeError,
     PoolShapeError,
     UnfitBackendError,
     UnservedFlagsError,
 )
 from backend_caps.runtime.graphs import (
-    GraphTokenCountError,
     mixed_buckets,
     uniform_buckets,
 )
@@ -119,11 +119,16 @@ def check_token_counts(options: EngineOptions, largest: int) -> None:
     """Refuse graphs of more tokens than any step has: they would take memory for nothing.
 
     Raises:
-        GraphTokenCountError: a number is above the largest step's.
+        EngineError: `graph-token-count`: a number is above the largest step's.
     """
     most = max(options.graph_token_counts, default=0)
     if most > largest:
-        raise GraphTokenCountError(num_tokens=most, largest=largest)
+        raise EngineError(
+            "graph-token-count",
+            f"graph_token_counts has {most}; at most {largest} was expected, the tokens of the "
+            f"largest step that the options and the context allow. Name {largest} for all that "
+            f"can be, or fewer.",
+        )
 
 
 def largest_step(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
 
@@ -16,7 +16,7 @@ from backend_caps.relay.streams import DeviceStreams, DeviceTraits
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 from backend_caps.startup.graph_buckets import Bucket
-from backend_caps.startup.graph_choice import GraphChoice, after_swap, choose_graphs
+from backend_caps.startup.graph_choice import GraphChoice, choose_graphs
 from backend_caps.startup.implementation import load_implementation
 
 
@@ -91,14 +91,6 @@ class Configuration:
             graph_choices=_graph_choices(plan, traits, graph_sizes),
             barriers={phase: _barrier(plan, phase, traits) for phase in Phase},
         )
-
-    def swapped(self, plan: Plan) -> Self:
-        """Return this configuration for a plan with swapped backends.
-
-        The FutureMap is the same; see `after_swap` for the graphs.
-        """
-        choices = {role: after_swap(own, plan, role) for role, own in self.graph_choices.items()}
-        return replace(self, plan=plan, graph_choices=choices)
 
     @property
     def streams(self) -> DeviceStreams:

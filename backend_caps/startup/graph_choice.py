@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
@@ -54,8 +54,6 @@ class Obstacle(Enum):
     """Batches run in halves: pieces hold them whole, and a graph of prompts cannot cut them."""
     SIZES = "sizes"
     """Nobody named sizes of it to capture."""
-    SWAPPED = "swapped"
-    """The backend came into an engine that runs, behind the captures."""
 
     @property
     def reason(self) -> str:
@@ -70,7 +68,6 @@ _REASONS = {
     Obstacle.DRAFT: "of a draft model, draft steps and draft-extend alone are captured, whole",
     Obstacle.TWO_BATCH: "--enable-two-batch-overlap runs it in halves, eagerly",
     Obstacle.SIZES: "no sizes of it are named",
-    Obstacle.SWAPPED: "its backend was swapped in after the captures",
 }
 _SUPPORTED = {
     GraphMode.FULL: "its backend declares it in graph_replay",
@@ -152,54 +149,6 @@ def choose_graphs(
         if phase in served
         for kind in BatchKind
     )
-
-
-def after_swap(
-    choices: Iterable[GraphChoice], plan: Plan, role: Role = Role.TARGET
-) -> tuple[GraphChoice, ...]:
-    """Say again how batches run, where other backends are in the place of some.
-
-    Nothing is captured anew, and whoever is in a full graph is not swapped: each kind of batch goes
-    on in the mode that it had. What stands in the way of the others may be something else now.
-
-    Args:
-        choices: what was decided when the engine was made, or said after a swap.
-        plan: with the other backends.
-        role: whose choices they are.
-    """
-    return tuple(
-        own
-        if own.effective is GraphMode.FULL
-        else replace(
-            own,
-            obstacles=_behind(own, plan, role),
-            two_batch=_halves_behind(own, plan, role),
-        )
-        for own in choices
-    )
-
-
-def _halves_behind(choice: GraphChoice, plan: Plan, role: Role) -> TwoBatch:
-    """Say again why batches stay whole, where the backend that kept them so may be gone."""
-    if choice.two_batch.runs_halves or choice.effective is GraphMode.PIECEWISE:
-        return choice.two_batch
-    because = _kept_whole(plan, role, choice.phase) or "switched off when the engine was made"
-    return replace(choice.two_batch, because=because)
-
-
-def _behind(
-    choice: GraphChoice, plan: Plan, role: Role
-) -> Mapping[GraphMode, tuple[Obstacle, ...]]:
-    """List what keeps a kind of batch without a full graph from each mode."""
-    declares = choice.kind in _replayed(plan, role, choice.phase)
-    before = {*choice.obstacles[GraphMode.FULL]}
-    stands = before - {Obstacle.BACKEND, Obstacle.SWAPPED}
-    if not declares:
-        stands.add(Obstacle.BACKEND)
-    elif before - stands:
-        stands.add(Obstacle.SWAPPED)
-    full = tuple(own for own in Obstacle if own in stands)
-    return {**choice.obstacles, GraphMode.FULL: full}
 
 
 def halved_phases(choices: Iterable[GraphChoice]) -> frozenset[Phase]:

@@ -28,8 +28,6 @@ class Program(Enum):
     """An overlapped speculative loop around a FutureMap, with a worker that makes lengths up."""
     MIXED = "mixed"
     """An overlapped plain loop around a FutureMap, with prompts and decode rows in one step."""
-    RECEIVES = "receives"
-    """The mixed loop, with tokens that another rank of a pipeline chooses."""
     CAPTURES = "captures"
     """Graphs that are captured and replayed without an engine around them."""
     PROFILES = "profiles"

@@ -27,20 +27,18 @@ SCHEDULES = (
 _NUM_STREAMS = {
     Program.SPECULATIVE: 5,
     Program.MIXED: 5,
-    Program.RECEIVES: 5,
     Program.CAPTURES: 2,
     Program.HANDOVERS: 10,
 }
 """Streams of a program, the default one included; an engine has four, and more."""
-_SMALL = frozenset({Program.SPECULATIVE, Program.MIXED, Program.RECEIVES, Program.CAPTURES})
+_SMALL = frozenset({Program.SPECULATIVE, Program.MIXED, Program.CAPTURES})
 """Programs without an engine, which take little time."""
 _NUM_EXACT = 2
 """Of four speculative loops, those whose relay adds a stream of its own."""
 _PROGRAMS = (
     ("backend_caps/relay/", (Program.SPECULATIVE, Program.MIXED)),
     ("backend_caps/runtime/graphs/capture", (Program.CAPTURES,)),
-    ("backend_caps/runtime/pipeline/received", (Program.RECEIVES,)),
-    ("backend_caps/runtime/pipeline/profile", (Program.PROFILES,)),
+    ("backend_caps/runtime/chunk_sizes", (Program.PROFILES,)),
     ("backend_caps/runtime/speculative/", (Program.DRAFTS,)),
     ("backend_caps/runtime/two_batch", (Program.DRAFTS,)),
     ("backend_caps/runtime/disaggregation/", (Program.HANDOVERS,)),

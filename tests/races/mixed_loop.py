@@ -18,10 +18,9 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap, RelayPayload, require_input_ids
-from backend_caps.relay.streams import DeviceStreams, EventLike
-from backend_caps.runtime.pipeline import stash_received
+from backend_caps.relay.streams import EventLike
 from backend_caps.simulator.device import simulate
-from tests.races.cases import Case, Finding, Program
+from tests.races.cases import Case, Finding
 from tests.races.left_over import findings_after
 from tests.races.loop_parts import Batch, Checks, Lines
 
@@ -49,34 +48,20 @@ class Step:
 def run_mixed(case: Case) -> tuple[Finding, ...]:
     """Run the loop of a case's seed, and list what is wrong."""
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
-        receives = case.program is Program.RECEIVES
-        loop = MixedLoop(case.seed, receives=receives)
+        loop = MixedLoop(case.seed)
         loop.run()
         found = list(loop.checks.findings())
     del loop
     return (*found, *findings_after(simulation))
 
 
-@dataclass(frozen=True, slots=True)
-class _Receipt:
-    """A receive that the device waits for."""
-
-    streams: DeviceStreams
-    received: EventLike
-
-    def wait(self) -> None:
-        """Order the current stream behind the receive."""
-        self.received.wait(self.streams.current_stream())
-
-
 class MixedLoop:
     """Launch step n + 1, then process step n."""
 
-    def __init__(self, seed: int, *, receives: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self.lines = Lines()
         self.checks = Checks()
         self._rng = random.Random(seed)  # noqa: S311 - a trace, not a secret
-        self._receives = receives
         self._tokens: dict[int, int] = {}
         """The last token of each row that decodes."""
         self.relay = FutureMap(
@@ -126,8 +111,6 @@ class MixedLoop:
         self.relay.set_input_ids_sentinel(batch)
         on = self.lines.on
         reads_done = self.lines.streams.event()
-        rows = batch.req_pool_indices
-        rows = rows.clone() if self._receives else rows  # which no step keeps
         on.forward.wait_stream(on.schedule)
         with self.lines.streams.using(on.forward):
             self.relay.resolve_future(batch)
@@ -137,28 +120,10 @@ class MixedLoop:
             ends = input_ids[1 : 2 * num_prompts : 2]
             last = torch.cat((ends, input_ids[2 * num_prompts :]))
             tokens = (31 * last + batch.req_pool_indices + 7) % _VOCAB
-            if not self._receives:
-                self.relay.stash(batch.req_pool_indices, RelayPayload(tokens))
-        if self._receives:
-            self._receive(rows, tokens)
+            self.relay.stash(batch.req_pool_indices, RelayPayload(tokens))
         tokens_cpu, copied = self.lines.to_host(tokens)
         on.schedule.wait_event(reads_done)
         return Step(batch, expected, tokens, tokens_cpu, copied)
-
-    def _receive(self, rows: Tensor, tokens: Tensor) -> None:
-        """Get the step's tokens from another rank: by a stream and in memory of their own.
-
-        rows    [B] int64, device
-        tokens  [B] int64, device
-        """
-        lines = self.lines
-        lines.prebuilt.wait_stream(lines.on.forward)
-        received = lines.streams.event()
-        with lines.streams.using(lines.prebuilt):
-            arrived = tokens.clone()
-            received.record(lines.prebuilt)
-        receipt = _Receipt(lines.streams, received)
-        stash_received(self.relay, rows, arrived, receipt, forward_stream=lines.on.forward)
 
     def _process(self, step: Step) -> None:
         step.copied.synchronize()

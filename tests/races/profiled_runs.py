@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backend_caps.runtime.chunk_sizes import ChunkProfiler
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.pipeline import ChunkProfiler
 from backend_caps.runtime.worker import StepOutput, Worker
 from backend_caps.simulator.device import simulate
 from backend_caps.simulator.simulation import Simulation

@@ -71,7 +71,7 @@ def _run(case: Case, folder: Path) -> tuple[Finding, ...]:
             return run_handovers(case, folder)
         case Program.SPECULATIVE:
             return run_speculative(case)
-        case Program.MIXED | Program.RECEIVES:
+        case Program.MIXED:
             return run_mixed(case)
         case Program.CAPTURES:
             return run_captures(case, folder)

@@ -194,35 +194,11 @@ _GRAPHS = (
     ),
 )
 
-_PIPELINE = (
-    Mutant(
-        name="stash waits for the receive",
-        kind=Kind.WAIT,
-        file="backend_caps/runtime/pipeline/received.py",
-        function="stash_received",
-        source="receipt.wait()",
-        protects="the next step, from tokens that have not arrived",
-    ),
-    Mutant(
-        name="received tokens are kept",
-        kind=Kind.KEEP_ALIVE,
-        file="backend_caps/runtime/pipeline/received.py",
-        function="stash_received",
-        source="relay.streams.keep_alive(arrived)",
-        protects="tokens of the receiving stream, which the forward stream reads",
-    ),
-    Mutant(
-        name="rows of received tokens are kept",
-        kind=Kind.KEEP_ALIVE,
-        file="backend_caps/runtime/pipeline/received.py",
-        function="stash_received",
-        source="relay.streams.keep_alive(req_pool_indices)",
-        protects="rows of the schedule stream, which the forward stream reads behind a receive",
-    ),
+_CHUNKS = (
     Mutant(
         name="profile begins on an idle device",
         kind=Kind.SYNCHRONIZE,
-        file="backend_caps/runtime/pipeline/profile.py",
+        file="backend_caps/runtime/chunk_sizes.py",
         function="ChunkProfiler._time_forward",
         source="self._streams.synchronize(); began_s = self._clock()",
         replacement="began_s = self._clock()",
@@ -231,7 +207,7 @@ _PIPELINE = (
     Mutant(
         name="profile ends with its forward",
         kind=Kind.SYNCHRONIZE,
-        file="backend_caps/runtime/pipeline/profile.py",
+        file="backend_caps/runtime/chunk_sizes.py",
         function="ChunkProfiler._time_forward",
         source="self._streams.synchronize(); return self._clock() - began_s",
         replacement="return self._clock() - began_s",
@@ -240,7 +216,7 @@ _PIPELINE = (
     Mutant(
         name="schedule waits for a failed forward",
         kind=Kind.BARRIER,
-        file="backend_caps/runtime/pipeline/profile.py",
+        file="backend_caps/runtime/chunk_sizes.py",
         function="ChunkProfiler.time_chunk",
         source="self._on.schedule.wait_stream(self._on.forward)",
         protects="the page table, from the first batch's entries while a failed forward reads it",
@@ -290,5 +266,5 @@ _HALVES = (
     ),
 )
 
-RUNTIME_MUTANTS = (*_STEP, *_BATCH, *_ENGINE, *_GRAPHS, *_PIPELINE, *_HALVES)
+RUNTIME_MUTANTS = (*_STEP, *_BATCH, *_ENGINE, *_GRAPHS, *_CHUNKS, *_HALVES)
 """All of them."""

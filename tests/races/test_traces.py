@@ -34,7 +34,6 @@ LOOPS = [
     for program, seeds in (
         (Program.SPECULATIVE, range(4)),
         (Program.MIXED, range(2)),
-        (Program.RECEIVES, range(1)),
         (Program.CAPTURES, range(1)),
         (Program.ENDS, range(2)),
     )

@@ -80,7 +80,7 @@ def test_each_phase_is_run_by_the_part_that_takes_it(
 
     engine = Engine.from_plan(oracle.folder, plan, "cpu")
 
-    names = {phase: use.backend for phase, use in engine.backends.names.items()}
+    names = {phase: use.backend for phase, use in engine.backends.uses.items()}
     assert names == {Phase.PREFILL: prefills, Phase.DECODE: decodes}
 
 

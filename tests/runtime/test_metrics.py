@@ -10,8 +10,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.metrics import Metrics, MetricsPortError
+from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.stats import StepStats
 from tests.runtime.made_steps import step
 
@@ -219,5 +220,5 @@ def test_taken_port_is_refused_by_name() -> None:
 
     with ExitStack() as stack:
         port = stack.enter_context(metrics.serve(0))
-        with pytest.raises(MetricsPortError, match=rf"served on 127\.0\.0\.1:{port}: .*in use"):
+        with pytest.raises(EngineError, match=rf"served on 127\.0\.0\.1:{port}: .*in use"):
             stack.enter_context(metrics.serve(port))

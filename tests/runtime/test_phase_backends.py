@@ -74,14 +74,14 @@ def test_backends_leave_other_roles_out() -> None:
     """A draft's backend is none of the target's, and is not built."""
     backends = _backends(_use(), _use("nobody.knows:It", backend="draft", role=Role.DRAFT))
 
-    assert [use.backend for use in backends.names.values()] == ["own"]
+    assert [use.backend for use in backends.uses.values()] == ["own"]
 
 
 def test_backends_leave_out_what_only_adds_needs() -> None:
     """A composite's own capabilities are no backend: its parts run."""
     backends = _backends(_use(), _use("nobody.knows:It", backend="pair", adds_only=True))
 
-    assert [use.backend for use in backends.names.values()] == ["own"]
+    assert [use.backend for use in backends.uses.values()] == ["own"]
 
 
 def test_backends_refuse_a_phase_that_nobody_serves() -> None:

@@ -286,7 +286,7 @@ def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None
             tmp_path, plan, "sim", options=EngineOptions(graph_batch_sizes=())
         )
 
-        assert engine.backends.names[Phase.DECODE].backend == "acme"
+        assert engine.backends.uses[Phase.DECODE].backend == "acme"
 
 
 def test_engine_takes_an_overridden_page_size(tmp_path: Path) -> None:

@@ -7,9 +7,7 @@ from backend_caps.runtime.graphs.captured import (
     GraphUsage,
     PhaseGraphs,
     total_usage,
-    with_backends,
 )
-from backend_caps.runtime.graphs.errors import GraphTokenCountError
 from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import GraphHalves, GraphMemory, GraphRunner, Replayed
@@ -24,7 +22,6 @@ from backend_caps.startup.graph_choice import (
     GraphChoice,
     Obstacle,
     TwoBatch,
-    after_swap,
     choose_graphs,
     halved_phases,
     kind_of,
@@ -45,7 +42,6 @@ __all__ = [
     "GraphMode",
     "GraphRequest",
     "GraphRunner",
-    "GraphTokenCountError",
     "GraphUsage",
     "HalvesModel",
     "NoCaptureObserver",
@@ -57,7 +53,6 @@ __all__ = [
     "Replayed",
     "Requested",
     "TwoBatch",
-    "after_swap",
     "capture_graphs",
     "choose_graphs",
     "halved_phases",
@@ -65,5 +60,4 @@ __all__ = [
     "mixed_buckets",
     "total_usage",
     "uniform_buckets",
-    "with_backends",
 ]

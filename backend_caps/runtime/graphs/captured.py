@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import Replayed
@@ -63,11 +63,6 @@ class CapturedGraphs:
     usage: GraphUsage = field(default_factory=GraphUsage)
     """What they take of the device's memory."""
 
-    @property
-    def with_backend(self) -> frozenset[Phase]:
-        """The phases whose graphs have the work of a backend in them."""
-        return frozenset(phase for phase, own in self.phases.items() if own.mode is GraphMode.FULL)
-
 
 def total_usage(captured: Iterable[CapturedGraphs]) -> GraphUsage:
     """Add up what the captures of several roles took, each of which has a pool of its own."""
@@ -77,8 +72,3 @@ def total_usage(captured: Iterable[CapturedGraphs]) -> GraphUsage:
         pool_bytes=sum(own.pool_bytes for own in usages),
         static_bytes=sum(own.static_bytes for own in usages),
     )
-
-
-def with_backends(captured: Mapping[Role, CapturedGraphs]) -> frozenset[tuple[Role, Phase]]:
-    """Return the roles and phases whose graphs have the work of a backend in them."""
-    return frozenset((role, phase) for role, own in captured.items() for phase in own.with_backend)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.speculative.errors import TreeMaskBufferError
+from backend_caps.runtime.errors import EngineError
 
 
 def tree_mask(
@@ -44,7 +44,7 @@ def tree_mask(
     exact size is that of one batch. Exact: entries behind the last request's are true.
 
     Raises:
-        TreeMaskBufferError: the buffer is smaller than `mask_size` of this batch.
+        EngineError: `tree-mask-buffer`: the buffer is smaller than `mask_size` of this batch.
     """
     batch_size, num_queries, num_places = visible.shape
     mask = _memory(
@@ -99,11 +99,13 @@ def _memory(
     if buffer is None:
         return torch.ones(needed, dtype=torch.bool, device=device)
     if buffer.numel() < needed:
-        raise TreeMaskBufferError(
-            size=buffer.numel(),
-            batch_size=batch_size,
-            num_queries=num_queries,
-            max_context_len=max_context_len,
-            seq_lens_sum=seq_lens_sum,
+        contexts = f"each of {batch_size} contexts of up to {max_context_len} places"
+        if seq_lens_sum is not None:
+            contexts = f"{batch_size} contexts of {seq_lens_sum} places together"
+        raise EngineError(
+            "tree-mask-buffer",
+            f"the buffer for tree masks has {buffer.numel()} entries; {needed} were expected, of "
+            f"{num_queries} tokens for {contexts}. Make it for the largest batch, of "
+            f"max_batch_size x num_draft_tokens x max_context_len entries, or serve less at once.",
         )
     return buffer.fill_(True)  # noqa: FBT003 - torch's own signature

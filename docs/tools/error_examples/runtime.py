@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from backend_caps.runtime import (
     AttentionShapeError,
-    BackendSwapError,
     ConfigurationMisfitError,
     ContextTooLongError,
     DisaggregationModeError,
     EngineClosedError,
+    EngineError,
     EngineFailedError,
     ForeignRequestError,
     HandoverMisfitError,
@@ -27,8 +27,7 @@ from backend_caps.runtime import (
     UnservedPhaseError,
     UnusedDraftModelError,
 )
-from backend_caps.runtime.graphs import GraphBucketError, GraphTokenCountError
-from backend_caps.runtime.metrics import MetricsPortError
+from backend_caps.runtime.graphs import GraphBucketError
 from backend_caps.runtime.model import (
     DraftLayersError,
     DraftMismatchError,
@@ -41,8 +40,6 @@ from backend_caps.runtime.model import (
     UnsupportedDtypeError,
     UnsupportedModelError,
 )
-from backend_caps.runtime.pipeline.errors import ChunkLimitsError
-from backend_caps.runtime.speculative.errors import TreeMaskBufferError
 from docs.tools.error_examples.occasion import Occasion
 
 MODELS = Occasion(
@@ -72,6 +69,7 @@ MODELS = Occasion(
 ENGINE = Occasion(
     title="The engine",
     told="Raised when an engine is made, and by what it is asked for then.",
+    coded=(EngineError,),
     examples=(
         ConfigurationMisfitError(field="pool_size", configured="65", needed="4"),
         UnservedFlagsError(flags=("--tp-size 2", "--enable-lora (LoRA)")),
@@ -94,7 +92,6 @@ ENGINE = Occasion(
         GraphBucketError(
             kind="single_token_decode", batch_size=4, num_tokens=8, expected="one token a request"
         ),
-        GraphTokenCountError(num_tokens=16384, largest=8192),
         SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
         MissingDraftModelError(algorithm="EAGLE"),
         UnusedDraftModelError(path="my/draft", algorithm="NGRAM"),
@@ -105,14 +102,6 @@ ENGINE = Occasion(
                 "its keys are torch.float16 instead of torch.bfloat16",
             ),
         ),
-        BackendSwapError(
-            reasons=("'my_flash' needs host_seq_lens 'exact', and the relay was made for 'none'",)
-        ),
-        TreeMaskBufferError(
-            size=65536, batch_size=8, num_queries=8, max_context_len=2048, seq_lens_sum=None
-        ),
-        ChunkLimitsError(chunked_prefill_size=8, granularity=16),
-        MetricsPortError(address="127.0.0.1", port=9000, problem="Address already in use"),
     ),
 )
 REQUESTS = Occasion(

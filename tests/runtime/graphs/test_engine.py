@@ -8,7 +8,7 @@ import pytest
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import GraphMode, Obstacle
+from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.model.drafts import first_layers
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.simulator import simulate
@@ -132,33 +132,3 @@ def test_engine_runs_mixed_and_verified_steps_in_pieces(
 
     assert tokens == oracle.tokens[50:56]
     assert {step.graph_mode for step in kept.steps} == {PIECEWISE}
-
-
-def test_engine_in_pieces_takes_another_backend(oracle: Oracle) -> None:
-    """Pieces have nothing of a backend in them, so one is put in the place of another."""
-    flags, jobs = (ENFORCED, "--disable-overlap-schedule"), oracle.jobs[50:56]
-    plan, other = (plan_of("--attention-backend", own, *flags) for own in BACKENDS)
-    kept, options = Kept(), replace(OPTIONS, graph_batch_sizes=())
-
-    with simulate("lazy"):
-        engine = Engine.from_plan(oracle.folder, plan, "sim", options=options, observer=kept)
-        engine.swap_backends(other.uses)
-        tokens = run(engine, jobs)
-
-    assert tokens == oracle.tokens[50:56]
-    assert PIECEWISE in {step.graph_mode for step in kept.steps}
-
-
-def test_engine_says_how_batches_run_behind_a_swap(oracle: Oracle) -> None:
-    """Behind a swap the choices are those of the backend that runs, in the modes captured."""
-    padded, native = (plan_of("--attention-backend", own, PLAIN_LOOP[0]) for own in BACKENDS)
-    options = replace(OPTIONS, graph_batch_sizes=(4,), graph_token_counts=(16,))
-
-    with simulate("lazy"):
-        engine = Engine.from_plan(oracle.folder, native, "sim", options=options)
-        before = {own.effective for own in engine.graph_choices}
-        engine.swap_backends(padded.uses)
-
-    declared = {own.obstacles[FULL] for own in engine.graph_choices if own.token_counts}
-    assert declared == {(Obstacle.SWAPPED,)}
-    assert {own.effective for own in engine.graph_choices} == before

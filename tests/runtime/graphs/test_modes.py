@@ -20,7 +20,6 @@ from backend_caps.runtime.graphs import (
     GraphRequest,
     Obstacle,
     TwoBatch,
-    after_swap,
     choose_graphs,
     halved_phases,
     mixed_buckets,
@@ -340,20 +339,6 @@ def test_draft_s_backend_that_cannot_leaves_the_target_s_halves() -> None:
     assert halved_phases(choices) == {Phase.PREFILL, Phase.VERIFY}
 
 
-def test_swap_to_a_backend_that_could_does_not_bring_halves_back() -> None:
-    """The cause of the engine's start is gone from the plan, and batches still run whole."""
-    capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
-    declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
-    flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
-    plan = resolve(uses_of("own", declaration, Phase), flags, policy="quiet")
-    choices = choose_graphs(plan, NO_GRAPHS, SIZES, COUNTS)
-
-    swapped = after_swap(choices, plan_of(*HALVES))
-
-    assert {own.two_batch.because for own in swapped} == {"switched off when the engine was made"}
-    assert halved_phases(swapped) == frozenset()
-
-
 def test_backend_that_cannot_is_refused_under_strict() -> None:
     """Who asks for a plan without problems gets none that switches halves off."""
     capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": False})
@@ -413,55 +398,6 @@ def test_choice_of_a_kind_that_a_phase_never_has_is_eager() -> None:
     others = [own for own in choices if own.kind is not KIND_OF_PHASE[own.phase]]
 
     assert {own.effective for own in others} == {EAGER}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        pytest.param((), (SINGLE,), (Obstacle.SWAPPED,), id="it declares"),
-        pytest.param((), (UNIFORM,), (Obstacle.BACKEND,), id="it does not either"),
-        pytest.param((), (), (Obstacle.BACKEND,), id="it declares nothing"),
-    ],
-)
-def test_backend_swapped_in_has_no_full_graph(
-    before: tuple[BatchKind, ...], after: tuple[BatchKind, ...], expected: tuple[Obstacle, ...]
-) -> None:
-    """What a backend declares that comes behind the captures gives it none."""
-    choices = choose_graphs(plan_of(declared=frozenset(before)), SIMULATED, SIZES, COUNTS)
-
-    swapped = after_swap(choices, plan_of(declared=frozenset(after)))
-
-    choice = {(own.phase, own.kind): own for own in swapped}[Phase.DECODE, SINGLE]
-    assert (choice.obstacles[FULL], choice.effective) == (expected, PIECEWISE)
-
-
-def test_flags_go_on_to_keep_a_swapped_backend_from_full_graphs() -> None:
-    """Where both backends would have full graphs and the flags ask for less, the flags say so."""
-    choices = choose_graphs(plan_of(*ENFORCED), SIMULATED, SIZES, COUNTS)
-
-    swapped = after_swap(choices, plan_of(*ENFORCED))
-
-    assert swapped == choices
-
-
-def test_second_swap_makes_no_full_graph() -> None:
-    """A backend that declares, behind another that was swapped in, was not captured either."""
-    choices = choose_graphs(plan_of(declared=frozenset()), SIMULATED, SIZES, COUNTS)
-    once = after_swap(choices, plan_of())
-
-    twice = after_swap(once, plan_of())
-
-    assert twice == once
-
-
-def test_swap_leaves_full_graphs_alone() -> None:
-    """A full graph is its own backend's, which no swap touches."""
-    choices = choose_graphs(plan_of(), SIMULATED, SIZES, COUNTS)
-
-    swapped = after_swap(choices, plan_of(declared=frozenset()))
-
-    kept = [own for own in choices if own.effective is FULL]
-    assert kept == [own for own in swapped if own.effective is FULL]
 
 
 def test_obstacles_have_reasons() -> None:

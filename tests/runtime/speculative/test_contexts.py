@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.errors import TreeMaskBufferError
 from backend_caps.simulator import simulate
 from tests.runtime.memories import make_batch, make_memory, values_of
 
@@ -192,7 +192,7 @@ def test_mask_buffer_is_checked_against_the_batch(mirror: bool, size: int) -> No
     """One entry too few is refused before anything is written."""
     buffer = torch.zeros(size - 1, dtype=torch.bool)
 
-    with pytest.raises(TreeMaskBufferError, match=f"{size - 1} entries; {size} were expected"):
+    with pytest.raises(EngineError, match=f"{size - 1} entries; {size} were expected"):
         _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffers=(buffer,))
 
     assert not buffer.any()

@@ -9,27 +9,23 @@ import pytest
 import torch
 
 from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.chunk_sizes import (
+    ChunkProfiler,
+    ChunkSizes,
+    ChunkTimeFit,
+    ForwardRunner,
+)
 from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.random_llama import random_llama
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.pipeline import (
-    ChunkLimits,
-    ChunkLimitsError,
-    ChunkProfiler,
-    ChunkTimeFit,
-    DynamicChunks,
-    FixedChunks,
-    ForwardRunner,
-    OffCause,
-    profile_chunks,
-)
 from backend_caps.runtime.stats import StepStats
 from backend_caps.runtime.worker import StepOutput, Worker
+from tests.runtime.chunk_stage import BrokenKernelError
 from tests.runtime.engines import NATIVE, leaks, make_engine, plan_of
-from tests.runtime.pipeline_stand_in import BrokenKernelError
 
-LIMITS = ChunkLimits.of(64, 16)
+LIMITS = (64, 16)
 ARGUMENTS = (*NATIVE, "--page-size", "16")
 PROMPT = tuple(token * 37 % 500 for token in range(200))
 
@@ -102,9 +98,9 @@ def test_timed_chunk_of_an_engine_takes_what_it_takes(engine: Engine) -> None:
 
 def test_profile_of_an_engine_runs_through(engine: Engine) -> None:
     """Every forward of the profile succeeds; how its times bend is the machine's business."""
-    sizes = profile_chunks(_profiler(engine), LIMITS)
+    sizes = _profiler(engine).profile(*LIMITS)
 
-    assert isinstance(sizes, DynamicChunks) or sizes.off.cause is OffCause.NOT_CONVEX
+    assert sizes.fit is not None or sizes.off.endswith("time has to bend upwards")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +116,7 @@ def test_profile_of_an_engine_leaves_no_trace(
     """After a profile nothing is missing from the pools, and the engine's tokens are the same."""
     before = engine.generate([PROMPT], max_new_tokens=8)
 
-    profile_chunks(_profiler(engine, wrap), LIMITS)
+    _profiler(engine, wrap).profile(*LIMITS)
 
     engine.drain()
     assert leaks(engine) == (0, 0)
@@ -129,10 +125,10 @@ def test_profile_of_an_engine_leaves_no_trace(
 
 def test_profile_of_an_engine_that_fails_says_so(engine: Engine) -> None:
     """What the first real forward raised is the reason why sizes stay fixed."""
-    sizes = profile_chunks(_profiler(engine, BrokenWorker), LIMITS)
+    sizes = _profiler(engine, BrokenWorker).profile(*LIMITS)
 
-    assert isinstance(sizes, FixedChunks)
-    assert sizes.off.reason == "the forward of 80 tokens raised BrokenKernelError: out of memory"
+    assert sizes.fit is None
+    assert sizes.off == "the forward of 80 tokens raised BrokenKernelError: out of memory"
 
 
 def test_prompt_in_dynamic_chunks_has_the_same_tokens(folder: Path, device: torch.device) -> None:
@@ -143,7 +139,7 @@ def test_prompt_in_dynamic_chunks_has_the_same_tokens(folder: Path, device: torc
     whole = make_engine(folder, *ARGUMENTS, device=device).generate([PROMPT], max_new_tokens=8)
     fit = ChunkTimeFit(a=1e-6, b=1e-5, c=1e-3)
 
-    engine.waiting.chunk_rule = DynamicChunks(limits=ChunkLimits.of(96, 16), fit=fit)
+    engine.waiting.chunk_sizes = ChunkSizes(chunked_prefill_size=96, granularity=16, fit=fit)
     cut = engine.generate([PROMPT], max_new_tokens=8)
 
     assert chunks.seen == [96, 32, 32, 16, 16, 8]
@@ -160,7 +156,7 @@ def test_engine_that_balances_chunks_has_the_same_tokens(
 
     sizes = engine.balance_chunks()
 
-    assert engine.waiting.chunk_rule is sizes
+    assert engine.waiting.chunk_sizes is sizes
     assert engine.generate([PROMPT], max_new_tokens=8) == before
 
 
@@ -168,5 +164,5 @@ def test_engine_without_chunks_has_none_to_balance(folder: Path, device: torch.d
     """An engine that runs prompts whole says what to give it."""
     engine = make_engine(folder, *ARGUMENTS, device=device)
 
-    with pytest.raises(ChunkLimitsError, match="chunks of at most 0 tokens"):
+    with pytest.raises(EngineError, match="chunks of at most 0 tokens"):
         engine.balance_chunks()

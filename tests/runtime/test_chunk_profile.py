@@ -3,17 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from backend_caps.runtime.pipeline import (
-    ChunkLimits,
-    ChunksOff,
-    DynamicChunks,
-    FixedChunks,
-    OffCause,
-    profile_chunks,
-)
-from backend_caps.runtime.pipeline.profile import chunk_lengths
+from backend_caps.runtime.chunk_sizes import chunk_lengths
 from tests.relay.fake_streams import FakeModule, FakeStreams
-from tests.runtime.pipeline_stand_in import (
+from tests.runtime.chunk_stage import (
     VOCAB_SIZE,
     BrokenKernelError,
     Clock,
@@ -22,7 +14,7 @@ from tests.runtime.pipeline_stand_in import (
     make_request,
 )
 
-LIMITS = ChunkLimits.of(64, 4)
+LIMITS = (64, 4)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +30,7 @@ def test_chunk_lengths_step_down_from_a_quarter_above(
     size: int, max_tokens: int, expected: list[int]
 ) -> None:
     """Sizes step down from 1.25 times the largest chunk, or from what there is room for."""
-    lengths = chunk_lengths(ChunkLimits.of(size, 1), max_tokens)
+    lengths = chunk_lengths(size, max_tokens)
 
     assert list(lengths) == expected
 
@@ -46,7 +38,7 @@ def test_chunk_lengths_step_down_from_a_quarter_above(
 @pytest.mark.parametrize("size", [1, 100, 103, 127, 129, 4096, 8191, 100_003])
 def test_chunk_lengths_are_few(size: int) -> None:
     """No more than 128 sizes are timed."""
-    lengths = chunk_lengths(ChunkLimits.of(size, 1), 10**9)
+    lengths = chunk_lengths(size, 10**9)
 
     assert len(lengths) <= 128
 
@@ -89,9 +81,9 @@ def test_profile_fits_what_the_stage_takes() -> None:
     rank = make_rank()
     stage = rank.stage(terms=(2e-6, 3e-4, 5e-3))
 
-    sizes = profile_chunks(rank.profiler(stage), LIMITS)
+    sizes = rank.profiler(stage).profile(*LIMITS)
 
-    assert isinstance(sizes, DynamicChunks)
+    assert sizes.fit is not None
     assert sizes.fit.a == pytest.approx(2e-6)
     assert sizes.fit.b == pytest.approx(3e-4)
 
@@ -101,7 +93,7 @@ def test_profile_runs_the_listed_sizes() -> None:
     rank = make_rank()
     stage = rank.stage()
 
-    profile_chunks(rank.profiler(stage), LIMITS)
+    rank.profiler(stage).profile(*LIMITS)
 
     assert [len(ids) for ids in stage.seen] == list(range(80, 0, -1))
 
@@ -136,7 +128,7 @@ def test_profile_gives_everything_back() -> None:
     rank = make_rank()
     before = rank.num_free()
 
-    profile_chunks(rank.profiler(rank.stage()), LIMITS)
+    rank.profiler(rank.stage()).profile(*LIMITS)
 
     assert rank.num_free() == before
 
@@ -147,7 +139,7 @@ def test_profile_that_fails_gives_everything_back(failing_forward: int) -> None:
     rank = make_rank()
     before = rank.num_free()
 
-    profile_chunks(rank.profiler(rank.stage(failing_forward=failing_forward)), LIMITS)
+    rank.profiler(rank.stage(failing_forward=failing_forward)).profile(*LIMITS)
 
     assert rank.num_free() == before
 
@@ -156,11 +148,10 @@ def test_profile_that_fails_says_so() -> None:
     """A forward that raised keeps sizes fixed, and its error is the reason."""
     rank = make_rank()
 
-    sizes = profile_chunks(rank.profiler(rank.stage(failing_forward=2)), LIMITS)
+    sizes = rank.profiler(rank.stage(failing_forward=2)).profile(*LIMITS)
 
     reason = "the forward of 78 tokens raised BrokenKernelError: no kernel image"
-    off = ChunksOff(cause=OffCause.FORWARD_FAILED, reason=reason)
-    assert sizes == FixedChunks(limits=LIMITS, off=off)
+    assert (sizes.fit, sizes.off) == (None, reason)
 
 
 def test_timed_chunk_that_fails_raises() -> None:
@@ -183,7 +174,7 @@ def test_interrupted_profile_gives_everything_back() -> None:
         return 0.0
 
     with pytest.raises(KeyboardInterrupt):
-        profile_chunks(rank.profiler(stage, interrupt), LIMITS)
+        rank.profiler(stage, interrupt).profile(*LIMITS)
     assert rank.num_free() == before
 
 
@@ -191,19 +182,19 @@ def test_profile_without_room_keeps_sizes_fixed() -> None:
     """Where eight sizes and the warm-up do not fit, sizes stay fixed."""
     rank = make_rank(page_size=1, num_pages=8)
 
-    sizes = profile_chunks(rank.profiler(rank.stage()), LIMITS)
+    sizes = rank.profiler(rank.stage()).profile(*LIMITS)
 
-    assert isinstance(sizes, FixedChunks)
-    assert sizes.off.cause is OffCause.TOO_FEW_SAMPLES
+    assert sizes.fit is None
+    assert "chunk sizes were timed, and a fit takes 8" in sizes.off
 
 
 def test_profile_with_just_enough_room_fits() -> None:
     """Eight sizes and the warm-up are enough."""
     rank = make_rank(page_size=1, num_pages=9)
 
-    sizes = profile_chunks(rank.profiler(rank.stage()), LIMITS)
+    sizes = rank.profiler(rank.stage()).profile(*LIMITS)
 
-    assert isinstance(sizes, DynamicChunks)
+    assert sizes.fit is not None
 
 
 def test_profile_of_a_stage_that_bends_down_keeps_sizes_fixed() -> None:
@@ -211,10 +202,10 @@ def test_profile_of_a_stage_that_bends_down_keeps_sizes_fixed() -> None:
     rank = make_rank()
     stage = rank.stage(terms=(-1e-6, 1e-3, 1e-2))
 
-    sizes = profile_chunks(rank.profiler(stage), LIMITS)
+    sizes = rank.profiler(stage).profile(*LIMITS)
 
-    assert isinstance(sizes, FixedChunks)
-    assert sizes.off.cause is OffCause.NOT_CONVEX
+    assert sizes.fit is None
+    assert sizes.off.endswith("time has to bend upwards")
 
 
 def test_time_is_read_when_the_device_is_done() -> None:
@@ -249,7 +240,7 @@ def test_next_batch_waits_for_a_forward_that_raised() -> None:
     module = FakeModule(("schedule-1", "forward", "host-copy"))
     rank = make_rank(streams=FakeStreams(module))
 
-    profile_chunks(rank.profiler(rank.stage(failing_forward=0)), LIMITS)
+    rank.profiler(rank.stage(failing_forward=0)).profile(*LIMITS)
 
     assert module.log[-1] == "schedule-1 waits for forward"
 
