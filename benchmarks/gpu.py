@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import HostSeqLens, Plan, ServerFlags, discover, resolve
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from backend_caps.simulator import DEVICE_NAME, register, simulate

@@ -23,7 +23,7 @@ from backend_caps.kit.models import small_models
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.resolver import resolve
-from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculation import SpecSettings
 from benchmarks.recorded import Count, Record, keep, path_asked
 
 PADDED = "--attention-backend torch_padded"

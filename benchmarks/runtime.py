@@ -30,7 +30,7 @@ from backend_caps.relay import FutureMap
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.stats import StepStats

@@ -21,11 +21,11 @@ from backend_caps.kit.models import SmallModels
 from backend_caps.kit.probes.seq_lens import host_waits
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.model import LlamaConfig
+from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import Counts, HostSync, Simulation, Waited, WaitKind
+from backend_caps.startup.graph_modes import GraphMode
 
 NAMES: Mapping[tuple[Role, Phase], str] = MappingProxyType(
     {

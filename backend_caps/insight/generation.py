@@ -36,11 +36,10 @@ from backend_caps.resolution.plan import Policy
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.metrics import Metrics
-from backend_caps.runtime.model import LlamaConfig
-from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTotals
+from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.stats import StepStats, now_s
+from backend_caps.runtime.stats import EveryObserver, LateObserver, StepStats, StepTotals, now_s
 from backend_caps.simulator import Simulation, WaitKind, simulate
 
 _PLAIN: Mapping[str, object] = MappingProxyType(

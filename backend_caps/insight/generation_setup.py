@@ -18,11 +18,10 @@ from backend_caps.kit.models import SmallModels, small_models
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.runtime.memory import num_pages_of
-from backend_caps.runtime.model import LlamaConfig
+from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.options import EngineOptions, page_size_of
-from backend_caps.runtime.pools import FULL_CONTEXTS
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.startup.configuration import Configuration
 
 _SHORTEST, _LONGEST = 3, 24

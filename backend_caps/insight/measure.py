@@ -32,10 +32,10 @@ from backend_caps.report.step_costs import (
 from backend_caps.resolution.plan import CauseKind, Plan, Resolved
 from backend_caps.resolution.uses import ENGINE_DEFAULT
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.observers import StepTotals
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculation import SpecSettings
+from backend_caps.runtime.stats import StepTotals
 from backend_caps.simulator import DEVICE_NAME, Counts, Waited, WaitKind, register, simulate
 from backend_caps.simulator.streams import Stream
 

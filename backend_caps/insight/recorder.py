@@ -29,8 +29,8 @@ from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative import verify
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
-from backend_caps.runtime.speculative.model_drafter import ModelDrafter
-from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
+from backend_caps.runtime.speculative.drafter import ModelDrafter
+from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from backend_caps.runtime.step import PlainRunner, StepLauncher
 from backend_caps.simulator.queues import Marker, Op

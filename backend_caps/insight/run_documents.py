@@ -24,16 +24,11 @@ from backend_caps.report.generate_documents import (
     PhaseGraphsDocument,
 )
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import (
-    GraphChoice,
-    GraphMode,
-    Obstacle,
-    Requested,
-    kind_of,
-    total_usage,
-)
+from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
 from backend_caps.startup.agreement.statement import host_name
+from backend_caps.startup.graph_choice import GraphChoice, Obstacle, kind_of
+from backend_caps.startup.graph_modes import GraphMode, Requested
 
 _AROUND = "around"
 """What is no forward: batches are built, lengths and tokens cross, results are processed."""

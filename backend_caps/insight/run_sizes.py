@@ -21,7 +21,7 @@ from backend_caps.resolution.problems import misfits_of
 from backend_caps.runtime.memory import num_pages_of
 from backend_caps.runtime.options import EngineOptions, page_size_of
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculation import SpecSettings
 
 MOST_REQUESTS = 8
 """Requests that run at once, where the server takes more."""

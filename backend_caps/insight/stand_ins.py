@@ -27,8 +27,8 @@ from backend_caps.resolution.plan import Plan, Policy, Resolved
 from backend_caps.resolution.problems import misfits_of
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import ENGINE_DEFAULT, PAIR, Use
-from backend_caps.runtime.graphs import KIND_OF_PHASE
 from backend_caps.runtime.options import MISFITS, features_of
+from backend_caps.startup.graph_choice import KIND_OF_PHASE
 from backend_caps.startup.implementation import ImplementationError, load_implementation
 
 _OF_RANKS: Mapping[str, object] = {"tp_size": 1, "pp_size": 1, "dp_size": 1}

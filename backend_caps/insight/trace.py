@@ -40,10 +40,10 @@ from backend_caps.report.trace_timeline import COPY, FORWARD, HOST_COPY, SCHEDUL
 from backend_caps.report.words import decided_by
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.simulator import DEVICE_NAME, Simulation, simulate
+from backend_caps.startup.graph_modes import GraphMode
 
 _BATCH_SIZE = 4
 """Requests of every step, where as many run at once."""

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from backend_caps.runtime.model import eagle3_of, eagle_of, first_layers, random_llama
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
+from backend_caps.runtime.speculation import Algorithm
 
 _DRAFTED_LAYERS, _LATER_GAIN = 3, 0.2
 """Layers of a target that is drafted for, and how much the later ones add: little, so that drafts

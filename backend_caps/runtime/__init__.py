@@ -2,18 +2,18 @@
 
 from backend_caps.runtime.attention import AttentionBackend, BackendSite, ForwardContext
 from backend_caps.runtime.configuration import configuration_of, configure_engine
-from backend_caps.runtime.disaggregation.errors import DisaggregationModeError, HandoverMisfitError
-from backend_caps.runtime.disaggregation.handover import Handover
-from backend_caps.runtime.disaggregation.states import PromptStates
+from backend_caps.runtime.disaggregation import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import (
     AttentionShapeError,
     ConfigurationMisfitError,
     ContextTooLongError,
+    DisaggregationModeError,
     EngineClosedError,
     EngineError,
     EngineFailedError,
     ForeignRequestError,
+    HandoverMisfitError,
     MissingDraftModelError,
     OutOfPagesError,
     PageSizeError,
@@ -29,12 +29,15 @@ from backend_caps.runtime.errors import (
     UnusedDraftModelError,
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import CaptureObserver, GraphChoice, GraphMode, GraphUsage
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.graphs.capture import GraphUsage
+from backend_caps.runtime.graphs.runner import CaptureObserver
+from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.request import FinishReason, Request, Sampling
+from backend_caps.runtime.request import FinishReason, PromptStates, Request, Sampling
 from backend_caps.runtime.scheduler import NewToken
 from backend_caps.runtime.stats import StepObserver, StepStats
+from backend_caps.startup.graph_choice import GraphChoice
+from backend_caps.startup.graph_modes import GraphMode
 from backend_caps.startup.implementation import ImplementationError
 
 __all__ = [

@@ -20,10 +20,30 @@ from backend_caps.runtime.errors import (
     UnservedPhaseError,
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.forwards import ForwardObserver, NoForwardObserver
-from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.startup.graph_modes import GraphMode
 from backend_caps.startup.implementation import implementation_error, load_implementation
+
+
+class ForwardObserver(Protocol):
+    """Called on the host around each forward; the work it enqueued may still run."""
+
+    def began(self, role: Role, phase: Phase) -> None:
+        """Called when a forward starts; nested forwards are not reported."""
+
+    def ended(self, graph_mode: GraphMode) -> None:
+        """Called when the forward has been enqueued, with how it ran."""
+
+
+class NoForwardObserver:
+    """No-op observer."""
+
+    def began(self, role: Role, phase: Phase) -> None:
+        """Do nothing."""
+
+    def ended(self, graph_mode: GraphMode) -> None:
+        """Do nothing."""
 
 
 class AttentionBackend(Protocol):

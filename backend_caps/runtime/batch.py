@@ -23,7 +23,26 @@ from backend_caps.relay import SpecInfo
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.staging import Staging
-from backend_caps.runtime.tokens import token_positions
+
+
+def token_positions(
+    prefix_lens: Tensor, extend_lens: Tensor, num_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Lay a batch's tokens out, request after request.
+
+    prefix_lens  [B] int64 or int32, device  tokens before this step's
+    extend_lens  [B] int64 or int32, device  this step's tokens, `num_tokens` in all
+    returns      [T] int64, device           the place in the batch of each token's request
+                 [T] int64, device           each token's position in its context
+
+    Stream: the current one. Sync: none; T is known on the host. Allocates: both results.
+    """
+    device = prefix_lens.device
+    places = torch.arange(prefix_lens.shape[0], device=device)
+    owners = torch.repeat_interleave(places, extend_lens, output_size=num_tokens)
+    starts = extend_lens.cumsum(0) - extend_lens
+    offsets = (prefix_lens - starts)[owners]
+    return owners, torch.arange(num_tokens, device=device) + offsets
 
 
 class ForwardMode(Enum):

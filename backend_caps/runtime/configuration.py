@@ -25,11 +25,11 @@ from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
-from backend_caps.runtime.model import LlamaConfig
-from backend_caps.runtime.model.loading import dtype_of
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.llama import dtype_of
 from backend_caps.runtime.options import EngineOptions, check_flags, graph_sizes_of
-from backend_caps.runtime.speculative.building import draft_shape
-from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculation import SpecSettings
+from backend_caps.runtime.speculative.drafting import draft_shape
 from backend_caps.startup.agreement import Ranks, send_failure
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.configure import check_device, configure

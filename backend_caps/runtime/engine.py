@@ -19,17 +19,16 @@ from backend_caps.resolution.uses import Use
 from backend_caps.runtime.assembly import assemble, make_scheduler
 from backend_caps.runtime.chunk_sizes import ChunkProfiler, ChunkSizes
 from backend_caps.runtime.configuration import configuration_of
-from backend_caps.runtime.disaggregation.ends import Ends
-from backend_caps.runtime.disaggregation.handover import Handover
+from backend_caps.runtime.disaggregation import Ends, Handover
 from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
-from backend_caps.runtime.graphs import CaptureObserver, GraphChoice
+from backend_caps.runtime.graphs.runner import CaptureObserver
 from backend_caps.runtime.options import EngineOptions, check_flags
-from backend_caps.runtime.prompts import check_length, checked_tokens
-from backend_caps.runtime.request import Request, Sampling
+from backend_caps.runtime.request import Request, Sampling, check_length, checked_tokens
 from backend_caps.runtime.scheduler import NewToken
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.startup.configuration import Configuration
+from backend_caps.startup.graph_choice import GraphChoice
 
 
 class Engine:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, TextColumn
 
 from backend_caps.report.progress import bar, progress_line
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.stats import StepStats
+from backend_caps.startup.graph_modes import GraphMode
 
 
 class CaptureProgress:

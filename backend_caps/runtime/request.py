@@ -1,13 +1,80 @@
-"""One request: what was asked, what came of it, and where it stands in the pools."""
+"""A request: what was asked, what came of it, and where it stands in the pools.
+
+Shapes: T tokens of the prompt, Td of them in a draft model's cache, N layers and M of the draft,
+Hk key and value heads, D and Dv their sizes, K candidates, H hidden features.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import index
+from typing import Self
 
-from backend_caps.runtime.disaggregation.states import PromptStates
-from backend_caps.runtime.errors import SamplingError
+from torch import Tensor
+
+from backend_caps.runtime.errors import PromptError, RequestTooLongError, SamplingError
+from backend_caps.runtime.memory import RequestMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PromptStates:
+    """Keys and values of a prompt, and where its drafts go on from.
+
+    Nothing of it says in which slots or pages it stood.
+    """
+
+    keys: Tensor
+    """[N, T, Hk, D]."""
+    values: Tensor
+    """[N, T, Hk, Dv]."""
+    draft_keys: Tensor | None = None
+    """[M, Td, Hk, D]; Td is T, or T + 1 where the draft has read the first token of the output.
+    None where no model drafts."""
+    draft_values: Tensor | None = None
+    """[M, Td, Hk, Dv]."""
+    topk_p: Tensor | None = None
+    """[K] float32: probabilities of the first drafts."""
+    topk_index: Tensor | None = None
+    """[K] int64: the first drafts."""
+    hidden_states: Tensor | None = None
+    """[H]: where a draft head goes on from; None where the draft reads none."""
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors that there are, by name."""
+        every = {
+            "keys": self.keys,
+            "values": self.values,
+            "draft_keys": self.draft_keys,
+            "draft_values": self.draft_values,
+            "topk_p": self.topk_p,
+            "topk_index": self.topk_index,
+            "hidden_states": self.hidden_states,
+        }
+        return {name: tensor for name, tensor in every.items() if tensor is not None}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """Make states of what `tensors` names, keys and values among them."""
+        return cls(
+            keys=tensors["keys"],
+            values=tensors["values"],
+            draft_keys=tensors.get("draft_keys"),
+            draft_values=tensors.get("draft_values"),
+            topk_p=tensors.get("topk_p"),
+            topk_index=tensors.get("topk_index"),
+            hidden_states=tensors.get("hidden_states"),
+        )
+
+    def only(self, names: Container[str]) -> PromptStates:
+        """Leave out every tensor that is not named."""
+        return self.of({name: own for name, own in self.tensors.items() if name in names})
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> PromptStates:
+        """Do the same to every tensor."""
+        return self.of({name: function(own) for name, own in self.tensors.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +246,51 @@ class Request:
             self.finish_reason = FinishReason.STOP
         elif len(self.output) >= self.sampling.max_new_tokens:
             self.finish_reason = FinishReason.LENGTH
+
+
+_CACHE = "the KV cache"
+
+
+def checked_tokens(prompt: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    """Return a prompt's tokens; whole numbers of any kind are taken.
+
+    Raises:
+        PromptError: it is no sequence of whole numbers, it is empty, or it holds a token that the
+            model does not have.
+    """
+    try:
+        tokens = tuple(map(index, prompt))
+    except TypeError as error:
+        problem = f"is no sequence of whole numbers: {error}"
+        raise PromptError(problem=problem, expected="a list of tokens was expected") from error
+    if not tokens:
+        raise PromptError(problem="holds no token", expected="at least one was expected")
+    strays = sorted(token for token in tokens if not 0 <= token < vocab_size)
+    if strays:
+        expected = f"the model's are 0 to {vocab_size - 1}"
+        raise PromptError(problem=f"holds token {strays[0]}", expected=expected)
+    return tokens
+
+
+def check_length(num_prompt_tokens: int, max_new_tokens: int, memory: RequestMemory) -> None:
+    """Refuse a request that could never run. Its last token's keys are not stored.
+
+    Speculative steps write behind its end, so its pages have to reach further.
+
+    Raises:
+        RequestTooLongError: it is longer than the context, or than the whole KV cache.
+    """
+    limits = {
+        "the context": memory.rows.max_context_len,
+        _CACHE: memory.pages.num_pages * memory.page_size,
+    }
+    for name, limit in limits.items():
+        behind = memory.rows.lookahead if name == _CACHE else 0
+        if num_prompt_tokens + max_new_tokens - 1 + behind > limit:
+            raise RequestTooLongError(
+                num_prompt_tokens=num_prompt_tokens,
+                max_new_tokens=max_new_tokens,
+                limit=limit,
+                limited_by=name,
+                lookahead=behind,
+            )

@@ -13,22 +13,70 @@ plain loop has waited for the step's tokens by then, and so for all of the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.decoding import Decoding
-from backend_caps.runtime.disaggregation.incoming import Incoming
-from backend_caps.runtime.disaggregation.outgoing import Outgoing
+from backend_caps.runtime.disaggregation import Incoming, Outgoing
 from backend_caps.runtime.errors import ForeignRequestError
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import FinishReason, Request
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, StepObserver, StepStats, now_s, total_seq_lens
 from backend_caps.runtime.step import Step, StepLauncher
+
+
+class Decoding(Protocol):
+    """What the scheduler asks of the way in which requests go on."""
+
+    @property
+    def follows_results(self) -> bool:
+        """Whether a step can be built only behind the result of the one before."""
+
+    def reach(self, running: ScheduleBatch) -> Sequence[int]:
+        """Return the tokens that each context may have behind its next step, drafts included."""
+
+    def enter(self, requests: Sequence[Request]) -> None:
+        """Take note of requests of which a stretch of the prompt is launched."""
+
+    def prepare(self, running: ScheduleBatch, clock: StepClock) -> None:
+        """Make a batch's next step."""
+
+    def prepare_mixed(self, running: ScheduleBatch, clock: StepClock) -> None:
+        """Make a batch's next step one of a token a request, to be mixed into one of prompts."""
+
+    def commit(self, requests: Sequence[Request]) -> None:
+        """Take note of requests of which a step's result was processed."""
+
+
+class PlainDecoding:
+    """A token a step."""
+
+    @property
+    def follows_results(self) -> bool:
+        """No step needs another one's result on the host."""
+        return False
+
+    def reach(self, running: ScheduleBatch) -> Sequence[int]:
+        """Return each length and one."""
+        return [length + 1 for length in running.mirror.tolist()]
+
+    def enter(self, requests: Sequence[Request]) -> None:
+        """Need nothing of it."""
+
+    def prepare(self, running: ScheduleBatch, clock: StepClock) -> None:  # noqa: ARG002
+        """Add a token to each context."""
+        running.prepare_for_decode()
+
+    def prepare_mixed(self, running: ScheduleBatch, clock: StepClock) -> None:  # noqa: ARG002
+        """Add a token to each context."""
+        running.prepare_for_decode()
+
+    def commit(self, requests: Sequence[Request]) -> None:
+        """Need nothing of it."""
 
 
 class NewToken(NamedTuple):

@@ -18,10 +18,10 @@ from backend_caps.relay import FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike, StepStreams
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
 from backend_caps.runtime.worker import StepOutput, Worker
+from backend_caps.startup.graph_modes import GraphMode
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,9 +19,8 @@ from backend_caps.capability.kind import Phase
 from backend_caps.relay.streams import DeviceStreams, EventLike, StreamLike
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import DecoderLayer, LlamaModel
-from backend_caps.runtime.model.llama import AuxStates
+from backend_caps.runtime.model.layers import AttentionLayer, DecoderLayer
+from backend_caps.runtime.model.llama import AuxStates, LlamaModel
 
 _EVERY_PHASE = frozenset(Phase)
 

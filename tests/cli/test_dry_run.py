@@ -19,7 +19,7 @@ from backend_caps.cli.dry_run_job import RankReport, agreement_document
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.report.dry_run_documents import DryRunDocument
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from tests.cli.conftest import CommandLine
 from tests.machine import free_port
 

@@ -19,7 +19,7 @@ from backend_caps.cli.generate import generate
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.metrics import Metrics
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
 from tests.cli.conftest import CommandLine
 

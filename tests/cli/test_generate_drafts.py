@@ -11,7 +11,7 @@ from backend_caps import ServerFlags, configure
 from backend_caps.cli.generate import DIFFERS
 from backend_caps.report.generate_documents import GenerateDocument
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model import eagle3_of, first_layers, random_llama
+from backend_caps.runtime.model.random_models import eagle3_of, first_layers, random_llama
 from tests.cli.conftest import CommandLine
 
 NATIVE = "--attention-backend torch_native"

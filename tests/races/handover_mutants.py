@@ -1,11 +1,11 @@
-"""The mutants of `backend_caps/runtime/disaggregation`."""
+"""The mutants of `backend_caps/runtime/disaggregation.py`."""
 
 from __future__ import annotations
 
 from tests.races.mutation import Kind, Mutant
 
-_INCOMING = "backend_caps/runtime/disaggregation/incoming.py"
-_OUTGOING = "backend_caps/runtime/disaggregation/outgoing.py"
+_INCOMING = "backend_caps/runtime/disaggregation.py"
+_OUTGOING = "backend_caps/runtime/disaggregation.py"
 _ENTER, _TELL_RELAY = "Incoming.enter", "Incoming._tell_relay"
 _SEND, _RECEIVED = "Outgoing.send", "Outgoing.received"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.disaggregation.handover import Handover
+from backend_caps.runtime.disaggregation import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import NoObserver, StepObserver

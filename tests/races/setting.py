@@ -28,10 +28,9 @@ from backend_caps import (
 from backend_caps.capability.facts import Given
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.rules import Rule, RuleSet
-from backend_caps.runtime.model import random_llama
-from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers
+from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from tests.races.speculation import Speculation
 from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Backends, Trace
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings, num_candidates
+from backend_caps.runtime.speculation import Algorithm, SpecSettings, num_candidates
 
 _ALGORITHMS = (
     *(Algorithm.EAGLE,) * 2,

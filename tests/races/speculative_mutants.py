@@ -12,8 +12,8 @@ from tests.races.mutation import Kind, Mutant
 _RUNNER = "backend_caps/runtime/speculative/runner.py"
 _DECODING = "backend_caps/runtime/speculative/decoding.py"
 _CONTEXTS = "backend_caps/runtime/speculative/contexts.py"
-_DRAFTER = "backend_caps/runtime/speculative/model_drafter.py"
-_SETTINGS = "backend_caps/runtime/speculative/settings.py"
+_DRAFTER = "backend_caps/runtime/speculative/drafter.py"
+_SETTINGS = "backend_caps/runtime/speculation.py"
 _BATCH = "backend_caps/runtime/batch.py"
 _RUN_DRAFTS = "SpeculativeRunner._run_drafts"
 _DRAFTS = (Program.DRAFTS,)
@@ -232,7 +232,7 @@ _LENGTHS = (
     Mutant(
         name="bounds count the bonus token",
         kind=Kind.BOUND,
-        file="backend_caps/runtime/speculative/building.py",
+        file="backend_caps/runtime/speculative/drafting.py",
         function="_shape",
         source="accept_tokens=settings.accept_tokens",
         replacement="accept_tokens=settings.num_steps",
@@ -253,7 +253,7 @@ _TOKENS = (
     Mutant(
         name="nodes have the noise of their places",
         kind=Kind.PLACE,
-        file="backend_caps/runtime/speculative/verify.py",
+        file="backend_caps/runtime/speculative/tree.py",
         function="predict",
         source="seq_lens.unsqueeze(1) + depths + 1",
         replacement="seq_lens.unsqueeze(1) + depths",

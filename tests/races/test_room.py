@@ -10,7 +10,7 @@ import pytest
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.races.setting import draft_of, model_of, options_of, plan_of
 from tests.races.speculation import Speculation
 from tests.races.traces import Backends, Trace

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from backend_caps.simulator.queues import OrderPolicy
 from tests.races.cases import Case, Program
 from tests.races.engine_runs import num_retractions, oracle_of_drafts, trace_of

@@ -12,8 +12,8 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DeviceStreams, FutureMap, StepStreams
 from backend_caps.runtime.chunk_sizes import ChunkProfiler
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, TokenToKVPool
+from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.staging import Staging
 

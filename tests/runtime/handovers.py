@@ -12,8 +12,7 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.runtime import Engine, EngineOptions, Handover, Request, Sampling
-from backend_caps.runtime.model import random_llama
-from backend_caps.runtime.model.drafts import eagle_of, first_layers
+from backend_caps.runtime.model.random_models import eagle_of, first_layers, random_llama
 
 VOCAB_SIZE = 97
 CONTEXT_LEN = 64

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.stats import StepClock, StepStats
+from backend_caps.startup.graph_modes import GraphMode
 
 
 def clock(began_s: float = 0.0) -> StepClock:

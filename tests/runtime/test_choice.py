@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.choice import sampling_of
+from backend_caps.runtime.forward_batch import sampling_of
 from backend_caps.runtime.model.sampling import SamplingBatch
 from backend_caps.runtime.request import Sampling
 from tests.runtime.memories import make_batch, make_memory

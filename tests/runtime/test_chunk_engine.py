@@ -18,7 +18,7 @@ from backend_caps.runtime.chunk_sizes import (
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.random_llama import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.stats import StepStats
 from backend_caps.runtime.worker import StepOutput, Worker

@@ -13,7 +13,8 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.rules import Rule
 from backend_caps.runtime import ConfigurationMisfitError, Engine, EngineOptions
 from backend_caps.runtime.configuration import configuration_of, configure_engine
-from backend_caps.runtime.graphs import GraphMode, Obstacle
+from backend_caps.startup.graph_choice import Obstacle
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.speculative.redrafted import Models, write_models
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps.runtime import Engine, EngineOptions, Sampling
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of
 from tests.runtime.speculative.redrafted import Models, write_models

@@ -24,7 +24,7 @@ from backend_caps.runtime import (
     Sampling,
     UnfitBackendError,
 )
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import register, simulate
 from backend_caps.startup.configure import UnavailableDeviceError

@@ -20,8 +20,9 @@ from backend_caps.runtime import (
     RequestTooLongError,
     Sampling,
 )
-from backend_caps.runtime.disaggregation.fingerprint import fingerprint
-from backend_caps.runtime.model import load_llama, random_llama
+from backend_caps.runtime.disaggregation import fingerprint
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.handovers import (
     GREEDY,
     PROMPTS,

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from backend_caps.runtime.errors import OutOfPagesError, PoolShapeError
-from backend_caps.runtime.layer import AttentionLayer
 from backend_caps.runtime.memory import PagePool, ReqToTokenPool, TokenToKVPool, num_pages_of
+from backend_caps.runtime.model.layers import AttentionLayer
 from tests.runtime.memories import enter, make_memory, make_request, make_rows, table_of
 
 CACHE = {"num_slots": 8, "num_layers": 2, "num_heads": 1, "head_dim": 2, "v_head_dim": 3}

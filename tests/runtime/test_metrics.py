@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.stats import StepStats
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.made_steps import step
 
 EXTEND, DECODE, MIXED = ForwardMode.EXTEND, ForwardMode.DECODE, ForwardMode.MIXED

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.observers import EveryObserver, LateObserver, StepTotals
+from backend_caps.runtime.stats import EveryObserver, LateObserver, StepTotals
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.made_steps import step
 
 EXTEND, DECODE = ForwardMode.EXTEND, ForwardMode.DECODE

@@ -5,7 +5,7 @@ import pytest
 from backend_caps.runtime import EngineOptions
 from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.options import largest_step
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.runtime.engines import make_engine
 from tests.runtime.oracle import CONTEXT_LEN, Oracle
 

@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.made_steps import step
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_caps.relay import DeviceStreams
+from backend_caps.runtime.batch import token_positions
 from backend_caps.runtime.staging import Staging
-from backend_caps.runtime.tokens import token_positions
 from tests.property.strategies import law
 
 

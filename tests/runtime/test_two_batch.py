@@ -11,7 +11,7 @@ from torch import Tensor
 
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model import SamplingBatch
+from backend_caps.runtime.model.sampling import SamplingBatch
 from backend_caps.runtime.two_batch import split
 from backend_caps.simulator import simulate
 from tests.runtime.graphs.rig import Requests

@@ -12,12 +12,12 @@ from backend_caps import UNDECLARED, HostSeqLens, Plan, Use, resolve
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.model.drafts import first_layers
+from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import simulate
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import make_engine, plan_of, run
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Oracle

@@ -17,11 +17,10 @@ from torch_native_caps import TORCH_NATIVE, TORCH_PADDED
 from backend_caps import Capabilities, Declaration, Phase, Role
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
-from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.batch import ForwardMode, token_positions
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import LlamaModel
-from backend_caps.runtime.tokens import token_positions
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from tests.runtime.graphs.rig import (
     CONFIG,

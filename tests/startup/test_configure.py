@@ -33,7 +33,7 @@ from backend_caps.resolution.errors import (
     ResolutionError,
 )
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate
 from backend_caps.startup.configure import UnavailableDeviceError
 

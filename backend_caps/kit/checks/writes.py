@@ -32,8 +32,9 @@ from backend_caps.kit.scenarios import Forward, Scenario, draw
 from backend_caps.kit.scenes import Scene, moved
 from backend_caps.kit.subject import Subject
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import Bucket, GraphBuffers
+from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.simulator import Site
+from backend_caps.startup.graph_buckets import Bucket
 
 _MOST_SHOWN = 6
 

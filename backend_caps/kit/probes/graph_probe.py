@@ -33,20 +33,13 @@ from backend_caps.kit.scenes import Scene
 from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import (
-    Bucket,
-    GraphBuffers,
-    GraphMemory,
-    GraphRunner,
-    Replayed,
-    mixed_buckets,
-    uniform_buckets,
-)
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model.layers import AttentionContext
-from backend_caps.runtime.speculative.mask import mask_size
+from backend_caps.runtime.graphs.buffers import GraphBuffers
+from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Replayed
+from backend_caps.runtime.model.layers import AttentionContext, AttentionLayer
+from backend_caps.runtime.speculative.contexts import mask_size
 from backend_caps.simulator import DEVICE_NAME
 from backend_caps.startup.configuration import marked_reads_end
+from backend_caps.startup.graph_buckets import Bucket, mixed_buckets, uniform_buckets
 
 BATCH_SIZES = (1, 2, MOST_REQUESTS)
 """Requests that graphs are captured for; batches of other sizes are padded."""

@@ -27,7 +27,7 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.scheduler import NewToken
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.stats import StepStats
 
 VOCAB_SIZE = 64

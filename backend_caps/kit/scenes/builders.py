@@ -12,7 +12,7 @@ from torch import Tensor
 from backend_caps.kit.scenes.scene import Pools, Scene, flat_mask
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 
 Requests = Sequence[tuple[int, int]]
 """Cached tokens and new tokens, for each request."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 
 _Held = TypeVar("_Held", "Pools", ForwardBatch)
 _HOST = frozenset({"seq_lens_cpu", "seq_lens_cpu_upper_bound"})

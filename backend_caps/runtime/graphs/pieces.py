@@ -27,10 +27,8 @@ from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, GraphLike, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.observing import CaptureObserver
-from backend_caps.runtime.graphs.runner import Model, Replayed
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.runtime.graphs.runner import CaptureObserver, Model, Replayed
+from backend_caps.runtime.model.layers import AttentionContext, AttentionLayer
 from backend_caps.startup.graph_modes import GraphMode
 
 

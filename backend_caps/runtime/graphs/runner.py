@@ -17,11 +17,30 @@ from backend_caps.relay.streams import DeviceStreams, EventLike, GraphLike, Stre
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
-from backend_caps.runtime.graphs.observing import CaptureObserver, NoCaptureObserver
 from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.two_batch import split
 from backend_caps.startup.graph_buckets import Bucket, smallest_first
 from backend_caps.startup.graph_modes import GraphMode
+
+
+class CaptureObserver(Protocol):
+    """Who is told of captures, which take seconds on a device."""
+
+    def begin(self, num_sizes: int) -> None:
+        """Take in how many sizes will be captured, of all modes together."""
+
+    def captured(self, mode: GraphMode, num_tokens: int) -> None:
+        """Take in that a size was captured, by the tokens that it holds."""
+
+
+class NoCaptureObserver:
+    """Nobody wants to know."""
+
+    def begin(self, num_sizes: int) -> None:
+        """Let it pass."""
+
+    def captured(self, mode: GraphMode, num_tokens: int) -> None:
+        """Let it pass."""
 
 
 class Model(Protocol):

@@ -1,9 +1,12 @@
-"""The weights in a Hugging Face folder: one file of safetensors, or several with an index."""
+"""Weights in a Hugging Face folder: one file of safetensors, or several with an index.
+
+They are compared with what a model needs before any number is read, then copied into it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,12 @@ from typing import Protocol, cast
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from backend_caps.runtime.model.errors import ModelFileMissingError, ModelFileUnreadableError
+from backend_caps.runtime.model.errors import (
+    ModelFileMissingError,
+    ModelFileUnreadableError,
+    ModelWeightsError,
+)
+from backend_caps.runtime.model.layers import Weighted
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -105,3 +113,59 @@ def _weights(file: _File) -> Iterator[tuple[str, StoredWeight]]:
         stored = file.get_slice(name)
         shape, dtype = tuple(stored.get_shape()), stored.get_dtype()
         yield name, StoredWeight(name=name, shape=shape, dtype=dtype, file=file)
+
+
+_CONVERTED = ("F32", "BF16", "F16", "F64")
+"""Dtypes of weights that are the numbers themselves, and are converted."""
+_INTEGERS = ("I64", "I32")
+"""Dtypes of tables of token ids."""
+
+
+def check_weights(
+    folder: str | Path,
+    model: Weighted,
+    stored: Mapping[str, StoredWeight],
+    redundant: Collection[str] = (),
+) -> None:
+    """Compare a checkpoint with what a model needs of it; no number is read.
+
+    Args:
+        folder: where the checkpoint is, for the error.
+        model: may be on the meta device, where it takes no memory.
+        stored: the checkpoint.
+        redundant: weights that may be there, and say nothing new.
+
+    Raises:
+        ModelWeightsError: weights are missing, unexpected, or of another shape or dtype.
+    """
+    expected = dict(model.named_weights())
+    missing = tuple(name for name in expected if name not in stored)
+    unexpected = tuple(sorted(stored.keys() - expected.keys() - {*redundant}))
+    unfit = tuple(_unfit(expected, stored))
+    if missing or unexpected or unfit:
+        raise ModelWeightsError(
+            folder=str(folder), missing=missing, unexpected=unexpected, unfit=unfit
+        )
+
+
+def fill_weights(model: Weighted, stored: Mapping[str, StoredWeight]) -> None:
+    """Copy a checkpoint that was checked into a model, converted to its dtype.
+
+    Sync: may wait for the device. Keeps: nothing; all are copied from.
+    """
+    for name, weight in model.named_weights():
+        weight.copy_(stored[name].read())
+
+
+def _unfit(expected: Mapping[str, Tensor], stored: Mapping[str, StoredWeight]) -> Iterator[str]:
+    for name, weight in expected.items():
+        found = stored.get(name)
+        if found is None:
+            continue
+        shape = tuple(weight.shape)
+        if found.shape != shape:
+            yield f"{name} of shape {found.shape} instead of {shape}"
+            continue
+        taken = _CONVERTED if weight.is_floating_point() else _INTEGERS
+        if found.dtype not in taken:
+            yield f"{name} of dtype {found.dtype} instead of {' or '.join(taken)}"

@@ -8,17 +8,24 @@ from pathlib import Path
 import torch
 
 from backend_caps.resolution.errors import raise_all
-from backend_caps.runtime.model.checkpoint import StoredWeight, open_checkpoint
+from backend_caps.runtime.model.checkpoint import (
+    StoredWeight,
+    check_weights,
+    fill_weights,
+    open_checkpoint,
+)
 from backend_caps.runtime.model.config import LlamaConfig
-from backend_caps.runtime.model.draft import StandaloneDraft
-from backend_caps.runtime.model.draft_errors import DraftMismatchError, HeadKindError, NoHeadError
-from backend_caps.runtime.model.eagle import EagleConfig, EagleHead
+from backend_caps.runtime.model.draft import EagleConfig, EagleHead, StandaloneDraft
 from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
-from backend_caps.runtime.model.errors import ModelConfigError, ModelWeightsError
-from backend_caps.runtime.model.linear import Embedding, LMHead
-from backend_caps.runtime.model.llama import LlamaModel
-from backend_caps.runtime.model.loading import load_llama
-from backend_caps.runtime.model.weights import check_weights, fill_weights
+from backend_caps.runtime.model.errors import (
+    DraftMismatchError,
+    HeadKindError,
+    ModelConfigError,
+    ModelWeightsError,
+    NoHeadError,
+)
+from backend_caps.runtime.model.layers import Embedding, LMHead
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
 _META = torch.device("meta")
 _PREFIX = "model."

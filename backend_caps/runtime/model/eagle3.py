@@ -19,16 +19,19 @@ from torch import Tensor
 
 from backend_caps.runtime.model.config import MAX_VOCAB_SIZE, LlamaConfig
 from backend_caps.runtime.model.errors import UnsupportedModelError
-from backend_caps.runtime.model.layers import MLP, Attention, AttentionContext
-from backend_caps.runtime.model.linear import (
+from backend_caps.runtime.model.layers import (
+    MLP,
+    Attention,
+    AttentionContext,
     Embedding,
     Linear,
     LMHead,
     NamedWeights,
     RMSNorm,
+    RotaryTable,
+    Rotation,
     named,
 )
-from backend_caps.runtime.model.rotary import RotaryTable, Rotation
 
 _NESTED = "transformer_layer_config"
 _EAGLE_CONFIG = "eagle_config"

@@ -1,21 +1,268 @@
-"""One layer of a Llama-architecture decoder: attention, then an MLP.
+"""The parts of a Llama-architecture decoder: weights, rotary positions, and its layers.
 
-Shapes: T tokens in the batch, H features of a token, Hq query heads, Hk key and value heads, D
-their size.
+Weights are plain tensors, each known by the names of its parts in a checkpoint: nothing here is
+trained, and a device may have tensors of its own class.
+
+Shapes: T tokens in the batch, H features of a token, I features in, O features out, V tokens in the
+vocabulary, N positions in the rotary table, Hq query heads, Hk key and value heads, D their size.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import embedding, linear, rms_norm, silu
 
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model.config import LlamaConfig
-from backend_caps.runtime.model.linear import Linear, NamedWeights, RMSNorm, named
-from backend_caps.runtime.model.rotary import Rotation
+from backend_caps.runtime.model.config import DefaultRope, Llama3Rope, LlamaConfig
+
+NamedWeights = Iterator[tuple[str, Tensor]]
+"""Names in a checkpoint, and the memory that each one's numbers belong in."""
+
+
+class Weighted(Protocol):
+    """What has weights that a checkpoint fills."""
+
+    def named_weights(self) -> NamedWeights:
+        """List the weights by their names in a checkpoint, below this one's own."""
+
+
+def named(prefix: str, part: Weighted) -> NamedWeights:
+    """List a part's weights by their names one level up."""
+    return ((f"{prefix}.{name}", weight) for name, weight in part.named_weights())
+
+
+class Linear:
+    """A linear map, or several of the same input in one: a launch costs more than its numbers.
+
+    Args:
+        in_features: I.
+        parts: the maps' names in a checkpoint, with their features out; O in all.
+        has_bias: each of them has one.
+        device: where the weights are.
+        dtype: of weights, inputs and outputs.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        parts: Mapping[str, int],
+        *,
+        has_bias: bool,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        total = sum(parts.values())
+        self._parts = parts
+        self.weight = torch.empty(total, in_features, device=device, dtype=dtype)
+        """[O, I] device."""
+        self.bias = torch.empty(total, device=device, dtype=dtype) if has_bias else None
+        """[O] device."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Map features, of all parts side by side.
+
+        inputs   [T, I] device
+        returns  [T, O] device
+
+        Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
+        """
+        return linear(inputs, self.weight, self.bias)
+
+    def named_weights(self) -> NamedWeights:
+        """List each part's share of the weights."""
+        start = 0
+        for name, size in self._parts.items():
+            yield f"{name}.weight", self.weight.narrow(0, start, size)
+            if self.bias is not None:
+                yield f"{name}.bias", self.bias.narrow(0, start, size)
+            start += size
+
+
+class RMSNorm:
+    """Scale each token's features to a root mean square of 1, then by a weight.
+
+    Args:
+        size: H.
+        eps: what keeps it from dividing by zero.
+        device: where the weight is.
+        dtype: of weight, inputs and outputs; the mean is taken in float32.
+    """
+
+    def __init__(self, size: int, eps: float, device: torch.device, dtype: torch.dtype) -> None:
+        self.weight = torch.empty(size, device=device, dtype=dtype)
+        """[H] device."""
+        self._eps = eps
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Normalise tokens.
+
+        hidden   [T, H] device
+        returns  [T, H] device
+
+        Stream: the current one. Sync: none. Allocates: the result, and as much in float32.
+        Keeps: nothing. Capture: yes.
+        """
+        return rms_norm(hidden, self.weight.shape, self.weight, self._eps)
+
+    def named_weights(self) -> NamedWeights:
+        """List the weight."""
+        yield "weight", self.weight
+
+
+class Embedding:
+    """The features that each token of the vocabulary starts with.
+
+    Args:
+        vocab_size: V.
+        size: H.
+        device: where the weight is.
+        dtype: of weight and outputs.
+    """
+
+    def __init__(
+        self, vocab_size: int, size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.weight = torch.empty(vocab_size, size, device=device, dtype=dtype)
+        """[V, H] device."""
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """Look tokens up.
+
+        input_ids  [T] int64, device  0 <= id < V
+        returns    [T, H] device
+
+        Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
+        """
+        return embedding(input_ids, self.weight)
+
+    def named_weights(self) -> NamedWeights:
+        """List the weight."""
+        yield "weight", self.weight
+
+
+class LMHead:
+    """The score of each token of the vocabulary, of what the last layer made.
+
+    Args:
+        weight: [V, H] device; the embedding's own where the two are tied.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Score the vocabulary.
+
+        hidden   [T, H] device
+        returns  [T, V] float32, device
+
+        Stream: the current one. Sync: none. Allocates: the result, in both dtypes.
+        Keeps: nothing. Capture: yes.
+        """
+        return linear(hidden, self.weight).to(torch.float32)
+
+    def named_weights(self) -> NamedWeights:
+        """List the weight, whosever it is."""
+        yield "weight", self.weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """The angles of one batch's tokens, looked up once for all layers."""
+
+    cos: Tensor
+    """[T, 1, D] device: cosines, the half of them repeated."""
+    sin: Tensor
+    """[T, 1, D] device: sines, the first half negative."""
+
+    def rotate(self, heads: Tensor) -> Tensor:
+        """Turn each pair of features (d, d + D / 2) by its token's angle.
+
+        heads    [T, H, D] device  queries or keys
+        returns  [T, H, D] device
+
+        Stream: the current one. Sync: none. Allocates: the result, and as much beside it.
+        Keeps: nothing. Capture: yes.
+        """
+        swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
+        return torch.addcmul(heads * self.cos, swapped, self.sin)
+
+
+class RotaryTable:
+    """Hold the cosines and sines of every position, on the device.
+
+    Args:
+        rope: how positions turn into angles.
+        head_dim: D, even.
+        num_positions: N; a position at or above it cannot be looked up.
+        device: where the table is looked up.
+        dtype: the dtype of queries and keys.
+    """
+
+    def __init__(
+        self,
+        rope: DefaultRope | Llama3Rope,
+        head_dim: int,
+        num_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        # Built on the host, so that every device looks up the same numbers.
+        positions = torch.arange(num_positions, dtype=torch.float32, device="cpu")
+        angles = torch.outer(positions, frequencies(rope, head_dim))
+        sines = angles.sin()
+        self._cos = angles.cos().repeat(1, 2).to(device=device, dtype=dtype)
+        self._sin = torch.cat([-sines, sines], dim=-1).to(device=device, dtype=dtype)
+
+    def look_up(self, positions: Tensor) -> Rotation:
+        """Gather the angles of a batch's tokens.
+
+        positions  [T] int64, device  0 <= position < N
+
+        Stream: the current one. Sync: none. Allocates: 2 * T * D. Keeps: nothing. Capture: yes.
+        """
+        return Rotation(
+            cos=self._cos.index_select(0, positions).unsqueeze(1),
+            sin=self._sin.index_select(0, positions).unsqueeze(1),
+        )
+
+
+def frequencies(rope: DefaultRope | Llama3Rope, head_dim: int) -> Tensor:
+    """Return the angle, in radians, by which each pair of features turns a position: [D / 2]."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
+    plain = 1.0 / (rope.rope_theta**exponents)
+    return plain if isinstance(rope, DefaultRope) else _stretched(plain, rope)
+
+
+def _stretched(plain: Tensor, rope: Llama3Rope) -> Tensor:
+    """Divide low frequencies by the factor, keep high ones, and blend those in between."""
+    turns = plain * (rope.original_max_position_embeddings / (2 * math.pi))
+    width = rope.high_freq_factor - rope.low_freq_factor
+    kept = ((turns - rope.low_freq_factor) / width).clamp(0.0, 1.0)
+    return plain * kept + (plain / rope.factor) * (1.0 - kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLayer:
+    """Say what a backend has to know of a model's layer; SGLang's names."""
+
+    layer_id: int
+    """Its place in the KV cache."""
+    tp_q_head_num: int
+    """Hq: query heads, on this rank."""
+    tp_k_head_num: int
+    """Hk: key and value heads, on this rank; it divides Hq."""
+    qk_head_dim: int
+    """D: features of a query and of a key."""
+    v_head_dim: int
+    """Dv: features of a value."""
+    scaling: float
+    """The factor on the scores."""
 
 
 class AttentionContext(Protocol):

@@ -16,8 +16,8 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.state import DraftState
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.drafter import DraftState
 from backend_caps.runtime.stats import StepClock, now_s
 
 

@@ -16,20 +16,16 @@ from torch import Tensor
 from backend_caps.capability.kind import Phase
 from backend_caps.relay import FutureMap, RelayPayload
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.choice import sampling_of
-from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.forward_batch import ForwardBatch, sampling_of
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
-from backend_caps.runtime.model import sample_tokens
+from backend_caps.runtime.model.sampling import sample_tokens
+from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.drafter import Drafter
-from backend_caps.runtime.speculative.settings import SpecSettings
-from backend_caps.runtime.speculative.state import DraftState
-from backend_caps.runtime.speculative.target import TargetRunner
-from backend_caps.runtime.speculative.tree import DraftTree
-from backend_caps.runtime.speculative.verify import Accepted, accepted, predict
+from backend_caps.runtime.speculative.drafter import Drafter, DraftState
+from backend_caps.runtime.speculative.tree import Accepted, DraftTree, accepted, predict
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
-from backend_caps.runtime.worker import StepOutput
+from backend_caps.runtime.worker import StepOutput, TargetRunner
 
 
 class SpeculativeRunner:

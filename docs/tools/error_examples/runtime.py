@@ -27,8 +27,7 @@ from backend_caps.runtime import (
     UnservedPhaseError,
     UnusedDraftModelError,
 )
-from backend_caps.runtime.graphs import GraphBucketError
-from backend_caps.runtime.model import (
+from backend_caps.runtime.model.errors import (
     DraftLayersError,
     DraftMismatchError,
     HeadKindError,
@@ -40,6 +39,7 @@ from backend_caps.runtime.model import (
     UnsupportedDtypeError,
     UnsupportedModelError,
 )
+from backend_caps.startup.graph_buckets import GraphBucketError
 from docs.tools.error_examples.occasion import Occasion
 
 MODELS = Occasion(

@@ -16,8 +16,8 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.insight.run_documents import Finding, findings_of
 from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.insight.stand_ins import RunPlan, run_plan
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.simulator import register, simulate
+from backend_caps.startup.graph_modes import GraphMode
 
 
 def _planned(**flags: object) -> RunPlan:

@@ -11,7 +11,7 @@ from backend_caps import HostSeqLens
 from backend_caps.protocols import ModelRunner
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.honest.odd import Odd, odd
 from tests.kit.liars.padded import Padded
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 
 
 class Padded:

@@ -16,7 +16,7 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.liar import Liar, liar
 from tests.kit.liars.padded import Padded
 

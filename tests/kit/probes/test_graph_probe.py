@@ -23,7 +23,7 @@ from backend_caps.kit.probes.replays import (
 )
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.liar import subject_of
 from tests.kit.liars.padded import Padded
 from tests.kit.made import HONEST, claiming

@@ -12,7 +12,7 @@ from backend_caps.kit import Forward, Rig, Scenario, supplied
 from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player, SteadyRun
 from backend_caps.kit.probes.stories import story_of
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 from tests.kit.liars.liar import subject_of
 from tests.kit.liars.padded import Padded
 from tests.kit.made import HONEST, SCENARIO

@@ -17,7 +17,7 @@ from backend_caps.kit.probes.server_traces import (
     sizes_of,
     trace_of,
 )
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from tests.kit.liars.whole import LIARS
 from tests.kit.made import HONEST, claiming
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 from tests.runtime.graphs.rig import Site, padded
 
 _NUM_COPIES = 7

@@ -12,8 +12,9 @@ from backend_caps import BatchKind, HostSeqLens, Phase
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import NoCaptureObserver, PieceRunner, Pieces, Replayed
-from backend_caps.runtime.speculative.target import states_of
+from backend_caps.runtime.graphs.pieces import PieceRunner, Pieces
+from backend_caps.runtime.graphs.runner import NoCaptureObserver, Replayed
+from backend_caps.runtime.worker import states_of
 from tests.runtime.graphs.rig import (
     BUCKETS,
     MAX_CONTEXT_LEN,

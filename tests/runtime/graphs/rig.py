@@ -25,25 +25,18 @@ from backend_caps import (
 )
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext, PhaseBackends
-from backend_caps.runtime.batch import ForwardMode
+from backend_caps.runtime.batch import ForwardMode, token_positions
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import (
-    Bucket,
-    GraphBuffers,
-    GraphHalves,
-    GraphMemory,
-    GraphRunner,
-    Replayed,
-    mixed_buckets,
-    uniform_buckets,
-)
+from backend_caps.runtime.graphs.buffers import GraphBuffers
+from backend_caps.runtime.graphs.runner import GraphHalves, GraphMemory, GraphRunner, Replayed
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
-from backend_caps.runtime.model import LlamaConfig, LlamaModel
-from backend_caps.runtime.speculative.mask import tree_mask
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.speculative.contexts import tree_mask
 from backend_caps.runtime.speculative.tree import visible_nodes
-from backend_caps.runtime.tokens import token_positions
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.startup.configuration import marked_reads_end
+from backend_caps.startup.graph_buckets import Bucket, mixed_buckets, uniform_buckets
 
 SIMULATED = DeviceTraits(
     has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True

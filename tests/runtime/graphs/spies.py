@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 from tests.runtime.graphs.rig import Site, make_rows, padded
 
 

@@ -7,7 +7,12 @@ import torch
 
 from backend_caps import BatchKind
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.graphs import Bucket, GraphBucketError, mixed_buckets, uniform_buckets
+from backend_caps.startup.graph_buckets import (
+    Bucket,
+    GraphBucketError,
+    mixed_buckets,
+    uniform_buckets,
+)
 from tests.runtime.graphs.rig import BUCKETS, Requests, Rig, extended
 from tests.runtime.graphs.spies import WatchedPadded
 

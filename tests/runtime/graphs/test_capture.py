@@ -20,16 +20,13 @@ from backend_caps import (
 from backend_caps.relay import DeviceStreams
 from backend_caps.relay.streams import GraphLike, StreamLike
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.graphs import (
-    CapturedGraphs,
-    GraphMode,
-    GraphRunner,
-    PieceModel,
-    capture_graphs,
-)
-from backend_caps.runtime.speculative.target import states_of
+from backend_caps.runtime.graphs.capture import CapturedGraphs, capture_graphs
+from backend_caps.runtime.graphs.pieces import PieceModel
+from backend_caps.runtime.graphs.runner import GraphRunner
+from backend_caps.runtime.worker import states_of
 from backend_caps.simulator import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import BUCKETS, CONFIG, SIMULATED, Rig, make_model, make_site, uses_of
 from tests.runtime.graphs.spies import WatchedPadded
 

@@ -8,10 +8,10 @@ import pytest
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.model.drafts import first_layers
+from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.simulator import simulate
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import PLAIN_LOOP, plan_of, run
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept

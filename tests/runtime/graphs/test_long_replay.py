@@ -11,10 +11,10 @@ from torch_native_caps import TORCH_PADDED
 from backend_caps import BatchKind, HostSeqLens, Phase, Plan, ServerFlags, resolve
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.simulator import simulate
 from backend_caps.simulator.errors import CaptureError
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import run
 from tests.runtime.graphs.baked import (
     AskedInGraph,

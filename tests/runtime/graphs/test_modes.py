@@ -12,19 +12,16 @@ from torch_native_caps import TORCH_PADDED
 from backend_caps import UNDECLARED, BatchKind, Phase, Plan, Role, ServerFlags, resolve
 from backend_caps.capability.scale import Undeclared
 from backend_caps.relay import DeviceTraits
-from backend_caps.runtime.graphs import (
-    COMBINATIONS,
+from backend_caps.startup.graph_buckets import mixed_buckets, uniform_buckets
+from backend_caps.startup.graph_choice import (
     KIND_OF_PHASE,
     GraphChoice,
-    GraphMode,
-    GraphRequest,
     Obstacle,
     TwoBatch,
     choose_graphs,
     halved_phases,
-    mixed_buckets,
-    uniform_buckets,
 )
+from backend_caps.startup.graph_modes import COMBINATIONS, GraphMode, GraphRequest
 from tests.runtime.graphs.rig import SIMULATED, uses_of
 
 FULL, PIECEWISE, EAGER = GraphMode

@@ -6,10 +6,9 @@ from torch import Tensor
 
 from backend_caps import BatchKind, SharedReadsEnd
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer
-from backend_caps.runtime.model.rotary import Rotation
+from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer, Rotation
 from backend_caps.simulator import simulate
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.piece_rig import COUNTS, PieceRig, difference, drawn_step
 from tests.runtime.graphs.rig import CONFIG, DRAFTS, SIMULATED, Requests, native, padded
 from tests.runtime.graphs.spies import WatchedPadded

@@ -10,7 +10,7 @@ from torch import Tensor
 from backend_caps import BatchKind, SharedReadsEnd
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.graphs import Replayed
+from backend_caps.runtime.graphs.runner import Replayed
 from backend_caps.simulator import Schedule, simulate, systematic_schedules
 from tests.runtime.graphs.rig import BUCKETS, SIMULATED, Requests, Rig, Site, padded
 from tests.runtime.graphs.spies import CopiedTable

@@ -14,8 +14,9 @@ from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphMode, GraphRunner
-from backend_caps.runtime.speculative.target import Hidden, TargetRunner, states_of
+from backend_caps.runtime.graphs.runner import GraphRunner
+from backend_caps.runtime.worker import Hidden, TargetRunner, states_of
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import BUCKETS, DRAFTS, MAX_CONTEXT_LEN, Rig
 from tests.runtime.two_batches import World
 

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
-from backend_caps.runtime.model import EagleHead
-from backend_caps.runtime.model import LlamaModel as Target
+from backend_caps.runtime.model.draft import EagleHead
+from backend_caps.runtime.model.llama import LlamaModel as Target
 from tests.runtime.model.folders import SMALL, edit
 from tests.runtime.model.reference import Cache, Reference, Stretch
 

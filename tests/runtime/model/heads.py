@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from backend_caps.runtime.model import Eagle3Config, Eagle3Head, LlamaConfig
-from backend_caps.runtime.model.random_llama import random_weight
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
+from backend_caps.runtime.model.random_models import random_weight
 
 
 def random_eagle3(folder: Path, target: LlamaConfig, **keys: object) -> Eagle3Config:

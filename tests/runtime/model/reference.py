@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import LlamaModel
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.model.llama import LlamaModel
 
 NUM_SLOTS = 512
 

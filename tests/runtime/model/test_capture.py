@@ -6,14 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import (
-    LlamaModel,
-    SamplingBatch,
-    load_llama,
-    random_llama,
-    sample_tokens,
-)
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import random_llama
+from backend_caps.runtime.model.sampling import SamplingBatch, sample_tokens
 from tests.relay.forbidding import syncs_forbidden
 
 needs_cuda = pytest.mark.skipif(

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.runtime.model import (
-    DefaultRope,
-    Llama3Rope,
-    LlamaConfig,
+from backend_caps.runtime.model.config import DefaultRope, Llama3Rope, LlamaConfig
+from backend_caps.runtime.model.errors import (
     ModelConfigError,
     ModelFileMissingError,
     ModelFileUnreadableError,

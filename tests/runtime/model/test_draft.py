@@ -5,18 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps.runtime.model import (
-    DraftMismatchError,
-    DraftModel,
-    EagleHead,
-    LlamaModel,
-    StandaloneDraft,
-    load_eagle,
-    load_llama,
-    load_standalone,
-    random_eagle,
-    random_llama,
-)
+from backend_caps.runtime.model.draft import DraftModel, EagleHead, StandaloneDraft
+from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
+from backend_caps.runtime.model.errors import DraftMismatchError
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import random_eagle, random_llama
 from tests.runtime.model.reference import Cache, Reference, Stretch, run
 
 PROMPT = [5, 6, 7, 8]

@@ -8,15 +8,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model import (
-    DraftLayersError,
-    LlamaConfig,
-    LlamaModel,
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
+from backend_caps.runtime.model.errors import DraftLayersError
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import (
     eagle_of,
     first_layers,
-    load_eagle,
-    load_llama,
-    load_standalone,
     random_eagle,
     random_llama,
 )

@@ -6,17 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import (
-    EagleConfig,
-    EagleHead,
-    LlamaModel,
-    eagle_of,
-    load_eagle,
-    load_llama,
-    random_eagle,
-    random_llama,
-)
+from backend_caps.runtime.model.draft import EagleConfig, EagleHead
+from backend_caps.runtime.model.draft_loading import load_eagle
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import eagle_of, random_eagle, random_llama
 from backend_caps.simulator import simulate
 from tests.runtime.model.eagles import HeadOracle, cache_of, run_head, save_head
 from tests.runtime.model.folders import LLAMA3_ROPE, save

@@ -10,20 +10,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend_caps.runtime.model import (
+from backend_caps.runtime.model.draft_loading import load_eagle3
+from backend_caps.runtime.model.eagle3 import Eagle3Config
+from backend_caps.runtime.model.errors import (
     DraftMismatchError,
-    Eagle3Config,
     HeadKindError,
-    LlamaModel,
     ModelConfigError,
     ModelWeightsError,
     UnsupportedModelError,
-    eagle3_of,
-    load_eagle3,
-    load_llama,
-    random_eagle,
-    random_llama,
 )
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import eagle3_of, random_eagle, random_llama
 from tests.runtime.model.heads import random_eagle3
 
 VOCAB_SIZE = 64

@@ -12,12 +12,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model import (
-    LlamaConfig,
-    ModelConfigError,
-    ModelFileUnreadableError,
-    random_llama,
-)
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.errors import ModelConfigError, ModelFileUnreadableError
+from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.engines import make_engine
 from tests.runtime.model.folders import edit
 

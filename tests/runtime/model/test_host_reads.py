@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import LlamaConfig, LlamaModel, SamplingBatch, sample_tokens
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.sampling import SamplingBatch, sample_tokens
 
 META = torch.device("meta")
 CONFIG = LlamaConfig(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model import load_llama
+from backend_caps.runtime.model.llama import load_llama
 from tests.runtime.model.folders import LLAMA3_ROPE, save
 from tests.runtime.model.reference import Cache, Reference, run
 

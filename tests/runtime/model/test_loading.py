@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from backend_caps.runtime.model import (
+from backend_caps.runtime.model.errors import (
     ModelFileMissingError,
     ModelFileUnreadableError,
     ModelWeightsError,
     UnsupportedDtypeError,
-    load_llama,
-    random_llama,
 )
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import random_llama
 
 NORM, QUERIES = "model.norm.weight", "model.layers.1.self_attn.q_proj.weight"
 INDEX = "model.safetensors.index.json"

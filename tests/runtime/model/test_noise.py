@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.model.noise import gumbel, gumbel_of, hashed
+from backend_caps.runtime.model.sampling import gumbel, gumbel_of, hashed
 
 WORD = 2**64
 

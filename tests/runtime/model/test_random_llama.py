@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model import LlamaModel, ModelConfigError, load_llama, random_llama
+from backend_caps.runtime.model.errors import ModelConfigError
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.model.reference import Cache, run
 
 PROMPT = [5, 6, 7]

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.model import SamplingBatch, sample_tokens
 from backend_caps.runtime.model.config import MAX_VOCAB_SIZE
-from backend_caps.runtime.model.sampling import allowed_tokens
+from backend_caps.runtime.model.sampling import SamplingBatch, allowed_tokens, sample_tokens
 
 NUM_DRAWS, NUM_TOKENS = 20_000, 8
 SCORES = torch.tensor([1.0, 3.0, 2.0, 0.0, -1.0, 2.5, 0.5, -3.0])

@@ -5,9 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps.runtime.model import DecoderLayer, ModelWeightsError, load_llama, random_llama
-from backend_caps.runtime.model.checkpoint import StoredWeight, open_checkpoint
-from backend_caps.runtime.model.weights import check_weights, fill_weights
+from backend_caps.runtime.model.checkpoint import (
+    StoredWeight,
+    check_weights,
+    fill_weights,
+    open_checkpoint,
+)
+from backend_caps.runtime.model.errors import ModelWeightsError
+from backend_caps.runtime.model.layers import DecoderLayer
+from backend_caps.runtime.model.llama import load_llama
+from backend_caps.runtime.model.random_models import random_llama
 
 CPU = torch.device("cpu")
 

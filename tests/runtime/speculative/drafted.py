@@ -10,9 +10,14 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from backend_caps.runtime.speculative.beams import Beams, Candidates, best_tree
-from backend_caps.runtime.speculative.settings import num_candidates
-from backend_caps.runtime.speculative.tree import DraftTree, visible_nodes
+from backend_caps.runtime.speculation import num_candidates
+from backend_caps.runtime.speculative.tree import (
+    Beams,
+    Candidates,
+    DraftTree,
+    best_tree,
+    visible_nodes,
+)
 
 CPU = torch.device("cpu")
 VOCAB = 9

@@ -13,18 +13,16 @@ from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.memory import PagePool, RequestMemory
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
+from backend_caps.runtime.speculative.drafter import DraftState, Followed
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.state import DraftState, Followed
-from backend_caps.runtime.speculative.target import Hidden, TargetRunner
-from backend_caps.runtime.speculative.tree import DraftTree
-from backend_caps.runtime.speculative.verify import Accepted
+from backend_caps.runtime.speculative.tree import Accepted, DraftTree
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock
-from backend_caps.runtime.worker import StepOutput
+from backend_caps.runtime.worker import Hidden, StepOutput, TargetRunner
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import CONFIG, MAX_REQUESTS
 from tests.runtime.memories import make_request
 from tests.runtime.speculative.drafted import HostTree, tree_of

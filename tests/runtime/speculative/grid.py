@@ -26,7 +26,7 @@ from backend_caps.capability.facts import Given
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from backend_caps.runtime.stats import StepObserver
 from tests.runtime.engines import PLAIN_LOOP
 from tests.runtime.speculative.grid_attention import BOUNDED

@@ -19,9 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model import random_llama
-from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
+from backend_caps.runtime.speculation import Algorithm
 from tests.runtime.oracle import MAX_NEW_TOKENS, MAX_PROMPT_LEN, STOPS, VOCAB_SIZE, Job, tokens_of
 
 CONTEXT_LEN = 128

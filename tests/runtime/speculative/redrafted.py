@@ -19,16 +19,17 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.layer import AttentionLayer
-from backend_caps.runtime.model import Eagle3Head, LlamaModel, load_llama, random_llama
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
-from backend_caps.runtime.model.drafts import eagle3_of, eagle_of, first_layers
+from backend_caps.runtime.model.eagle3 import Eagle3Head
+from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.runtime.model.llama import LlamaModel, load_llama
+from backend_caps.runtime.model.random_models import eagle3_of, eagle_of, first_layers, random_llama
 from backend_caps.runtime.request import Request
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.model_drafter import ModelDrafter
-from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.drafter import ModelDrafter
+from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.tree import DraftTree
 from tests.runtime.speculative.drafted import Draft, Drafts, Grown, HostTree
 

@@ -10,11 +10,11 @@ from statistics import mean
 import pytest
 
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model import LlamaConfig
-from backend_caps.runtime.model.drafts import first_layers, random_eagle
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.random_models import first_layers, random_eagle
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from tests.runtime.engines import run
 from tests.runtime.oracle import Job
 from tests.runtime.speculative.grid import Way, make_engine

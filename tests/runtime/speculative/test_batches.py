@@ -13,7 +13,7 @@ from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.errors import OutOfPagesError
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import RequestMemory
-from backend_caps.runtime.speculative.state import DraftState
+from backend_caps.runtime.speculative.drafter import DraftState
 from backend_caps.runtime.staging import Staging
 from tests.runtime.memories import (
     enter,

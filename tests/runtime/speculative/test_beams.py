@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.runtime.speculative.beams import Candidates
+from backend_caps.runtime.speculative.tree import Candidates
 from tests.property.strategies import law
 from tests.runtime.speculative.drafted import (
     RNGS,

@@ -13,13 +13,13 @@ from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
-from backend_caps.runtime.model import load_llama
+from backend_caps.runtime.memory import Pools, make_pools
+from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.options import EngineOptions, graph_sizes_of
-from backend_caps.runtime.pools import Pools, make_pools
-from backend_caps.runtime.speculative.building import Drafting, load_draft, make_drafting
-from backend_caps.runtime.speculative.model_drafter import ModelDrafter
-from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.drafter import ModelDrafter
+from backend_caps.runtime.speculative.drafting import Drafting, load_draft, make_drafting
+from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.staging import Staging
 from tests.runtime.engines import plan_of
 from tests.runtime.speculative.redrafted import VOCAB_SIZE, Models, write_models

@@ -10,7 +10,7 @@ from backend_caps.runtime import engine as engine_module
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
 from tests.runtime.engines import leaks, submit
 from tests.runtime.speculative.grid import Mirror, Way, make_engine, make_plain_engine

@@ -6,7 +6,7 @@ import pytest
 
 from backend_caps import Registry, Role
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from tests.runtime.composites import install, plan_of
 from tests.runtime.engines import run
 from tests.runtime.speculative.oracle import CONTEXT_LEN, Targets

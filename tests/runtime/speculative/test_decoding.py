@@ -10,8 +10,8 @@ import torch
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
 from backend_caps.runtime.stats import StepClock
 from tests.runtime.memories import make_batch, make_memory, table_of, values_of
 

@@ -16,12 +16,13 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphMode, Obstacle, choose_graphs, kind_of
 from backend_caps.runtime.options import EngineOptions, graph_sizes_of
-from backend_caps.runtime.speculative.draft_runner import DraftRunner, DraftStates
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.drafter import DraftRunner, DraftStates
 from backend_caps.runtime.step import Step, StepLauncher
 from backend_caps.simulator import simulate
+from backend_caps.startup.graph_choice import Obstacle, choose_graphs, kind_of
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import plan_of
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept

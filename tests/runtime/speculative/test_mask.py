@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from backend_caps.runtime.errors import EngineError
-from backend_caps.runtime.speculative.mask import mask_size, tree_mask
+from backend_caps.runtime.speculative.contexts import mask_size, tree_mask
 from tests.property.strategies import law
 from tests.runtime.speculative.drafted import RNGS, Drafts, HostTree, grow, laid_out, tree_of
 

@@ -12,7 +12,7 @@ import pytest
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.runtime.engines import PLAIN_LOOP, leaks, plan_of
 from tests.runtime.observed import Kept
 from tests.runtime.speculative.redrafted import (

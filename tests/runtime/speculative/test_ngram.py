@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_caps.runtime.speculation import num_candidates
 from backend_caps.runtime.speculative.ngram import HostTree, NgramIndex
-from backend_caps.runtime.speculative.settings import num_candidates
 from tests.property.strategies import law
 
 

@@ -12,16 +12,14 @@ from torch import Tensor
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.memory import RequestMemory
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.speculative import ngram_drafter
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from backend_caps.runtime.speculative import ngram
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.ngram import HostTree, NgramIndex
-from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.tree import DraftTree, visible_nodes
-from backend_caps.runtime.speculative.verify import Accepted
+from backend_caps.runtime.speculative.ngram import HostTree, NgramDrafter, NgramIndex
+from backend_caps.runtime.speculative.tree import Accepted, DraftTree, visible_nodes
 from backend_caps.runtime.staging import Staging
 from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of
@@ -128,7 +126,7 @@ def test_index_is_made_once_and_reads_each_token_once(monkeypatch: pytest.Monkey
             read.append(tuple(tokens))
             super().extend(tokens)
 
-    monkeypatch.setattr(ngram_drafter, "NgramIndex", Noted)
+    monkeypatch.setattr(ngram, "NgramIndex", Noted)
     scene = Scene()
     request = scene.request(1)
 
@@ -148,7 +146,7 @@ def test_index_forgets_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(ngram_drafter, "NgramIndex", Noted)
+    monkeypatch.setattr(ngram, "NgramIndex", Noted)
     scene = Scene()
     one, other = scene.request(1), scene.request(2)
 

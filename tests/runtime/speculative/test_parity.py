@@ -10,9 +10,9 @@ import torch
 
 from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.model.drafts import first_layers
+from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.runtime.options import EngineOptions
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from tests.runtime.engines import leaks, run
 from tests.runtime.speculative.grid import Mirror, Way, cover, make_engine
 from tests.runtime.speculative.oracle import Targets

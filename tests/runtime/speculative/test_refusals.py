@@ -18,8 +18,9 @@ from backend_caps.runtime import (
     UnfitBackendError,
     UnusedDraftModelError,
 )
-from backend_caps.runtime.graphs import GraphMode, Obstacle
-from backend_caps.runtime.model import first_layers, random_llama
+from backend_caps.runtime.model.random_models import first_layers, random_llama
+from backend_caps.startup.graph_choice import Obstacle
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import plan_of
 
 EAGER = EngineOptions(graph_batch_sizes=())

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.graphs import GraphMode
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.speculative.settings import SpecSettings
+from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.stats import StepClock
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import CONFIG
 from tests.runtime.memories import make_request, values_of
 from tests.runtime.speculative.given import (

@@ -8,10 +8,15 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.model.sampling import SamplingBatch, sample_tokens
-from backend_caps.runtime.speculative.beams import Candidates, best_tree
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.tree import DraftTree
-from backend_caps.runtime.speculative.verify import Accepted, accepted, predict
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.tree import (
+    Accepted,
+    Candidates,
+    DraftTree,
+    accepted,
+    best_tree,
+    predict,
+)
 
 NUM_REQUESTS, VOCAB, LENGTH = 20_000, 8, 3
 PROMPT = (3, 5)

@@ -10,7 +10,7 @@ import pytest
 
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Sampling
-from backend_caps.runtime.speculative.settings import Algorithm
+from backend_caps.runtime.speculation import Algorithm
 from tests.runtime.speculative.grid import Mirror, Way, make_engine, make_plain_engine
 from tests.runtime.speculative.oracle import Targets
 

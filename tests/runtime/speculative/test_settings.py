@@ -4,7 +4,7 @@ import pytest
 
 from backend_caps import ServerFlags
 from backend_caps.runtime.errors import SpeculationError
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings, num_candidates
+from backend_caps.runtime.speculation import Algorithm, SpecSettings, num_candidates
 
 EAGLE = ("--speculative-algorithm", "EAGLE")
 NAMES = {

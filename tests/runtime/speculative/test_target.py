@@ -11,8 +11,9 @@ from backend_caps import Phase
 from backend_caps.runtime.attention import ForwardContext
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs import GraphMode, GraphRunner
-from backend_caps.runtime.speculative.target import TargetRunner, states_of
+from backend_caps.runtime.graphs.runner import GraphRunner
+from backend_caps.runtime.worker import TargetRunner, states_of
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.two_batches import World
 
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.model.sampling import SamplingBatch
-from backend_caps.runtime.speculative.beams import Candidates, best_tree
-from backend_caps.runtime.speculative.mask import tree_mask
-from backend_caps.runtime.speculative.verify import accepted, predict
+from backend_caps.runtime.speculative.contexts import tree_mask
+from backend_caps.runtime.speculative.tree import Candidates, accepted, best_tree, predict
 from backend_caps.simulator import Schedule, register, simulate
 from backend_caps.simulator.streams import CUDAGraph, graph
 from tests.runtime.speculative.drafted import (

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.runtime.speculative.verify import accepted
+from backend_caps.runtime.speculative.tree import accepted
 from tests.property.strategies import law
 from tests.runtime.speculative.drafted import RNGS, HostTree, tree_of
 

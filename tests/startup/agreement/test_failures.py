@@ -22,7 +22,8 @@ from backend_caps.relay import AcceptTokensError, DraftShape
 from backend_caps.report.lock import LockError
 from backend_caps.resolution.errors import PlanRefusedError, ResolutionError
 from backend_caps.runtime.configuration import configure_engine
-from backend_caps.runtime.model import ModelFileMissingError, random_llama
+from backend_caps.runtime.model.errors import ModelFileMissingError
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.startup.agreement import (
     GroupChannel,
     MissingRanksError,

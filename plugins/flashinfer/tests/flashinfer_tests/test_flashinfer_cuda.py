@@ -26,7 +26,7 @@ from backend_caps.kit.scenes import (
     scene,
     tree_scene,
 )
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 
 from .replaying import replayed, roomy
 

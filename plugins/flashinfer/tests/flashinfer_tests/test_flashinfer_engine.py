@@ -11,10 +11,10 @@ import pytest
 from backend_caps import Plan, ServerFlags, discover, resolve
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.graphs import GraphMode
-from backend_caps.runtime.model.drafts import first_layers
+from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.simulator import simulate
+from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.engines import run
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Oracle, ask_transformers

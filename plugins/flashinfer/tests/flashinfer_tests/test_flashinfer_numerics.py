@@ -23,7 +23,7 @@ from backend_caps.kit.scenes import (
     scene,
     with_mask,
 )
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 
 pytestmark = pytest.mark.usefixtures("fake_flashinfer")
 

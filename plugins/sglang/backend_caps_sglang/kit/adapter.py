@@ -20,7 +20,7 @@ from torch import Tensor
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps_sglang.kit.loading import SGLang
 
 

@@ -13,7 +13,7 @@ from triton_caps import TRITON
 
 from backend_caps import BatchKind, Plan, ServerFlags, discover, resolve
 from backend_caps.runtime import Engine, EngineOptions
-from backend_caps.runtime.model import random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate
 
 PROMPTS = [[5, 6, 7], [8], list(range(1, 40)), [10, 11, 12, 13, 14, 15, 16], [3] * 21]

@@ -14,7 +14,7 @@ from backend_caps.kit.scenes import (
     reference_attention,
     scene,
 )
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 
 from .grid import Case, cases
 

@@ -27,7 +27,7 @@ from backend_caps.kit.scenes import (
     visible_nodes,
     with_mask,
 )
-from backend_caps.runtime.layer import AttentionLayer
+from backend_caps.runtime.model.layers import AttentionLayer
 
 HEADS = [
     pytest.param(layer_of(num_query_heads=2, num_kv_heads=2), id="MHA"),

@@ -15,26 +15,24 @@ from backend_caps.relay import DraftShape
 from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
-from backend_caps.runtime.graphs import CapturedGraphs, CaptureObserver
-from backend_caps.runtime.memory import TokenToKVPool
-from backend_caps.runtime.model import (
-    Eagle3Config,
-    Eagle3Head,
-    LlamaConfig,
-    LlamaModel,
-    load_eagle,
-    load_eagle3,
-    load_standalone,
-)
+from backend_caps.runtime.graphs.capture import CapturedGraphs
+from backend_caps.runtime.graphs.runner import CaptureObserver
+from backend_caps.runtime.memory import Pools, TokenToKVPool, make_cache
+from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import DraftModel
+from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, load_standalone
+from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
+from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.options import check_fit
-from backend_caps.runtime.pools import Pools, make_cache
-from backend_caps.runtime.speculative.draft_runner import DraftRunner, capture_draft
-from backend_caps.runtime.speculative.drafter import Drafter
-from backend_caps.runtime.speculative.mask import mask_size
-from backend_caps.runtime.speculative.model_drafter import ModelDrafter
-from backend_caps.runtime.speculative.ngram_drafter import NgramDrafter
-from backend_caps.runtime.speculative.settings import Algorithm, SpecSettings
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from backend_caps.runtime.speculative.contexts import mask_size
+from backend_caps.runtime.speculative.drafter import (
+    Drafter,
+    DraftRunner,
+    ModelDrafter,
+    capture_draft,
+)
+from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.staging import Staging
 from backend_caps.startup.configuration import Configuration
 

@@ -1,0 +1,515 @@
+"""Disaggregated prefill and decode: prompts that run in one engine go on in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from backend_caps.relay import FutureMap, RelayPayload
+from backend_caps.relay.streams import EventLike, StepStreams, StreamLike
+from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
+from backend_caps.runtime.errors import DisaggregationModeError, HandoverMisfitError
+from backend_caps.runtime.memory import RequestMemory, TokenToKVPool
+from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.model.layers import Weighted
+from backend_caps.runtime.request import PromptStates, Request, Sampling
+from backend_caps.runtime.speculative.drafter import DraftState
+from backend_caps.runtime.staging import Staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Handover:
+    """A request whose prompt has run. All of it is on the host; it can be pickled."""
+
+    prompt: tuple[int, ...]
+    """Its tokens."""
+    sampling: Sampling
+    """How its tokens are chosen, and when they end."""
+    token: int
+    """The first token of its output, which the prompt's forward made."""
+    states: PromptStates
+    """What its next step reads."""
+    model: str
+    """The fingerprint of the model that ran it."""
+    draft_model: str | None
+    """The fingerprint of the model that drafts; None where none does."""
+
+
+Layout = tuple[tuple[int, ...], torch.dtype]
+"""A tensor's shape and dtype."""
+
+
+def misfits(
+    handover: Handover, layouts: Mapping[str, Layout], model: str, draft_model: str | None
+) -> Iterator[str]:
+    """Say what a handover has otherwise than the engine that it was given to.
+
+    What the engine does not read may be there: states of a draft, where it does not speculate.
+
+    Args:
+        handover: the request.
+        layouts: what each tensor of its states has to be.
+        model: the fingerprint of the engine's model.
+        draft_model: the same of the model that drafts; None where none does.
+    """
+    if handover.model != model:
+        yield f"it is of model {handover.model[:12]}, and the engine has {model[:12]}"
+    if draft_model is not None and handover.draft_model != draft_model:
+        of = "none" if handover.draft_model is None else handover.draft_model[:12]
+        yield f"its draft model is {of}, and the engine has {draft_model[:12]}"
+    found = handover.states.tensors
+    for name, (shape, dtype) in layouts.items():
+        own = found.get(name)
+        if own is None:
+            yield f"it has no {name}"
+            continue
+        if own.device.type != "cpu":
+            yield f"its {name} are on {own.device}, and not on the host"
+        if tuple(own.shape) != shape:
+            yield f"its {name} have shape {tuple(own.shape)} instead of {shape}"
+        if own.dtype is not dtype:
+            yield f"its {name} are {own.dtype} instead of {dtype}"
+
+
+_SAMPLES = 256
+"""Numbers of each weight that are read: 75,000 of a model of 7B, of which others share few."""
+
+
+def fingerprint(config: LlamaConfig, model: Weighted) -> str:
+    """Digest what a model computes: its shape, and some numbers of each of its weights.
+
+    Two models that differ in fewer numbers than lie between two samples may have the same.
+
+    Sync: the device.
+    """
+    digest = sha256(config.model_dump_json().encode())
+    samples: list[Tensor] = []
+    for name, weight in model.named_weights():
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        samples.append(_sampled(weight))
+    numbers = torch.cat(samples).to("cpu").contiguous()
+    digest.update(bytes(numbers.view(torch.uint8).tolist()))
+    return digest.hexdigest()
+
+
+def _sampled(weight: Tensor) -> Tensor:
+    """Pick numbers from all of a weight: [at most about twice `_SAMPLES`] float32, device."""
+    flat = weight.reshape(weight.numel())
+    return flat[:: max(1, weight.numel() // _SAMPLES)].to(torch.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptCaches:
+    """Where keys and values of prompts stand, and of which models they are."""
+
+    memory: RequestMemory
+    target: TokenToKVPool
+    draft: TokenToKVPool | None
+    """The cache of the model that drafts, in the same slots; None where none does."""
+    num_slots_behind: int
+    """Tokens behind a prompt that the draft has read."""
+    model: str
+    """The target's fingerprint."""
+    draft_model: str | None
+    """The fingerprint of the model that drafts."""
+
+    def layouts(self, num_tokens: int) -> Mapping[str, Layout]:
+        """Say what keys and values of a prompt of so many tokens have to be."""
+        found = {
+            "keys": self.target.layout_of_keys(num_tokens),
+            "values": self.target.layout_of_values(num_tokens),
+        }
+        if self.draft is not None:
+            num_drafted = num_tokens + self.num_slots_behind
+            found["draft_keys"] = self.draft.layout_of_keys(num_drafted)
+            found["draft_values"] = self.draft.layout_of_values(num_drafted)
+        return found
+
+    def slots(self, row: Tensor, num_tokens: int) -> Tensor:
+        """Look up the slots of a prompt, and of what a draft has read behind it.
+
+        row         [1] int64, device  the request's
+        num_tokens  T
+        returns     [S] int64, device
+
+        Stream: the current one, which must be the schedule stream. Sync: none.
+        """
+        size = num_tokens + self.num_slots_behind
+        positions = torch.arange(size, device=row.device)
+        return self.memory.slots_of(row.expand(size), positions)
+
+    def load(self, slots: Tensor, num_tokens: int) -> PromptStates:
+        """Read the keys and values of a prompt into memory of their own.
+
+        slots       [S] int64, device
+        num_tokens  T
+
+        Stream: the current one, which must be the forward stream. Sync: none.
+        """
+        keys, values = self.target.load(slots[:num_tokens])
+        draft_keys, draft_values = (None, None) if self.draft is None else self.draft.load(slots)
+        return PromptStates(
+            keys=keys, values=values, draft_keys=draft_keys, draft_values=draft_values
+        )
+
+    def store(self, slots: Tensor, states: PromptStates) -> None:
+        """Write the keys and values of a prompt to its slots.
+
+        slots   [S] int64, device
+        states  device
+
+        Stream: the current one, behind all that was given to the forward stream. Sync: none.
+        Keeps: nothing; all is copied from.
+        """
+        self.target.store(slots[: states.keys.shape[1]], states.keys, states.values)
+        if self.draft is not None:
+            assert states.draft_keys is not None, "a handover that fits has them"
+            assert states.draft_values is not None, "a handover that fits has them"
+            self.draft.store(slots, states.draft_keys, states.draft_values)
+
+
+class _Crossing(NamedTuple):
+    """States on their way to the host."""
+
+    states: PromptStates
+    """On the host; nothing until `copied`."""
+    copied: EventLike
+
+
+class Outgoing:
+    """Bring what prompts left to the host.
+
+    Args:
+        caches: where it is.
+        relay: has the draft's state.
+        staging: carries host numbers to the device.
+        step_streams: the streams of steps.
+        transfer: a stream of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        caches: PromptCaches,
+        relay: FutureMap,
+        staging: Staging,
+        step_streams: StepStreams,
+        transfer: StreamLike,
+    ) -> None:
+        self._caches = caches
+        self._relay = relay
+        self._staging = staging
+        self._streams = staging.streams
+        self._on = step_streams
+        self._transfer = transfer
+        self._crossings: dict[Request, _Crossing] = {}
+
+    def send(self, request: Request) -> None:
+        """Enqueue the copy of what a prompt left; then its row and pages may be given back.
+
+        Stream: the current one must be the schedule stream; the copy is on one of its own.
+        Sync: none. Allocates: the states, on both sides, pinned on the host: memory that torch has
+        to pin for it takes this thread the time to lock its pages, some GiB a second.
+        Keeps: what it reads, until the copy is done.
+        """
+        num_tokens = len(request.prefill)
+        row = self._staging.upload(((request.row,),))[0]
+        slots = self._caches.slots(row, num_tokens)
+        self._on.forward.wait_stream(self._on.schedule)
+        with self._streams.using(self._on.forward):
+            states = self._with_draft_state(self._caches.load(slots, num_tokens), row)
+            for lent in (row, slots):
+                self._streams.keep_alive(lent)
+        copied = self._streams.event()
+        self._transfer.wait_stream(self._on.forward)
+        with self._streams.using(self._transfer):
+            on_host = states.mapped(self._staging.to_host)
+            for own in states.tensors.values():
+                self._streams.keep_alive(own)
+            copied.record(self._transfer)
+        self._crossings[request] = _Crossing(on_host, copied)
+
+    def handovers(
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        step: Callable[[], object],
+        abort: Callable[[Request], None],
+    ) -> Generator[Handover]:
+        """Return what each prompt left, as soon as it has run.
+
+        Args:
+            requests: of one token each; those that have not run at the end are given up.
+            sampling: of their whole outputs.
+            step: runs the engine's next step.
+            abort: gives a request up.
+        """
+        try:
+            for request in requests:
+                while not request.is_finished:
+                    step()
+                yield self.received(request, sampling)
+        finally:
+            for request in requests:
+                abort(request)
+                self._crossings.pop(request, None)
+
+    def received(self, request: Request, sampling: Sampling) -> Handover:
+        """Return what another engine goes on from.
+
+        Sync: the copy of what the prompt left, and so the forwards before it.
+
+        Args:
+            request: its prompt has run, and its first token is made.
+            sampling: of the whole output.
+        """
+        crossing = self._crossings.pop(request)
+        crossing.copied.synchronize()
+        return Handover(
+            prompt=request.prompt,
+            sampling=sampling,
+            token=request.output[0],
+            states=crossing.states,
+            model=self._caches.model,
+            draft_model=self._caches.draft_model,
+        )
+
+    def _with_draft_state(self, states: PromptStates, row: Tensor) -> PromptStates:
+        """Add what a draft model left in the relay, as the next step would find it.
+
+        row  [1] int64, device
+        """
+        if self._caches.draft is None:
+            return states
+        batch = ScheduleBatch.empty(self._caches.memory, self._staging)
+        left = DraftState()
+        batch.req_pool_indices, batch.spec_info = row, left
+        self._relay.resolve_future(batch)
+        return replace(
+            states,
+            topk_p=_only(left.topk_p),
+            topk_index=_only(left.topk_index),
+            hidden_states=_only(left.hidden_states),
+        )
+
+
+def _only(values: Tensor | None) -> Tensor | None:
+    """Return the one row of [1, ...]."""
+    return None if values is None else values.squeeze(0)
+
+
+class Incoming:
+    """Let requests run whose prompts ran in another engine.
+
+    Args:
+        caches: where the prompts go.
+        relay: takes what the next step starts from.
+        staging: carries host numbers to the device.
+        step_streams: the streams of steps.
+        transfer: a stream of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        caches: PromptCaches,
+        relay: FutureMap,
+        staging: Staging,
+        step_streams: StepStreams,
+        transfer: StreamLike,
+    ) -> None:
+        self._caches = caches
+        self._relay = relay
+        self._staging = staging
+        self._streams = staging.streams
+        self._on = step_streams
+        self._transfer = transfer
+
+    def fitting(self, handover: Handover) -> PromptStates:
+        """Return what this engine reads of a handover.
+
+        Raises:
+            HandoverMisfitError: it cannot go on with it, for all the reasons that are named.
+        """
+        caches = self._caches
+        layouts = dict(caches.layouts(len(handover.prompt)))
+        for field in self._relay.layout.draft:
+            layouts[field.name] = field.row_shape, field.dtype
+        if problems := tuple(misfits(handover, layouts, caches.model, caches.draft_model)):
+            raise HandoverMisfitError(problems=problems)
+        return handover.states.only(layouts)
+
+    def enter(self, requests: Sequence[Request]) -> ScheduleBatch:
+        """Give requests their prompts, and return a batch of them, to be merged.
+
+        Each has a row. Steps that are launched from now on find all of it.
+
+        Stream: the current one must be the schedule stream; the copy is on one of its own, which
+        waits for schedule and forward stream, and for which the forward stream waits.
+        Sync: none. Allocates: the states, on the device, and on the host where they are not pinned:
+        memory that torch has to pin for it takes this thread the time to lock its pages.
+
+        Raises:
+            OutOfPagesError: the KV cache is too full; nothing has changed.
+        """
+        batch, numbers = self._batch_of(requests)
+        slots = [
+            self._caches.slots(numbers[0, place : place + 1], len(own.prefill))
+            for place, own in enumerate(requests)
+        ]
+        self._transfer.wait_stream(self._on.schedule)
+        with self._streams.using(self._transfer):
+            arrived = [_states_of(own).mapped(self._staging.carry) for own in requests]
+            self._transfer.wait_stream(self._on.forward)
+            for own, states in zip(slots, arrived, strict=True):
+                self._caches.store(own, states)
+            self._tell_relay(batch, _payload(numbers[2], arrived))
+            for lent in (numbers, *slots):
+                self._streams.keep_alive(lent)
+        for request in requests:
+            request.states = None
+        return batch
+
+    def _tell_relay(self, batch: ScheduleBatch, payload: RelayPayload) -> None:
+        """Give the relay what the next step starts from, and put the forward stream behind it.
+
+        Outside speculation lengths stay with the batch: the relay carries tokens alone.
+        """
+        rows, forward = batch.req_pool_indices, self._on.forward
+        if self._relay.speculative:
+            self._relay.bootstrap(rows, batch.seq_lens, payload, forward_stream=forward)
+            return
+        self._relay.stash(rows, payload)
+        forward.wait_stream(self._transfer)
+
+    def _batch_of(self, requests: Sequence[Request]) -> tuple[ScheduleBatch, Tensor]:
+        """Give requests their pages, and make a batch of them.
+
+        returns  the batch
+                 [3, B] int64, device  rows, lengths and tokens
+        """
+        memory = self._caches.memory
+        rows = [request.row for request in requests]
+        lengths = [len(request.prefill) for request in requests]
+        memory.grow(rows, [length + self._caches.num_slots_behind for length in lengths])
+        tokens = [request.output[-1] for request in requests]
+        numbers = self._staging.upload((rows, lengths, tokens))
+        batch = ScheduleBatch(
+            memory=memory,
+            staging=self._staging,
+            mode=ForwardMode.EXTEND,
+            requests=tuple(requests),
+            generations=tuple(request.generation for request in requests),
+            req_pool_indices=numbers[0],
+            req_pool_indices_cpu=torch.tensor(rows),
+            seq_lens=numbers[1],
+            seq_lens_cpu=torch.tensor(lengths),
+            seq_lens_sum=sum(lengths),
+            samples=(True,) * len(requests),
+        )
+        return batch, numbers
+
+
+def _states_of(request: Request) -> PromptStates:
+    assert request.states is not None, "only requests whose prompt ran elsewhere come in here"
+    return request.states
+
+
+def _payload(tokens: Tensor, arrived: Sequence[PromptStates]) -> RelayPayload:
+    """Make what the relay takes: tokens [B], and what there is of a draft's states."""
+    return RelayPayload(
+        tokens,
+        topk_p=_stacked([own.topk_p for own in arrived]),
+        topk_index=_stacked([own.topk_index for own in arrived]),
+        hidden_states=_stacked([own.hidden_states for own in arrived]),
+    )
+
+
+def _stacked(of_each: Sequence[Tensor | None]) -> Tensor | None:
+    """Put what each request has below each other; none has it, or each."""
+    there = [own for own in of_each if own is not None]
+    return torch.stack(there) if there else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """What an engine has for its part; where it does the whole work, nothing."""
+
+    mode: str
+    """The flags' `--disaggregation-mode`."""
+    outgoing: Outgoing | None = None
+    incoming: Incoming | None = None
+
+    @classmethod
+    def of(
+        cls,
+        mode: str,
+        caches: PromptCaches | None,
+        relay: FutureMap,
+        staging: Staging,
+        step_streams: StepStreams,
+    ) -> Self:
+        """Make what a mode asks for, and draw the stream that it copies on.
+
+        Args:
+            mode: the flags'.
+            caches: where prompts stand; None where none crosses.
+            relay: what goes from a step to the next one.
+            staging: carries host numbers to the device.
+            step_streams: the streams of steps.
+        """
+        if caches is None:
+            return cls(mode=mode)
+        transfer = staging.streams.private_stream()
+        if mode == "prefill":
+            outgoing = Outgoing(
+                caches=caches,
+                relay=relay,
+                staging=staging,
+                step_streams=step_streams,
+                transfer=transfer,
+            )
+            return cls(mode=mode, outgoing=outgoing)
+        incoming = Incoming(
+            caches=caches,
+            relay=relay,
+            staging=staging,
+            step_streams=step_streams,
+            transfer=transfer,
+        )
+        return cls(mode=mode, incoming=incoming)
+
+    def require_whole(self, asked: str) -> None:
+        """Refuse what is asked of engines that run prompts and go on with them.
+
+        Raises:
+            DisaggregationModeError: this one does half of it.
+        """
+        if self.mode != "null":
+            raise DisaggregationModeError(asked=asked, mode=self.mode, expected="null")
+
+    def require_outgoing(self, asked: str) -> Outgoing:
+        """Return the way out.
+
+        Raises:
+            DisaggregationModeError: this engine has none.
+        """
+        if self.outgoing is None:
+            raise DisaggregationModeError(asked=asked, mode=self.mode, expected="prefill")
+        return self.outgoing
+
+    def require_incoming(self, asked: str) -> Incoming:
+        """Return the way in.
+
+        Raises:
+            DisaggregationModeError: this engine has none.
+        """
+        if self.incoming is None:
+            raise DisaggregationModeError(asked=asked, mode=self.mode, expected="decode")
+        return self.incoming
