@@ -14,7 +14,7 @@ from backend_caps.relay.streams import StepStreams, StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
-from backend_caps.runtime.disaggregation import Ends, PromptCaches, fingerprint
+from backend_caps.runtime.disaggregation import PromptCaches, PromptTransfer, fingerprint
 from backend_caps.runtime.errors import ConfigurationMisfitError, UnusedDraftModelError
 from backend_caps.runtime.graphs.capture import CapturedGraphs, HalvesModel, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
@@ -225,7 +225,7 @@ def assemble(
 
 def make_scheduler(
     parts: Parts,
-    ends: Ends,
+    transfer: PromptTransfer | None,
     *,
     staging: Staging,
     step_streams: StepStreams,
@@ -248,8 +248,7 @@ def make_scheduler(
         decoding=parts.stepping.decoding,
         mixed=mixed,
         observer=observer,
-        outgoing=ends.outgoing,
-        incoming=ends.incoming,
+        transfer=transfer,
     )
 
 

@@ -1,19 +1,32 @@
-"""Disaggregated prefill and decode: prompts that run in one engine go on in another."""
+"""Disaggregated prefill and decode: prompts that run in one engine go on in another.
+
+An engine of mode `prefill` makes one token a request, and no decode step. What a prompt left is
+read on the forward stream: that stream alone writes to slots and rows that are given out again, and
+the request's may be as soon as the reads are enqueued. It crosses to the host on a stream of its
+own, so that no step's tokens wait for it.
+
+An engine of mode `decode` runs no prompt that comes to it, so that its steps stay short; only what
+it has retracted it runs anew. Slots and row of a request that comes in may be those of one that has
+just left, which a forward under way still reads and writes. So the copy is behind all that the
+forward stream has, and all that it is given next is behind the copy.
+
+Shapes: as in `runtime.request`; B requests in a batch, S tokens that a request has slots for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from backend_caps.relay import FutureMap, RelayPayload
-from backend_caps.relay.streams import EventLike, StepStreams, StreamLike
+from backend_caps.relay.streams import EventLike, StepStreams
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.errors import DisaggregationModeError, HandoverMisfitError
+from backend_caps.runtime.errors import HandoverMisfitError
 from backend_caps.runtime.memory import RequestMemory, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import Weighted
@@ -40,42 +53,6 @@ class Handover:
     """The fingerprint of the model that drafts; None where none does."""
 
 
-Layout = tuple[tuple[int, ...], torch.dtype]
-"""A tensor's shape and dtype."""
-
-
-def misfits(
-    handover: Handover, layouts: Mapping[str, Layout], model: str, draft_model: str | None
-) -> Iterator[str]:
-    """Say what a handover has otherwise than the engine that it was given to.
-
-    What the engine does not read may be there: states of a draft, where it does not speculate.
-
-    Args:
-        handover: the request.
-        layouts: what each tensor of its states has to be.
-        model: the fingerprint of the engine's model.
-        draft_model: the same of the model that drafts; None where none does.
-    """
-    if handover.model != model:
-        yield f"it is of model {handover.model[:12]}, and the engine has {model[:12]}"
-    if draft_model is not None and handover.draft_model != draft_model:
-        of = "none" if handover.draft_model is None else handover.draft_model[:12]
-        yield f"its draft model is {of}, and the engine has {draft_model[:12]}"
-    found = handover.states.tensors
-    for name, (shape, dtype) in layouts.items():
-        own = found.get(name)
-        if own is None:
-            yield f"it has no {name}"
-            continue
-        if own.device.type != "cpu":
-            yield f"its {name} are on {own.device}, and not on the host"
-        if tuple(own.shape) != shape:
-            yield f"its {name} have shape {tuple(own.shape)} instead of {shape}"
-        if own.dtype is not dtype:
-            yield f"its {name} are {own.dtype} instead of {dtype}"
-
-
 _SAMPLES = 256
 """Numbers of each weight that are read: 75,000 of a model of 7B, of which others share few."""
 
@@ -91,16 +68,11 @@ def fingerprint(config: LlamaConfig, model: Weighted) -> str:
     samples: list[Tensor] = []
     for name, weight in model.named_weights():
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        samples.append(_sampled(weight))
+        flat = weight.reshape(weight.numel())
+        samples.append(flat[:: max(1, weight.numel() // _SAMPLES)].to(torch.float32))
     numbers = torch.cat(samples).to("cpu").contiguous()
     digest.update(bytes(numbers.view(torch.uint8).tolist()))
     return digest.hexdigest()
-
-
-def _sampled(weight: Tensor) -> Tensor:
-    """Pick numbers from all of a weight: [at most about twice `_SAMPLES`] float32, device."""
-    flat = weight.reshape(weight.numel())
-    return flat[:: max(1, weight.numel() // _SAMPLES)].to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +90,8 @@ class PromptCaches:
     draft_model: str | None
     """The fingerprint of the model that drafts."""
 
-    def layouts(self, num_tokens: int) -> Mapping[str, Layout]:
-        """Say what keys and values of a prompt of so many tokens have to be."""
+    def layouts(self, num_tokens: int) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return shape and dtype of keys and values of a prompt of so many tokens."""
         found = {
             "keys": self.target.layout_of_keys(num_tokens),
             "values": self.target.layout_of_values(num_tokens),
@@ -172,6 +144,31 @@ class PromptCaches:
             assert states.draft_values is not None, "a handover that fits has them"
             self.draft.store(slots, states.draft_keys, states.draft_values)
 
+    def misfits(
+        self, handover: Handover, layouts: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    ) -> Iterator[str]:
+        """List what a handover has otherwise than `layouts` and the models here.
+
+        What is not read may be there: states of a draft, where the engine does not speculate.
+        """
+        if handover.model != self.model:
+            yield f"it is of model {handover.model[:12]}, and the engine has {self.model[:12]}"
+        if self.draft_model is not None and handover.draft_model != self.draft_model:
+            of = "none" if handover.draft_model is None else handover.draft_model[:12]
+            yield f"its draft model is {of}, and the engine has {self.draft_model[:12]}"
+        found = handover.states.tensors
+        for name, (shape, dtype) in layouts.items():
+            own = found.get(name)
+            if own is None:
+                yield f"it has no {name}"
+                continue
+            if own.device.type != "cpu":
+                yield f"its {name} are on {own.device}, and not on the host"
+            if tuple(own.shape) != shape:
+                yield f"its {name} have shape {tuple(own.shape)} instead of {shape}"
+            if own.dtype is not dtype:
+                yield f"its {name} are {own.dtype} instead of {dtype}"
+
 
 class _Crossing(NamedTuple):
     """States on their way to the host."""
@@ -181,32 +178,34 @@ class _Crossing(NamedTuple):
     copied: EventLike
 
 
-class Outgoing:
-    """Bring what prompts left to the host.
+class PromptTransfer:
+    """Copy what prompts left to the host, or from the host into rows and slots of requests.
 
     Args:
-        caches: where it is.
-        relay: has the draft's state.
+        mode: the flags' `--disaggregation-mode`: `prefill` sends, `decode` receives.
+        caches: where prompts stand.
+        relay: has the draft's state, and takes what the next step starts from.
         staging: carries host numbers to the device.
         step_streams: the streams of steps.
-        transfer: a stream of its own.
     """
 
     def __init__(
         self,
         *,
+        mode: str,
         caches: PromptCaches,
         relay: FutureMap,
         staging: Staging,
         step_streams: StepStreams,
-        transfer: StreamLike,
     ) -> None:
+        self.sends = mode == "prefill"
+        """Whether prompts leave; else they come in."""
         self._caches = caches
         self._relay = relay
         self._staging = staging
         self._streams = staging.streams
         self._on = step_streams
-        self._transfer = transfer
+        self._transfer = self._streams.private_stream()
         self._crossings: dict[Request, _Crossing] = {}
 
     def send(self, request: Request) -> None:
@@ -280,57 +279,6 @@ class Outgoing:
             draft_model=self._caches.draft_model,
         )
 
-    def _with_draft_state(self, states: PromptStates, row: Tensor) -> PromptStates:
-        """Add what a draft model left in the relay, as the next step would find it.
-
-        row  [1] int64, device
-        """
-        if self._caches.draft is None:
-            return states
-        batch = ScheduleBatch.empty(self._caches.memory, self._staging)
-        left = DraftState()
-        batch.req_pool_indices, batch.spec_info = row, left
-        self._relay.resolve_future(batch)
-        return replace(
-            states,
-            topk_p=_only(left.topk_p),
-            topk_index=_only(left.topk_index),
-            hidden_states=_only(left.hidden_states),
-        )
-
-
-def _only(values: Tensor | None) -> Tensor | None:
-    """Return the one row of [1, ...]."""
-    return None if values is None else values.squeeze(0)
-
-
-class Incoming:
-    """Let requests run whose prompts ran in another engine.
-
-    Args:
-        caches: where the prompts go.
-        relay: takes what the next step starts from.
-        staging: carries host numbers to the device.
-        step_streams: the streams of steps.
-        transfer: a stream of its own.
-    """
-
-    def __init__(
-        self,
-        *,
-        caches: PromptCaches,
-        relay: FutureMap,
-        staging: Staging,
-        step_streams: StepStreams,
-        transfer: StreamLike,
-    ) -> None:
-        self._caches = caches
-        self._relay = relay
-        self._staging = staging
-        self._streams = staging.streams
-        self._on = step_streams
-        self._transfer = transfer
-
     def fitting(self, handover: Handover) -> PromptStates:
         """Return what this engine reads of a handover.
 
@@ -341,7 +289,7 @@ class Incoming:
         layouts = dict(caches.layouts(len(handover.prompt)))
         for field in self._relay.layout.draft:
             layouts[field.name] = field.row_shape, field.dtype
-        if problems := tuple(misfits(handover, layouts, caches.model, caches.draft_model)):
+        if problems := tuple(caches.misfits(handover, layouts)):
             raise HandoverMisfitError(problems=problems)
         return handover.states.only(layouts)
 
@@ -365,7 +313,9 @@ class Incoming:
         ]
         self._transfer.wait_stream(self._on.schedule)
         with self._streams.using(self._transfer):
-            arrived = [_states_of(own).mapped(self._staging.carry) for own in requests]
+            arrived = [
+                own.states.mapped(self._staging.carry) for own in requests if own.states is not None
+            ]
             self._transfer.wait_stream(self._on.forward)
             for own, states in zip(slots, arrived, strict=True):
                 self._caches.store(own, states)
@@ -415,10 +365,23 @@ class Incoming:
         )
         return batch, numbers
 
+    def _with_draft_state(self, states: PromptStates, row: Tensor) -> PromptStates:
+        """Add what a draft model left in the relay, as the next step would find it.
 
-def _states_of(request: Request) -> PromptStates:
-    assert request.states is not None, "only requests whose prompt ran elsewhere come in here"
-    return request.states
+        row  [1] int64, device
+        """
+        if self._caches.draft is None:
+            return states
+        batch = ScheduleBatch.empty(self._caches.memory, self._staging)
+        left = DraftState()
+        batch.req_pool_indices, batch.spec_info = row, left
+        self._relay.resolve_future(batch)
+        return replace(
+            states,
+            topk_p=None if left.topk_p is None else left.topk_p[0],
+            topk_index=None if left.topk_index is None else left.topk_index[0],
+            hidden_states=None if left.hidden_states is None else left.hidden_states[0],
+        )
 
 
 def _payload(tokens: Tensor, arrived: Sequence[PromptStates]) -> RelayPayload:
@@ -435,81 +398,3 @@ def _stacked(of_each: Sequence[Tensor | None]) -> Tensor | None:
     """Put what each request has below each other; none has it, or each."""
     there = [own for own in of_each if own is not None]
     return torch.stack(there) if there else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
-    """What an engine has for its part; where it does the whole work, nothing."""
-
-    mode: str
-    """The flags' `--disaggregation-mode`."""
-    outgoing: Outgoing | None = None
-    incoming: Incoming | None = None
-
-    @classmethod
-    def of(
-        cls,
-        mode: str,
-        caches: PromptCaches | None,
-        relay: FutureMap,
-        staging: Staging,
-        step_streams: StepStreams,
-    ) -> Self:
-        """Make what a mode asks for, and draw the stream that it copies on.
-
-        Args:
-            mode: the flags'.
-            caches: where prompts stand; None where none crosses.
-            relay: what goes from a step to the next one.
-            staging: carries host numbers to the device.
-            step_streams: the streams of steps.
-        """
-        if caches is None:
-            return cls(mode=mode)
-        transfer = staging.streams.private_stream()
-        if mode == "prefill":
-            outgoing = Outgoing(
-                caches=caches,
-                relay=relay,
-                staging=staging,
-                step_streams=step_streams,
-                transfer=transfer,
-            )
-            return cls(mode=mode, outgoing=outgoing)
-        incoming = Incoming(
-            caches=caches,
-            relay=relay,
-            staging=staging,
-            step_streams=step_streams,
-            transfer=transfer,
-        )
-        return cls(mode=mode, incoming=incoming)
-
-    def require_whole(self, asked: str) -> None:
-        """Refuse what is asked of engines that run prompts and go on with them.
-
-        Raises:
-            DisaggregationModeError: this one does half of it.
-        """
-        if self.mode != "null":
-            raise DisaggregationModeError(asked=asked, mode=self.mode, expected="null")
-
-    def require_outgoing(self, asked: str) -> Outgoing:
-        """Return the way out.
-
-        Raises:
-            DisaggregationModeError: this engine has none.
-        """
-        if self.outgoing is None:
-            raise DisaggregationModeError(asked=asked, mode=self.mode, expected="prefill")
-        return self.outgoing
-
-    def require_incoming(self, asked: str) -> Incoming:
-        """Return the way in.
-
-        Raises:
-            DisaggregationModeError: this engine has none.
-        """
-        if self.incoming is None:
-            raise DisaggregationModeError(asked=asked, mode=self.mode, expected="decode")
-        return self.incoming

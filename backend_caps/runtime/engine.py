@@ -19,8 +19,12 @@ from backend_caps.resolution.uses import Use
 from backend_caps.runtime.assembly import assemble, make_scheduler
 from backend_caps.runtime.chunk_sizes import ChunkProfiler, ChunkSizes
 from backend_caps.runtime.configuration import configuration_of
-from backend_caps.runtime.disaggregation import Ends, Handover
-from backend_caps.runtime.errors import EngineClosedError, EngineFailedError
+from backend_caps.runtime.disaggregation import Handover, PromptTransfer
+from backend_caps.runtime.errors import (
+    DisaggregationModeError,
+    EngineClosedError,
+    EngineFailedError,
+)
 from backend_caps.runtime.graphs.runner import CaptureObserver
 from backend_caps.runtime.options import EngineOptions, check_flags
 from backend_caps.runtime.request import Request, Sampling, check_length, checked_tokens
@@ -82,16 +86,18 @@ class Engine:
         self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
         self._worker, self.waiting = parts.worker, parts.waiting
-        self._ends = Ends.of(
-            self.plan.flags.disaggregation_mode,
-            parts.caches,
-            self.relay,
-            self.staging,
-            self.step_streams,
-        )
+        self._transfer = None
+        if parts.caches is not None:
+            self._transfer = PromptTransfer(
+                mode=self.plan.flags.disaggregation_mode,
+                caches=parts.caches,
+                relay=self.relay,
+                staging=self.staging,
+                step_streams=self.step_streams,
+            )
         self.scheduler = make_scheduler(
             parts,
-            self._ends,
+            self._transfer,
             staging=self.staging,
             step_streams=self.step_streams,
             mixed=self.plan.flags.enable_mixed_chunk,
@@ -228,12 +234,12 @@ class Engine:
             RequestTooLongError: it can never run.
             DisaggregationModeError: the engine runs prompts for others, or goes on with theirs.
         """
-        self._ends.require_whole("submit")
+        self._require_mode("submit", "null")
         return self._enter(self._checked(prompt, sampling), sampling)
 
     def _submit_all(self, prompts: Iterable[Sequence[int]], sampling: Sampling) -> list[Request]:
         """Take all prompts in, or none where one of them is refused."""
-        self._ends.require_whole("generate")
+        self._require_mode("generate", "null")
         checked = [self._checked(prompt, sampling) for prompt in prompts]
         return [self._enter(prompt, sampling) for prompt in checked]
 
@@ -268,11 +274,12 @@ class Engine:
             DisaggregationModeError: the plan is not of `--disaggregation-mode prefill`.
             PromptError, RequestTooLongError: as of `submit`; then no prompt waits.
         """
-        outgoing = self._ends.require_outgoing("hand_over")
+        transfer = self._require_mode("hand_over", "prefill")
+        assert transfer is not None, "an engine of this mode has one"
         first = replace(sampling, max_new_tokens=1)
         checked = [self._checked(prompt, first) for prompt in token_ids]
         requests = [self._enter(prompt, first) for prompt in checked]
-        return outgoing.handovers(requests, sampling, step=self.step, abort=self.abort)
+        return transfer.handovers(requests, sampling, step=self.step, abort=self.abort)
 
     def take_over(self, handover: Handover) -> Request:
         """Take in a request whose prompt another engine ran; `step` runs the rest.
@@ -284,7 +291,9 @@ class Engine:
             HandoverMisfitError: it is of another model, or of other shapes.
             PromptError, RequestTooLongError: as of `submit`.
         """
-        states = self._ends.require_incoming("take_over").fitting(handover)
+        transfer = self._require_mode("take_over", "decode")
+        assert transfer is not None, "an engine of this mode has one"
+        states = transfer.fitting(handover)
         prompt = self._checked(handover.prompt, handover.sampling)
         checked_tokens((handover.token,), self.model.config.vocab_size)
         request = self._made(prompt, handover.sampling)
@@ -317,6 +326,13 @@ class Engine:
             with suppress(RuntimeError):
                 self.streams.synchronize()
             raise
+
+    def _require_mode(self, method: str, expected: str) -> PromptTransfer | None:
+        """Refuse what engines of another `--disaggregation-mode` do."""
+        mode = self.plan.flags.disaggregation_mode
+        if mode != expected:
+            raise DisaggregationModeError(asked=method, mode=mode, expected=expected)
+        return self._transfer
 
     def _require_running(self) -> None:
         if not self._closing.alive:

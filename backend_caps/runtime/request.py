@@ -7,10 +7,9 @@ Hk key and value heads, D and Dv their sizes, K candidates, H hidden features.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from operator import index
-from typing import Self
 
 from torch import Tensor
 
@@ -44,37 +43,16 @@ class PromptStates:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors that there are, by name."""
-        every = {
-            "keys": self.keys,
-            "values": self.values,
-            "draft_keys": self.draft_keys,
-            "draft_values": self.draft_values,
-            "topk_p": self.topk_p,
-            "topk_index": self.topk_index,
-            "hidden_states": self.hidden_states,
-        }
+        every = {own.name: getattr(self, own.name) for own in fields(self)}
         return {name: tensor for name, tensor in every.items() if tensor is not None}
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Make states of what `tensors` names, keys and values among them."""
-        return cls(
-            keys=tensors["keys"],
-            values=tensors["values"],
-            draft_keys=tensors.get("draft_keys"),
-            draft_values=tensors.get("draft_values"),
-            topk_p=tensors.get("topk_p"),
-            topk_index=tensors.get("topk_index"),
-            hidden_states=tensors.get("hidden_states"),
-        )
 
     def only(self, names: Container[str]) -> PromptStates:
         """Leave out every tensor that is not named."""
-        return self.of({name: own for name, own in self.tensors.items() if name in names})
+        return PromptStates(**{name: own for name, own in self.tensors.items() if name in names})
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> PromptStates:
         """Do the same to every tensor."""
-        return self.of({name: function(own) for name, own in self.tensors.items()})
+        return PromptStates(**{name: function(own) for name, own in self.tensors.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

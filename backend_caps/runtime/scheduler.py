@@ -20,7 +20,7 @@ import torch
 from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.disaggregation import Incoming, Outgoing
+from backend_caps.runtime.disaggregation import PromptTransfer
 from backend_caps.runtime.errors import ForeignRequestError
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import FinishReason, Request
@@ -100,8 +100,7 @@ class Scheduler:
         decoding: how running requests go on.
         mixed: whether decode rows join steps of prompts.
         observer: is told of every processed step.
-        outgoing: takes what prompts leave, where others go on with them.
-        incoming: gives requests what their prompts left elsewhere, where they come with that.
+        transfer: of prompts between engines; None where they run and are gone on with here.
     """
 
     def __init__(
@@ -115,8 +114,7 @@ class Scheduler:
         decoding: Decoding,
         mixed: bool,
         observer: StepObserver,
-        outgoing: Outgoing | None = None,
-        incoming: Incoming | None = None,
+        transfer: PromptTransfer | None = None,
     ) -> None:
         self._launcher = launcher
         self._memory = memory
@@ -127,8 +125,7 @@ class Scheduler:
         self._decoding = decoding
         self._mixed = mixed
         self._observer = observer
-        self._outgoing = outgoing
-        self._incoming = incoming
+        self._transfer = transfer
         self._running = ScheduleBatch.empty(memory, staging)
         self._last: ScheduleBatch | None = None
         self._in_flight: Step | None = None
@@ -228,11 +225,11 @@ class Scheduler:
 
     def _take_over(self) -> None:
         """Let requests run whose prompts ran elsewhere, as far as there is room for them."""
-        if self._incoming is None:
+        if self._transfer is None or self._transfer.sends:
             return
         arrived = self._waiting.admit_arrived(self._num_pages_kept())
         if arrived:
-            batch = self._incoming.enter(arrived)
+            batch = self._transfer.enter(arrived)
             self._decoding.enter(batch.requests)
             self._running.merge(batch)
 
@@ -314,8 +311,8 @@ class Scheduler:
                 accept_lens.append(len(own))
             made += [NewToken(request, token) for token in request.take_step(own)]
             if request.is_finished:
-                if self._outgoing is not None:
-                    self._outgoing.send(request)
+                if self._transfer is not None and self._transfer.sends:
+                    self._transfer.send(request)
                 self._let_go(request)
             else:
                 going_on.append(request)

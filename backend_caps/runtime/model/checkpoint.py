@@ -16,9 +16,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from backend_caps.runtime.model.errors import (
-    ModelFileMissingError,
-    ModelFileUnreadableError,
-    ModelWeightsError,
+    ModelError,
+    missing_file,
+    unfit_weights,
+    unreadable_file,
 )
 from backend_caps.runtime.model.layers import Weighted
 
@@ -57,8 +58,8 @@ def open_checkpoint(folder: Path) -> Iterator[Mapping[str, StoredWeight]]:
     """Open a folder's files, and list the weights in them by name.
 
     Raises:
-        ModelFileMissingError: the folder has no safetensors, or not all that its index names.
-        ModelFileUnreadableError: a file is not what it should be.
+        ModelError: the folder has no safetensors, not all that its index names, or a file that is
+            not what it should be.
     """
     with ExitStack() as stack:
         weights: dict[str, StoredWeight] = {}
@@ -71,11 +72,11 @@ def _paths(folder: Path) -> list[Path]:
     if (folder / _WHOLE).is_file():
         return [folder / _WHOLE]
     if not (folder / _INDEX).is_file():
-        raise ModelFileMissingError.from_folder(folder, f"{_WHOLE} or {_INDEX}")
+        raise missing_file(folder, f"{_WHOLE} or {_INDEX}")
     names = _shards(folder / _INDEX)
     for name in names:
         if not (folder / name).is_file():
-            raise ModelFileMissingError.from_folder(folder, f"{name}, which {_INDEX} names,")
+            raise missing_file(folder, f"{name}, which {_INDEX} names,")
     return [folder / name for name in names]
 
 
@@ -94,18 +95,16 @@ def _shards(index: Path) -> list[str]:
     return sorted(set(weight_map.values()))
 
 
-def _unreadable(index: Path, reason: str) -> ModelFileUnreadableError:
+def _unreadable(index: Path, reason: str) -> ModelError:
     expected = "a JSON object whose weight_map names a file for each weight"
-    return ModelFileUnreadableError(path=str(index), expected=expected, reason=reason)
+    return unreadable_file(index, expected, reason)
 
 
 def _opened(path: Path) -> AbstractContextManager[_File]:
     try:
         return cast("AbstractContextManager[_File]", safe_open(path, framework="pt", device="cpu"))
     except (SafetensorError, OSError) as error:
-        raise ModelFileUnreadableError(
-            path=str(path), expected="a file of safetensors", reason=str(error)
-        ) from error
+        raise unreadable_file(path, "a file of safetensors", error) from error
 
 
 def _weights(file: _File) -> Iterator[tuple[str, StoredWeight]]:
@@ -136,16 +135,14 @@ def check_weights(
         redundant: weights that may be there, and say nothing new.
 
     Raises:
-        ModelWeightsError: weights are missing, unexpected, or of another shape or dtype.
+        ModelError: `model-weights`: weights are missing, unexpected, or of another shape or dtype.
     """
     expected = dict(model.named_weights())
     missing = tuple(name for name in expected if name not in stored)
     unexpected = tuple(sorted(stored.keys() - expected.keys() - {*redundant}))
     unfit = tuple(_unfit(expected, stored))
     if missing or unexpected or unfit:
-        raise ModelWeightsError(
-            folder=str(folder), missing=missing, unexpected=unexpected, unfit=unfit
-        )
+        raise unfit_weights(folder, missing=missing, unexpected=unexpected, unfit=unfit)
 
 
 def fill_weights(model: Weighted, stored: Mapping[str, StoredWeight]) -> None:

@@ -23,10 +23,11 @@ from pydantic_core import ErrorDetails
 
 from backend_caps.resolution.errors import raise_all
 from backend_caps.runtime.model.errors import (
-    ModelConfigError,
-    ModelFileMissingError,
-    ModelFileUnreadableError,
-    UnsupportedModelError,
+    ModelError,
+    config_value,
+    missing_file,
+    unreadable_file,
+    unsupported_value,
 )
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
@@ -40,10 +41,10 @@ _MISTRAL_WINDOW = 4096
 
 def unsupported(
     path: str, raw: Mapping[str, JsonValue], architectures: Collection[str]
-) -> Iterator[UnsupportedModelError]:
+) -> Iterator[ModelError]:
     """List what of a config.json this decoder does not compute."""
     for key, value, supported in _differences(raw, architectures):
-        yield UnsupportedModelError(path=path, key=key, value=value, supported=supported)
+        yield unsupported_value(path, key, value, supported)
 
 
 def _differences(
@@ -219,11 +220,9 @@ class LlamaConfig(BaseModel):
         """Read the config.json in a Hugging Face folder, and what ends a text beside it.
 
         Raises:
-            ModelFileMissingError: the folder has no config.json.
-            ModelFileUnreadableError: that or generation_config.json is not a JSON object.
-            UnsupportedModelError: the model is one that this decoder does not compute.
-            ModelConfigError: a value is none that its key can have.
-            ExceptionGroup: there are several of one of the last two.
+            ModelError: the folder has no config.json, or one that is not JSON, that this decoder
+                does not compute, or of which a value is none that its key can have.
+            ExceptionGroup: there are several faults.
         """
         path = Path(folder) / "config.json"
         raw = cls._flat(str(path), _read(path))
@@ -240,7 +239,7 @@ class LlamaConfig(BaseModel):
         """Return the document with this class's keys at its top; draft heads may nest them.
 
         Raises:
-            UnsupportedModelError: the document asks for what this decoder does not compute.
+            ModelError: the document asks for what this decoder does not compute.
         """
         del path
         return raw
@@ -248,17 +247,13 @@ class LlamaConfig(BaseModel):
 
 def _read(path: Path) -> Mapping[str, JsonValue]:
     if not path.is_file():
-        raise ModelFileMissingError.from_folder(path.parent, path.name)
+        raise missing_file(path.parent, path.name)
     try:
         raw = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileUnreadableError(
-            path=str(path), expected="JSON in UTF-8", reason=str(error)
-        ) from error
+        raise unreadable_file(path, "JSON in UTF-8", error) from error
     if not isinstance(raw, dict):
-        raise ModelFileUnreadableError(
-            path=str(path), expected="a JSON object", reason=f"it holds {type(raw).__name__}"
-        )
+        raise unreadable_file(path, "a JSON object", f"it holds {type(raw).__name__}")
     return raw
 
 
@@ -291,7 +286,7 @@ def _rope(config: Mapping[str, object]) -> object:
     return rope
 
 
-def _faults(path: Path, ends_path: Path, error: ValidationError) -> list[ModelConfigError]:
+def _faults(path: Path, ends_path: Path, error: ValidationError) -> list[ModelError]:
     told = [
         each
         for each in error.errors(include_url=False)
@@ -309,12 +304,8 @@ def _key(details: ErrorDetails) -> str:
     return next(part for part in reversed(details["loc"]) if isinstance(part, str))
 
 
-def _fault(path: Path, key: str, details: ErrorDetails) -> ModelConfigError:
+def _fault(path: Path, key: str, details: ErrorDetails) -> ModelError:
     is_missing = details["type"] == "missing"
     said = details["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return ModelConfigError(
-        path=str(path),
-        key=key,
-        value=None if is_missing else details["input"],
-        expected="a value" if is_missing else said,
-    )
+    value = None if is_missing else details["input"]
+    return config_value(path, key, value, "a value" if is_missing else said)

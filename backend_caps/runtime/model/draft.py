@@ -27,11 +27,10 @@ from backend_caps.runtime.model.layers import (
     LMHead,
     NamedWeights,
     RMSNorm,
-    RotaryTable,
-    Rotation,
     named,
 )
 from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.rotary import RotaryTable, Rotation
 
 
 class DraftModel(Protocol):

@@ -17,13 +17,7 @@ from backend_caps.runtime.model.checkpoint import (
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import EagleConfig, EagleHead, StandaloneDraft
 from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
-from backend_caps.runtime.model.errors import (
-    DraftMismatchError,
-    HeadKindError,
-    ModelConfigError,
-    ModelWeightsError,
-    NoHeadError,
-)
+from backend_caps.runtime.model.errors import ModelError, config_value, unfit_weights
 from backend_caps.runtime.model.layers import Embedding, LMHead
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
@@ -59,7 +53,7 @@ def load_standalone(
         num_positions: longest context that is computed; by default what the config says.
 
     Raises:
-        DraftMismatchError: its vocabulary has another size than the target's.
+        ModelError: `draft-mismatch`: its vocabulary has another size than the target's.
         BackendCapsError: the folder cannot be loaded; see `load_llama`.
     """
     config = LlamaConfig.from_folder(folder)
@@ -85,15 +79,8 @@ def load_eagle(
         num_positions: longest context that is computed; by default what the config says.
 
     Raises:
-        ModelFileMissingError: the folder lacks a file.
-        ModelFileUnreadableError: a file is not what it should be.
-        NoHeadError: the folder holds no draft head.
-        HeadKindError: the head is one of EAGLE3.
-        UnsupportedModelError: the config describes what this decoder does not compute.
-        ModelConfigError: a value of a config is none that its key can have.
-        DraftMismatchError: its hidden state or vocabulary has another size than the target's.
-        ExceptionGroup: there are several of one of the last three.
-        ModelWeightsError: weights are missing, unexpected, or of another shape or dtype.
+        ModelError: the folder holds no such head, or one that was made for another target.
+        ExceptionGroup: there are several faults.
     """
     with open_checkpoint(Path(folder)) as checkpoint:
         stored = _unprefixed(checkpoint)
@@ -128,25 +115,15 @@ def load_eagle3(
         num_positions: longest context that is computed; by default what the config says.
 
     Raises:
-        ModelFileMissingError: the folder lacks a file.
-        ModelFileUnreadableError: a file is not what it should be.
-        NoHeadError: the folder holds no draft head.
-        HeadKindError: the head is one of EAGLE 1 or 2.
-        UnsupportedModelError: the config describes what this head does not compute.
-        ModelConfigError: a value of a config is none that its key can have.
-        DraftMismatchError: the head was made for a target of another size.
-        ExceptionGroup: there are several of one of the last three.
-        ModelWeightsError: weights are missing, unexpected, or of another shape or dtype, or `d2t`
-            names tokens that the target does not have.
+        ModelError: the folder holds no such head, or one that was made for another target.
+        ExceptionGroup: there are several faults.
     """
     with open_checkpoint(Path(folder)) as checkpoint:
         stored = _renamed(_unprefixed(checkpoint))
         _require_fc(folder, stored)
         if _HIDDEN_NORM not in stored:
             evidence = f"{_HIDDEN_NORM} is not among them"
-            raise HeadKindError(
-                folder=str(folder), found="EAGLE", evidence=evidence, expected="EAGLE3"
-            )
+            raise _other_kind(folder, "EAGLE", evidence, "EAGLE3")
         config = Eagle3Config.from_folder(folder)
         _check_sizes(
             folder,
@@ -182,16 +159,16 @@ def layers_read(folder: str | Path, config: Eagle3Config, target: LlamaConfig) -
     """Return the layers of a target whose inputs an EAGLE3 head reads, ascending.
 
     Raises:
-        ModelConfigError: the target does not have them.
+        ModelError: `model-config`: the target does not have them.
     """
     num_layers = target.num_hidden_layers
     read = config.layers_read(num_layers)
     if len({*read}) < len(read) or read[0] < 0 or read[-1] > num_layers:
-        raise ModelConfigError(
-            path=str(Path(folder) / "config.json"),
-            key="eagle_aux_hidden_state_layer_ids",
-            value=[*read],
-            expected=f"different layers from 0 to {num_layers}, as the target has,",
+        raise config_value(
+            Path(folder) / "config.json",
+            "eagle_aux_hidden_state_layer_ids",
+            [*read],
+            f"different layers from 0 to {num_layers}, as the target has,",
         )
     return read
 
@@ -228,7 +205,7 @@ def _check_tokens(folder: str | Path, d2t: StoredWeight, vocab_size: int) -> Non
     elif len({*ids.tolist()}) < ids.shape[0]:
         fault = "d2t that maps several tokens to one instead of each to another"
     if fault is not None:
-        raise ModelWeightsError(folder=str(folder), missing=(), unexpected=(), unfit=(fault,))
+        raise unfit_weights(folder, unfit=(fault,))
 
 
 def _head(
@@ -267,24 +244,37 @@ def _is_of_eagle3(name: str) -> bool:
 def _refuse_others(folder: str | Path, stored: Collection[str]) -> None:
     found = next((name for name in sorted(stored) if _is_of_eagle3(name)), None)
     if found is not None:
-        raise HeadKindError(
-            folder=str(folder),
-            found="EAGLE3",
-            evidence=f"{found} is among them",
-            expected="EAGLE",
-        )
+        raise _other_kind(folder, "EAGLE3", f"{found} is among them", "EAGLE")
     _require_fc(folder, stored)
+
+
+def _other_kind(folder: str | Path, found: str, evidence: str, expected: str) -> ModelError:
+    return ModelError(
+        "head-kind",
+        f"the weights in {str(folder)!r} are those of an {found} head: {evidence}; "
+        f"an {expected} head was expected. Run it with --speculative-algorithm "
+        f"{found}, or name another head.",
+    )
 
 
 def _require_fc(folder: str | Path, stored: Collection[str]) -> None:
     if _FC not in stored:
-        raise NoHeadError(folder=str(folder), missing=_FC)
+        raise ModelError(
+            "no-head",
+            f"the weights in {str(folder)!r} are those of no draft head: {_FC} is not among them; "
+            f"an EAGLE or EAGLE3 head, made for the target, was expected. Name such a head, or "
+            f"draft with this model by --speculative-algorithm STANDALONE.",
+        )
 
 
 def _check_sizes(folder: str | Path, sizes: Mapping[str, tuple[int, int]]) -> None:
     """Compare each of the draft's sizes with the target's."""
     faults = [
-        DraftMismatchError(folder=str(folder), key=key, value=value, expected=expected)
+        ModelError(
+            "draft-mismatch",
+            f"{key} is {value} in the draft model {str(folder)!r}; the target's {expected} was "
+            f"expected. Name a draft that was made for this target.",
+        )
         for key, (value, expected) in sizes.items()
         if value != expected
     ]

@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue, StrictBool
 from torch import Tensor
 
 from backend_caps.runtime.model.config import MAX_VOCAB_SIZE, LlamaConfig
-from backend_caps.runtime.model.errors import UnsupportedModelError
+from backend_caps.runtime.model.errors import unsupported_value
 from backend_caps.runtime.model.layers import (
     MLP,
     Attention,
@@ -28,10 +28,9 @@ from backend_caps.runtime.model.layers import (
     LMHead,
     NamedWeights,
     RMSNorm,
-    RotaryTable,
-    Rotation,
     named,
 )
+from backend_caps.runtime.model.rotary import RotaryTable, Rotation
 
 _NESTED = "transformer_layer_config"
 _EAGLE_CONFIG = "eagle_config"
@@ -104,7 +103,7 @@ class Eagle3Config(LlamaConfig):
             flat |= {key: own[key] for key in _OWN if key in own}
         flat["fc_norm"] = flat.get("fc_norm") or flat.get("use_aux_norm")
         for key, value, supported in _unsupported(flat, own):
-            raise UnsupportedModelError(path=path, key=key, value=value, supported=supported)
+            raise unsupported_value(path, key, value, supported)
         # A strict tuple: JSON has lists. Other values are the model's to refuse.
         return {**flat, _LAYER_IDS: tuple(layer_ids) if isinstance(layer_ids, list) else layer_ids}  # type: ignore[dict-item]
 

@@ -21,7 +21,7 @@ from backend_caps.runtime.model.checkpoint import (
     open_checkpoint,
 )
 from backend_caps.runtime.model.config import LlamaConfig
-from backend_caps.runtime.model.errors import UnsupportedDtypeError
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.layers import (
     AttentionContext,
     DecoderLayer,
@@ -29,9 +29,9 @@ from backend_caps.runtime.model.layers import (
     LMHead,
     NamedWeights,
     RMSNorm,
-    RotaryTable,
     named,
 )
+from backend_caps.runtime.model.rotary import RotaryTable
 
 
 class AuxStates:
@@ -208,13 +208,8 @@ def load_llama(
         lookahead: positions behind it that speculative steps compute, and drop.
 
     Raises:
-        ModelFileMissingError: the folder lacks a file.
-        ModelFileUnreadableError: a file is not what it should be.
-        UnsupportedModelError: the config describes what this decoder does not compute.
-        ModelConfigError: a value of a config is none that its key can have.
-        ExceptionGroup: the config has several of the last two.
-        UnsupportedDtypeError: the model does not compute in this dtype.
-        ModelWeightsError: weights are missing, unexpected, or of another shape or dtype.
+        ModelError: the folder is not one of a model that is computed here.
+        ExceptionGroup: its config has several faults.
     """
     config = LlamaConfig.from_folder(folder)
     chosen = dtype_of(dtype, config)
@@ -232,12 +227,16 @@ def dtype_of(dtype: torch.dtype | None, config: LlamaConfig) -> torch.dtype:
     """Return what a model computes in: the dtype that is named, else its config's, else float32.
 
     Raises:
-        UnsupportedDtypeError: the model does not compute in this dtype.
+        ModelError: `unsupported-dtype`: the model does not compute in this dtype.
     """
     name = config.dtype or "float32" if dtype is None else str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
-        supported = tuple(f"torch.{each}" for each in _DTYPES)
-        raise UnsupportedDtypeError(dtype=f"torch.{name}", supported=supported)
+        supported = [f"torch.{each}" for each in _DTYPES]
+        raise ModelError(
+            "unsupported-dtype",
+            f"dtype is torch.{name}; {' or '.join(supported)} was expected. "
+            f"Pass dtype={supported[0]} to load_llama: other weights are converted.",
+        )
     return _DTYPES[name]
 
 

@@ -20,10 +20,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft import EagleConfig, EagleHead
 from backend_caps.runtime.model.eagle3 import Eagle3Config
-from backend_caps.runtime.model.errors import DraftLayersError
-from backend_caps.runtime.model.layers import AttentionLayer, Embedding, LMHead
+from backend_caps.runtime.model.errors import ModelError
+from backend_caps.runtime.model.layers import AttentionLayer, Embedding, LMHead, Weighted
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 
+_META, _CPU = torch.device("meta"), torch.device("cpu")
 _GAINS: Mapping[str, float] = MappingProxyType(
     {
         # What a head attends to depends on the tokens.
@@ -76,12 +77,10 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
             less it is, the oftener a draft made of the first layer is right.
 
     Raises:
-        ModelConfigError: a size is none that a model can have.
+        ModelError: `model-config`: a size is none that a model can have.
         ExceptionGroup: several are.
     """
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    document = {
+    document: dict[str, JsonValue] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": vocab_size,
@@ -95,25 +94,21 @@ def random_llama(  # noqa: PLR0913 - sizes, each known by its name
         "tie_word_embeddings": tie,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }
-    (path / "config.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    config = LlamaConfig.from_folder(path)
-    weights = _random_weights(config, seed, dtype, later_gain)
-    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    _write(folder, document)
+    config = LlamaConfig.from_folder(folder)
+    weights = _random_weights(LlamaModel(config, _META, dtype, num_positions=1), seed)
+    if later_gain is not None:
+        _ease_drafting(weights, later_gain)
+    _write(folder, document, {name: weight.to(dtype) for name, weight in weights.items()})
     return config
 
 
-def _random_weights(
-    config: LlamaConfig, seed: int, dtype: torch.dtype, later_gain: float | None
-) -> dict[str, Tensor]:
+def _random_weights(model: Weighted, seed: int) -> dict[str, Tensor]:
+    """Draw the weights of a model, in float32."""
     generator = torch.Generator().manual_seed(seed)
-    hollow = LlamaModel(config, torch.device("meta"), dtype, num_positions=1)
-    weights = {
-        name: random_weight(name, weight.shape, generator)
-        for name, weight in hollow.named_weights()
+    return {
+        name: random_weight(name, weight.shape, generator) for name, weight in model.named_weights()
     }
-    if later_gain is not None:
-        _ease_drafting(weights, later_gain)
-    return {name: weight.to(dtype) for name, weight in weights.items()}
 
 
 def _ease_drafting(weights: Mapping[str, Tensor], later_gain: float) -> None:
@@ -134,7 +129,6 @@ def random_weight(name: str, shape: torch.Size, generator: torch.Generator) -> T
     return torch.randn(shape, generator=generator) * (gain / math.sqrt(shape[-1]))
 
 
-_META, _CPU = torch.device("meta"), torch.device("cpu")
 _MEASURED = 256
 """Tokens whose states say how long a state is."""
 _SHARPNESS = 4.0
@@ -161,12 +155,11 @@ def random_eagle(
         seed: of the weights.
         dtype: of the weights, float32 or bfloat16.
     """
-    generator = torch.Generator().manual_seed(seed)
     config = _with_layers(target, 1)
-    weights = {
-        name: random_weight(name, weight.shape, generator)
-        for name, weight in _hollow_head(config).named_weights()
-    }
+    embedding = Embedding(config.vocab_size, config.hidden_size, _META, torch.float32)
+    lm_head = LMHead(embedding.weight)
+    head = EagleHead(config, embedding, lm_head, _META, torch.float32, num_positions=1)
+    weights = _random_weights(head, seed)
     # A random model's embeddings have length 1, and its states SCORE_SCALE * sqrt(H).
     tokens, states = weights["fc.weight"].chunk(2, dim=1)
     gains = (math.sqrt(target.hidden_size), 1 / SCORE_SCALE)
@@ -187,23 +180,23 @@ def first_layers(
         num_layers: of the target's.
 
     Raises:
-        DraftLayersError: the target has fewer layers, or none were asked for.
+        ModelError: `draft-layers`: the target has fewer layers, or none were asked for.
         BackendCapsError: the target cannot be loaded; see `load_llama`.
     """
     target = LlamaConfig.from_folder(target_folder)
     if not 1 <= num_layers <= target.num_hidden_layers:
-        raise DraftLayersError(
-            num_layers=num_layers,
-            target_folder=str(target_folder),
-            available=target.num_hidden_layers,
+        raise ModelError(
+            "draft-layers",
+            f"num_layers is {num_layers}; 1 to {target.num_hidden_layers} was expected, as "
+            f"{str(target_folder)!r} has {target.num_hidden_layers}. Ask for fewer layers, or for "
+            f"one.",
         )
     config = _with_layers(target, num_layers)
     model = load_llama(target_folder, _CPU, num_positions=1)
     hollow = LlamaModel(config, _META, model.dtype, num_positions=1)
     weights = dict(model.named_weights())
     kept = {name: weights[name] for name, _ in hollow.named_weights()}
-    own: dict[str, JsonValue] = {"architectures": ["LlamaForCausalLM"]}
-    _write(folder, {**own, **_document(config, model.dtype)}, kept)
+    _write(folder, _document(config, model.dtype, architectures=["LlamaForCausalLM"]), kept)
     return LlamaConfig.from_folder(folder)
 
 
@@ -371,25 +364,19 @@ def _with_layers(config: LlamaConfig, num_layers: int) -> LlamaConfig:
     return config.model_copy(update={"num_hidden_layers": num_layers})
 
 
-def _hollow_head(config: LlamaConfig) -> EagleHead:
-    """Make a head that has names and shapes, and takes no memory."""
-    embedding = Embedding(config.vocab_size, config.hidden_size, _META, torch.float32)
-    lm_head = LMHead(embedding.weight)
-    return EagleHead(config, embedding, lm_head, _META, torch.float32, num_positions=1)
-
-
 def _write_head(
     folder: str | Path, config: LlamaConfig, weights: Mapping[str, Tensor], dtype: torch.dtype
 ) -> EagleConfig:
     stored = {name: weight.to(dtype) for name, weight in weights.items()}
-    own: dict[str, JsonValue] = {"architectures": ["LlamaForCausalLMEagle"], "bias": False}
-    _write(folder, {**own, **_document(config, dtype)}, stored)
+    own = _document(config, dtype, architectures=["LlamaForCausalLMEagle"], bias=False)
+    _write(folder, own, stored)
     return EagleConfig.from_folder(folder)
 
 
-def _document(config: LlamaConfig, dtype: torch.dtype) -> dict[str, JsonValue]:
+def _document(config: LlamaConfig, dtype: torch.dtype, **own: JsonValue) -> dict[str, JsonValue]:
     """Write a model's shape as a config.json has it."""
     return {
+        **own,
         "model_type": "llama",
         **config.model_dump(mode="json", exclude={"rope", "dtype", "eos_token_ids"}),
         "rope_parameters": config.rope.model_dump(mode="json"),
@@ -399,11 +386,14 @@ def _document(config: LlamaConfig, dtype: torch.dtype) -> dict[str, JsonValue]:
 
 
 def _write(
-    folder: str | Path, document: Mapping[str, JsonValue], weights: Mapping[str, Tensor]
+    folder: str | Path,
+    document: Mapping[str, JsonValue],
+    weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    # Parts of one tensor are stored apart.
-    apart = {name: weight.clone() for name, weight in weights.items()}
-    save_file(apart, path / "model.safetensors", metadata={"format": "pt"})
+    if weights is not None:
+        # Parts of one tensor are stored apart.
+        apart = {name: weight.clone() for name, weight in weights.items()}
+        save_file(apart, path / "model.safetensors", metadata={"format": "pt"})

@@ -27,44 +27,14 @@ from backend_caps.runtime import (
     UnservedPhaseError,
     UnusedDraftModelError,
 )
-from backend_caps.runtime.model.errors import (
-    DraftLayersError,
-    DraftMismatchError,
-    HeadKindError,
-    ModelConfigError,
-    ModelFileMissingError,
-    ModelFileUnreadableError,
-    ModelWeightsError,
-    NoHeadError,
-    UnsupportedDtypeError,
-    UnsupportedModelError,
-)
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.startup.graph_buckets import GraphBucketError
 from docs.tools.error_examples.occasion import Occasion
 
 MODELS = Occasion(
     title="A model's folder",
     told="Raised by what loads a model: `backend_caps.runtime.model.load_llama`, `load_eagle`.",
-    examples=(
-        ModelFileMissingError(folder="llama", expected="config.json", present=("readme.md",)),
-        ModelFileUnreadableError(
-            path="llama/config.json", expected="a JSON object", reason="line 3 is no JSON"
-        ),
-        UnsupportedModelError(
-            path="llama/config.json", key="model_type", value="gpt2", supported="llama"
-        ),
-        ModelConfigError(
-            path="llama/config.json", key="hidden_size", value="64", expected="a whole number"
-        ),
-        ModelWeightsError(folder="llama", missing=("model.norm.weight",)),
-        UnsupportedDtypeError(dtype="float16", supported=("float32", "bfloat16")),
-        DraftMismatchError(folder="draft", key="vocab_size", value=32000, expected=128256),
-        DraftLayersError(num_layers=3, target_folder="llama", available=2),
-        NoHeadError(folder="my/draft", missing="fc.weight"),
-        HeadKindError(
-            folder="my/head", found="EAGLE3", evidence="d2t is among them", expected="EAGLE"
-        ),
-    ),
+    coded=(ModelError,),
 )
 ENGINE = Occasion(
     title="The engine",

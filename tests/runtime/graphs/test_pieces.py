@@ -6,7 +6,8 @@ from torch import Tensor
 
 from backend_caps import BatchKind, SharedReadsEnd
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer, Rotation
+from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer
+from backend_caps.runtime.model.rotary import Rotation
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.piece_rig import COUNTS, PieceRig, difference, drawn_step

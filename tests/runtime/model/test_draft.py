@@ -7,7 +7,7 @@ import torch
 
 from backend_caps.runtime.model.draft import DraftModel, EagleHead, StandaloneDraft
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
-from backend_caps.runtime.model.errors import DraftMismatchError
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import random_eagle, random_llama
 from tests.runtime.model.reference import Cache, Reference, Stretch, run
@@ -60,10 +60,11 @@ def test_standalone_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> No
     target = _target(tmp_path)
     random_llama(tmp_path / "draft", vocab_size=100)
 
-    with pytest.raises(DraftMismatchError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_standalone(tmp_path / "draft", target)
 
-    assert raised.value.message == (
+    assert raised.value.code == "draft-mismatch"
+    assert str(raised.value) == (
         f"vocab_size is 100 in the draft model {str(tmp_path / 'draft')!r}; the target's 512 was "
         f"expected. Name a draft that was made for this target."
     )

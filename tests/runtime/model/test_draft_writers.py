@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
-from backend_caps.runtime.model.errors import DraftLayersError
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import (
     eagle_of,
@@ -169,10 +169,11 @@ def test_layers_that_the_target_has_not_are_refused(tmp_path: Path, num_layers: 
     """A draft has one of the target's layers at least, and no more than there are."""
     random_llama(tmp_path / "target")
 
-    with pytest.raises(DraftLayersError) as raised:
+    with pytest.raises(ModelError) as raised:
         first_layers(tmp_path / "draft", tmp_path / "target", num_layers=num_layers)
 
-    assert raised.value.message == (
+    assert raised.value.code == "draft-layers"
+    assert str(raised.value) == (
         f"num_layers is {num_layers}; 1 to 2 was expected, as {str(tmp_path / 'target')!r} has 2. "
         f"Ask for fewer layers, or for one."
     )

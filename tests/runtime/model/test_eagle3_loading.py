@@ -12,13 +12,7 @@ from torch import Tensor
 
 from backend_caps.runtime.model.draft_loading import load_eagle3
 from backend_caps.runtime.model.eagle3 import Eagle3Config
-from backend_caps.runtime.model.errors import (
-    DraftMismatchError,
-    HeadKindError,
-    ModelConfigError,
-    ModelWeightsError,
-    UnsupportedModelError,
-)
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import eagle3_of, random_eagle, random_llama
 from tests.runtime.model.heads import random_eagle3
@@ -96,7 +90,7 @@ def test_layers_that_the_target_lacks_are_refused(
     """Layers have to be different ones of the target, its last output included."""
     random_eagle3(tmp_path / "head", target.config, eagle_aux_hidden_state_layer_ids=layer_ids)
 
-    with pytest.raises(ModelConfigError, match="different layers from 0 to 8, as the target has"):
+    with pytest.raises(ModelError, match="different layers from 0 to 8, as the target has"):
         load_eagle3(tmp_path / "head", target)
 
 
@@ -119,7 +113,7 @@ def test_config_of_what_is_not_computed_is_refused(
     tmp_path: Path, target: LlamaModel, keys: dict[str, object], named: str
 ) -> None:
     """A head that this runtime would compute wrongly is refused by the key that shows it."""
-    with pytest.raises(UnsupportedModelError, match=named):
+    with pytest.raises(ModelError, match=named):
         random_eagle3(tmp_path / "head", target.config, **keys)
 
 
@@ -130,8 +124,10 @@ def test_head_of_another_target_is_refused(tmp_path: Path, target: LlamaModel) -
     with pytest.raises(ExceptionGroup) as raised:
         load_eagle3(tmp_path / "head", target)
 
-    faults = [error for error in raised.value.exceptions if isinstance(error, DraftMismatchError)]
-    assert [fault.key for fault in faults] == ["target_hidden_size", "vocab_size"]
+    assert [str(fault).split()[0] for fault in raised.value.exceptions] == [
+        "target_hidden_size",
+        "vocab_size",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +144,7 @@ def test_d2t_that_names_no_token_of_the_target_is_refused(
     random_eagle3(tmp_path / "head", target.config)
     _rewrite(tmp_path, lambda weights: weights["d2t"][:2].copy_(torch.tensor([offset, -1])))
 
-    with pytest.raises(ModelWeightsError, match=fault):
+    with pytest.raises(ModelError, match=fault):
         load_eagle3(tmp_path / "head", target)
 
 
@@ -156,7 +152,7 @@ def test_head_of_eagle_is_refused(tmp_path: Path, target: LlamaModel) -> None:
     """A head of EAGLE 1 or 2 is known by its weights, and the algorithm that runs it is named."""
     random_eagle(tmp_path / "head", target.config)
 
-    with pytest.raises(HeadKindError, match="Run it with --speculative-algorithm EAGLE, or"):
+    with pytest.raises(ModelError, match="Run it with --speculative-algorithm EAGLE, or"):
         load_eagle3(tmp_path / "head", target)
 
 

@@ -10,15 +10,7 @@ from torch import Tensor
 
 from backend_caps.runtime.model.draft import EagleHead
 from backend_caps.runtime.model.draft_loading import load_eagle
-from backend_caps.runtime.model.errors import (
-    DraftMismatchError,
-    HeadKindError,
-    ModelConfigError,
-    ModelFileMissingError,
-    ModelWeightsError,
-    NoHeadError,
-    UnsupportedModelError,
-)
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import random_eagle, random_llama
 from tests.runtime.model.folders import edit
@@ -160,11 +152,11 @@ def test_bias_that_contradicts_the_config_is_refused(
     _configure(tmp_path, bias=says)
     _rewrite(tmp_path, change)
 
-    with pytest.raises(ModelWeightsError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
-    faults = {"missing": raised.value.missing, "unexpected": raised.value.unexpected}
-    assert faults[kind] == ("fc.bias",)
+    assert raised.value.code == "model-weights"
+    assert f": {kind}: fc.bias. Exactly" in str(raised.value)
 
 
 def test_norm_before_the_first_layer_is_refused(tmp_path: Path, target: LlamaModel) -> None:
@@ -172,20 +164,22 @@ def test_norm_before_the_first_layer_is_refused(tmp_path: Path, target: LlamaMod
     name = "layers.0.input_layernorm.weight"
     _rewrite(tmp_path, lambda weights: weights.update({name: torch.ones(64)}))
 
-    with pytest.raises(ModelWeightsError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
-    assert raised.value.unexpected == (name,)
+    assert raised.value.code == "model-weights"
+    assert f": unexpected: {name}. Exactly" in str(raised.value)
 
 
 def test_weight_under_both_names_is_refused(tmp_path: Path, target: LlamaModel) -> None:
     """Of two weights for one place neither is dropped silently."""
     _rewrite(tmp_path, lambda weights: weights.update({f"model.{NORM}": torch.ones(64)}))
 
-    with pytest.raises(ModelWeightsError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
-    assert raised.value.unexpected == (f"model.{NORM}",)
+    assert raised.value.code == "model-weights"
+    assert f": unexpected: model.{NORM}. Exactly" in str(raised.value)
 
 
 def test_faults_of_weights_come_together(tmp_path: Path, target: LlamaModel) -> None:
@@ -193,11 +187,12 @@ def test_faults_of_weights_come_together(tmp_path: Path, target: LlamaModel) -> 
     _rewrite(tmp_path, lambda weights: weights.update({FC: torch.zeros(64, 64)}))
     _rewrite(tmp_path, lambda weights: weights.pop(NORM))
 
-    with pytest.raises(ModelWeightsError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
-    assert raised.value.missing == (NORM,)
-    assert raised.value.unfit == ("fc.weight of shape (64, 64) instead of (64, 128)",)
+    unfit = "fc.weight of shape (64, 64) instead of (64, 128)"
+    assert raised.value.code == "model-weights"
+    assert f": missing: {NORM}; unfit: {unfit}. Exactly" in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["midlayer.self_attn.q_proj.weight", "model.midlayer.x", "d2t"])
@@ -206,11 +201,12 @@ def test_head_of_eagle3_is_refused(tmp_path: Path, target: LlamaModel, name: str
     _rewrite(tmp_path, lambda weights: weights.update({name: torch.zeros(2)}))
     _configure(tmp_path, architectures=["LlamaForCausalLMEagle3"])
 
-    with pytest.raises(HeadKindError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
     found = name.removeprefix("model.")
-    assert raised.value.message == (
+    assert raised.value.code == "head-kind"
+    assert str(raised.value) == (
         f"the weights in {str(tmp_path / 'head')!r} are those of an EAGLE3 head: {found} is among "
         f"them; an EAGLE head was expected. Run it with --speculative-algorithm EAGLE3, or name "
         f"another head."
@@ -221,7 +217,7 @@ def test_model_that_is_no_head_is_refused(tmp_path: Path, target: LlamaModel) ->
     """A folder of a whole model is told from one of a head, and what it is good for."""
     _rewrite(tmp_path, lambda weights: weights.pop(FC))
 
-    with pytest.raises(NoHeadError, match="draft with this model by --speculative-algorithm STAND"):
+    with pytest.raises(ModelError, match="draft with this model by --speculative-algorithm STAND"):
         load_eagle(tmp_path / "head", target)
 
 
@@ -229,17 +225,18 @@ def test_other_architecture_is_refused(tmp_path: Path, target: LlamaModel) -> No
     """A head of another kind of model is refused, and what this one computes is named."""
     _configure(tmp_path, architectures=["Qwen2ForCausalLMEagle"])
 
-    with pytest.raises(UnsupportedModelError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
-    assert raised.value.supported.endswith("LlamaForCausalLMEagle")
+    assert raised.value.code == "unsupported-model"
+    assert "LlamaForCausalLMEagle. Name the folder" in str(raised.value)
 
 
 def test_head_is_no_model_by_itself(tmp_path: Path) -> None:
     """A folder that calls itself a head is none that a whole model could be loaded from."""
     random_eagle(tmp_path / "head", random_llama(tmp_path / "target"))
 
-    with pytest.raises(UnsupportedModelError, match="LlamaForCausalLMEagle"):
+    with pytest.raises(ModelError, match="LlamaForCausalLMEagle"):
         load_llama(tmp_path / "head", "cpu")
 
 
@@ -247,7 +244,7 @@ def test_bias_that_is_no_truth_value_is_refused(tmp_path: Path, target: LlamaMod
     """The head's own key is checked as those of any config are."""
     _configure(tmp_path, bias="yes")
 
-    with pytest.raises(ModelConfigError, match="bias is 'yes'"):
+    with pytest.raises(ModelError, match="bias is 'yes'"):
         load_eagle(tmp_path / "head", target)
 
 
@@ -255,10 +252,11 @@ def test_head_of_another_vocabulary_is_refused(tmp_path: Path, target: LlamaMode
     """A head scores the target's vocabulary, so it has to be made for one of that size."""
     random_eagle(tmp_path / "head", random_llama(tmp_path / "other", vocab_size=100))
 
-    with pytest.raises(DraftMismatchError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
-    assert raised.value.message == (
+    assert raised.value.code == "draft-mismatch"
+    assert str(raised.value) == (
         f"vocab_size is 100 in the draft model {str(tmp_path / 'head')!r}; the target's 512 was "
         f"expected. Name a draft that was made for this target."
     )
@@ -272,15 +270,18 @@ def test_sizes_that_differ_are_told_together(tmp_path: Path, target: LlamaModel)
     with pytest.raises(ExceptionGroup) as raised:
         load_eagle(tmp_path / "head", target)
 
-    faults = [error for error in raised.value.exceptions if isinstance(error, DraftMismatchError)]
-    assert [fault.key for fault in faults] == ["hidden_size", "vocab_size"]
+    assert [str(fault).split()[0] for fault in raised.value.exceptions] == [
+        "hidden_size",
+        "vocab_size",
+    ]
 
 
 def test_folder_without_safetensors_is_refused(tmp_path: Path, target: LlamaModel) -> None:
     """A head in another format is refused, and what the folder has is listed."""
     (tmp_path / "head" / "model.safetensors").rename(tmp_path / "head" / "pytorch_model.bin")
 
-    with pytest.raises(ModelFileMissingError) as raised:
+    with pytest.raises(ModelError) as raised:
         load_eagle(tmp_path / "head", target)
 
-    assert raised.value.present == ("config.json", "pytorch_model.bin")
+    assert raised.value.code == "model-file-missing"
+    assert "which has config.json, pytorch_model.bin." in str(raised.value)

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model.config import LlamaConfig
-from backend_caps.runtime.model.errors import ModelConfigError, ModelFileUnreadableError
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.engines import make_engine
 from tests.runtime.model.folders import edit
@@ -126,10 +126,11 @@ def test_end_that_is_no_token_is_refused(
     """What cannot be a token is named, with the document that it stands in."""
     _name_ends(text.folder, 4, {"eos_token_id": value})
 
-    with pytest.raises(ModelConfigError) as raised:
+    with pytest.raises(ModelError) as raised:
         LlamaConfig.from_folder(text.folder)
 
-    assert raised.value.message == (
+    assert raised.value.code == "model-config"
+    assert str(raised.value) == (
         f"eos_token_id is {shown!r} in {str(text.folder / 'generation_config.json')!r}; "
         f"{expected} was expected. Correct it there, or download the model anew."
     )
@@ -143,11 +144,11 @@ def test_faults_of_both_documents_come_together(text: Text) -> None:
     with pytest.raises(ExceptionGroup) as raised:
         LlamaConfig.from_folder(text.folder)
 
-    faults = [own for own in raised.value.exceptions if isinstance(own, ModelConfigError)]
-    assert [(Path(own.path).name, own.key) for own in faults] == [
-        ("config.json", "vocab_size"),
-        ("generation_config.json", "eos_token_id"),
-    ]
+    one, other = map(str, raised.value.exceptions)
+    assert one.startswith("vocab_size is ")
+    assert f"in {str(text.folder / 'config.json')!r};" in one
+    assert other.startswith("eos_token_id is ")
+    assert f"in {str(text.folder / 'generation_config.json')!r};" in other
 
 
 @pytest.mark.parametrize(
@@ -163,8 +164,9 @@ def test_broken_generation_config_is_refused(text: Text, content: bytes, reason:
     path = text.folder / "generation_config.json"
     path.write_bytes(content)
 
-    with pytest.raises(ModelFileUnreadableError) as raised:
+    with pytest.raises(ModelError) as raised:
         LlamaConfig.from_folder(text.folder)
 
-    assert raised.value.path == str(path)
-    assert reason in raised.value.reason
+    assert raised.value.code == "model-file-unreadable"
+    assert str(raised.value).startswith(f"{str(path)!r} cannot be read: ")
+    assert reason in str(raised.value)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model.errors import ModelConfigError
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.model.reference import Cache, run
@@ -84,5 +84,5 @@ def test_random_llama_says_what_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_sizes_that_no_model_has_are_refused(tmp_path: Path) -> None:
     """Sizes are checked as those of any folder are."""
-    with pytest.raises(ModelConfigError, match="num_key_value_heads is 3"):
+    with pytest.raises(ModelError, match="num_key_value_heads is 3"):
         random_llama(tmp_path, num_heads=4, num_kv_heads=3)

@@ -11,7 +11,7 @@ from backend_caps.runtime.model.checkpoint import (
     fill_weights,
     open_checkpoint,
 )
-from backend_caps.runtime.model.errors import ModelWeightsError
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.layers import DecoderLayer
 from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.model.random_models import random_llama
@@ -42,7 +42,8 @@ def test_redundant_weight_is_none_that_is_unexpected(tmp_path: Path) -> None:
             name.removeprefix("model.layers.0."): weight for name, weight in stored.items()
         }
         others = [name for name in own if name.startswith("model.")]
-        with pytest.raises(ModelWeightsError) as raised:
+        with pytest.raises(ModelError) as raised:
             check_weights(tmp_path, layer, own, redundant=others)
 
-    assert raised.value.unexpected == ("lm_head.weight",)
+    assert raised.value.code == "model-weights"
+    assert ": unexpected: lm_head.weight. Exactly" in str(raised.value)

@@ -22,7 +22,7 @@ from backend_caps.relay import AcceptTokensError, DraftShape
 from backend_caps.report.lock import LockError
 from backend_caps.resolution.errors import PlanRefusedError, ResolutionError
 from backend_caps.runtime.configuration import configure_engine
-from backend_caps.runtime.model.errors import ModelFileMissingError
+from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.startup.agreement import (
     GroupChannel,
@@ -111,7 +111,7 @@ def test_model_that_is_missing_on_one_rank_stops_all(tmp_path: Path) -> None:
 
     assert {rank: type(own.error) for rank, own in came.items()} == {
         0: RankFailedError,
-        1: ModelFileMissingError,
+        1: ModelError,
     }
     assert "rank 1 (" in came[0].text
     assert max(own.seconds for own in came.values()) < _LONG_S / 2
