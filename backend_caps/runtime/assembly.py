@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -19,8 +19,7 @@ from backend_caps.runtime.errors import ConfigurationMisfitError, UnusedDraftMod
 from backend_caps.runtime.graphs.capture import CapturedGraphs, HalvesModel, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import CaptureObserver, Model
-from backend_caps.runtime.memory import Pools, RequestMemory, TokenToKVPool, make_pools
-from backend_caps.runtime.model.draft import DraftModel
+from backend_caps.runtime.memory import Pools, RequestMemory, make_pools
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.options import (
     EngineOptions,
@@ -33,7 +32,7 @@ from backend_caps.runtime.scheduler import Decoding, PlainDecoding, Scheduler
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.speculative.contexts import mask_size
 from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
-from backend_caps.runtime.speculative.drafting import load_draft, make_drafting
+from backend_caps.runtime.speculative.drafting import Drafting, load_draft, make_drafting
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepObserver
@@ -42,90 +41,6 @@ from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.runtime.worker import TargetRunner, Worker, states_of
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.graph_choice import halved_phases
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepping:
-    """The three sides of a step."""
-
-    runner: StepRunner
-    """Its forwards, on the device."""
-    relay: FutureMap
-    """What goes from it to the next one."""
-    decoding: Decoding
-    """What the scheduler makes of running requests."""
-    draft_backends: tuple[PhaseBackends, ...] = ()
-    """The attention of a draft model, by role; none where there is no model."""
-    draft_graphs: Mapping[Role, CapturedGraphs] = field(default_factory=dict)
-    """What was captured of a draft model, by role."""
-    draft_model: DraftModel | None = None
-    """None where no model drafts."""
-    draft_cache: TokenToKVPool | None = None
-    """The draft model's keys and values, in the target's slots."""
-
-
-def plain_stepping(relay: FutureMap, worker: Worker, staging: Staging) -> Stepping:
-    """Make steps of one forward, which adds one token to each context."""
-    return Stepping(
-        runner=PlainRunner(worker=worker, relay=relay, staging=staging),
-        relay=relay,
-        decoding=PlainDecoding(),
-    )
-
-
-def speculative_stepping(
-    configuration: Configuration,
-    settings: SpecSettings,
-    *,
-    target: TargetRunner,
-    memory: RequestMemory,
-    pools: Pools,
-    staging: Staging,
-    draft_model: DraftModel | None,
-    forward_stream: StreamLike,
-    capture_observer: CaptureObserver | None,
-) -> Stepping:
-    """Make steps that draft and verify.
-
-    Raises:
-        ConfigurationMisfitError: the relay was made for another draft.
-        BackendCapsError: the draft's attention cannot be had.
-    """
-    plan, relay = configuration.plan, configuration.future_map
-    drafting = make_drafting(
-        configuration,
-        settings,
-        target.model,
-        draft_model,
-        pools,
-        staging,
-        forward_stream=forward_stream,
-        capture_observer=capture_observer,
-    )
-    if drafting.shape != configuration.draft:
-        raise ConfigurationMisfitError(
-            field="draft shape", configured=str(configuration.draft), needed=str(drafting.shape)
-        )
-    runner = SpeculativeRunner(
-        target=target,
-        drafter=drafting.drafter,
-        settings=settings,
-        relay=relay,
-        rows=memory.rows,
-        cache=pools.token_to_kv_pool,
-        staging=staging,
-    )
-    overlapped = plan.relays_speculation
-    decoding = SpeculativeDecoding(settings, relay, overlapped=overlapped)
-    return Stepping(
-        runner=runner,
-        relay=relay,
-        decoding=decoding,
-        draft_backends=tuple(drafting.backends.values()),
-        draft_graphs=drafting.graphs,
-        draft_model=drafting.model,
-        draft_cache=drafting.cache,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +58,12 @@ class Parts:
     worker: Worker
     """Runs plain forwards of the target."""
     waiting: WaitingLine
-    stepping: Stepping
+    runner: StepRunner
+    """Runs a step's forwards."""
+    decoding: Decoding
+    """Makes the next step of running requests."""
+    drafting: Drafting | None
+    """What drafts; None without speculation."""
     caches: PromptCaches | None
     """What is handed over or taken over; None where prompts run and are gone on with here."""
 
@@ -194,39 +114,74 @@ def assemble(
         observer=capture_observer,
     )
     worker = Worker(model, backends, {} if settings is not None else graphs.phases, two_batch)
-    if settings is None:
-        stepping = plain_stepping(configuration.future_map, worker, staging)
-    else:
-        stepping = speculative_stepping(
+    drafting: Drafting | None = None
+    runner: StepRunner = PlainRunner(worker=worker, relay=configuration.future_map, staging=staging)
+    decoding: Decoding = PlainDecoding()
+    if settings is not None:
+        drafting = make_drafting(
             configuration,
             settings,
-            target=TargetRunner(model, backends, graphs.phases, two_batch),
-            memory=memory,
-            pools=pools,
-            staging=staging,
-            draft_model=draft_model,
+            model,
+            draft_model,
+            pools,
+            staging,
             forward_stream=forward_stream,
             capture_observer=capture_observer,
         )
+        target = TargetRunner(model, backends, graphs.phases, two_batch)
+        runner, decoding = _speculative(configuration, settings, drafting, target, pools, staging)
     return Parts(
         model=model,
         memory=memory,
         backends=(
             *((backends,) if two_batch is None else two_batch.backends),
-            *stepping.draft_backends,
+            *(() if drafting is None else drafting.backends.values()),
         ),
-        graphs={Role.TARGET: graphs, **stepping.draft_graphs},
+        graphs={Role.TARGET: graphs, **({} if drafting is None else drafting.graphs)},
         worker=worker,
         waiting=_waiting_line(options, settings, memory),
-        stepping=stepping,
-        caches=_caches(plan, settings, model, memory, pools, stepping),
+        runner=runner,
+        decoding=decoding,
+        drafting=drafting,
+        caches=_caches(plan, settings, model, memory, pools, drafting),
     )
+
+
+def _speculative(
+    configuration: Configuration,
+    settings: SpecSettings,
+    drafting: Drafting,
+    target: TargetRunner,
+    pools: Pools,
+    staging: Staging,
+) -> tuple[StepRunner, Decoding]:
+    """Make steps that draft and verify.
+
+    Raises:
+        ConfigurationMisfitError: the relay was made for another draft.
+    """
+    if drafting.shape != configuration.draft:
+        raise ConfigurationMisfitError(
+            field="draft shape", configured=str(configuration.draft), needed=str(drafting.shape)
+        )
+    relay = configuration.future_map
+    runner = SpeculativeRunner(
+        target=target,
+        drafter=drafting.drafter,
+        settings=settings,
+        relay=relay,
+        pools=pools,
+        staging=staging,
+    )
+    overlapped = configuration.plan.relays_speculation
+    return runner, SpeculativeDecoding(settings, relay, overlapped=overlapped)
 
 
 def make_scheduler(
     parts: Parts,
     transfer: PromptTransfer | None,
     *,
+    relay: FutureMap,
     staging: Staging,
     step_streams: StepStreams,
     mixed: bool,
@@ -234,8 +189,8 @@ def make_scheduler(
 ) -> Scheduler:
     """Make the scheduler of an engine's parts."""
     launcher = StepLauncher(
-        runner=parts.stepping.runner,
-        relay=parts.stepping.relay,
+        runner=parts.runner,
+        relay=relay,
         staging=staging,
         step_streams=step_streams,
     )
@@ -245,7 +200,7 @@ def make_scheduler(
         staging=staging,
         step_streams=step_streams,
         waiting=parts.waiting,
-        decoding=parts.stepping.decoding,
+        decoding=parts.decoding,
         mixed=mixed,
         observer=observer,
         transfer=transfer,
@@ -335,16 +290,16 @@ def _caches(
     model: LlamaModel,
     memory: RequestMemory,
     pools: Pools,
-    stepping: Stepping,
+    drafting: Drafting | None,
 ) -> PromptCaches | None:
     """Say where prompts leave what they leave, and of which models it is, where it crosses."""
     if plan.flags.disaggregation_mode == "null":
         return None
-    draft = stepping.draft_model
+    draft = None if drafting is None else drafting.model
     return PromptCaches(
         memory=memory,
         target=pools.token_to_kv_pool,
-        draft=stepping.draft_cache,
+        draft=None if drafting is None else drafting.cache,
         num_slots_behind=0 if settings is None else settings.prompt_slots,
         model=fingerprint(model.config, model),
         draft_model=None if draft is None else fingerprint(draft.config, draft),

@@ -82,7 +82,7 @@ class Engine:
         self.model, self.memory, self.graphs = parts.model, parts.memory, parts.graphs
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
-        follows = parts.stepping.decoding.follows_results
+        follows = parts.decoding.follows_results
         self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
         self._worker, self.waiting = parts.worker, parts.waiting
@@ -98,6 +98,7 @@ class Engine:
         self.scheduler = make_scheduler(
             parts,
             self._transfer,
+            relay=self.relay,
             staging=self.staging,
             step_streams=self.step_streams,
             mixed=self.plan.flags.enable_mixed_chunk,

@@ -34,7 +34,7 @@ from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.runner import GraphMemory, GraphRunner, Replayed
+from backend_caps.runtime.graphs.runner import Computed, GraphMemory, GraphRunner
 from backend_caps.runtime.model.layers import AttentionContext, AttentionLayer
 from backend_caps.runtime.speculative.contexts import mask_size
 from backend_caps.simulator import DEVICE_NAME
@@ -232,7 +232,7 @@ class Graphs:
                 held[len(new) :].fill_(torch.nan)
         return there.batch
 
-    def replay(self, batch: ForwardBatch) -> Replayed:
+    def replay(self, batch: ForwardBatch) -> Computed:
         """Replay the graph of a batch that is loaded.
 
         Stream: the forward stream. Sync: none; the backend may have its own.

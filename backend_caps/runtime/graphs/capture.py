@@ -19,12 +19,12 @@ from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import (
     CaptureObserver,
+    Computed,
     GraphHalves,
     GraphMemory,
     GraphRunner,
     Model,
     NoCaptureObserver,
-    Replayed,
 )
 from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_buckets import Bucket
@@ -46,7 +46,7 @@ class PhaseGraphs(Protocol):
     def holds(self, batch: ForwardBatch) -> bool:
         """Tell whether a batch can be replayed."""
 
-    def replay(self, batch: ForwardBatch) -> Replayed:
+    def replay(self, batch: ForwardBatch) -> Computed:
         """Run a batch that they hold.
 
         Stream: the current one, which must be the captured one.

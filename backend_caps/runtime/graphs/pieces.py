@@ -27,7 +27,7 @@ from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.relay.streams import DeviceStreams, GraphLike, StreamLike
 from backend_caps.runtime.attention import AttentionBackend, ForwardContext
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.runner import CaptureObserver, Model, Replayed
+from backend_caps.runtime.graphs.runner import CaptureObserver, Computed, Model
 from backend_caps.runtime.model.layers import AttentionContext, AttentionLayer
 from backend_caps.startup.graph_modes import GraphMode
 
@@ -295,7 +295,7 @@ class PieceRunner:
         """Tell whether a batch has a size that was captured. Sync: none; no length is read."""
         return self._pieces.holds(batch.num_tokens)
 
-    def replay(self, batch: ForwardBatch) -> Replayed:
+    def replay(self, batch: ForwardBatch) -> Computed:
         """Run a batch that is held: its scores, or its states where there is no head.
 
         Stream: the current one, which must be the captured one.
@@ -308,7 +308,7 @@ class PieceRunner:
         if self._head is not None:
             last = batch.last_token_indices
             states = self._head(states if last is None else states.index_select(0, last))
-        return Replayed(output=states, reads_done=None)
+        return Computed(output=states, graph_mode=self.mode)
 
     def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:  # noqa: ARG002
         """Return nothing: no piece reads tree masks."""

@@ -58,18 +58,20 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """What a replay leaves on the device."""
+class Computed:
+    """What a forward leaves on the device."""
 
     output: Tensor
     """What the model returned: [B, V] after each request's last token, or a row for each of the T
-    tokens where the batch names no last ones. A view of the graph's own memory, unless padding
-    stood between two halves: its next replay overwrites it, in stream order."""
-    reads_done: EventLike | None
-    """Behind the replay's last read of shared buffers; None where nobody knows it. Under IN_REPLAY
-    it is the graph's own, which its next replay moves on: who waits later waits for that one."""
+    tokens where the batch names no last ones. Of a replay a view of the graph's own memory, unless
+    padding stood between two halves: its next replay overwrites it, in stream order."""
+    reads_done: EventLike | None = None
+    """Behind the last read of shared buffers; None where nobody knows it. Under IN_REPLAY it is the
+    graph's own, which its next replay moves on: who waits later waits for that one."""
+    graph_mode: GraphMode = GraphMode.EAGER
+    """How it ran."""
     in_halves: bool = False
-    """Whether the batch was cut, and each half of the graph ran one half of it."""
+    """Whether the batch was cut, and each half ran by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +222,7 @@ class GraphRunner:
         """Tell whether a graph was captured that the batch can replay."""
         return self._find(batch) is not None
 
-    def replay(self, batch: ForwardBatch) -> Replayed:
+    def replay(self, batch: ForwardBatch) -> Computed:
         """Run a batch that a graph holds.
 
         Stream: the current one, which must be the captured one.
@@ -236,9 +238,10 @@ class GraphRunner:
         marked = self._mark(SharedReadsEnd.PRE_REPLAY)
         captured.graph.replay()
         marked = marked or captured.reads_done or self._mark(SharedReadsEnd.POST_REPLAY)
-        return Replayed(
+        return Computed(
             output=captured.output_of(batch),
             reads_done=marked,
+            graph_mode=self.mode,
             in_halves=captured.cuts(batch),
         )
 

@@ -25,7 +25,7 @@ from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import CapturedGraphs, capture_graphs
-from backend_caps.runtime.graphs.runner import CaptureObserver
+from backend_caps.runtime.graphs.runner import CaptureObserver, Computed
 from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.speculation import SpecSettings
@@ -98,16 +98,6 @@ class DraftGraphs:
     padding slot alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftStates:
-    """What a forward of a draft model leaves on the device."""
-
-    states: Tensor
-    """[T, H] device. Of a replay, a view of the graph's memory: the next replay overwrites it."""
-    reads_done: EventLike | None = None
-    """Behind its last read of buffers that the scheduler writes; None where nobody marked it."""
-
-
 class DraftRunner:
     """Run forwards of a draft model.
 
@@ -127,8 +117,8 @@ class DraftRunner:
         self._backends = backends
         self._graphs = {role: graphs.get(role, DraftGraphs()) for role in backends}
 
-    def run(self, role: Role, batch: ForwardBatch, hidden: Tensor | None) -> DraftStates:
-        """Run a forward.
+    def run(self, role: Role, batch: ForwardBatch, hidden: Tensor | None) -> Computed:
+        """Run a forward: [T, H] device.
 
         batch   T tokens
         hidden  [T, H] device  of a draft step: what the step before returned of each token's
@@ -146,15 +136,15 @@ class DraftRunner:
             if graphs.hidden is not None:
                 assert hidden is not None, "a draft head continues from hidden states"
                 graphs.hidden[: batch.num_tokens].copy_(hidden)
-            replayed = replays.replay(batch)
-            backends.observer.ended(replays.mode)
-            return DraftStates(states=replayed.output, reads_done=replayed.reads_done)
+            computed = replays.replay(batch)
+            backends.observer.ended(computed.graph_mode)
+            return computed
         backend = backends.of(phase)
         backend.init_forward_metadata(batch)
         context = ForwardContext(backend, batch)
         states = _states(self.model, phase, batch.input_ids, batch.positions, hidden, context)
         backends.observer.ended(GraphMode.EAGER)
-        return DraftStates(states=states)
+        return Computed(output=states)
 
     def mask_buffers(self, role: Role, phase: Phase, batch_size: int) -> Sequence[Tensor | None]:
         """Return where the tree mask of a batch is laid out, one entry: drafts run whole.
@@ -292,13 +282,13 @@ class ModelDrafter:
         if self._model.reads_hidden:
             shifted = forward.input_ids.roll(-1).index_copy(0, last, next_ids)
             own = self._runner.run(Role.DRAFT, replace(forward, input_ids=shifted), features)
-            return self._state_of(own.states.index_select(0, last))
+            return self._state_of(own.output.index_select(0, last))
         self._runner.run(Role.DRAFT, forward, None)
         contexts = Contexts.of_forward(forward, self._req_to_token)
         behind = contexts.forward(
             ForwardMode.EXTEND, next_ids[:, None], forward.seq_lens[:, None], start=0
         )
-        return self._state_of(self._runner.run(Role.DRAFT, behind, None).states)
+        return self._state_of(self._runner.run(Role.DRAFT, behind, None).output)
 
     def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
         """Take in as many tokens as can be accepted, and go on from the last that was.
@@ -316,7 +306,7 @@ class ModelDrafter:
         read = _rows_of(features, accepted.path).flatten(0, 1) if self._model.reads_hidden else None
         own = self._runner.run(Role.DRAFT_EXTEND, forward, read)
         last = (accepted.accept_lens - 1)[:, None]
-        state = self._state_of(_rows_of(own.states.view(size, count, -1), last).squeeze(1))
+        state = self._state_of(_rows_of(own.output.view(size, count, -1), last).squeeze(1))
         return Followed(state=state, reads_done=own.reads_done)
 
     def _draft_step(
@@ -338,7 +328,7 @@ class ModelDrafter:
         if self._model.reads_hidden:
             assert states is not None, "the relay carries hidden states"
             read = beams.gather_parents(states).flatten(0, 1)
-        return self._runner.run(Role.DRAFT, forward, read).states.view(size, topk, -1)
+        return self._runner.run(Role.DRAFT, forward, read).output.view(size, topk, -1)
 
     def _state_of(self, states: Tensor) -> DraftState:
         """Make of the last states [B, H] what the next step starts from."""

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from backend_caps.capability.kind import Phase
 from backend_caps.relay import FutureMap, RelayPayload
+from backend_caps.runtime.attention import BackendSite
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch, sampling_of
-from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.sampling import sample_tokens
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
@@ -36,8 +36,7 @@ class SpeculativeRunner:
         drafter: guesses it.
         settings: how large a tree is.
         relay: carries lengths, tokens and the draft's state to the next step.
-        rows: the page table's pool.
-        cache: the target's KV cache.
+        pools: the page table, and the target's KV cache.
         staging: carries host numbers to the device.
     """
 
@@ -48,16 +47,15 @@ class SpeculativeRunner:
         drafter: Drafter,
         settings: SpecSettings,
         relay: FutureMap,
-        rows: ReqToTokenPool,
-        cache: TokenToKVPool,
+        pools: BackendSite,
         staging: Staging,
     ) -> None:
         self._target = target
         self._drafter = drafter
         self._settings = settings
         self._relay = relay
-        self._req_to_token = rows.req_to_token
-        self._cache = cache
+        self._req_to_token = pools.req_to_token_pool.req_to_token
+        self._cache = pools.token_to_kv_pool
         self._staging = staging
 
     def run(self, batch: ScheduleBatch, clock: StepClock) -> StepOutput:

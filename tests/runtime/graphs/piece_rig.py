@@ -13,7 +13,7 @@ from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.pieces import PieceRunner, Pieces
-from backend_caps.runtime.graphs.runner import NoCaptureObserver, Replayed
+from backend_caps.runtime.graphs.runner import Computed, NoCaptureObserver
 from backend_caps.runtime.worker import states_of
 from tests.runtime.graphs.rig import (
     BUCKETS,
@@ -70,7 +70,7 @@ class PieceRig(Rig):
             observer=NoCaptureObserver(),
         )
 
-    def replay(self, batch: ForwardBatch) -> Replayed:
+    def replay(self, batch: ForwardBatch) -> Computed:
         """Run a forward in pieces."""
         with self.streams.using(self.stream):
             return self.in_pieces.replay(batch)

@@ -28,7 +28,7 @@ from backend_caps.runtime.attention import AttentionBackend, ForwardContext, Pha
 from backend_caps.runtime.batch import ForwardMode, token_positions
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.runtime.graphs.runner import GraphHalves, GraphMemory, GraphRunner, Replayed
+from backend_caps.runtime.graphs.runner import Computed, GraphHalves, GraphMemory, GraphRunner
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.llama import LlamaModel
@@ -282,7 +282,7 @@ class Rig:
                 buffer.copy_(old)
         return self.on_host(logits)
 
-    def replay(self, batch: ForwardBatch) -> Replayed:
+    def replay(self, batch: ForwardBatch) -> Computed:
         """Run a forward by its graph."""
         with self.streams.using(self.stream):
             return self.runner.replay(batch)

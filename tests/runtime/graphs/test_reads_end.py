@@ -10,7 +10,7 @@ from torch import Tensor
 from backend_caps import BatchKind, SharedReadsEnd
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
-from backend_caps.runtime.graphs.runner import Replayed
+from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.simulator import Schedule, simulate, systematic_schedules
 from tests.runtime.graphs.rig import BUCKETS, SIMULATED, Requests, Rig, Site, padded
 from tests.runtime.graphs.spies import CopiedTable
@@ -35,7 +35,7 @@ def rig_of(
     return Rig(streams, buckets, build=build, reads_end=reads_end, in_halves=in_halves)
 
 
-def overwritten(rig: Rig, replayed: Replayed) -> Tensor:
+def overwritten(rig: Rig, replayed: Computed) -> Tensor:
     """Write to the page table once the reads are done, and no later: the logits, host."""
     assert replayed.reads_done is not None
     schedule = rig.streams.private_stream()

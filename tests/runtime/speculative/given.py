@@ -200,8 +200,7 @@ def make_scene(settings: SpecSettings = TREE, *, marked: bool = False) -> Scene:
         drafter=drafter,
         settings=settings,
         relay=relay,
-        rows=rows,
-        cache=world.site.token_to_kv_pool,
+        pools=world.site,
         staging=staging,
     )
     memory = RequestMemory(rows, PagePool(8), staging)

@@ -16,9 +16,10 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.runtime.options import EngineOptions, graph_sizes_of
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.drafter import DraftRunner, DraftStates
+from backend_caps.runtime.speculative.drafter import DraftRunner
 from backend_caps.runtime.step import Step, StepLauncher
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_choice import Obstacle, choose_graphs, kind_of
@@ -135,7 +136,7 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
 
     def watched(
         runner: DraftRunner, role: Role, batch: ForwardBatch, hidden: Tensor | None
-    ) -> DraftStates:
+    ) -> Computed:
         states = run(runner, role, batch, hidden)
         if role is Role.DRAFT_EXTEND:
             marked.append(states.reads_done)
