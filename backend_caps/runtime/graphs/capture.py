@@ -5,21 +5,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
-from backend_caps.capability.vocabulary import GraphMetadata, SharedReadsEnd
+from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.relay.streams import DeviceStreams, StreamLike
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
-from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.runtime.graphs.pieces import PieceModel, PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import (
     CaptureObserver,
-    Computed,
     GraphHalves,
     GraphMemory,
     GraphRunner,
@@ -29,34 +27,9 @@ from backend_caps.runtime.graphs.runner import (
 from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_buckets import Bucket
 from backend_caps.startup.graph_choice import GraphChoice
-from backend_caps.startup.graph_modes import GraphMode
 
-
-class PhaseGraphs(Protocol):
-    """The graphs of one phase: full ones, or pieces."""
-
-    @property
-    def mode(self) -> GraphMode:
-        """How the forwards run that they hold."""
-
-    @property
-    def shared_reads_end(self) -> SharedReadsEnd:
-        """Where replays mark the end of their reads."""
-
-    def holds(self, batch: ForwardBatch) -> bool:
-        """Tell whether a batch can be replayed."""
-
-    def replay(self, batch: ForwardBatch) -> Computed:
-        """Run a batch that they hold.
-
-        Stream: the current one, which must be the captured one.
-        """
-
-    def mask_buffers(self, batch_size: int) -> Sequence[Tensor | None]:
-        """Return the memory that they read tree masks from: [M] bool, device, or None.
-
-        There are two, where the batch runs in halves; none, where no graph holds so many requests.
-        """
+PhaseGraphs: TypeAlias = GraphRunner | PieceRunner
+"""The graphs of one phase: full ones, or pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

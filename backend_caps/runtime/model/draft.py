@@ -10,7 +10,8 @@ draft scores.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from pydantic import StrictBool
@@ -33,28 +34,31 @@ from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.model.rotary import RotaryTable, Rotation
 
 
-class DraftModel(Protocol):
-    """What a speculative step asks of the model that drafts."""
+class DraftModel(ABC):
+    """What a speculative step asks of the model that drafts.
 
-    @property
-    def config(self) -> LlamaConfig:
-        """The shape of its layers, which its KV cache is made for."""
+    Defaults are those of a head with the target's vocabulary, which takes its states as they are.
+    """
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """What it computes in."""
-
-    @property
-    def reads_hidden(self) -> bool:
-        """Whether it continues from hidden states: the target's, then its own."""
+    config: LlamaConfig
+    """The shape of its layers, which its KV cache is made for."""
+    dtype: torch.dtype
+    """What it computes in."""
+    num_positions: int
+    """A position at or above it cannot be computed."""
+    lm_head: LMHead
+    reads_hidden: ClassVar[bool] = True
+    """Whether it continues from hidden states: the target's, then its own."""
 
     @property
     def num_features(self) -> int:
-        """F; 0 if `reads_hidden` is False."""
+        """F: what it reads of a token of the target; 0 if `reads_hidden` is False."""
+        return self.config.hidden_size
 
     @property
     def vocab_size(self) -> int:
         """Vd."""
+        return self.config.vocab_size
 
     def fuse(self, features: Tensor) -> Tensor:
         """Make of the target's hidden states what `hidden_states` continues from.
@@ -64,7 +68,9 @@ class DraftModel(Protocol):
 
         Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
         """
+        return features
 
+    @abstractmethod
     def hidden_states(
         self, input_ids: Tensor, positions: Tensor, hidden: Tensor | None, context: AttentionContext
     ) -> Tensor:
@@ -73,7 +79,7 @@ class DraftModel(Protocol):
         input_ids  [T] int64, device  0 <= id < V
         positions  [T] int64, device  0 <= position < num_positions
         hidden     [T, Hd] device     of the token before each: what `fuse` or this function
-                                      returned; None if `reads_hidden` is False
+                                      returned; not read if `reads_hidden` is False
         returns    [T, Hd] device
 
         Stream: the current one. Sync: the backend's. Allocates: the result and what lies between.
@@ -89,6 +95,7 @@ class DraftModel(Protocol):
         Stream: the current one. Sync: none. Allocates: the result, in both dtypes.
         Keeps: nothing. Capture: yes.
         """
+        return self.lm_head(hidden)
 
     def target_ids(self, draft_ids: Tensor) -> Tensor:
         """Map places in `logits` to token ids of the target.
@@ -98,85 +105,38 @@ class DraftModel(Protocol):
 
         Stream: the current one. Sync: none. Allocates: the result. Keeps: nothing. Capture: yes.
         """
+        return draft_ids
 
+    @abstractmethod
     def named_weights(self) -> NamedWeights:
         """List its own weights by their names in a checkpoint, none that it shares."""
 
 
-class StandaloneDraft:
+class StandaloneDraft(DraftModel):
     """A small model with the target's vocabulary, which reads nothing of the target.
 
     Args:
         model: the small one.
     """
 
+    reads_hidden = False
+
     def __init__(self, model: LlamaModel) -> None:
         self.model = model
-
-    @property
-    def config(self) -> LlamaConfig:
-        """The small model's shape."""
-        return self.model.config
-
-    @property
-    def num_positions(self) -> int:
-        """A position at or above it cannot be computed."""
-        return self.model.num_positions
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What it computes in."""
-        return self.model.dtype
-
-    @property
-    def reads_hidden(self) -> bool:
-        """False: tokens are all that it reads."""
-        return False
+        self.config, self.dtype, self.lm_head = model.config, model.dtype, model.lm_head
+        self.num_positions = model.num_positions
 
     @property
     def num_features(self) -> int:
         """0: it reads nothing of the target."""
         return 0
 
-    @property
-    def vocab_size(self) -> int:
-        """The target's."""
-        return self.model.config.vocab_size
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """Return the features as they are; nothing reads them."""
-        return features
-
     def hidden_states(
         self, input_ids: Tensor, positions: Tensor, hidden: Tensor | None, context: AttentionContext
     ) -> Tensor:
-        """Compute all but the LM head, of tokens alone.
-
-        input_ids  [T] int64, device  0 <= id < V
-        positions  [T] int64, device  0 <= position < num_positions
-        hidden     anything           it is not read
-        returns    [T, Hd] device
-
-        Stream: the current one. Sync: the backend's. Allocates: the result and what lies between.
-        Keeps: nothing, but keys and values in the KV cache. Capture: the backend's.
-        """
+        """Compute all but the LM head, of tokens alone; `hidden` is not read."""
         del hidden
         return self.model.hidden_states(input_ids, positions, context)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score the vocabulary with the small model's own LM head.
-
-        hidden   [B, Hd] device
-        returns  [B, V] float32, device
-
-        Stream: the current one. Sync: none. Allocates: the result, in both dtypes.
-        Keeps: nothing. Capture: yes.
-        """
-        return self.model.lm_head(hidden)
-
-    def target_ids(self, draft_ids: Tensor) -> Tensor:
-        """Return the ids as they are: the vocabulary is the target's."""
-        return draft_ids
 
     def named_weights(self) -> NamedWeights:
         """List the small model's weights by their names in a checkpoint."""
@@ -193,7 +153,7 @@ class EagleConfig(LlamaConfig):
     """What joins token and state has a bias; None where nobody said, and its weights tell."""
 
 
-class EagleHead:
+class EagleHead(DraftModel):
     """A draft head with the weights that `load_eagle` gives it; it has arbitrary ones before.
 
     Args:
@@ -237,25 +197,6 @@ class EagleHead:
             ),
         )
 
-    @property
-    def reads_hidden(self) -> bool:
-        """True: it continues from hidden states."""
-        return True
-
-    @property
-    def num_features(self) -> int:
-        """H: it reads the target's last hidden state."""
-        return self.config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        """The target's."""
-        return self.config.vocab_size
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """Return the target's states [T, H] as they are: `fc` takes them together with tokens."""
-        return features
-
     def hidden_states(
         self, input_ids: Tensor, positions: Tensor, hidden: Tensor | None, context: AttentionContext
     ) -> Tensor:
@@ -276,21 +217,6 @@ class EagleHead:
         for layer in self.layers:
             joined = layer(joined, rotation, context)
         return joined
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Score the vocabulary with the target's LM head.
-
-        hidden   [B, H] device
-        returns  [B, V] float32, device
-
-        Stream: the current one. Sync: none. Allocates: the result, in both dtypes.
-        Keeps: nothing. Capture: yes.
-        """
-        return self.lm_head(hidden)
-
-    def target_ids(self, draft_ids: Tensor) -> Tensor:
-        """Return the ids as they are: the vocabulary is the target's."""
-        return draft_ids
 
     def named_weights(self) -> NamedWeights:
         """List the head's own weights by their names in a checkpoint, none of the target's."""

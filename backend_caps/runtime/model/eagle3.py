@@ -18,6 +18,7 @@ from pydantic import Field, JsonValue, StrictBool
 from torch import Tensor
 
 from backend_caps.runtime.model.config import MAX_VOCAB_SIZE, LlamaConfig
+from backend_caps.runtime.model.draft import DraftModel
 from backend_caps.runtime.model.errors import unsupported_value
 from backend_caps.runtime.model.layers import (
     MLP,
@@ -129,7 +130,7 @@ def _unsupported(
         yield "layer_types", types, "attention over the whole context"
 
 
-class Eagle3Head:
+class Eagle3Head(DraftModel):
     """A draft head with the weights that `load_eagle3` gives it; it has arbitrary ones before.
 
     Args:
@@ -140,6 +141,8 @@ class Eagle3Head:
         lm_head: the target's, if the head shares it; None: it has its own.
         num_positions: the positions that it can tell apart; by default those of the config.
     """
+
+    config: Eagle3Config
 
     def __init__(
         self,
@@ -184,11 +187,6 @@ class Eagle3Head:
             else None
         )
         """[Vd] int64, device: how far each of its tokens is from the target's id of it."""
-
-    @property
-    def reads_hidden(self) -> bool:
-        """True: it continues from hidden states."""
-        return True
 
     @property
     def num_features(self) -> int:
