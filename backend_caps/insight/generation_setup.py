@@ -17,7 +17,7 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.kit.models import SmallModels, small_models
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
-from backend_caps.runtime.memory import num_pages_of
+from backend_caps.runtime.memory import FULL_CONTEXTS, num_pages_of
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.options import EngineOptions, page_size_of
 from backend_caps.runtime.request import Sampling

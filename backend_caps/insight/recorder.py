@@ -26,12 +26,12 @@ from backend_caps.insight.spans import BARRIER, PUBLISH, Point, Waiting, arrow
 from backend_caps.relay import FutureMap
 from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, TimedOp
 from backend_caps.runtime.scheduler import Scheduler
-from backend_caps.runtime.speculative import verify
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
 from backend_caps.runtime.speculative.drafter import ModelDrafter
 from backend_caps.runtime.speculative.ngram import NgramDrafter
 from backend_caps.runtime.speculative.runner import SpeculativeRunner
+from backend_caps.runtime.speculative.tree import accepted, predict
 from backend_caps.runtime.step import PlainRunner, StepLauncher
 from backend_caps.simulator.queues import Marker, Op
 from backend_caps.simulator.records import DeviceWatcher, Waited, WaitKind
@@ -272,8 +272,8 @@ _REGIONS: tuple[tuple[_Function, str], ...] = (
     (Contexts.of_step, "contexts"),
     (ModelDrafter.tree, "draft"),
     (NgramDrafter.tree, "draft"),
-    (verify.predict, "accept"),
-    (verify.accepted, "accept"),
+    (predict, "accept"),
+    (accepted, "accept"),
     (ModelDrafter.follow_accepted, "draft_extend"),
     (ModelDrafter.follow_prompts, "draft prefill"),
 )
