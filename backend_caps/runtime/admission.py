@@ -1,4 +1,4 @@
-"""Who runs next: admission of prompts, in chunks, and retraction when the KV cache is full.
+"""The waiting line: admission of prompts, in chunks, and retraction when the KV cache is full.
 
 All of it is host work on host numbers.
 """
@@ -89,7 +89,7 @@ class WaitingLine:
             pages = self._pages_for(request, count)
             if pages > free or not self._enter(request):
                 break
-            # A plain step takes a page at most, and whoever has no room for it can wait for one.
+            # A plain step takes a page at most, and a request without room for it can wait for one.
             behind = 0 if self._memory.rows.lookahead else 1
             free, budget = free - pages - behind, budget - count
             stretches.append(Stretch(request, count))
@@ -179,7 +179,7 @@ def _length(request: Request) -> int:
 def choose_retractions(
     running: Sequence[Request], num_pages_missing: Sequence[int], memory: RequestMemory
 ) -> list[Request]:
-    """Choose whom to retract until the rest fits: the latest arrivals, and never the last one.
+    """Choose what to retract until the rest fits: the latest arrivals, and never the last request.
 
     Args:
         running: the requests that decode next.

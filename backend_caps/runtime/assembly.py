@@ -235,7 +235,7 @@ def _listed(counts: Sequence[int]) -> str:
 
 
 def _settings(plan: Plan, draft_model_path: str | Path | None) -> SpecSettings | None:
-    """Read how the engine speculates, and whether anybody runs the draft model."""
+    """Read how the engine speculates; refuse a draft model that nothing runs."""
     settings = SpecSettings.from_flags(plan.flags)
     if draft_model_path is not None and (settings is None or not settings.has_draft_model):
         raise UnusedDraftModelError(

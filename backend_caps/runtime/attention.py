@@ -135,8 +135,8 @@ class PhaseBackends:
         site: what each backend is built from.
 
     Raises:
-        SharedUseError: a composite's parts share one phase; who serves which layer is the model's
-            to say, and this runtime has no such model.
+        SharedUseError: a composite's parts share one phase: which of them serves which layer, no
+            model here says.
         ImplementationError: a backend names no implementation, or none that can be imported.
     """
 

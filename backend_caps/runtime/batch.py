@@ -93,13 +93,13 @@ class ScheduleBatch:
     """[B] int64, host: the same."""
     seq_lens: Tensor
     """[B] int64, device: each context's length, this step's tokens included; in a speculative
-    step, whose tokens nobody knows before it has run, the length before them."""
+    step, whose tokens are not known before it has run, the length before them."""
     seq_lens_cpu: Tensor | None
-    """[B] int64, host: the mirror; None where nobody keeps one."""
+    """[B] int64, host: the mirror; None without one."""
     seq_lens_sum: int | None = None
-    """The mirror's sum, where somebody has it; `ForwardBatch.init_new` computes it otherwise."""
+    """The mirror's sum, where it is known; `ForwardBatch.init_new` computes it otherwise."""
     seq_lens_cpu_upper_bound: Tensor | None = None
-    """[B] int64, host: never below `seq_lens`; None where the mirror says more, and where nobody
+    """[B] int64, host: never below `seq_lens`; None where the mirror says more, and where empty
     needs it."""
     input_ids: Tensor | None = None
     """[B] int64, device: tokens, or sentinels while `input_ids_pending`."""
@@ -127,19 +127,19 @@ class ScheduleBatch:
     @classmethod
     def empty(cls, memory: RequestMemory, staging: Staging) -> Self:
         """Make a batch without requests: one to merge others into, or an idle step."""
-        nobody = torch.zeros(0, dtype=torch.int64, device=staging.streams.device)
-        nobody_cpu = torch.zeros(0, dtype=torch.int64)
+        empty = torch.zeros(0, dtype=torch.int64, device=staging.streams.device)
+        empty_cpu = torch.zeros(0, dtype=torch.int64)
         return cls(
             memory=memory,
             staging=staging,
             mode=ForwardMode.IDLE,
-            req_pool_indices=nobody,
-            req_pool_indices_cpu=nobody_cpu,
-            seq_lens=nobody,
-            seq_lens_cpu=nobody_cpu,
+            req_pool_indices=empty,
+            req_pool_indices_cpu=empty_cpu,
+            seq_lens=empty,
+            seq_lens_cpu=empty_cpu,
             seq_lens_sum=0,
-            input_ids=nobody,
-            out_cache_loc=nobody,
+            input_ids=empty,
+            out_cache_loc=empty,
         )
 
     @classmethod

@@ -43,10 +43,10 @@ class Engine:
         configuration: of `configure_engine` for this folder and these options. Its plan names the
             backends, its FutureMap is the one that steps go through, on its device.
         options: room and cutting.
-        observer: is told of every step.
+        observer: is called with every step.
         draft_model_path: a Hugging Face folder of what drafts: an EAGLE or EAGLE3 head or a small
             model, as the plan's `--speculative-algorithm` says.
-        capture_observer: is told how far the captures have come.
+        capture_observer: is called on the progress of captures.
 
     Raises:
         ConfigurationMisfitError: the configuration was made for other models or options.
@@ -213,7 +213,7 @@ class Engine:
         places: Sequence[int] = range(len(requests))
         try:
             while places:
-                # Asked first: somebody else may run steps while this one is not running.
+                # Read before the yields: the caller may run steps between them.
                 left = [place for place in places if not requests[place].is_finished]
                 for place in places:
                     output = requests[place].output

@@ -191,7 +191,7 @@ class PageSizeError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """Who wants what, and what to do."""
+        """The conflicting sizes, and what to do."""
         return (
             f"no page size suits every backend: {self.conflict}; one that they share was expected. "
             f"Name other backends, or give --page-size where one of them says too little."
@@ -304,7 +304,7 @@ class UnusedDraftModelError(BackendCapsError):
 
 @dataclass(eq=False, kw_only=True)
 class MissingDraftModelError(BackendCapsError):
-    """An algorithm drafts with a model, and nobody named one."""
+    """An algorithm drafts with a model, and none is named."""
 
     algorithm: str
 
@@ -347,7 +347,7 @@ class DisaggregationModeError(BackendCapsError):
 
     @property
     def message(self) -> str:
-        """What was asked of which engine, and whom to ask."""
+        """The method, the mode, and the mode that has it."""
         return (
             f"{self.asked} was asked of an engine of --disaggregation-mode {self.mode}; one of "
             f"mode {self.expected} was expected. Ask such an engine, or resolve this one's plan "

@@ -40,11 +40,11 @@ class ForwardBatch:
     out_cache_loc: Tensor
     """[T] int64, device: where the tokens' keys and values go."""
     seq_lens_cpu: Tensor | None
-    """[B] int64, host: the mirror, or None where nobody keeps one."""
+    """[B] int64, host: the mirror, or None without one."""
     seq_lens_sum: int | None
     """The mirror's sum; None where there is no mirror."""
     seq_lens_cpu_upper_bound: Tensor | None = None
-    """[B] int64, host: never below `seq_lens`; None where nobody needs it."""
+    """[B] int64, host: never below `seq_lens`; None where no backend needs it."""
     extend_seq_lens: Tensor | None = None
     """[B] int64, device: tokens of each request; None where all bring the same."""
     extend_prefix_lens: Tensor | None = None
@@ -63,7 +63,7 @@ class ForwardBatch:
     tree_mask: Tensor | None = None
     """[M] bool, device: what each token sees, where tokens are a tree; None where each sees all
     before it. Request after request, as many rows as it brings tokens (T / B), each as long as its
-    context (`seq_lens`); entries behind the last request's are nobody's."""
+    context (`seq_lens`); entries behind the last request's are padding."""
     half_masks: tuple[Tensor, Tensor] | None = None
     """The tree masks of the batch's halves, each laid out as one of its own, where the batch runs
     in halves; `tree_mask` is None then."""
@@ -132,7 +132,7 @@ class ForwardBatch:
 
 
 def mirror_sum(batch: ScheduleBatch) -> int | None:
-    """Return the sum of a batch's mirror; where nobody has it, add up. No mirror has no sum."""
+    """Return the sum of a batch's mirror, computed where it is not there yet; None without one."""
     if batch.seq_lens_sum is not None or batch.seq_lens_cpu is None:
         return batch.seq_lens_sum
     lengths: list[int] = batch.seq_lens_cpu.tolist()

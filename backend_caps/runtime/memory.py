@@ -1,8 +1,8 @@
 """Where requests stand: rows of the page table, pages of the KV cache.
 
-Who has which page is known on the host, which alone hands pages out; the device has the table that
+The host alone hands pages out, and knows the owner of each; the device has the table that
 attention reads. Page 0 and row 0 are padding: no request gets them, so a padded row of a batch
-reads and writes what is nobody's.
+reads and writes padding.
 
 Shapes: P rows in the request pool, W entries in a row, S slots in the KV cache, N layers, T tokens
 in a batch, Hk key and value heads, D and Dv their sizes.
@@ -301,7 +301,7 @@ class RequestMemory:
     def release(self, row: int) -> None:
         """Give a row and its pages back.
 
-        Steps that read them may be under way: whoever gets them writes to the table behind the
+        Steps that read them may be under way: their next owner writes to the table behind the
         barrier of the schedule stream, and to the KV cache behind them on the forward stream.
         """
         pages = self._of_row[row]
@@ -342,13 +342,13 @@ class Pools:
 
 
 FULL_CONTEXTS = 8
-"""Full contexts that the KV cache has room for, where nobody says how many tokens it holds."""
+"""Full contexts that the KV cache has room for, where no option says how many tokens it holds."""
 
 
 def make_pools(
     plan: Plan, model: LlamaModel, options: EngineOptions, staging: Staging, lookahead: int = 0
 ) -> tuple[RequestMemory, Pools]:
-    """Make the page table and the KV cache, and who hands their rows and pages out.
+    """Make the page table and the KV cache, and the memory that hands out rows and pages.
 
     Args:
         plan: says how large pages are, and what they hold.

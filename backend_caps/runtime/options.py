@@ -317,5 +317,5 @@ def page_size_of(plan: Plan) -> int:
             return min(sizes)
         case Conflict() as conflict:
             raise PageSizeError(conflict=str(conflict))
-        case _:  # any, or nobody said
+        case _:  # any, or undeclared
             return 1

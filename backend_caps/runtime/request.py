@@ -21,7 +21,7 @@ from backend_caps.runtime.memory import RequestMemory
 class PromptStates:
     """Keys and values of a prompt, and where its drafts go on from.
 
-    Nothing of it says in which slots or pages it stood.
+    It does not depend on the slots or pages where it stood.
     """
 
     keys: Tensor
@@ -131,7 +131,7 @@ class FinishReason(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt on its way to its output. The scheduler writes to it, and nobody else."""
+    """A prompt on its way to its output. Only the scheduler writes to it."""
 
     number: int
     """Its place in the order of arrival, which it keeps when it is retracted."""
@@ -202,7 +202,7 @@ class Request:
             self.num_prefilled, self.num_launched = len(self.prompt), len(self.output)
 
     def leave(self) -> None:
-        """End the stay; whatever of it is under way is nobody's."""
+        """Release the pool row; drop results still in flight."""
         self.row = self.generation = 0
 
     def take_step(self, tokens: Sequence[int]) -> Sequence[int]:

@@ -65,7 +65,7 @@ class PlainDecoding:
         return [length + 1 for length in running.mirror.tolist()]
 
     def enter(self, requests: Sequence[Request]) -> None:
-        """Need nothing of it."""
+        """Do nothing."""
 
     def prepare(self, running: ScheduleBatch, clock: StepClock) -> None:  # noqa: ARG002
         """Add a token to each context."""
@@ -76,7 +76,7 @@ class PlainDecoding:
         running.prepare_for_decode()
 
     def commit(self, requests: Sequence[Request]) -> None:
-        """Need nothing of it."""
+        """Do nothing."""
 
 
 class NewToken(NamedTuple):
@@ -99,7 +99,7 @@ class Scheduler:
         waiting: the requests that are not running yet.
         decoding: how running requests go on.
         mixed: whether decode rows join steps of prompts.
-        observer: is told of every processed step.
+        observer: is called with every processed step.
         transfer: of prompts between engines; None where they run and are gone on with here.
     """
 
@@ -249,7 +249,7 @@ class Scheduler:
             self._running.merge(batch)
 
     def _drop_done(self) -> None:
-        """Drop those for whom nothing more is to be launched."""
+        """Drop requests that need no further launch."""
         requests = self._running.requests
         keep = [
             place
@@ -261,7 +261,7 @@ class Scheduler:
     def _make_room(self) -> bool:
         """Retract until a step of each running request fits; tell whether any can be run now.
 
-        Nobody is retracted for pages that the step under way gives back at its end.
+        No request is retracted for pages that the step under way gives back at its end.
         """
         requests, memory = self._running.requests, self._memory
         rows = [request.row for request in requests]

@@ -28,7 +28,7 @@ _DEFAULT_STEPS = 3
 _MOST_STEPS = 64
 """Far beyond what pays: a draft that deep is hardly ever right, and each step has its slots."""
 _DEFAULT_TREE = 8
-"""Tokens of a tree that is no chain, where nobody says how many."""
+"""Tokens of a tree that is no chain, where no flag says how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ class StepStats:
     def planned_waits(self) -> int:
         """Waits of the host that the loop has by design: for the tokens, and for lengths.
 
-        Nobody measures them here; on a device without streams they cost nothing.
+        They are counted, not measured; on a device without streams they cost nothing.
         """
         return 1 + self.waits_for_lengths
 
@@ -111,14 +111,14 @@ class StepStats:
 
 
 class StepObserver(Protocol):
-    """Who wants to know of every step."""
+    """Called with every processed step."""
 
     def observe(self, stats: StepStats) -> None:
         """Take in a step whose result was processed."""
 
 
 class NoObserver:
-    """Nobody wants to know."""
+    """No-op observer."""
 
     def observe(self, stats: StepStats) -> None:
         """Let it pass."""
@@ -142,10 +142,10 @@ def total_seq_lens(batch: ScheduleBatch) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EveryObserver:
-    """Tell several observers of every step, in their order."""
+    """Call several observers with every step."""
 
     observers: tuple[StepObserver, ...]
-    """Whom to tell."""
+    """Called in this order."""
 
     def observe(self, stats: StepStats) -> None:
         """Take in a step whose result was processed."""
@@ -155,10 +155,10 @@ class EveryObserver:
 
 @dataclass(slots=True)
 class LateObserver:
-    """Tell another observer of the steps after `begin`: those that warm up are nobody's."""
+    """Pass on the steps after `begin`, without those of the warm-up."""
 
     observer: StepObserver
-    """Whom to tell."""
+    """Called behind `begin`."""
     has_begun: bool = field(default=False, init=False)
 
     def begin(self) -> None:
@@ -176,7 +176,7 @@ class StepTotals:
     """Remember the first steps, and the sums over all of them."""
 
     num_first: int
-    """How many steps to keep whole; a long run has more than anybody reads."""
+    """How many steps to keep whole; a long run has more than a reader needs."""
     first: list[StepStats] = field(default_factory=list)
     """These steps."""
     num_steps: Counter[ForwardMode] = field(default_factory=Counter)
@@ -196,7 +196,7 @@ class StepTotals:
     num_accepted: int = 0
     """Tokens that verifies gave, their own ones included."""
     planned_waits: int = 0
-    """Times that the plan makes the host wait; nobody measures them."""
+    """Times that the plan makes the host wait; counted, not measured."""
     waits_for_lengths: int = 0
     """Those of them that are for lengths."""
     bytes_to_host: int = 0

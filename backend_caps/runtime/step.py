@@ -28,8 +28,8 @@ from backend_caps.startup.graph_modes import GraphMode
 class Step:
     """A step under way.
 
-    Who processes its result lets go of it then, and not before: its batch's tensors were made on
-    the schedule stream, and its tokens on the forward stream, and other streams read them. With
+    Keep it until its result is processed: its batch's tensors were made on the schedule stream, and
+    its tokens on the forward stream, and other streams read them. With
     one step under way while the next is launched, two are alive.
     """
 
@@ -43,7 +43,7 @@ class Step:
     copied: EventLike
     """Behind the copy of the tokens to the host."""
     reads_done: EventLike | None
-    """Behind the last read of what the scheduler writes; None where nobody marked it."""
+    """Behind the last read of what the scheduler writes; None where no event marks it."""
     num_tokens: int
     """Tokens that the forward computed."""
     graph_mode: GraphMode

@@ -35,7 +35,7 @@ class StepOutput:
     num_tokens: int
     """Tokens that the forwards computed."""
     reads_done: EventLike | None = None
-    """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
+    """Behind the last read of buffers that the scheduler writes; None where no event marks it."""
     graph_mode: GraphMode = GraphMode.EAGER
     """How the target's forward ran."""
     in_halves: bool = False
@@ -51,7 +51,7 @@ class Hidden:
     features: Tensor
     """[T, F] device: what a draft head reads: the same states, or those of several layers."""
     reads_done: EventLike | None = None
-    """Behind the last read of buffers that the scheduler writes; None where nobody marked it."""
+    """Behind the last read of buffers that the scheduler writes; None where no event marks it."""
     graph_mode: GraphMode = GraphMode.EAGER
     """How it ran."""
     in_halves: bool = False

@@ -1,8 +1,8 @@
 """The tensors that captured forwards read: one set for all graphs, as large as the largest.
 
 A graph has the addresses of its capture, so each batch is copied to them before a replay. Padding
-is written anew each time: what a larger batch left there would be somebody's row and slot, and the
-replay would write to them.
+is written anew each time: what a larger batch left there would be rows and slots of other requests,
+and the replay would write to them.
 
 Shapes: B requests and T tokens in the batch, Bg and Tg in the graph (B <= Bg, T <= Tg).
 """
@@ -20,7 +20,7 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.startup.graph_buckets import Bucket
 
-# What a backend is told that it runs, at the capture and at every replay alike.
+# The mode that a backend sees, at the capture and at every replay alike.
 _MODES = {
     BatchKind.SINGLE_TOKEN_DECODE: ForwardMode.DECODE,
     BatchKind.UNIFORM_BATCH: ForwardMode.EXTEND,

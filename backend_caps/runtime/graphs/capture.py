@@ -34,7 +34,7 @@ PhaseGraphs: TypeAlias = GraphRunner | PieceRunner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphUsage:
-    """What captures took, the driver's own share of a graph aside, which nobody tells."""
+    """Device memory of captures, without the driver's own share of a graph."""
 
     num_graphs: int = 0
     """How many there are; a forward in pieces has one more than the model has layers."""
@@ -117,7 +117,7 @@ def capture_graphs(
     if chosen.buckets:
         captured.append(_full(site, model, configuration, chosen.buckets, mask_size, halves))
     if chosen.token_counts:
-        assert in_pieces is not None, "who chooses pieces says what they are captured of"
+        assert in_pieces is not None, "pieces are chosen only where there is a model of them"
         captured.append(_pieces(site, in_pieces, chosen.token_counts))
     return _joined(captured, streams.pool_bytes(site.pool))
 

@@ -198,7 +198,7 @@ class Pieces:
         streams: the device's, which has graphs.
         stream: what is captured and replayed on: the forward stream.
         pool: where captures allocate.
-        observer: is told of each size.
+        observer: is called for each size.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Pieces:
 
 
 class BackendSource(Protocol):
-    """Who has the backend of a phase, which may be another one tomorrow: `PhaseBackends`."""
+    """Looks up the backend of a phase: `PhaseBackends`."""
 
     def of(self, phase: Phase) -> AttentionBackend:
         """Return the backend of a phase."""

@@ -24,7 +24,7 @@ from backend_caps.startup.graph_modes import GraphMode
 
 
 class CaptureObserver(Protocol):
-    """Who is told of captures, which take seconds on a device."""
+    """Called on the progress of captures, which take seconds on a device."""
 
     def begin(self, num_sizes: int) -> None:
         """Take in how many sizes will be captured, of all modes together."""
@@ -34,7 +34,7 @@ class CaptureObserver(Protocol):
 
 
 class NoCaptureObserver:
-    """Nobody wants to know."""
+    """No-op observer."""
 
     def begin(self, num_sizes: int) -> None:
         """Let it pass."""
@@ -66,8 +66,8 @@ class Computed:
     tokens where the batch names no last ones. Of a replay a view of the graph's own memory, unless
     padding stood between two halves: its next replay overwrites it, in stream order."""
     reads_done: EventLike | None = None
-    """Behind the last read of shared buffers; None where nobody knows it. Under IN_REPLAY it is the
-    graph's own, which its next replay moves on: who waits later waits for that one."""
+    """Behind the last read of shared buffers; None where it is not known. Under IN_REPLAY it is the
+    graph's own, which its next replay moves on: a later wait is for that one."""
     graph_mode: GraphMode = GraphMode.EAGER
     """How it ran."""
     in_halves: bool = False
@@ -182,7 +182,7 @@ class GraphRunner:
             `marked_reads_end` says for the device.
         graph_metadata: how the backend rebuilds metadata for a replay; under IN_GRAPH the graph
             does, and no host code of the backend runs before one.
-        observer: is told of each bucket.
+        observer: is called for each bucket.
         halves: runs the second half of every bucket that has two; None captures batches whole.
     """
 
@@ -313,7 +313,7 @@ class GraphRunner:
 
     def _forward(self, parts: Sequence[_Part]) -> Tensor:
         if len(parts) > 1:
-            assert self._halves is not None, "who captures halves says what runs them"
+            assert self._halves is not None, "halves are captured only with a model of them"
             return self._halves.compute([own.context for own in parts])
         context = parts[0].context
         batch = context.batch

@@ -201,7 +201,7 @@ class LlamaConfig(BaseModel):
     mlp_bias: StrictBool = False
     """The MLP's projections have biases."""
     dtype: str | None = None
-    """What the weights were saved in, by torch's name without `torch.`; None where nobody said."""
+    """What the weights were saved in, by torch's name without `torch.`; None without a key."""
     eos_token_ids: Annotated[tuple[_TokenId, ...], BeforeValidator(_token_ids)] = ()
     """The tokens that end a text, where `generate` of transformers looks for them: in
     generation_config.json, and in config.json only where there is no such file; empty where that

@@ -150,7 +150,7 @@ class EagleConfig(LlamaConfig):
     """What a config.json may call a head: published ones are named as their targets, or so."""
 
     bias: StrictBool | None = None
-    """What joins token and state has a bias; None where nobody said, and its weights tell."""
+    """What joins token and state has a bias; None where the key is missing: the weights decide."""
 
 
 class EagleHead(DraftModel):

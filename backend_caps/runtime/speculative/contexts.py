@@ -131,11 +131,11 @@ class Contexts:
     seq_lens: Tensor
     """[B] int64, device: tokens before the forwards that are made here."""
     seq_lens_cpu: Tensor | None
-    """[B] int64, host: the mirror, or None where nobody keeps one."""
+    """[B] int64, host: the mirror, or None without one."""
     seq_lens_sum: int | None
     """The mirror's sum; None where there is no mirror."""
     upper_bound: Tensor | None
-    """[B] int64, host: never below `seq_lens`; None where nobody needs it."""
+    """[B] int64, host: never below `seq_lens`; None where no backend needs it."""
 
     @classmethod
     def of_step(cls, batch: ScheduleBatch, req_to_token: Tensor) -> Self:

@@ -55,7 +55,7 @@ class Followed:
 
     state: DraftState
     reads_done: EventLike | None = None
-    """Behind its last read of buffers that the scheduler writes; None where nobody marked it."""
+    """Behind its last read of buffers that the scheduler writes; None where no event marks it."""
 
 
 class Drafter(Protocol):

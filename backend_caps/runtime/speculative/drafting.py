@@ -125,7 +125,7 @@ def make_drafting(
     """Build a draft model's memory and attention, and capture its forwards.
 
     Args:
-        configuration: says what is captured, and who attends.
+        configuration: says what is captured, and which backends attend.
         settings: how large a tree is.
         target: says what follows.
         model: drafts; None: the host does.

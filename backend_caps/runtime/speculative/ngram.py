@@ -255,17 +255,17 @@ class NgramDrafter:
     def follow_prompts(
         self, forward: ForwardBatch, features: Tensor, next_ids: Tensor
     ) -> DraftState:
-        """Need nothing of it: the host's tokens are all that there is."""
+        """Do nothing: drafts are looked up in the host's tokens."""
         del forward, features, next_ids
         return DraftState()
 
     def follow_accepted(self, contexts: Contexts, accepted: Accepted, features: Tensor) -> Followed:
-        """Need nothing of it: the host's tokens are all that there is."""
+        """Do nothing: drafts are looked up in the host's tokens."""
         del contexts, accepted, features
         return Followed(state=DraftState())
 
     def _trees(self, requests: Sequence[Request]) -> list[HostTree]:
-        """Draft for each request; whoever is not among them any more is forgotten."""
+        """Draft for each request, and forget the indices of all others."""
         settings = self._settings
         self._indices = {own.number: self._index_of(own) for own in requests}
         return [

@@ -75,10 +75,10 @@ class SpeculativeRunner:
 
     def _run_idle(self, batch: ScheduleBatch) -> StepOutput:
         """Publish and stash nothing, as a rank does whose peers have requests."""
-        nobody = batch.seq_lens
-        self._relay.publish(batch.req_pool_indices, nobody)
-        self._relay.stash(batch.req_pool_indices, RelayPayload(nobody))
-        return StepOutput(tokens=nobody, num_tokens=0)
+        empty = batch.seq_lens
+        self._relay.publish(batch.req_pool_indices, empty)
+        self._relay.stash(batch.req_pool_indices, RelayPayload(empty))
+        return StepOutput(tokens=empty, num_tokens=0)
 
     def _run_prompts(self, batch: ScheduleBatch) -> StepOutput:
         forward = ForwardBatch.init_new(batch, self._staging)
