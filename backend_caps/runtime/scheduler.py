@@ -13,7 +13,7 @@ plain loop has waited for the step's tokens by then, and so for all of the step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -24,59 +24,41 @@ from backend_caps.runtime.disaggregation import PromptTransfer
 from backend_caps.runtime.errors import ForeignRequestError
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.request import FinishReason, Request
+from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, StepObserver, StepStats, now_s, total_seq_lens
 from backend_caps.runtime.step import Step, StepLauncher
 
 
-class Decoding(Protocol):
-    """What the scheduler asks of the way in which requests go on."""
+class PlainDecoding:
+    """The scheduler's side of a decode step that adds one token to each context.
 
-    @property
-    def follows_results(self) -> bool:
-        """Whether a step can be built only behind the result of the one before."""
+    It knows every length by itself. What a speculative step adds is known on the device alone until
+    its result is processed: `SpeculativeDecoding` has the same methods.
+    """
+
+    follows_results = False
+    """Whether a step can be built only behind the result of the one before."""
 
     def reach(self, running: ScheduleBatch) -> Sequence[int]:
         """Return the tokens that each context may have behind its next step, drafts included."""
-
-    def enter(self, requests: Sequence[Request]) -> None:
-        """Take note of requests of which a stretch of the prompt is launched."""
-
-    def prepare(self, running: ScheduleBatch, clock: StepClock) -> None:
-        """Make a batch's next step."""
-
-    def prepare_mixed(self, running: ScheduleBatch, clock: StepClock) -> None:
-        """Make a batch's next step one of a token a request, to be mixed into one of prompts."""
-
-    def commit(self, requests: Sequence[Request]) -> None:
-        """Take note of requests of which a step's result was processed."""
-
-
-class PlainDecoding:
-    """A token a step."""
-
-    @property
-    def follows_results(self) -> bool:
-        """No step needs another one's result on the host."""
-        return False
-
-    def reach(self, running: ScheduleBatch) -> Sequence[int]:
-        """Return each length and one."""
         return [length + 1 for length in running.mirror.tolist()]
 
     def enter(self, requests: Sequence[Request]) -> None:
-        """Do nothing."""
+        """Called with requests of which a stretch of the prompt is launched."""
 
     def prepare(self, running: ScheduleBatch, clock: StepClock) -> None:  # noqa: ARG002
-        """Add a token to each context."""
+        """Make a batch's next step."""
         running.prepare_for_decode()
 
-    def prepare_mixed(self, running: ScheduleBatch, clock: StepClock) -> None:  # noqa: ARG002
-        """Add a token to each context."""
-        running.prepare_for_decode()
+    prepare_mixed = prepare
+    """Make a batch's next step one of a token a request, to be mixed into one of prompts."""
 
     def commit(self, requests: Sequence[Request]) -> None:
-        """Do nothing."""
+        """Called with requests of which a step's result was processed."""
+
+
+Decoding: TypeAlias = PlainDecoding | SpeculativeDecoding
 
 
 class NewToken(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -119,7 +119,9 @@ def capture_graphs(
     if chosen.token_counts:
         assert in_pieces is not None, "pieces are chosen only where there is a model of them"
         captured.append(_pieces(site, in_pieces, chosen.token_counts))
-    return _joined(captured, streams.pool_bytes(site.pool))
+    usage = replace(total_usage(captured), pool_bytes=streams.pool_bytes(site.pool))
+    phases = {phase: graphs for own in captured for phase, graphs in own.phases.items()}
+    return CapturedGraphs(phases=phases, usage=usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +199,11 @@ def _full(
             shared_reads_end=configuration.barriers[phase],
             graph_metadata=_graph_metadata(configuration.plan, phase),
             observer=site.observer,
-            halves=_halves_of(halves, phase, of_second),
+            halves=None
+            if halves is None or of_second is None
+            else GraphHalves(
+                compute=halves.compute, backend=halves.backends.of(phase), buffers=of_second
+            ),
         )
         for phase, buckets in chosen.items()
     }
@@ -222,14 +228,6 @@ def _buffers(
     return buffers
 
 
-def _halves_of(
-    halves: HalvesModel | None, phase: Phase, buffers: GraphBuffers | None
-) -> GraphHalves | None:
-    if halves is None or buffers is None:
-        return None
-    return GraphHalves(compute=halves.compute, backend=halves.backends.of(phase), buffers=buffers)
-
-
 def _pieces(
     site: _Site, model: PieceModel, chosen: Mapping[Phase, Sequence[int]]
 ) -> CapturedGraphs:
@@ -244,18 +242,6 @@ def _pieces(
     )
     phases = {phase: PieceRunner(pieces, site.backends, phase, model.head) for phase in chosen}
     usage = GraphUsage(num_graphs=pieces.num_graphs, static_bytes=pieces.buffers.num_bytes)
-    return CapturedGraphs(phases=phases, usage=usage)
-
-
-def _joined(captured: Iterable[CapturedGraphs], pool_bytes: int) -> CapturedGraphs:
-    """Put captures of both modes together, which share a pool."""
-    phases: dict[Phase, PhaseGraphs] = {}
-    num_graphs = static_bytes = 0
-    for own in captured:
-        phases |= own.phases
-        num_graphs += own.usage.num_graphs
-        static_bytes += own.usage.static_bytes
-    usage = GraphUsage(num_graphs=num_graphs, pool_bytes=pool_bytes, static_bytes=static_bytes)
     return CapturedGraphs(phases=phases, usage=usage)
 
 
