@@ -97,8 +97,7 @@ def assemble(
     )
     draft_model = None if settings is None else load_draft(settings, model, draft_model_path)
     check_fit(plan, model, staging.streams)
-    context_len, mixed = model.num_positions - lookahead, plan.flags.enable_mixed_chunk
-    check_token_counts(options, largest_step(options, context_len, settings, mixed=mixed))
+    _check_token_counts(plan, options, settings, model.num_positions - lookahead)
     memory, pools = make_pools(plan, model, options, staging, lookahead)
     backends = PhaseBackends(plan.uses, Role.TARGET, pools)
     two_batch = _two_batch_runner(configuration, model, backends)
@@ -217,6 +216,14 @@ def _check_options(
         found = configured.get(name, "none")
         if found != needed:
             raise ConfigurationMisfitError(field=name, configured=found, needed=needed)
+
+
+def _check_token_counts(
+    plan: Plan, options: EngineOptions, settings: SpecSettings | None, context_len: int
+) -> None:
+    """Refuse graphs of more tokens than any step has."""
+    mixed = plan.flags.enable_mixed_chunk
+    check_token_counts(options, largest_step(options, context_len, settings, mixed=mixed))
 
 
 def _sizes_by_name(pool_size: int, graphs: Mapping[Role, GraphSizes]) -> Mapping[str, str]:
