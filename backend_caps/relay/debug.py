@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from backend_caps.relay.batch import RelayBatch
-from backend_caps.relay.columns import as_int64
-from backend_caps.relay.errors import (
-    BoundBelowTruthError,
-    IndexMismatchError,
-    PageableStagingError,
-    RepeatedRowsError,
-    RowCountError,
-    RowsOutOfRangeError,
-    StaleRowsError,
+from backend_caps.relay.errors import RelayError
+from backend_caps.relay.layout import (
+    RelayBatch,
+    RelayLayout,
+    RelayPayload,
+    as_int64,
+    require_shape,
 )
-from backend_caps.relay.layout import RelayLayout, RelayPayload
 from backend_caps.relay.streams import DeviceStreams
 
 POISON = torch.iinfo(torch.int64).min
@@ -78,19 +74,11 @@ class DebugChecks:
             _poison(column, torch.arange(self._pool_size, device=column.device))
 
     def before_publish(self, req_pool_indices: Tensor) -> None:
-        """Require rows of the pool, each once.
-
-        Raises:
-            RowsOutOfRangeError, RepeatedRowsError: the index is off.
-        """
+        """Require rows of the pool, each once."""
         self._check_rows("publish", req_pool_indices)
 
     def before_stash(self, req_pool_indices: Tensor, payload: RelayPayload) -> None:
-        """Require rows of the pool, each once, and values of the layout's shapes for each.
-
-        Raises:
-            RowsOutOfRangeError, RepeatedRowsError, RowCountError: the index or the values are off.
-        """
+        """Require rows of the pool, each once, and values of the layout's shapes for each."""
         self._check_rows("stash", req_pool_indices)
         num_rows = req_pool_indices.shape[0]
         values = {
@@ -101,51 +89,36 @@ class DebugChecks:
         for field in self._layout.draft:
             value = values[field.name]
             if value is not None:
-                self._check_shape("stash", field.name, value, (num_rows, *field.row_shape))
+                require_shape("stash", field.name, value, (num_rows, *field.row_shape))
 
     def before_commit(self, rows_cpu: Tensor, lens_cpu: Tensor, generation: Tensor) -> None:
-        """Require rows of the pool, each once, and a length and a generation for each.
-
-        Raises:
-            RowsOutOfRangeError, RepeatedRowsError, RowCountError: the index or the values are off.
-        """
+        """Require rows of the pool, each once, and a length and a generation for each."""
         self._check_rows("commit_lengths", rows_cpu)
-        num_rows = rows_cpu.shape[0]
-        self._check_shape("commit_lengths", "lens_cpu", lens_cpu, (num_rows,))
-        self._check_shape("commit_lengths", "generation", generation, (num_rows,))
+        require_shape("commit_lengths", "lens_cpu", lens_cpu, rows_cpu.shape)
+        require_shape("commit_lengths", "generation", generation, rows_cpu.shape)
 
     def before_lengths(self, batch: RelayBatch) -> None:
-        """Require one index on the host and the device, and rows published since the last read.
-
-        Raises:
-            RowsOutOfRangeError, RepeatedRowsError, IndexMismatchError: the index is off.
-            StaleRowsError: a row was read before, or never written.
-        """
+        """Require one index on the host and the device, and rows published since the last read."""
         rows = _listed(batch.req_pool_indices)
         rows_cpu = _listed(batch.req_pool_indices_cpu)
         if rows != rows_cpu:
-            raise IndexMismatchError(req_pool_indices=rows, req_pool_indices_cpu=rows_cpu)
+            raise RelayError(
+                "index-mismatch",
+                f"req_pool_indices is [{_text(rows)}] on the device and [{_text(rows_cpu)}] on the "
+                "host; the same rows in the same order were expected. Filter, merge and pad both "
+                "together.",
+            )
         self._check_rows("resolve_seq_lens_cpu", batch.req_pool_indices)
         self._check_fresh("seq_lens", "publish", self._seq_lens, batch.req_pool_indices)
 
     def after_lengths(self, batch: RelayBatch) -> None:
-        """Require the bound to be one, and poison what was read: the copy stream is done with it.
-
-        Raises:
-            BoundBelowTruthError: generations were not opened as `bounds` asks for.
-        """
+        """Check the bounds, and poison what was read: the copy stream is done with it."""
         if batch.seq_lens_cpu_upper_bound is not None:
             self._check_bounds(batch, batch.seq_lens_cpu_upper_bound)
         _poison(self._seq_lens, batch.req_pool_indices)
 
     def before_inputs(self, batch: RelayBatch) -> Inputs:
-        """Require pinned staging and values stashed since the last read; return their rows.
-
-        Raises:
-            PageableStagingError: the staged ids would make their copy block the host.
-            RowsOutOfRangeError, RepeatedRowsError: an index is off.
-            StaleRowsError: a row was read before, or never written.
-        """
+        """Require pinned staging and values stashed since the last read; return their rows."""
         inputs = self._inputs(batch)
         for rows in (inputs.tokens, inputs.draft):
             if rows is not None:
@@ -178,17 +151,18 @@ class DebugChecks:
         rows = _listed(req_pool_indices)
         outside = tuple(row for row in rows if not 0 <= row < self._pool_size)
         if outside:
-            raise RowsOutOfRangeError(operation=operation, rows=outside, pool_size=self._pool_size)
+            raise RelayError(
+                "rows-out-of-range",
+                f"{operation} was given {_rows(outside)}; 0 <= row < {self._pool_size} was "
+                "expected. Pass req_pool_indices of this request pool.",
+            )
         repeated = tuple(sorted(row for row, count in Counter(rows).items() if row and count > 1))
         if repeated:
-            raise RepeatedRowsError(operation=operation, rows=repeated)
-
-    def _check_shape(
-        self, operation: str, field: str, value: Tensor, expected: tuple[int, ...]
-    ) -> None:
-        shape = tuple(value.shape)
-        if shape != expected:
-            raise RowCountError(operation=operation, field=field, shape=shape, expected=expected)
+            raise RelayError(
+                "repeated-rows",
+                f"{operation} was given {_rows(repeated)} more than once; only the padding row 0 "
+                "may repeat. Give each request a row of its own.",
+            )
 
     def _check_fresh(self, field: str, writer: str, column: Tensor, rows: Tensor) -> None:
         values = _listed(column.index_select(0, rows))
@@ -196,7 +170,11 @@ class DebugChecks:
             row for row, value in zip(_listed(rows), values, strict=True) if row and value == POISON
         )
         if stale:
-            raise StaleRowsError(field=field, rows=stale, writer=writer)
+            raise RelayError(
+                "stale-rows",
+                f"{field} of {_rows(stale)} is read with nothing written since it was last read; "
+                f"a value of the step before was expected. Call {writer} there first.",
+            )
 
     def _check_bounds(self, batch: RelayBatch, bounds: Tensor) -> None:
         rows, seq_lens = _listed(batch.req_pool_indices), _listed(batch.seq_lens)
@@ -207,11 +185,21 @@ class DebugChecks:
         ]
         if low:
             rows, bound, truth = zip(*low, strict=True)
-            raise BoundBelowTruthError(rows=rows, bounds=bound, seq_lens=truth)
+            raise RelayError(
+                "bound-below-length",
+                f"the lengths [{_text(truth)}] of {_rows(rows)} are above their upper bounds "
+                f"[{_text(bound)}]; a bound was expected never to be below. Open a row's "
+                "generation by commit_lengths before its first resolve_seq_lens_cpu.",
+            )
 
     def _check_staging(self, staged: Tensor) -> None:
         if self._streams.traits.has_pinned_memory and not self._streams.is_pinned(staged):
-            raise PageableStagingError(device=str(self._streams.device))
+            raise RelayError(
+                "pageable-staging",
+                "prefill_input_ids_cpu is pageable; pinned memory was expected, or its copy to "
+                f"{str(self._streams.device)!r} blocks the host. Allocate the staging with "
+                "pin_memory=True.",
+            )
 
 
 def _poison(column: Tensor, rows: Tensor) -> None:
@@ -224,3 +212,13 @@ def _poison(column: Tensor, rows: Tensor) -> None:
 def _listed(tensor: Tensor) -> tuple[int, ...]:
     """Bring numbers to the host, waiting for whatever writes them."""
     return tuple(tensor.tolist())
+
+
+def _rows(rows: Sequence[int]) -> str:
+    return f"{'row' if len(rows) == 1 else 'rows'} {_text(rows)}"
+
+
+def _text(rows: Sequence[int]) -> str:
+    """Name a few rows: a batch may have thousands."""
+    shown = ", ".join(str(row) for row in rows[:8])
+    return shown if len(rows) <= 8 else f"{shown} and {len(rows) - 8} more"  # noqa: PLR2004

@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay.batch import RelayBatch
 from backend_caps.relay.bounds import LengthBounds
-from backend_caps.relay.columns import DraftColumns, NumberColumn, as_int64
 from backend_caps.relay.debug import DebugChecks
-from backend_caps.relay.errors import (
-    AcceptTokensError,
-    HostSeqLensError,
-    PoolSizeError,
-    RowCountError,
-    UndeclaredDeviceError,
+from backend_caps.relay.errors import RelayError
+from backend_caps.relay.host_lengths import BoundedLengths, ExactLengths, NoLengths, host_copy
+from backend_caps.relay.layout import (
+    DraftColumns,
+    DraftShape,
+    NumberColumn,
+    RelayBatch,
+    RelayLayout,
+    RelayPayload,
+    as_int64,
+    require_shape,
 )
-from backend_caps.relay.host_copy import host_copy, private_stream_of
-from backend_caps.relay.host_lengths import BoundedLengths, ExactLengths, HostLengths, NoLengths
-from backend_caps.relay.layout import DraftShape, RelayLayout, RelayPayload
-from backend_caps.relay.streams import DeviceStreams, StreamLike, with_index
+from backend_caps.relay.streams import DeviceStreams, StreamLike, undeclared_device, with_index
 
 if TYPE_CHECKING:
     from backend_caps.resolution.plan import Plan
@@ -54,10 +54,9 @@ class FutureMap:
             where the private copy stream has to avoid streams in use.
 
     Raises:
-        PoolSizeError: the pool has no row but row 0.
-        UndeclaredDeviceError: nobody declared what the device has, or `streams` are another's.
-        AcceptTokensError: an upper bound is asked for without `accept_tokens`, or these are none.
-        HostSeqLensError: `host_seq_lens` is no mode; True and False are none.
+        RelayError: the pool has no row but row 0, the device has no declared traits or `streams`
+            are another's, an upper bound has no `accept_tokens`, or `host_seq_lens` is no mode, as
+            True and False are none.
 
     Sync: the whole device, once, so that no stream finds the columns half made.
 
@@ -81,9 +80,17 @@ class FutureMap:
         streams: DeviceStreams | None = None,
     ) -> None:
         if not isinstance(host_seq_lens, HostSeqLens):
-            raise HostSeqLensError(value=host_seq_lens)
+            raise RelayError(
+                "host-seq-lens",
+                f"host_seq_lens is {host_seq_lens!r}; HostSeqLens.NONE, UPPER_BOUND or EXACT was "
+                "expected. Pass plan['host_seq_lens'].value; needs_cpu_seq_lens=True is EXACT.",
+            )
         if pool_size < 2:  # noqa: PLR2004 - the padding row and one more
-            raise PoolSizeError(pool_size=pool_size)
+            raise RelayError(
+                "pool-size",
+                f"pool_size is {pool_size}; at least 2 was expected, row 0 being the padding row. "
+                "Pass the number of rows of req_to_token.",
+            )
         self.pool_size = pool_size
         self.host_seq_lens = host_seq_lens
         self.speculative = speculative
@@ -94,7 +101,11 @@ class FutureMap:
         if accept_tokens is None and draft is not None:
             accept_tokens = draft.accept_tokens
         if accept_tokens is not None and accept_tokens < 1:
-            raise AcceptTokensError(accept_tokens=accept_tokens)
+            raise RelayError(
+                "accept-tokens",
+                f"accept_tokens is {accept_tokens}; at least 1 was expected, every step accepting "
+                "its bonus token. Give the most tokens that a step can accept.",
+            )
         self._published = self.streams.event()
         # Tensors made in inference mode could be written to nowhere else.
         with torch.inference_mode(mode=False):
@@ -157,9 +168,9 @@ class FutureMap:
         Capture: no; it records an event. Exact: other rows keep the last step's value.
 
         Raises:
-            RowCountError: there is not one length a row.
+            RelayError: there is not one length a row.
         """
-        _require_one_a_row("publish", "seq_lens", seq_lens, req_pool_indices)
+        require_shape("publish", "seq_lens", seq_lens, req_pool_indices.shape)
         if not req_pool_indices.numel():
             return
         if self._checks is not None:
@@ -180,9 +191,9 @@ class FutureMap:
         Exact: other rows, and fields that are None, keep the last step's value.
 
         Raises:
-            RowCountError: there is not one token a row.
+            RelayError: there is not one token a row.
         """
-        _require_one_a_row("stash", "bonus_tokens", payload.bonus_tokens, req_pool_indices)
+        require_shape("stash", "bonus_tokens", payload.bonus_tokens, req_pool_indices.shape)
         if not req_pool_indices.numel():
             return
         if self._checks is not None:
@@ -225,9 +236,10 @@ class FutureMap:
 
         Call it when requests enter their rows, before their first decode step, with the tokens
         that they will start it from: the whole prompt, even where a chunk of it is yet to run.
-        Then for every processed decode step, plain or speculative, and for no prefill. Plain steps
-        are counted by `set_input_ids_sentinel`. `relay.bounds` has the protocol, and why the bound
-        is one. Without upper bounds nothing is done.
+        Then for every processed decode step, plain or speculative, and for no prefill.
+        `resolve_seq_lens_cpu` counts a speculative step, `count_plain_step` a plain one.
+        `relay.bounds` has the protocol, and why the bound is one. Without upper bounds nothing is
+        done.
 
         rows_cpu    [B] int64 or int32, host  unique rows, 0 <= row < P; row 0 may repeat
         lens_cpu    [B] int64, host  tokens committed per request
@@ -269,12 +281,23 @@ class FutureMap:
         if self._checks is not None:
             self._checks.after_lengths(batch)
 
+    def count_plain_step(self, batch: RelayBatch) -> None:
+        """Count a step that gives its decode rows one token each, so that upper bounds hold.
+
+        Call it once for each step that `resolve_seq_lens_cpu` does not count: of plain decode, or
+        of prompts with plain decode rows mixed in, the last R of `req_pool_indices_cpu`. Without
+        upper bounds nothing is done.
+
+        Sync: none; nothing is on the device. Keeps: nothing.
+        """
+        if batch.spec_info is None:
+            self._host_lengths.count(batch)
+
     def set_input_ids_sentinel(self, batch: RelayBatch) -> None:
         """Mark a decode batch's ids as not there yet: `~row`, negative for every row.
 
         They stay as they are where they come from elsewhere: from staging, or from the draft
-        worker. Call it once for every step: under UPPER_BOUND it counts the plain decode rows as
-        launched, a mixed batch's too, which are the last R of `req_pool_indices_cpu`.
+        worker. Call it for each plain decode batch, before `resolve_future`.
 
         batch.input_ids          [B] int64, device  set
         batch.input_ids_pending  set
@@ -282,10 +305,7 @@ class FutureMap:
         Stream: enqueued on the current stream, which must be the schedule stream.
         Sync: none. Allocates: `input_ids`. Keeps: nothing.
         """
-        if batch.spec_info is not None:
-            return
-        self._host_lengths.count(batch)
-        if batch.prefill_input_ids_cpu is not None:
+        if batch.spec_info is not None or batch.prefill_input_ids_cpu is not None:
             return
         batch.input_ids = as_int64(batch.req_pool_indices).bitwise_not()
         batch.input_ids_pending = True
@@ -345,15 +365,15 @@ class FutureMap:
 
     def _make_host_lengths(
         self, accept_tokens: int | None, max_context_len: int | None
-    ) -> HostLengths:
+    ) -> NoLengths:
         if self.host_seq_lens is HostSeqLens.NONE or not self.speculative:
             return NoLengths()
         if self.host_seq_lens is HostSeqLens.UPPER_BOUND:
             if accept_tokens is None:
-                raise AcceptTokensError
+                raise unknown_accept_tokens()
             return BoundedLengths(LengthBounds(self.pool_size, accept_tokens, max_context_len))
         copy = host_copy(self.streams, self._seq_lens.table, self._published)
-        self.copy_stream = private_stream_of(copy)
+        self.copy_stream = copy.stream
         return ExactLengths(copy)
 
     def _make_checks(self) -> DebugChecks:
@@ -390,11 +410,14 @@ def _own_device(device: torch.device | str, streams: DeviceStreams) -> torch.dev
         own = with_index(asked)
         if streams.device.index in (None, own.index):
             return own
-    raise UndeclaredDeviceError(device=str(asked), declared=(str(streams.device),))
+    raise undeclared_device(str(asked), [str(streams.device)])
 
 
-def _require_one_a_row(operation: str, field: str, values: Tensor, rows: Tensor) -> None:
-    """Refuse another number of values, of which `scatter_` would take as many as it needs."""
-    if values.shape != rows.shape:
-        shape, expected = tuple(values.shape), tuple(rows.shape)
-        raise RowCountError(operation=operation, field=field, shape=shape, expected=expected)
+def unknown_accept_tokens() -> RelayError:
+    """Return the error of an upper bound without the most tokens that a step can accept."""
+    return RelayError(
+        "accept-tokens",
+        "host_seq_lens is 'upper_bound' and the most tokens that a step can accept is unknown; "
+        "a speculative map needs it for the bound. Give DraftShape(accept_tokens=...) or "
+        "--speculative-num-draft-tokens.",
+    )

@@ -1,17 +1,88 @@
-"""What the relay carries for a request: known before the first step, never read off a payload.
+"""What the relay carries: a step's batch, its payload, and a column a field on the device.
 
-Shapes: P rows in the request pool, B requests in a batch, K draft candidates, H hidden features.
+The batch has SGLang's names, and two fields that a `ScheduleBatch` does not have:
+`input_ids_pending` and `seq_lens_cpu_upper_bound`. The layout is known before the first step, never
+read off a payload. A column has one row for each row of the pool.
+
+Shapes: P rows in the request pool, B requests in a batch, T prompt tokens staged, R decode rows
+mixed in after them, K draft candidates, H hidden features.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from backend_caps.relay.errors import DraftShapeError
+from backend_caps.relay.errors import RelayError
+
+
+class SpecInfo(Protocol):
+    """The draft worker's state of a batch in speculative decode; `resolve_future` fills it."""
+
+    topk_p: Tensor | None
+    """[B, K] float32, device."""
+    topk_index: Tensor | None
+    """[B, K] int64, device."""
+    bonus_tokens: Tensor | None
+    """[B] int64, device: the token that each request's step starts from."""
+    hidden_states: Tensor | None
+    """[B, H], device; left as it is where the layout carries none."""
+
+
+class RelayBatch(Protocol):
+    """One step's batch, as the scheduler built it."""
+
+    req_pool_indices: Tensor
+    """[B] int64 or int32, device: the pool row of each request."""
+    req_pool_indices_cpu: Tensor
+    """[B] int64 or int32, host: the same rows in the same order."""
+    seq_lens: Tensor
+    """[B] int64, device: tokens committed before this step."""
+    seq_lens_cpu: Tensor | None
+    """[B] int64, host: the mirror of `seq_lens`, or None where nobody needs it."""
+    seq_lens_sum: int | None
+    """The mirror's sum."""
+    seq_lens_cpu_upper_bound: Tensor | None
+    """[B] int64, host: never below `seq_lens`, row 0 aside, or None where nobody needs it."""
+    input_ids: Tensor | None
+    """[B] or [T + R] int64, device: tokens, or sentinels while `input_ids_pending`."""
+    input_ids_pending: bool
+    """Whether `input_ids` are sentinels: known on the host, so nobody has to look at them."""
+    prefill_input_ids_cpu: Tensor | None
+    """[T] int64, pinned host: prompt tokens that cross at forward entry."""
+    mix_running_indices: Tensor | None
+    """[R] int64 or int32, device: pool rows of the decode rows after the prompt tokens."""
+
+    @property
+    def spec_info(self) -> SpecInfo | None:
+        """The draft worker's state; None outside speculative decode."""
+
+
+def require_input_ids(batch: RelayBatch) -> Tensor:
+    """Return the tokens that a forward reads, or say that they are not there yet.
+
+    Sync: none; which ids are pending is known on the host.
+
+    Raises:
+        RelayError: `resolve_future` has not run for this batch.
+    """
+    if batch.prefill_input_ids_cpu is not None:
+        pending = f"{batch.prefill_input_ids_cpu.numel()} prompt tokens are staged on the host"
+    elif batch.input_ids_pending:
+        pending = f"{batch.req_pool_indices.numel()} decode rows hold sentinels"
+    elif batch.input_ids is None:
+        pending = "input_ids is None and nothing is staged"
+    else:
+        return batch.input_ids
+    raise RelayError(
+        "pending-input-ids",
+        f"the batch's input_ids are not tokens yet: {pending}. A forward reads tokens only. "
+        "Call FutureMap.resolve_future(batch) on the forward stream first.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +90,7 @@ class DraftShape:
     """Describe what a draft worker hands from one step to the next.
 
     Raises:
-        DraftShapeError: a size is below 1, or `hidden_size` and `dtype` come without each other.
+        RelayError: a size is below 1, or `hidden_size` and `dtype` come without each other.
     """
 
     topk: int
@@ -39,13 +110,19 @@ class DraftShape:
         }
         for field, size in sizes.items():
             if size is not None and size < 1:
-                raise DraftShapeError(field=field, value=size, expected="at least 1")
+                raise _misshapen(field, size, "at least 1")
         if self.hidden_size is not None and self.dtype is None:
-            expected = f"the dtype of the {self.hidden_size} hidden features"
-            raise DraftShapeError(field="dtype", value=None, expected=expected)
+            raise _misshapen("dtype", None, f"the dtype of the {self.hidden_size} hidden features")
         if self.hidden_size is None and self.dtype is not None:
-            expected = f"the number of {self.dtype} features"
-            raise DraftShapeError(field="hidden_size", value=None, expected=expected)
+            raise _misshapen("hidden_size", None, f"the number of {self.dtype} features")
+
+
+def _misshapen(field: str, value: object, expected: str) -> RelayError:
+    return RelayError(
+        "draft-shape",
+        f"DraftShape has {field}={value!r}; {expected} was expected. "
+        "Give the shape that the draft worker stashes.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,3 +194,114 @@ class RelayPayload:
     """[B, K], device: the candidates."""
     hidden_states: Tensor | None = None
     """[B, H], device: the hidden state that the draft continues from."""
+
+
+def require_shape(operation: str, field: str, value: Tensor, expected: tuple[int, ...]) -> None:
+    """Refuse values that are not one for each row, of which `scatter_` would take a part.
+
+    Raises:
+        RelayError: the shape is another.
+    """
+    if value.shape != expected:
+        raise RelayError(
+            "row-count",
+            f"{operation} was given {field} of shape {tuple(value.shape)}; {tuple(expected)} was "
+            "expected. Pass one row for each of req_pool_indices, shaped as the layout says.",
+        )
+
+
+def as_int64(tensor: Tensor) -> Tensor:
+    """Return the tensor itself where it is int64: a conversion that is none still costs a call."""
+    return tensor if tensor.dtype is torch.int64 else tensor.to(torch.int64)
+
+
+def without_graph(tensor: Tensor) -> Tensor:
+    """Return a tensor that autograd does not follow: a column would keep every step's graph."""
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+class NumberColumn:
+    """A column of one int64 a row."""
+
+    def __init__(self, pool_size: int, device: torch.device) -> None:
+        self.table = torch.zeros(pool_size, dtype=torch.int64, device=device)
+
+    def store(self, rows: Tensor, values: Tensor) -> None:
+        """Write `values` [B] to `rows` [B] int64."""
+        self.table.scatter_(0, rows, as_int64(values))
+
+    def load(self, rows: Tensor) -> Tensor:
+        """Read `rows` [B] into memory of their own."""
+        return self.table.index_select(0, rows)
+
+
+# Below this many words a row, viewing the payload costs more than the copy gains.
+_MIN_WORDS = 8
+
+
+class RowColumn:
+    """A column of a vector a row, copied in `word`s where a row is a good whole number of them.
+
+    A copy does not care what it copies, and its cost is in the number of elements.
+    """
+
+    def __init__(
+        self, field: RelayField, pool_size: int, device: torch.device, word: torch.dtype | None
+    ) -> None:
+        self.table = torch.zeros(pool_size, *field.row_shape, dtype=field.dtype, device=device)
+        self._word = word if word is not None and _is_whole(field.row_bytes, word) else None
+        self._words = self.table if self._word is None else self.table.view(self._word)
+
+    def store(self, rows: Tensor, values: Tensor) -> None:
+        """Write `values` [B, ...] to `rows` [B] int64."""
+        values = without_graph(values)
+        if values.dtype is not self.table.dtype:
+            values = values.to(self.table.dtype)
+        self._words.index_copy_(0, rows, self._in_words(values))
+
+    def load(self, rows: Tensor) -> Tensor:
+        """Read `rows` [B] into memory of their own."""
+        return self.table.index_select(0, rows)
+
+    def _in_words(self, values: Tensor) -> Tensor:
+        if self._word is None:
+            return values
+        # A single row of a wider tensor counts as contiguous, and still has that tensor's stride.
+        strays = (values.storage_offset() | values.stride(0)) * values.itemsize
+        if not values.is_contiguous() or strays % self._word.itemsize:
+            values = values.clone(memory_format=torch.contiguous_format)
+        return values.view(self._word)
+
+
+def _is_whole(row_bytes: int, word: torch.dtype) -> bool:
+    num_words, rest = divmod(row_bytes, word.itemsize)
+    return num_words >= _MIN_WORDS and not rest
+
+
+class DraftColumns:
+    """The columns of a draft worker's state."""
+
+    def __init__(
+        self, layout: RelayLayout, pool_size: int, device: torch.device, word: torch.dtype | None
+    ) -> None:
+        columns = {field.name: RowColumn(field, pool_size, device, word) for field in layout.draft}
+        self.tables = {name: column.table for name, column in columns.items()}
+        self._topk_p = columns["topk_p"]
+        self._topk_index = columns["topk_index"]
+        self._hidden_states = columns.get("hidden_states")
+
+    def store(self, rows: Tensor, payload: RelayPayload) -> None:
+        """Write what the payload has to `rows` [B] int64."""
+        if payload.topk_p is not None:
+            self._topk_p.store(rows, payload.topk_p)
+        if payload.topk_index is not None:
+            self._topk_index.store(rows, payload.topk_index)
+        if payload.hidden_states is not None and self._hidden_states is not None:
+            self._hidden_states.store(rows, payload.hidden_states)
+
+    def load(self, rows: Tensor, spec_info: SpecInfo) -> None:
+        """Read `rows` [B] into `spec_info`."""
+        spec_info.topk_p = self._topk_p.load(rows)
+        spec_info.topk_index = self._topk_index.load(rows)
+        if self._hidden_states is not None:
+            spec_info.hidden_states = self._hidden_states.load(rows)

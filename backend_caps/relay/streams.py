@@ -16,7 +16,7 @@ from typing import Protocol, Self, TypedDict, cast
 import torch
 from torch import Tensor
 
-from backend_caps.relay.errors import StreamPoolError, UndeclaredDeviceError
+from backend_caps.relay.errors import RelayError
 
 
 class EventLike(Protocol):
@@ -151,7 +151,7 @@ class DeviceStreams:
             a private stream that is the forward stream in disguise would wait for the forward.
 
     Raises:
-        UndeclaredDeviceError: no traits are given or declared.
+        RelayError: no traits are given or declared.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class DeviceStreams:
         From then on it is taken itself.
 
         Raises:
-            StreamPoolError: every stream that the pool hands out is taken.
+            RelayError: every stream that the pool hands out is taken.
         """
         taken = (self.current_stream(), *self._taken)
         for _ in range(_DRAWS):
@@ -238,7 +238,11 @@ class DeviceStreams:
             if stream not in taken:
                 self._taken = (*self._taken, stream)
                 return stream
-        raise StreamPoolError(device=str(self.device), drawn=_DRAWS)
+        raise RelayError(
+            "stream-pool",
+            f"{_DRAWS} streams drawn from {str(self.device)!r} were all handles already in use; "
+            "a stream of its own was expected. Name fewer streams in DeviceStreams(taken=...).",
+        )
 
     def device_wait(self) -> Callable[[], None]:
         """Return what makes the host wait for the whole device, for whoever outlives these streams.
@@ -302,9 +306,18 @@ def declared_traits(device: torch.device) -> DeviceTraits:
     """Look a device's traits up by its type.
 
     Raises:
-        UndeclaredDeviceError: nobody declared them.
+        RelayError: nobody declared them.
     """
     traits = DEVICE_TRAITS.get(device.type)
     if traits is None:
-        raise UndeclaredDeviceError(device=device.type, declared=tuple(DEVICE_TRAITS))
+        raise undeclared_device(device.type, sorted(DEVICE_TRAITS))
     return traits
+
+
+def undeclared_device(device: str, declared: Iterable[str]) -> RelayError:
+    """Return the error of a device whose streams and traits are not known."""
+    return RelayError(
+        "undeclared-device",
+        f"the relay has no traits for device {device!r}; declared: {', '.join(declared)}. "
+        f"Pass streams=DeviceStreams({device!r}, DeviceTraits(...)).",
+    )

@@ -90,7 +90,7 @@ class ForwardBatch:
         Sync: none. Keeps: the batch's tensors.
 
         Raises:
-            PendingInputIdsError: the tokens are not there.
+            RelayError: the tokens are not there.
         """
         input_ids = require_input_ids(batch)
         assert batch.out_cache_loc is not None, "a prepared batch has slots"

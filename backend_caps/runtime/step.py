@@ -126,6 +126,7 @@ class StepLauncher:
         own = batch.copy()
         if own.mode is ForwardMode.DECODE:
             self._relay.set_input_ids_sentinel(own)
+            self._relay.count_plain_step(own)
         self._on.forward.wait_stream(self._on.schedule)
         with self._streams.using(self._on.forward):
             self._relay.resolve_future(own)

@@ -18,7 +18,8 @@ from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registrations import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
-from backend_caps.relay import AcceptTokensError, DraftShape
+from backend_caps.relay import DraftShape
+from backend_caps.relay.future_map import unknown_accept_tokens
 from backend_caps.relay.streams import DeviceStreams, declared_traits
 from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
@@ -272,7 +273,7 @@ def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
 def _check_bound(joint: Plan, draft: DraftShape | None) -> None:
     """Refuse a bound that other ranks brought, where this one cannot keep it."""
     if _lacks_bound(joint, draft):
-        raise AcceptTokensError
+        raise unknown_accept_tokens()
 
 
 def _lacks_bound(plan: Plan, draft: DraftShape | None) -> bool:

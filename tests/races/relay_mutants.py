@@ -115,7 +115,7 @@ _HOST_COPY = (
     Mutant(
         name="column copy waits for publish",
         kind=Kind.WAIT,
-        file="backend_caps/relay/host_copy.py",
+        file="backend_caps/relay/host_lengths.py",
         function="ColumnCopy.copy",
         source="self.stream.wait_event(self._published)",
         protects="the mirror, from lengths that are not published yet",
@@ -123,7 +123,7 @@ _HOST_COPY = (
     Mutant(
         name="host waits for the column",
         kind=Kind.WAIT,
-        file="backend_caps/relay/host_copy.py",
+        file="backend_caps/relay/host_lengths.py",
         function="ColumnCopy.copy",
         source="self.stream.synchronize()",
         protects="the mirror, from the column of the step before",
@@ -131,7 +131,7 @@ _HOST_COPY = (
     Mutant(
         name="rows copy waits for publish",
         kind=Kind.WAIT,
-        file="backend_caps/relay/host_copy.py",
+        file="backend_caps/relay/host_lengths.py",
         function="RowsCopy.copy",
         source="self.stream.wait_event(self._published)",
         protects="the mirror, from lengths that are not published yet",
@@ -139,7 +139,7 @@ _HOST_COPY = (
     Mutant(
         name="host waits for the rows",
         kind=Kind.WAIT,
-        file="backend_caps/relay/host_copy.py",
+        file="backend_caps/relay/host_lengths.py",
         function="RowsCopy.copy",
         source="self.stream.synchronize()",
         protects="the mirror, from the rows of the step before",
@@ -147,7 +147,7 @@ _HOST_COPY = (
     Mutant(
         name="mirror has memory of its own",
         kind=Kind.OUT_OF_PLACE,
-        file="backend_caps/relay/host_copy.py",
+        file="backend_caps/relay/host_lengths.py",
         function="RowsCopy.copy",
         source="lens_pinned.clone()",
         replacement="lens_pinned",

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
-from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
+from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
 from backend_caps.relay.streams import EventLike
 from backend_caps.simulator.device import simulate
 from tests.races.cases import Case, Finding

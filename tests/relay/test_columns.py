@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.relay.columns import NumberColumn, RowColumn
-from backend_caps.relay.layout import RelayField
+from backend_caps.relay.layout import NumberColumn, RelayField, RowColumn
 from tests.relay.batches import numbers
 
 CPU = torch.device("cpu")

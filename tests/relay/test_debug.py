@@ -5,16 +5,9 @@ import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.errors import BackendCapsError
 from backend_caps.relay import (
-    BoundBelowTruthError,
-    IndexMismatchError,
-    PageableStagingError,
+    RelayError,
     RelayPayload,
-    RepeatedRowsError,
-    RowCountError,
-    RowsOutOfRangeError,
-    StaleRowsError,
 )
 from tests.relay.batches import (
     POOL_SIZE,
@@ -30,14 +23,14 @@ from tests.relay.fake_streams import FakeModule, FakeStreams
 BAD_ROWS = [
     pytest.param(
         [3, 5, 3],
-        RepeatedRowsError,
+        "repeated-rows",
         "was given row 3 more than once; only the padding row 0 may repeat. "
         "Give each request a row of its own.",
         id="repeated",
     ),
     pytest.param(
         [3, POOL_SIZE, -1],
-        RowsOutOfRangeError,
+        "rows-out-of-range",
         f"was given rows {POOL_SIZE}, -1; 0 <= row < {POOL_SIZE} was expected. "
         "Pass req_pool_indices of this request pool.",
         id="out of range",
@@ -45,27 +38,27 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "error", "expected"), BAD_ROWS)
-def test_publish_refuses_rows(
-    rows: list[int], error: type[BackendCapsError], expected: str
-) -> None:
+@pytest.mark.parametrize(("rows", "code", "expected"), BAD_ROWS)
+def test_publish_refuses_rows(rows: list[int], code: str, expected: str) -> None:
     """A row that comes twice, or that the pool does not have, is an error that names it."""
     fm = make_map(debug=True)
 
-    with pytest.raises(error) as caught:
+    with pytest.raises(RelayError) as caught:
         fm.publish(numbers(rows), numbers([1, 2, 3]))
 
+    assert caught.value.code == code
     assert str(caught.value) == f"publish {expected}"
 
 
-@pytest.mark.parametrize(("rows", "error", "expected"), BAD_ROWS)
-def test_stash_refuses_rows(rows: list[int], error: type[BackendCapsError], expected: str) -> None:
+@pytest.mark.parametrize(("rows", "code", "expected"), BAD_ROWS)
+def test_stash_refuses_rows(rows: list[int], code: str, expected: str) -> None:
     """What publish refuses, stash refuses."""
     fm = make_map(debug=True)
 
-    with pytest.raises(error) as caught:
+    with pytest.raises(RelayError) as caught:
         fm.stash(numbers(rows), payload([1, 2, 3]))
 
+    assert caught.value.code == code
     assert str(caught.value) == f"stash {expected}"
 
 
@@ -112,7 +105,7 @@ def test_publish_refuses_lengths_of_other_rows() -> None:
     """A length a row is expected."""
     fm = make_map(debug=True)
 
-    with pytest.raises(RowCountError, match=r"seq_lens of shape \(3,\); \(2,\) was expected"):
+    with pytest.raises(RelayError, match=r"seq_lens of shape \(3,\); \(2,\) was expected"):
         fm.publish(numbers([1, 2]), numbers([1, 2, 3]))
 
 
@@ -121,7 +114,7 @@ def test_stash_refuses_another_row_shape() -> None:
     fm = make_map(debug=True)
     wide = RelayPayload(numbers([1]), hidden_states=torch.zeros(1, 8))
 
-    with pytest.raises(RowCountError, match=r"hidden_states of shape \(1, 8\); \(1, 4\) was exp"):
+    with pytest.raises(RelayError, match=r"hidden_states of shape \(1, 8\); \(1, 4\) was exp"):
         fm.stash(numbers([1]), wide)
 
 
@@ -133,7 +126,7 @@ def test_lengths_read_twice_are_stale() -> None:
     fm.resolve_seq_lens_cpu(batch)
     fm.publish(numbers([3]), numbers([31]))
 
-    with pytest.raises(StaleRowsError, match=r"seq_lens of row 5 .* Call publish"):
+    with pytest.raises(RelayError, match=r"seq_lens of row 5 .* Call publish"):
         fm.resolve_seq_lens_cpu(batch)
 
 
@@ -141,7 +134,7 @@ def test_lengths_never_written_are_stale() -> None:
     """A row that nobody published has no length."""
     fm = make_map(debug=True)
 
-    with pytest.raises(StaleRowsError, match="seq_lens of row 3 is read"):
+    with pytest.raises(RelayError, match="seq_lens of row 3 is read"):
         fm.resolve_seq_lens_cpu(spec_batch([3]))
 
 
@@ -188,7 +181,7 @@ def test_lengths_refuse_two_indices() -> None:
     batch = spec_batch([3, 5])
     batch.req_pool_indices_cpu = numbers([5, 3])
 
-    with pytest.raises(IndexMismatchError) as caught:
+    with pytest.raises(RelayError) as caught:
         fm.resolve_seq_lens_cpu(batch)
 
     assert str(caught.value) == (
@@ -203,7 +196,7 @@ def test_bound_below_the_truth_is_an_error() -> None:
     batch = spec_batch([3])
     fm.publish(batch.req_pool_indices, numbers([30]))
 
-    with pytest.raises(BoundBelowTruthError, match=r"lengths \[30\] of row 3 are above .* \[0\]"):
+    with pytest.raises(RelayError, match=r"lengths \[30\] of row 3 are above .* \[0\]"):
         fm.resolve_seq_lens_cpu(batch)
 
 
@@ -248,7 +241,7 @@ def test_tokens_read_twice_are_stale(make_batch: Callable[[list[int]], Batch]) -
     fm.stash(numbers([3, 5]), payload([33, 55]))
     fm.resolve_future(make_batch([3]))
 
-    with pytest.raises(StaleRowsError, match=r"bonus_tokens of row 3 .* Call stash"):
+    with pytest.raises(RelayError, match=r"bonus_tokens of row 3 .* Call stash"):
         fm.resolve_future(make_batch([3, 5]))
 
 
@@ -259,7 +252,7 @@ def test_draft_state_of_an_earlier_request_is_stale() -> None:
     fm.resolve_future(spec_batch([3]))
     fm.stash(numbers([3]), RelayPayload(numbers([34])))
 
-    with pytest.raises(StaleRowsError, match=r"topk_index of row 3 .* Call stash"):
+    with pytest.raises(RelayError, match=r"topk_index of row 3 .* Call stash"):
         fm.resolve_future(spec_batch([3]))
 
 
@@ -280,19 +273,21 @@ def test_draft_state_that_was_read_is_poison() -> None:
 
 @pytest.mark.parametrize("make_batch", READERS)
 @pytest.mark.parametrize(
-    ("rows", "error"),
-    [([3, POOL_SIZE], RowsOutOfRangeError), ([3, 3], RepeatedRowsError)],
+    ("rows", "code"),
+    [([3, POOL_SIZE], "rows-out-of-range"), ([3, 3], "repeated-rows")],
     ids=["out of range", "repeated"],
 )
 def test_resolve_future_refuses_rows(
-    make_batch: Callable[[list[int]], Batch], rows: list[int], error: type[BackendCapsError]
+    make_batch: Callable[[list[int]], Batch], rows: list[int], code: str
 ) -> None:
     """What a forward reads are rows of the pool, each once."""
     fm = make_map(debug=True)
     fm.stash(numbers([3]), payload([33]))
 
-    with pytest.raises(error, match="resolve_future was given row"):
+    with pytest.raises(RelayError, match="resolve_future was given row") as caught:
         fm.resolve_future(make_batch(rows))
+
+    assert caught.value.code == code
 
 
 def test_staged_speculative_batch_is_checked_as_both() -> None:
@@ -301,27 +296,29 @@ def test_staged_speculative_batch_is_checked_as_both() -> None:
     batch = spec_batch([3])
     batch.prefill_input_ids_cpu = numbers([7])
 
-    with pytest.raises(StaleRowsError, match="bonus_tokens of row 3 is read"):
+    with pytest.raises(RelayError, match="bonus_tokens of row 3 is read"):
         fm.resolve_future(batch)
 
 
 BAD_COMMITS = [
-    pytest.param([3, POOL_SIZE], [1, 2], [0, 0], RowsOutOfRangeError, id="out of range"),
-    pytest.param([3, 3], [1, 2], [0, 0], RepeatedRowsError, id="repeated"),
-    pytest.param([3, 4], [1], [0, 0], RowCountError, id="lengths"),
-    pytest.param([3, 4], [1, 2], [0], RowCountError, id="generations"),
+    pytest.param([3, POOL_SIZE], [1, 2], [0, 0], "rows-out-of-range", id="out of range"),
+    pytest.param([3, 3], [1, 2], [0, 0], "repeated-rows", id="repeated"),
+    pytest.param([3, 4], [1], [0, 0], "row-count", id="lengths"),
+    pytest.param([3, 4], [1, 2], [0], "row-count", id="generations"),
 ]
 
 
-@pytest.mark.parametrize(("rows", "lens", "generation", "error"), BAD_COMMITS)
+@pytest.mark.parametrize(("rows", "lens", "generation", "code"), BAD_COMMITS)
 def test_commit_lengths_refuses_rows(
-    rows: list[int], lens: list[int], generation: list[int], error: type[BackendCapsError]
+    rows: list[int], lens: list[int], generation: list[int], code: str
 ) -> None:
     """A commit names rows of the pool, each once, with a length and a generation."""
     fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND, debug=True)
 
-    with pytest.raises(error, match="commit_lengths was given"):
+    with pytest.raises(RelayError, match="commit_lengths was given") as caught:
         fm.commit_lengths(numbers(rows), numbers(lens), numbers(generation))
+
+    assert caught.value.code == code
 
 
 def test_prefill_reads_no_tokens() -> None:
@@ -343,15 +340,16 @@ def test_pageable_staging_is_an_error() -> None:
     batch = decode_batch([3])
     batch.prefill_input_ids_cpu = numbers([7])
 
-    with pytest.raises(PageableStagingError, match="prefill_input_ids_cpu is pageable"):
+    with pytest.raises(RelayError, match="prefill_input_ids_cpu is pageable"):
         fm.resolve_future(batch)
 
 
 def test_error_names_a_few_of_many_rows() -> None:
     """A sentence about a thousand rows names eight of them."""
-    error = StaleRowsError(field="seq_lens", rows=tuple(range(1, 1001)), writer="publish")
+    fm = make_map(pool_size=1001, debug=True)
 
-    assert "seq_lens of rows 1, 2, 3, 4, 5, 6, 7, 8 and 992 more is read" in str(error)
+    with pytest.raises(RelayError, match="rows 1, 2, 3, 4, 5, 6, 7, 8 and 992 more is read"):
+        fm.resolve_seq_lens_cpu(spec_batch([*range(1, 1001)]))
 
 
 def test_checks_are_off_by_default(device: torch.device) -> None:

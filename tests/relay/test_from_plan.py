@@ -13,7 +13,7 @@ from backend_caps import (
     Use,
     resolve,
 )
-from backend_caps.relay import AcceptTokensError, DeviceStreams, DraftShape, FutureMap
+from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayError
 from tests.relay.batches import numbers, spec_batch
 
 SPECULATIVE = ["--speculative-algorithm", "EAGLE3", "--disable-piecewise-cuda-graph"]
@@ -92,7 +92,7 @@ def test_bound_that_nothing_says_is_an_error() -> None:
     """A plan with upper bounds and no number of draft tokens cannot be configured."""
     plan = planned(HostSeqLens.UPPER_BOUND, SPECULATIVE)
 
-    with pytest.raises(AcceptTokensError, match="--speculative-num-draft-tokens"):
+    with pytest.raises(RelayError, match="--speculative-num-draft-tokens"):
         FutureMap.from_plan(plan, pool_size=4, device="cpu")
 
 

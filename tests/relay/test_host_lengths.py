@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import AcceptTokensError, FutureMap, HostSeqLensError
+from backend_caps.relay import FutureMap, RelayError
 from tests.relay.batches import decode_batch, make_map, numbers, spec_batch
 
 MODES = [
@@ -56,7 +56,7 @@ def test_mirror_sum_is_the_lengths_sum(device: torch.device, num_rows: int) -> N
 @pytest.mark.parametrize("mode", [True, False, None])
 def test_mode_is_not_a_bool(mode: HostSeqLens) -> None:
     """A flag of another meaning is refused; it would otherwise pick a mode unseen."""
-    with pytest.raises(HostSeqLensError, match=f"host_seq_lens is {mode}; HostSeqLens.NONE"):
+    with pytest.raises(RelayError, match=f"host_seq_lens is {mode}; HostSeqLens.NONE"):
         make_map(host_seq_lens=mode)
 
 
@@ -90,7 +90,7 @@ def test_upper_bound_is_clamped_to_the_width_of_a_row(device: torch.device) -> N
 
 def test_upper_bound_without_accept_tokens_is_an_error() -> None:
     """Nobody can bound a length without knowing how far one step goes."""
-    with pytest.raises(AcceptTokensError, match=r"DraftShape\(accept_tokens=\.\.\.\)"):
+    with pytest.raises(RelayError, match=r"DraftShape\(accept_tokens=\.\.\.\)"):
         FutureMap(
             pool_size=4, device="cpu", host_seq_lens=HostSeqLens.UPPER_BOUND, speculative=True
         )
@@ -102,7 +102,7 @@ def test_accept_tokens_below_one_are_an_error(mode: HostSeqLens, accept_tokens: 
     """Every step accepts its bonus token: with less, a bound would fall below the truth."""
     expected = f"accept_tokens is {accept_tokens}; at least 1 was expected"
 
-    with pytest.raises(AcceptTokensError, match=expected):
+    with pytest.raises(RelayError, match=expected):
         FutureMap(
             pool_size=4,
             device="cpu",
@@ -117,12 +117,38 @@ def test_plain_steps_count_for_the_bound(device: torch.device) -> None:
     fm = make_map(device, HostSeqLens.UPPER_BOUND)
     fm.commit_lengths(numbers([1, 2]), numbers([100, 200]), numbers([0, 0]))
 
-    fm.set_input_ids_sentinel(decode_batch([1], device))
+    fm.count_plain_step(decode_batch([1], device))
     batch = spec_batch([1, 2], device)
     fm.resolve_seq_lens_cpu(batch)
 
     assert batch.seq_lens_cpu_upper_bound is not None
     assert batch.seq_lens_cpu_upper_bound.tolist() == [103, 200]
+
+
+def test_sentinels_count_no_step() -> None:
+    """Marking ids as pending leaves the bounds as they are: counting is a call of its own."""
+    fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND)
+    fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
+    batch = spec_batch([1])
+
+    fm.set_input_ids_sentinel(decode_batch([1]))
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu_upper_bound is not None
+    assert batch.seq_lens_cpu_upper_bound.tolist() == [100]
+
+
+def test_speculative_step_is_not_counted_as_plain() -> None:
+    """A batch whose lengths are relayed is counted by `resolve_seq_lens_cpu` alone."""
+    fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND)
+    fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
+    batch = spec_batch([1])
+
+    fm.count_plain_step(batch)
+    fm.resolve_seq_lens_cpu(batch)
+
+    assert batch.seq_lens_cpu_upper_bound is not None
+    assert batch.seq_lens_cpu_upper_bound.tolist() == [100]
 
 
 @pytest.mark.parametrize(("running", "expected"), [([2], [100, 203]), (None, [100, 200])])
@@ -136,7 +162,7 @@ def test_mixed_decode_rows_count_for_the_bound(
     batch.prefill_input_ids_cpu = numbers([5])
     batch.mix_running_indices = None if running is None else numbers(running)
 
-    fm.set_input_ids_sentinel(batch)
+    fm.count_plain_step(batch)
     batch = spec_batch([1, 2])
     fm.resolve_seq_lens_cpu(batch)
 

@@ -5,9 +5,8 @@ import torch
 
 from backend_caps.relay import (
     DraftShape,
-    DraftShapeError,
     FutureMap,
-    PoolSizeError,
+    RelayError,
     RelayField,
     RelayLayout,
 )
@@ -70,30 +69,30 @@ def test_draft_shape_refuses_what_sizes_no_buffer(sizes: Sizes, expected: str) -
     """A shape that leaves a buffer without a size is an error that names the field."""
     topk, hidden_size, accept_tokens = sizes
 
-    with pytest.raises(DraftShapeError, match=expected):
+    with pytest.raises(RelayError, match=expected):
         DraftShape(topk, hidden_size=hidden_size, accept_tokens=accept_tokens)
 
 
 def test_draft_shape_refuses_a_dtype_of_nothing() -> None:
     """A dtype without a number of features is an error."""
-    with pytest.raises(DraftShapeError, match="hidden_size=None; the number of"):
+    with pytest.raises(RelayError, match="hidden_size=None; the number of"):
         DraftShape(topk=1, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("pool_size", [-1, 0, 1])
 def test_pool_without_a_request_row_is_an_error(pool_size: int) -> None:
     """Row 0 is the padding row, so a pool of one row serves nobody."""
-    with pytest.raises(PoolSizeError, match=f"pool_size is {pool_size}; at least 2"):
+    with pytest.raises(RelayError, match=f"pool_size is {pool_size}; at least 2"):
         make_map(pool_size=pool_size)
 
 
 def test_errors_survive_pickling() -> None:
     """An error that crosses a process keeps its fields and its sentence."""
-    error = PoolSizeError(pool_size=1)
+    error = RelayError("pool-size", "pool_size is 1.")
 
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
-    assert (copy.pool_size, str(copy)) == (1, str(error))
+    assert (copy.code, str(copy)) == ("pool-size", str(error))
 
 
 def test_map_on_a_device_that_nobody_declared_is_an_error() -> None:

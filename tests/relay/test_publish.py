@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay import RelayPayload, RowCountError
+from backend_caps.relay import RelayError, RelayPayload
 from tests.relay.batches import make_map, numbers, spec_batch
 
 
@@ -26,7 +26,7 @@ def test_publish_refuses_another_number_of_lengths(
     """Lengths that are not one a row are refused, where a scatter would take what it needs."""
     fm = make_map(debug=debug)
 
-    with pytest.raises(RowCountError, match="publish was given seq_lens of shape"):
+    with pytest.raises(RelayError, match="publish was given seq_lens of shape"):
         fm.publish(numbers(rows), numbers(lens))
 
 
@@ -34,7 +34,7 @@ def test_stash_refuses_another_number_of_tokens() -> None:
     """Tokens that are not one a row are refused, too."""
     fm = make_map()
 
-    with pytest.raises(RowCountError, match=r"stash was given bonus_tokens of shape \(3,\)"):
+    with pytest.raises(RelayError, match=r"stash was given bonus_tokens of shape \(3,\)"):
         fm.stash(numbers([1, 2]), RelayPayload(numbers([1, 2, 3])))
 
 

@@ -4,7 +4,7 @@ import torch
 from backend_caps.relay import (
     DeviceStreams,
     DeviceTraits,
-    PendingInputIdsError,
+    RelayError,
     RelayPayload,
     require_input_ids,
 )
@@ -197,7 +197,7 @@ def test_forward_does_not_read_pending_ids(
     batch.prefill_input_ids_cpu = staged
     batch.input_ids_pending = pending
 
-    with pytest.raises(PendingInputIdsError, match=expected) as caught:
+    with pytest.raises(RelayError, match=expected) as caught:
         require_input_ids(batch)
 
     assert "Call FutureMap.resolve_future(batch)" in str(caught.value)

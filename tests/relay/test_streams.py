@@ -10,10 +10,9 @@ from backend_caps.relay import (
     DeviceStreams,
     DeviceTraits,
     FutureMap,
-    StreamPoolError,
-    UndeclaredDeviceError,
+    RelayError,
 )
-from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
+from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
 from backend_caps.relay.streams import GraphLike
 from tests.relay.batches import Batch, decode_batch, make_map, numbers, payload, spec_batch
 from tests.relay.fake_streams import FakeModule, FakeStream, FakeStreams, StreamOperators
@@ -181,7 +180,7 @@ def test_staged_ids_cross_beside_the_host() -> None:
 
 def test_streams_of_another_device_are_refused() -> None:
     """Events of one device order nothing on another."""
-    with pytest.raises(UndeclaredDeviceError, match="no traits for device 'meta'; declared: cpu"):
+    with pytest.raises(RelayError, match="no traits for device 'meta'; declared: cpu"):
         make_map("meta", streams=FakeStreams(FakeModule()))
 
 
@@ -270,7 +269,7 @@ def test_stream_pool_without_a_free_handle_is_an_error() -> None:
     """A pool that hands out nothing but streams in use is named, instead of aliased."""
     module = FakeModule(("schedule",))
 
-    with pytest.raises(StreamPoolError, match="64 streams drawn from 'cpu' were all handles"):
+    with pytest.raises(RelayError, match="64 streams drawn from 'cpu' were all handles"):
         make_map(streams=FakeStreams(module))
 
 

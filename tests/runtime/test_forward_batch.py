@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.relay import PendingInputIdsError, RelayPayload
+from backend_caps.relay import RelayError, RelayPayload
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch, sampling_of
 from backend_caps.runtime.model.sampling import SamplingBatch
@@ -145,7 +145,7 @@ def test_init_new_refuses_tokens_that_are_not_there() -> None:
     memory, staging = make_memory()
     batch = make_batch(memory, staging, 3)
 
-    with pytest.raises(PendingInputIdsError, match="3 prompt tokens are staged"):
+    with pytest.raises(RelayError, match="3 prompt tokens are staged"):
         ForwardBatch.init_new(batch, staging)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
-from backend_caps.relay.host_copy import MAX_COLUMN_ROWS
+from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
 from tests.upstream.future_map_traces import Batch, Setting, SpecState, Trace
 from tests.upstream.sglang_wheel import cpu_record_stream, load_overlap_utils, make_future_map
 

@@ -10,7 +10,7 @@ from docs.tools.error_examples.occasion import Occasion
 from docs.tools.error_examples.resolution import BACKENDS, FLAGS, PLANS
 from docs.tools.error_examples.runtime import ENGINE, MODELS, REQUESTS
 from docs.tools.error_examples.settings import SETTINGS
-from docs.tools.error_examples.startup import DEBUG, RANKS, RELAY
+from docs.tools.error_examples.startup import RANKS, RELAY
 
 __all__ = ["BY_OCCASION", "Occasion"]
 
@@ -23,7 +23,6 @@ BY_OCCASION = (
     LOCKS,
     ENGINES,
     RELAY,
-    DEBUG,
     RANKS,
     MODELS,
     ENGINE,

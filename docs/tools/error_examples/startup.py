@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.relay import (
-    AcceptTokensError,
-    BoundBelowTruthError,
-    DraftShapeError,
-    HostSeqLensError,
-    IndexMismatchError,
-    PageableStagingError,
-    PendingInputIdsError,
-    PoolSizeError,
-    RepeatedRowsError,
-    RowCountError,
-    RowsOutOfRangeError,
-    StaleRowsError,
-    StreamPoolError,
-    UndeclaredDeviceError,
-)
+from backend_caps.relay import RelayError
 from backend_caps.startup.agreement import (
     AgreementDeadlineError,
     ControlGroupError,
@@ -32,30 +17,9 @@ from docs.tools.error_examples.occasion import Occasion
 
 RELAY = Occasion(
     title="FutureMap",
-    told="Raised when a FutureMap is configured or made.",
-    examples=(
-        UnavailableDeviceError(device="xpu"),
-        UndeclaredDeviceError(device="my_npu", declared=("cpu", "cuda")),
-        StreamPoolError(device="cuda", drawn=64),
-        PoolSizeError(pool_size=1),
-        HostSeqLensError(value=True),
-        DraftShapeError(field="topk", value=0, expected="at least 1"),
-        AcceptTokensError(),
-    ),
-)
-DEBUG = Occasion(
-    title="FutureMap, at each call",
-    told="Raised with `debug=True`; the ids are checked always.",
-    examples=(
-        RowsOutOfRangeError(operation="publish", rows=(64, 65), pool_size=64),
-        RepeatedRowsError(operation="publish", rows=(3, 5)),
-        RowCountError(operation="publish", field="seq_lens", shape=(2,), expected=(3,)),
-        StaleRowsError(field="bonus_tokens", rows=(3, 5), writer="stash"),
-        IndexMismatchError(req_pool_indices=(3, 1), req_pool_indices_cpu=(1, 3)),
-        PendingInputIdsError(pending="3 decode rows hold sentinels"),
-        PageableStagingError(device="cuda"),
-        BoundBelowTruthError(rows=(3, 5), bounds=(12, 40), seq_lens=(13, 42)),
-    ),
+    told="Raised when a FutureMap is configured or made, and by its calls.",
+    examples=(UnavailableDeviceError(device="xpu"),),
+    coded=(RelayError,),
 )
 RANKS = Occasion(
     title="Ranks",

@@ -13,8 +13,7 @@ from backend_caps.insight import trace
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.trace import Recording, Traced
 from backend_caps.relay import future_map
-from backend_caps.relay.host_copy import ColumnCopy
-from backend_caps.relay.host_lengths import NoLengths
+from backend_caps.relay.host_lengths import ColumnCopy, NoLengths
 from backend_caps.report.trace_timeline import HOST, Signal, Timeline
 from tests.insight.trace.conftest import CHAIN, recorded
 
