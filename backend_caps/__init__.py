@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+__version__: str
+"""The installed version of backend-caps."""
 TYPE_CHECKING = False  # that of `typing`, which would be imported before `__main__` runs
 if TYPE_CHECKING:
     from backend_caps.capability.compute import ComputeRange
@@ -118,6 +120,8 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("backend-caps")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

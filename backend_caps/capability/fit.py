@@ -23,10 +23,6 @@ CHECKED_AGAINST: Mapping[str, str] = {
 """The fact that each capability of the machine and the model is checked against."""
 
 
-_SIMULATED = "sim"
-"""The device that stands in for any other."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """Why a backend does not fit, or could not be checked."""
@@ -73,16 +69,9 @@ def _reason(fact: str, supported: object, known: Situation) -> Reason | None:
         code = f"{label}-not-checked"
         return Reason(code=code, fact=fact, actual=actual, needed=None, remedy=remedy)
     needed = text_of(supported)
-    remedy = f"Use another backend, or {fact} {needed}{_or_by_name(fact, actual)}."
+    remedy = f"Use another backend, or {fact} {needed}."
     code = f"{label}-unsupported"
     return Reason(code=code, fact=fact, actual=actual, needed=needed, remedy=remedy)
-
-
-def _or_by_name(fact: str, actual: str) -> str:
-    """Say what else there is on the simulated device, which `auto` does not take for another."""
-    if (fact, actual) != ("device", _SIMULATED):
-        return ""
-    return "; by its name it is tried on the simulated device, unless the policy is strict"
 
 
 def _fits(supported: object, actual: object) -> bool:

@@ -20,7 +20,7 @@ from backend_caps.cli.output import TORCH, examples, working
 from backend_caps.discovery.claims import PLUGINS
 from backend_caps.discovery.registry import Registry
 from backend_caps.resolution.engine import RUNTIME
-from backend_caps.resolution.uses import ENGINE_DEFAULT
+from backend_caps.resolution.uses import UseKind
 
 if TYPE_CHECKING:
     from backend_caps.insight.generation_setup import Generation
@@ -288,7 +288,7 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
 def _check_named(request: Request, registry: Registry) -> None:
     """Refuse flags that name no backend, before torch is loaded."""
     uses, allow = registry.uses(request.flags), request.search.allow
-    unnamed = {use.phase for use in uses if use.backend == ENGINE_DEFAULT}
+    unnamed = {use.phase for use in uses if use.kind is UseKind.ENGINE_DEFAULT}
     if not unnamed:
         return
     declared = [name for name, own in registry.items() if own.status is Status.OK]

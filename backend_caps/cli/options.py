@@ -40,6 +40,8 @@ from backend_caps.resolution.selection import plan_for
 if TYPE_CHECKING:
     from backend_caps.engines.reading import EngineReading
 
+STAND_INS = frozenset({"sim"})
+"""The devices that stand in for others."""
 _OPTIONS = (
     click.option(
         "--policy",
@@ -156,6 +158,7 @@ class Request:
                 facts=self.facts,
                 policy=self.policy,
                 unsafe_override=self.override,
+                stand_ins=STAND_INS,
             )
         unread = self.reading.unread(self.facts)
         return resolve(  # what an engine does with a name is the engine's, auto included

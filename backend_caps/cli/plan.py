@@ -14,7 +14,7 @@ from backend_caps.capability.spelling import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.invocation import Invocation, SettingOption
-from backend_caps.cli.options import Request, ServerCommand, importable, request_of, request_options
+from backend_caps.cli.options import STAND_INS, Request, ServerCommand, importable, request_of, request_options
 from backend_caps.cli.output import TORCH, examples, working
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
@@ -152,7 +152,12 @@ def _document(request: Request, registry: Registry) -> SelectionDocument:
     flags, rules = _with_auto(request.flags), registry.rules(request.rules)
     facts = flags.with_facts(request.facts)
     selection = selection_of(
-        registry, flags, rules=rules, facts=request.facts, policy=request.policy
+        registry,
+        flags,
+        rules=rules,
+        facts=request.facts,
+        policy=request.policy,
+        stand_ins=STAND_INS,
     )
     return SelectionDocument(
         schema_="backend-caps/selection@1",

@@ -30,7 +30,7 @@ from backend_caps.report.step_costs import (
     TimeDocument,
 )
 from backend_caps.resolution.plan import CauseKind, Plan, Resolved
-from backend_caps.resolution.uses import ENGINE_DEFAULT
+from backend_caps.resolution.uses import UseKind
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
@@ -96,7 +96,7 @@ def measured_levels(plan: Plan) -> MeasuredDocument:
     own = plan.host_seq_lens
     others = [level for level in HostSeqLens if plan.relays_speculation and level is not own]
     try:
-        if any(use.backend == ENGINE_DEFAULT for use in plan.uses):
+        if any(use.kind is UseKind.ENGINE_DEFAULT for use in plan.uses):
             raise InsightError("not-measured", _UNNAMED)
         with fitting_models(plan, _LONGEST, sizes=_MODEL) as models:
             ran, left_out = at_levels(

@@ -26,7 +26,7 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy, Resolved
 from backend_caps.resolution.problems import misfits_of
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import ENGINE_DEFAULT, PAIR, Use
+from backend_caps.resolution.uses import Use, UseKind
 from backend_caps.runtime.options import MISFITS, features_of
 from backend_caps.startup.graph_choice import KIND_OF_PHASE
 from backend_caps.startup.implementation import ImplementationError, load_implementation
@@ -148,7 +148,7 @@ def _here(plan: Plan, device: str) -> Plan:
         plan,
         flags=plan.flags.updated({**_OF_RANKS, "device": None, "unrelated": ()}),
         facts=plan.facts.model_copy(update=known),
-        uses=tuple(use for use in plan.uses if use.backend != PAIR),
+        uses=tuple(use for use in plan.uses if use.via or use.kind is not UseKind.PAIR),
     )
 
 
@@ -170,7 +170,7 @@ def _reason_against(use: Use, plan: Plan, device: str) -> str | None:
     """Return why a use's code cannot run here; None where it can."""
     if use.adds_only:
         return None
-    if use.backend == ENGINE_DEFAULT:
+    if use.kind is UseKind.ENGINE_DEFAULT:
         return (
             "no flag names it, and what an engine picks by itself is not known here; name it with "
             "--attention-backend"
@@ -260,7 +260,7 @@ def _devices(backend: Backend) -> object:
 
 def _name_of(use: Use) -> str:
     """Name what a flag names: a composite for its parts."""
-    return (*use.via, use.backend)[0]
+    return use.named
 
 
 def _in_place(use: Use, name: str, plugins: Registry) -> Use:

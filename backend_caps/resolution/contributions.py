@@ -137,8 +137,7 @@ def _unless_required(
 
 def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
     value, origin, reason = stated
-    conditions = [given for given in use.given if given is not None]
-    unknown = [str(each) for each in conditions if each.truth(situation) is Truth.UNKNOWN]
+    unknown = [str(each) for each in use.conditions if each.truth(situation) is Truth.UNKNOWN]
     if unknown:
         reason = f"{reason} (used where {' and '.join(unknown)}: not known yet)"
     if use.by_auto:
@@ -152,7 +151,7 @@ def _cause(use: Use, stated: Stated, situation: Situation) -> Cause:
         reason=reason,
         origin=origin,
         source=use.source,
-        via=use.via,
+        via=use.composites,
     )
 
 

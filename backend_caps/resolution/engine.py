@@ -18,7 +18,7 @@ from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import FlagsError, FlagValueError, nearest
 
 ENGINES = ("sglang-0.5.13", "sglang-0.5.23")
-"""The engine versions whose command lines and rules are known."""
+"""The engine versions whose command lines and rules are known, the newest last."""
 DEFAULT_ENGINE = "sglang-0.5.13"
 """The version of the documents that the project comes from."""
 RUNTIME = "backend-caps-1"

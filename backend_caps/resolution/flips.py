@@ -23,7 +23,7 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, CauseKind, Plan, Policy, Resolved
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Rule
-from backend_caps.resolution.uses import PAIR, Use, uses_of
+from backend_caps.resolution.uses import PAIR, Use, UseKind, uses_of
 
 _USUAL_DTYPE = "bfloat16"
 
@@ -120,7 +120,7 @@ class _Search:
         if not uses:
             yield [undone]
             return
-        if any(use.via[:1] == (PAIR,) for use in uses):
+        if any(use.kind is UseKind.PAIR for use in uses):
             yield [_unique((*undone, unpair(self._flags)))]
             return
         avoided = [r for use in uses for r in avoid(use, capability, self._situation)]
@@ -137,7 +137,7 @@ class _Search:
 
     def _uses_behind(self, blocking: list[Cause]) -> list[Use]:
         places = {(c.name, c.role, c.phase, c.via) for c in blocking if c.kind is CauseKind.BACKEND}
-        return [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.via) in places]
+        return [u for u in self._plan.uses if (u.backend, u.role, u.phase, u.composites) in places]
 
     def _others(self, capability: str, target: object, uses: list[Use]) -> Iterator[str]:
         """List the installed backends that would reach the target in each of these uses.
@@ -145,7 +145,7 @@ class _Search:
         Of a composite, only resolving once more tells.
         """
         kind = CAPABILITIES[capability]
-        blamed = {name for use in uses for name in (use.backend, *use.via)}
+        blamed = {name for use in uses for name in (use.backend, *use.composites)}
         for name in sorted(set(self._backends) - blamed):
             backend = self._backends[name]
             if backend.declaration is None or backend.engine_class or name == PAIR:

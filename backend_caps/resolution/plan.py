@@ -192,6 +192,36 @@ class Plan:
             raise KeyError(f"{name!r} has scope {kind.scope.value}; write {wanted}")
         return self.server[name] if phase is None else self.phases[phase][name]
 
+    def __hash__(self) -> int:
+        """Hash the values: equal plans have equal ones."""
+        return hash(self.fingerprint)
+
+    def __str__(self) -> str:
+        """Write what a person asks first: rules, each value with its first cause, problems."""
+        lines = [f"plan {self.fingerprint} under {self.rules.name}"]
+        lines += [self._line(name) for name in _in_plans() if self._active(name)]
+        idle = [name for name in _in_plans() if not self._active(name)]
+        lines += [f"  no effect here: {', '.join(idle)}"] if idle else []
+        if self.problems:
+            codes = ", ".join(dict.fromkeys(found.code for found in self.problems))
+            lines.append(f"  {len(self.problems)} problem(s): {codes}")
+        return "\n".join(lines)
+
+    def _of(self, name: str) -> list[tuple[Phase | None, Resolved]]:
+        return [(phase, own) for phase, own in self.values() if own.capability == name]
+
+    def _active(self, name: str) -> bool:
+        return any(own.effect.active for _, own in self._of(name))
+
+    def _line(self, name: str) -> str:
+        active = [(phase, own) for phase, own in self._of(name) if own.effect.active]
+        values = ", ".join(
+            text_of(own.value) if phase is None else f"{phase.value} {text_of(own.value)}"
+            for phase, own in active
+        )
+        causes = dict.fromkeys(own.causes[0].name for _, own in active if own.causes)
+        return f"  {name}: {values} ({', '.join(causes)})"
+
     @property
     def relays_speculation(self) -> bool:
         """Whether speculative steps are prepared while the last one runs."""

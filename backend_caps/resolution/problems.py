@@ -19,7 +19,7 @@ from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.errors import ResolutionError, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order
-from backend_caps.resolution.uses import ENGINE_DEFAULT, Use
+from backend_caps.resolution.uses import Use, UseKind
 
 _CUDA = "cuda"
 _DETERMINISM: Mapping[str, str] = {
@@ -108,8 +108,8 @@ def _of_algorithm(plan: Plan) -> Iterator[Problem]:
 
 
 def _of_uses(plan: Plan) -> Iterator[Problem]:
-    yield from _of_engine_default([use for use in plan.uses if use.backend == ENGINE_DEFAULT])
-    named = [use for use in plan.uses if use.backend != ENGINE_DEFAULT]
+    yield from _of_engine_default([use for use in plan.uses if use.kind is UseKind.ENGINE_DEFAULT])
+    named = [use for use in plan.uses if use.kind is not UseKind.ENGINE_DEFAULT]
     situation = plan.flags.situation(plan.facts)
     yield from _of_roles([u for u in named if u.declaration and not u.adds_only], situation)
     for use in named:

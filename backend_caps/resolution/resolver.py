@@ -1,4 +1,7 @@
-"""From uses, flags and rules to a plan. Pure: no clock, environment, torch or logging."""
+"""From uses, flags and rules to a plan. Pure: no clock, environment, torch or logging.
+
+Only without rules is the environment read, for the version of the installed engine.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from backend_caps.capability.kind import RELAY_LOOP, Kind, Phase, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.resolution.contributions import cause_of_use, causes_of_rule
-from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.errors import (
     FlagsError,
     PlanRefusedError,
@@ -50,7 +52,8 @@ def resolve(
     Args:
         uses: who runs what, from `registry.uses(flags)` or by hand.
         flags: the server's.
-        rules: the engine version's; `sglang-0.5.13`'s unless given.
+        rules: the engine version's; unless given, those of the installed engine, else the newest
+            built-in ones. `plan.rules.name` says which.
         facts: what is known of machine and model; what is not stays undecided.
         policy: what is done about problems; `strict` raises them, and what a backend restricts
             and nobody said is one.
@@ -71,7 +74,7 @@ def resolve(
             "resolve() is given ServerFlags as its uses; expected the uses first and the flags "
             "second. Write resolve(uses, flags).",
         )
-    rules = rules or RuleSet.builtin(DEFAULT_ENGINE)
+    rules = rules or RuleSet.installed()
     facts = facts or Facts()
     situation = flags.situation(facts)
     uses = tuple(sorted(made_of(uses, situation), key=lambda use: use.sort_key))

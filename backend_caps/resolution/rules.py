@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Self
 
 from pydantic import model_validator
@@ -22,7 +23,7 @@ from backend_caps.capability.vocabulary import (
     GraphMetadata,
     HostSeqLens,
 )
-from backend_caps.resolution.engine import read_data
+from backend_caps.resolution.engine import ENGINES, read_data
 from backend_caps.resolution.errors import ResolutionError
 
 
@@ -100,6 +101,15 @@ class RuleSet:
                 "Name one of them, or make a RuleSet of your own.",
             )
         return known[name]
+
+    @classmethod
+    def installed(cls) -> RuleSet:
+        """Return the rules of the installed SGLang; the newest built-in where there are none."""
+        try:
+            engine = f"sglang-{version('sglang')}"
+        except PackageNotFoundError:
+            engine = ENGINES[-1]
+        return cls.builtin(engine if engine in ENGINES else ENGINES[-1])
 
     def with_rules(self, rules: Iterable[Rule]) -> RuleSet:
         """Add rules, of those that belong to this engine."""

@@ -77,6 +77,7 @@ def select(
     rules: RuleSet | None = None,
     facts: Facts | None = None,
     policy: Policy | str = Policy.WARN,
+    stand_ins: Collection[str] = (),
 ) -> Selection:
     """Choose a backend for each flag that says `auto`, and keep why the others were not.
 
@@ -85,14 +86,24 @@ def select(
     Args:
         backends: what is installed: a registry.
         flags: the server's.
-        rules: the engine version's; `sglang-0.5.13`'s unless given.
+        rules: the engine version's; unless given, those of the installed engine, else the newest
+            built-in ones.
         facts: what is known of machine and model. What is not speaks against nobody.
         policy: under `strict`, what is not known speaks against a backend.
+        stand_ins: the device types that stand in for others, as the simulated one does: on them a
+            backend for another device is passed over, and may be named.
 
     Raises:
         BackendCapsError: a flag that names a backend cannot be served, whatever is chosen.
     """
-    setting = Setting(backends=backends, flags=flags, rules=rules, facts=facts or Facts())
+    rules = rules or RuleSet.installed()
+    setting = Setting(
+        backends=backends,
+        flags=flags,
+        rules=rules,
+        facts=facts or Facts(),
+        stand_ins=frozenset(stand_ins),
+    )
     choices: list[Choice] = []
     for field in BACKEND_FLAGS:
         if dict(setting.flags)[field] != AUTO:
@@ -152,13 +163,17 @@ def plan_for(
     facts: Facts | None = None,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
+    stand_ins: Collection[str] = (),
 ) -> Plan:
     """Resolve flags that may say `auto`: choose first, and keep the choices in the plan.
 
     Raises:
         BackendCapsError: as `select`, `Selection.uses` and `resolve` do.
     """
-    selection = select(backends, flags, rules=rules, facts=facts, policy=policy)
+    rules = rules or RuleSet.installed()
+    selection = select(
+        backends, flags, rules=rules, facts=facts, policy=policy, stand_ins=stand_ins
+    )
     return resolve(
         selection.uses(backends),
         selection.flags,
@@ -186,7 +201,7 @@ def check_named(plan: Plan, backends: Mapping[str, Backend], *, but: frozenset[s
     for use, reason in _misfits(plan):
         if reason.fact not in but | overridden:
             found = problem_of(reason, use)
-            misfits.setdefault((use.slot, (*use.via, use.backend)[0]), []).append(found)
+            misfits.setdefault((use.slot, use.named), []).append(found)
     faults = [
         _unfit(slot, name, tuple(dict.fromkeys(reasons)), _fitting(plan, backends, slot, but))
         for (slot, name), reasons in misfits.items()
@@ -245,8 +260,9 @@ class Setting:
 
     backends: Mapping[str, Backend]
     flags: ServerFlags
-    rules: RuleSet | None
+    rules: RuleSet
     facts: Facts
+    stand_ins: frozenset[str] = frozenset()
 
     def uses(self) -> tuple[Use, ...]:
         """List the uses, those left out whose conditions are known to fail."""
@@ -291,7 +307,7 @@ class Known:
 
 def is_of(use: Use, field: str, name: str) -> bool:
     """Tell whether a flag put a use there by this name, as itself or by its parts."""
-    return use.slot == option_of(field) and (*use.via, use.backend)[0] == name
+    return use.slot == option_of(field) and use.named == name
 
 
 def candidate(setting: Setting, field: str, backend: Backend, known: Known) -> Candidate:
@@ -337,11 +353,20 @@ def _tried(
     return replace(
         tried,
         priority=_priority(own, with_it.situation),
-        reasons=tuple(each for each in ordered if not each.is_open),
+        reasons=tuple(_or_by_name(each, with_it) for each in ordered if not each.is_open),
         unchecked=tuple(each for each in ordered if each.is_open),
         host_seq_lens=text_of(mirror.value),
         costs=str(mirror.effect),
     )
+
+
+def _or_by_name(reason: Problem, setting: Setting) -> Problem:
+    """Add to a device's remedy that a stand-in device tries a backend that is named."""
+    if reason.code != "device-unsupported" or setting.facts.device not in setting.stand_ins:
+        return reason
+    remedy = reason.remedy.removesuffix(".")
+    by_name = "by its name it is tried on the simulated device, unless the policy is strict."
+    return replace(reason, remedy=f"{remedy}; {by_name}")
 
 
 def _in_their_roles(uses: Iterable[Use], faults: Collection[RoleFault]) -> tuple[Use, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from backend_caps.capability.backend import Backend, Backends, Problem, Reading, Status, Unverified
 from backend_caps.capability.declaration import Declaration, Part
@@ -21,16 +22,34 @@ from backend_caps.resolution.engine import ENGINES, engine, option_of
 from backend_caps.resolution.errors import FlagsError, ResolutionError, nearest, raise_all
 from backend_caps.resolution.flags import ServerFlags
 
-ENGINE_DEFAULT = "engine default"
-"""The backend that an engine picks when no flag names one."""
-PAIR = "prefill/decode pair"
-"""What an engine wraps two backends in, where it says something that is not theirs: no flag names
-it."""
+
+class UseKind(Enum):
+    """How a backend came to be in use."""
+
+    NAMED = "named"
+    """A flag names it, or a composite that hands uses to it."""
+    ENGINE_DEFAULT = "engine default"
+    """The engine picks one, because no flag names one; which is not known."""
+    PAIR = "prefill/decode pair"
+    """The engine wraps two backends in one, which says something that is not theirs."""
+
+
+PAIR = UseKind.PAIR.value
+"""The name of the record that a reader of engines makes of such a wrapper; no flag names it."""
 _DRAFTS_ON_THE_HOST = frozenset({"NGRAM"})
 """Algorithms without a draft model."""
 
 _Composite = tuple[str, Role, Phase, tuple[str, ...]]
 """A composite for one slot, role and phase: the names on the way to it, its own last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """A composite that hands a use on to one of its parts."""
+
+    composite: str
+    given: Given | None = None
+    """The condition under which it does; None: always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +64,12 @@ class Use:
     source: Source = BY_HAND
     slot: str = "by hand"
     """The flag that put the backend there."""
-    via: tuple[str, ...] = ()
-    """The composites through which it came, outermost first."""
+    kind: UseKind = UseKind.NAMED
+    via: tuple[Handover, ...] = ()
+    """The composites through which it came, outermost first; all their conditions must hold."""
     adds_only: bool = False
     """A composite's own capabilities: what it leaves out is its parts' to say."""
     problem: Problem | None = None
-    given: tuple[Given | None, ...] = ()
-    """For each composite in `via`, the condition under which it hands the use on; None: always.
-    All must hold. Where there are fewer, they are those of the innermost."""
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
     """By capability, what an engine's source says, where the backend was read from one."""
     unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
@@ -63,11 +80,26 @@ class Use:
     unread_engine: str | None = field(default=None, compare=False)
     """Of a backend that is missing, the engine that has it itself, where none was read."""
 
+    @property
+    def composites(self) -> tuple[str, ...]:
+        """The names of the composites through which it came, outermost first."""
+        return tuple(each.composite for each in self.via)
+
+    @property
+    def named(self) -> str:
+        """What a flag calls it: the outermost composite, or the backend itself."""
+        return (*self.composites, self.backend)[0]
+
+    @property
+    def conditions(self) -> tuple[Given, ...]:
+        """What must hold for the composites to hand it on."""
+        return tuple(each.given for each in self.via if each.given is not None)
+
     def failing(self, situation: Situation) -> int | None:
-        """Return the place in `given` of the first condition known to fail; None: none is."""
+        """Return the place in `via` of the first condition known to fail; None: none is."""
         own = {**situation, "role": self.role, "phase": self.phase}
-        for place, given in enumerate(self.given):
-            if given is not None and given.truth(own) is Truth.FALSE:
+        for place, handover in enumerate(self.via):
+            if handover.given is not None and handover.given.truth(own) is Truth.FALSE:
                 return place
         return None
 
@@ -75,8 +107,8 @@ class Use:
     def sort_key(self) -> tuple[str, ...]:
         """Order uses by role, phase and backend."""
         place = (self.role.value, self.phase.value)
-        conditions = ("" if given is None else str(given) for given in self.given)
-        return (*place, self.backend, str(self.source), self.slot, *self.via, *conditions)
+        conditions = ("" if each.given is None else str(each.given) for each in self.via)
+        return (*place, self.backend, str(self.source), self.slot, *self.composites, *conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +117,7 @@ class _Slot:
     phase: Phase
     flag: str
     backend: str | None
+    kind: UseKind = UseKind.NAMED
 
 
 def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, ...]:
@@ -121,7 +154,7 @@ def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
         else:
             stopped.append((use, failing))
         if not use.adds_only:
-            handing.update(_composites(use)[: _num_handing(use, failing)])
+            handing.update(_composites(use)[:failing])
     yield from _left_without_part(stopped, handing)
 
 
@@ -131,9 +164,9 @@ def _left_without_part(
     """List the composites that stop uses and hand none on, each with its failing conditions."""
     failed: dict[Use, set[str]] = {}
     for use, failing in stopped:
-        composite = _composites(use)[_num_handing(use, failing)]
-        if composite not in handing:
-            failed.setdefault(_whole(use, composite, failing), set()).add(str(use.given[failing]))
+        if _composites(use)[failing] not in handing:
+            condition = str(use.via[failing].given)
+            failed.setdefault(_whole(use, failing), set()).add(condition)
     for whole, conditions in failed.items():
         word = "not" if len(conditions) == 1 else "neither"
         yield _without_part(whole, f": {word} {' nor '.join(sorted(conditions))}")
@@ -141,29 +174,20 @@ def _left_without_part(
 
 def _composites(use: Use) -> tuple[_Composite, ...]:
     """List the composites on the way to a use, outermost first, for its place in the server."""
-    way = use.via or (use.backend,)  # by hand, a use may have conditions and no composite
-    return tuple((use.slot, use.role, use.phase, way[:end]) for end in range(1, len(way) + 1))
+    names = use.composites
+    return tuple((use.slot, use.role, use.phase, names[: end + 1]) for end in range(len(names)))
 
 
-def _num_handing(use: Use, failing: int | None) -> int:
-    """Count the composites that hand a use on, before the one whose condition fails."""
-    num_composites = len(_composites(use))
-    if failing is None:
-        return num_composites
-    return max(0, num_composites - len(use.given) + failing)
-
-
-def _whole(use: Use, composite: _Composite, failing: int) -> Use:
+def _whole(use: Use, failing: int) -> Use:
     """Put the composite in the place of the use; its own source is not known here."""
-    *_, (*via, name) = composite
     return Use(
-        backend=name,
+        backend=use.via[failing].composite,
         role=use.role,
         phase=use.phase,
         declaration=None,
         slot=use.slot,
-        via=tuple(via),
-        given=use.given[:failing],
+        kind=use.kind,
+        via=use.via[:failing],
     )
 
 
@@ -206,7 +230,7 @@ def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[_Slot
     }
     if PAIR in backends and len({backend for _, backend in own}) > 1:
         slot = " and ".join(sorted(flag for flag, _ in own))
-        yield _Slot(Role.TARGET, Phase.DECODE, slot, PAIR)
+        yield _Slot(Role.TARGET, Phase.DECODE, slot, PAIR, UseKind.PAIR)
 
 
 def _named(flags: ServerFlags, *names: str) -> tuple[str, str | None]:
@@ -219,13 +243,15 @@ def _named(flags: ServerFlags, *names: str) -> tuple[str, str | None]:
 
 
 def _expanded(
-    slot: _Slot, name: str | None, backends: Mapping[str, Backend], via: tuple[str, ...]
+    slot: _Slot, name: str | None, backends: Mapping[str, Backend], via: tuple[Handover, ...]
 ) -> Iterator[Use]:
     if name is None:
-        yield _use(slot, ENGINE_DEFAULT, via, declaration=Declaration())
+        kind = UseKind.ENGINE_DEFAULT
+        yield replace(_use(slot, kind.value, via, declaration=Declaration()), kind=kind)
         return
-    if name in via:
-        cycle = (*via[via.index(name) :], name)
+    names = tuple(each.composite for each in via)
+    if name in names:
+        cycle = (*names[names.index(name) :], name)
         raise ResolutionError(
             "composite-cycle",
             f"composite backend {name!r} is a part of itself: {' -> '.join(cycle)}. "
@@ -252,11 +278,10 @@ def _expanded(
 def _of_parts(
     slot: _Slot, whole: Use, parts: Sequence[Part], backends: Mapping[str, Backend]
 ) -> Iterator[Use]:
-    via = (*whole.via, whole.backend)
     taken = [part for part in parts if part.takes(slot.role, slot.phase)]
     for part in taken:
-        for use in _expanded(slot, part.backend, backends, via):
-            yield replace(use, given=(part.given, *use.given))
+        handover = Handover(composite=whole.backend, given=part.given)
+        yield from _expanded(slot, part.backend, backends, (*whole.via, handover))
     if not taken:
         yield _without_part(whole)
 
@@ -264,7 +289,7 @@ def _of_parts(
 def _use(
     slot: _Slot,
     name: str,
-    via: tuple[str, ...],
+    via: tuple[Handover, ...],
     *,
     declaration: Declaration | None,
     source: Source = BY_HAND,
@@ -276,6 +301,7 @@ def _use(
         declaration=declaration,
         source=source,
         slot=slot.flag,
+        kind=slot.kind,
         via=via,
     )
 
@@ -327,7 +353,9 @@ def _left_out(slot: _Slot, backend: Backend) -> Problem:
     return replace(first, message=f"{slot.flag} names a backend that is left out: {first.message}")
 
 
-def _missing(slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[str, ...]) -> Use:
+def _missing(
+    slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[Handover, ...]
+) -> Use:
     backends = named_by_flags(known)
     if name == AUTO and not via and not _has_engine(known):
         return replace(_use(slot, name, via, declaration=None), problem=_undecided(slot))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,17 +12,19 @@ from pathlib import Path
 import torch
 from torch.distributed import ProcessGroup
 
-from backend_caps.capability.backend import Backend
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
-from backend_caps.discovery.registrations import check_against_parent, tell_children
+from backend_caps.discovery.registrations import (
+    VARIABLE,
+    check_against_parent,
+    tell_children,
+)
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape
 from backend_caps.relay.future_map import unknown_accept_tokens
-from backend_caps.relay.streams import DeviceStreams, declared_traits
-from backend_caps.resolution.engine import DEFAULT_ENGINE
+from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.rules import RuleSet
@@ -59,7 +62,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
     draft: DraftShape | None = None,
     graph_sizes: Mapping[Role, GraphSizes] = NO_SIZES,
     registry: Registry | None = None,
-    rules: str | RuleSet = DEFAULT_ENGINE,
+    rules: str | RuleSet | None = None,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
     lock: str | PathLike[str] | None = None,
@@ -81,7 +84,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
             model.
         graph_sizes: the sizes that the engine wants graphs captured for, by role.
         registry: what is installed, where the caller has looked already.
-        rules: the engine version whose rules hold, or the rules themselves.
+        rules: the engine version whose rules hold, or the rules themselves; unless given, those of
+            the installed engine, else the newest built-in ones.
         policy: what is done about problems; `warn` logs them.
         unsafe_override: values to put in place of the joined ones; recorded as causes.
         lock: a file of `backend-caps lock`; what is installed, and this rank's own plan, must be
@@ -101,7 +105,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
         LockDiffersError: something is not as the lock says.
         RanksDifferError: ranks differ in what must be the same; all of them raise it.
         RankFailedError: another rank could not decide.
-        DiscoveryError: this process finds something else than the one that started it.
+        DiscoveryError: the process that started this one did so in a `with
+            starting_workers(...)` block, and its registry is another.
         MissingRanksError: not every rank answered in time.
         ControlGroupError: the group has no gloo, or this rank is no member.
         AgreementDeadlineError: the deadline of `Ranks` is none.
@@ -124,8 +129,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
             unsafe_override=unsafe_override,
         )
         # A stand-in for a device is none that a backend could know.
-        is_stand_in = declared_traits(torch.device(device)).is_stand_in
-        check_named(plan, known, but=frozenset({"device"} if is_stand_in else ()))
+        check_named(plan, known, but=frozenset({"device"} if _stand_ins(device) else ()))
         if lock is not None:
             check_locked(Path(lock), plan, known)
         return plan
@@ -161,19 +165,43 @@ def configure(  # noqa: PLR0913 - what a server is started with
 
 
 def _discovered() -> Registry:
-    """Find what is installed: what the process found that started this one, if that looked."""
+    """Find what is installed; in a worker, it must be what the process found that started it."""
     registry = discover()
-    found = {
-        f"backend {name}": f"{' '.join(filter(None, _shipped(own)))} ({own.status.value})"
-        for name, own in registry.items()
-    }
-    check_against_parent(_REGISTRAR, found, os.environ)
-    tell_children(_REGISTRAR, found, os.environ)
+    check_against_parent(_REGISTRAR, _entries(registry), os.environ)
     return registry
 
 
-def _shipped(backend: Backend) -> tuple[str | None, str | None]:
-    return backend.source.distribution, backend.source.version
+@contextmanager
+def starting_workers(registry: Registry) -> Iterator[None]:
+    """Have the processes that a `with` block starts find the same backends as this one.
+
+    `configure` in a process of `multiprocessing` that is started in the block raises
+    `DiscoveryError` where it discovers something else. The environment is as before
+    once the block ends.
+
+    Args:
+        registry: what this process found.
+    """
+    before = os.environ.get(VARIABLE)
+    tell_children(_REGISTRAR, _entries(registry), os.environ)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+
+
+def _entries(registry: Registry) -> Mapping[str, str]:
+    """Write each backend's release and status, by its name."""
+    shipped = {
+        name: (own.source.distribution, own.source.version) for name, own in registry.items()
+    }
+    return {
+        f"backend {name}": f"{' '.join(filter(None, shipped[name]))} ({own.status.value})"
+        for name, own in registry.items()
+    }
 
 
 def planned(
@@ -183,7 +211,7 @@ def planned(
     device: str | torch.device,
     facts: Facts | None = None,
     draft: DraftShape | None = None,
-    rules: str | RuleSet = DEFAULT_ENGINE,
+    rules: str | RuleSet | None = None,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
 ) -> Plan:
@@ -216,7 +244,7 @@ def _decided(
     device: str | torch.device,
     facts: Facts | None,
     draft: DraftShape | None,
-    rules: str | RuleSet,
+    rules: str | RuleSet | None,
     policy: Policy | str,
     unsafe_override: Capabilities | None,
 ) -> Plan:
@@ -227,8 +255,16 @@ def _decided(
         facts=_with_device(facts or Facts(), torch.device(device)),
         policy=policy,
         unsafe_override=unsafe_override,
+        stand_ins=_stand_ins(device),
     )
     return _within_reach(plan, draft)
+
+
+def _stand_ins(device: str | torch.device) -> frozenset[str]:
+    """Return the device's type where it stands in for others."""
+    known = torch.device(device)
+    traits = DEVICE_TRAITS.get(known.type)
+    return frozenset({known.type} if traits is not None and traits.is_stand_in else ())
 
 
 def _with_device(facts: Facts, device: torch.device) -> Facts:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import backend_caps
-from backend_caps.capability.kind import Scope
-from backend_caps.capability.vocabulary import CAPABILITIES
 
 STABLE = {
     "BackendCapsError",
@@ -43,27 +42,6 @@ STABLE = {
 }
 LOADS_TORCH = ("Configuration", "GraphSizes", "configure")
 """Public, and left out of `import *`: a declaration is read without torch."""
-VOCABULARY = {
-    "host_seq_lens": Scope.SERVER,
-    "graph_replay": Scope.PHASE,
-    "graph_metadata": Scope.PHASE,
-    "sync_free_prepare": Scope.PHASE,
-    "shared_reads_end": Scope.PHASE,
-    "two_batch_overlap": Scope.SERVER,
-    "deterministic": Scope.SERVER,
-    "batch_invariant": Scope.SERVER,
-    "max_context_len_known": Scope.USE,
-    "roles": Scope.USE,
-    "max_speculative_topk": Scope.SERVER,
-    "page_sizes": Scope.SERVER,
-    "devices": Scope.USE,
-    "dtypes": Scope.USE,
-    "kv_cache_dtypes": Scope.USE,
-    "head_sizes": Scope.USE,
-    "compute_capability": Scope.USE,
-    "attention_arch": Scope.USE,
-    "auto_priority": Scope.USE,
-}
 
 
 def _statically_imported() -> Iterator[str]:
@@ -105,8 +83,6 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = import_module("backend_caps").Resolver
 
 
-def test_vocabulary_is_frozen() -> None:
-    """A capability enters or leaves the vocabulary, or changes its scope, on purpose."""
-    scopes = {name: kind.scope for name, kind in CAPABILITIES.items()}
-
-    assert scopes == VOCABULARY
+def test_version_is_that_of_the_distribution() -> None:
+    """`backend_caps.__version__` is the installed version."""
+    assert backend_caps.__version__ == version("backend-caps")

@@ -404,3 +404,13 @@ def test_begin_imports_nothing_heavy(site: Site) -> None:
     told = subprocess.check_output([sys.executable, "-c", LIGHT, site.root], text=True)
 
     assert told == "[] 1\n"
+
+
+def test_registry_is_printed_in_one_line() -> None:
+    """Whoever prints a registry sees its backends by name, and how many problems there are."""
+    backends = [
+        Backend(name=name, status=Status.OK, source=Source(), declaration=Declaration())
+        for name in ("triton", "fa3")
+    ]
+
+    assert repr(Registry.of(backends)) == "Registry(2 backends: fa3, triton; 0 problems)"

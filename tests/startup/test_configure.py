@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -35,7 +38,7 @@ from backend_caps.resolution.errors import (
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate
-from backend_caps.startup.configure import UnavailableDeviceError
+from backend_caps.startup.configure import UnavailableDeviceError, starting_workers
 
 ROLES = frozenset(Role)
 EXACT = Capabilities(host_seq_lens=HostSeqLens.EXACT, roles=ROLES)
@@ -390,3 +393,32 @@ def test_configure_records_an_override() -> None:
 
 
 NONE_ONLY = Capabilities(host_seq_lens=HostSeqLens.NONE)
+
+
+def test_configure_leaves_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found is handed to workers where they are started, and nowhere else."""
+    monkeypatch.setattr("backend_caps.startup.configure.discover", lambda: _registry(EXACT))
+    before = dict(os.environ)
+
+    configure(FLAGS, pool_size=8, device="cpu")
+
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("known", "status"), [(EXACT, 1), (None, 0)])
+def test_worker_checks_what_its_parent_found(known: Capabilities | None, status: int) -> None:
+    """A process that is started in the block refuses another registry; the block leaves nothing."""
+    before = dict(os.environ)
+    registry = Registry.of([] if known is None else [_backend("acme", known)])
+
+    with starting_workers(registry):
+        worker = get_context("spawn").Process(target=_configure_without_plugins)
+        worker.start()
+    worker.join()
+
+    assert (worker.exitcode, dict(os.environ)) == (status, before)
+
+
+def _configure_without_plugins() -> None:
+    with mock.patch("backend_caps.startup.configure.discover", lambda: Registry.of([])):
+        configure(ServerFlags(), pool_size=8, device="cpu", policy="quiet")

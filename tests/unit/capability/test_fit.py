@@ -167,15 +167,3 @@ def test_text_of_writes_values_as_people_read_them(value: object, text: str) -> 
     written = text_of(value)
 
     assert written == text
-
-
-def test_simulated_device_is_no_reason_against_a_name() -> None:
-    """On the simulated device the remedy says what a backend's name does that `auto` does not."""
-    supported = dict(Capabilities(devices={"cuda"}))
-
-    (reason,) = unsupported_reasons(supported, Facts(device="sim"))
-
-    assert reason.remedy == (
-        "Use another backend, or device cuda; by its name it is tried on the simulated device, "
-        "unless the policy is strict."
-    )

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import Phase, Role, Scope
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import ANY
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf
-from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
 from backend_caps.resolution.plan import (
     Cause,
     CauseKind,
@@ -35,10 +35,7 @@ from tests.unit.building import (
 _EXACT, _BOUND, _NONE = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND, HostSeqLens.NONE
 _BOUNDED = Capabilities(host_seq_lens=_BOUND, max_context_len_known=True)
 _NO_EFFECT = Effect(active=True, text="")
-_HELD = (
-    "host_seq_lens, graph_replay, graph_metadata, sync_free_prepare, shared_reads_end, "
-    "two_batch_overlap, deterministic, batch_invariant, max_speculative_topk, page_sizes"
-)
+_HELD = ", ".join(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)
 
 
 def _plan(
@@ -417,3 +414,32 @@ def test_plan_relays_speculation_that_is_overlapped(
     plan = resolve([use()], flags(line), rules=RuleSet.builtin(rules))
 
     assert plan.relays_speculation is expected
+
+
+def test_plan_is_printed_as_lines_that_a_person_reads() -> None:
+    """A printed plan has the rules, each value with its first cause, and what is wrong."""
+    plan = resolve([use("fa3", READS)], flags(SPECULATING), rules=RuleSet.builtin("sglang-0.5.23"))
+
+    text = str(plan)
+
+    lines = text.splitlines()
+    assert lines[0] == f"plan {plan.fingerprint} under sglang-0.5.23"
+    assert "  host_seq_lens: exact (fa3)" in lines
+    assert lines[-1].startswith("  no effect here: ")
+    assert len(lines) <= 11
+
+
+def test_printed_plan_names_its_problems() -> None:
+    """What is wrong with a plan is told by its codes."""
+    plan = resolve([missing_use("fa3")], flags())
+
+    last = str(plan).splitlines()[-1]
+
+    assert last == "  1 problem(s): backend-missing"
+
+
+def test_equal_plans_have_one_hash() -> None:
+    """A plan is a key like any other value."""
+    plans = [resolve([use("fa3", READS)], flags(SPECULATING)) for _ in range(2)]
+
+    assert len({*plans}) == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 
 import pytest
 
@@ -259,3 +260,26 @@ def test_rule_survives_json() -> None:
     carried = Rule.model_validate_json(rule.model_dump_json())
 
     assert (carried, rule.model_dump(mode="json")["engines"]) == (rule, [_13, _23])
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        pytest.param("0.5.13", "sglang-0.5.13", id="with rules"),
+        pytest.param("0.6.0", "sglang-0.5.23", id="without rules"),
+        pytest.param(None, "sglang-0.5.23", id="none installed"),
+    ],
+)
+def test_rules_are_those_of_the_installed_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str | None, expected: str
+) -> None:
+    """Without rules, a plan is of the installed engine's, else of the newest built-in ones."""
+    if installed is not None:
+        metadata = tmp_path / f"sglang-{installed}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Name: sglang\nVersion: {installed}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    plan = resolve([use()], flags())
+
+    assert plan.rules.name == expected

@@ -629,3 +629,18 @@ def test_fact_that_counts_for_nothing_refuses_nobody() -> None:
     check_named(plan, {}, but=frozenset({"device"}))
 
     assert [found.code for found in plan.problems] == ["device-unsupported"]
+
+
+def test_stand_in_device_is_no_reason_against_a_name() -> None:
+    """Where a device stands in for others, the remedy says that a named backend is tried."""
+    backends = named(_fits("a", devices={"cuda"}))
+    line, facts = flags(_AUTO), Facts(device="sim")
+
+    told = [
+        select(backends, line, facts=facts, stand_ins=own).choices[0].rejected[0].reasons[0].remedy
+        for own in ((), {"sim"})
+    ]
+
+    by_name = "; by its name it is tried on the simulated device, unless the policy is strict."
+    plain = "Use another backend, or device cuda"
+    assert told == [f"{plain}.", plain + by_name]

@@ -14,7 +14,7 @@ from backend_caps.capability.provenance import BY_HAND
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.resolution.plan import Cause
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import ENGINE_DEFAULT, Use, made_of, uses_of
+from backend_caps.resolution.uses import Handover, Use, UseKind, made_of, uses_of
 from tests.unit.building import (
     OPTS_OUT,
     READS,
@@ -143,15 +143,15 @@ def _places(uses: Iterable[Use]) -> list[str]:
         pytest.param(
             "",
             [
-                f"target prefill: {ENGINE_DEFAULT} by no --attention-backend",
-                f"target decode: {ENGINE_DEFAULT} by no --attention-backend",
+                "target prefill: engine default by no --attention-backend",
+                "target decode: engine default by no --attention-backend",
             ],
             id="the engine chooses",
         ),
         pytest.param(
             "--decode-attention-backend mla",
             [
-                f"target prefill: {ENGINE_DEFAULT} by no --attention-backend",
+                "target prefill: engine default by no --attention-backend",
                 "target decode: mla by --decode-attention-backend",
             ],
             id="the engine chooses for prefill",
@@ -331,7 +331,7 @@ def test_faults_of_several_slots_come_as_one_group() -> None:
 
 
 def _expanded(uses: Iterable[Use]) -> list[tuple[str, str, tuple[str, ...], bool]]:
-    return [(use.phase.value, use.backend, use.via, use.adds_only) for use in uses]
+    return [(use.phase.value, use.backend, use.composites, use.adds_only) for use in uses]
 
 
 _HYBRID = [Part("fa3", phases={Phase.PREFILL}), Part("mla", phases={Phase.DECODE, Phase.VERIFY})]
@@ -470,7 +470,7 @@ def _tree(parts: _Tree) -> Mapping[str, Backend]:
 def _ways(uses: Iterable[Use]) -> list[str]:
     """Write each way to a decode; a composite that has no part ends in a dash."""
     ways = [
-        "/".join((*use.via, use.backend, *([] if use.declaration else ["-"])))
+        "/".join((*use.composites, use.backend, *([] if use.declaration else ["-"])))
         for use in uses
         if use.phase is Phase.DECODE and not use.adds_only
     ]
@@ -703,8 +703,8 @@ def test_missing_use_is_of_the_composite_and_not_of_its_part() -> None:
     made = _made(named(inner, outer, installed("needy", READS), installed("safe", OPTS_OUT)))
 
     missing = [use for use in made if use.declaration is None]
-    assert {(use.backend, use.source, use.via, use.given, use.adds_only) for use in missing} == {
-        ("inner", BY_HAND, ("outer",), (_OPEN,), False)
+    assert {(use.backend, use.source, use.via, use.adds_only) for use in missing} == {
+        ("inner", BY_HAND, (Handover(composite="outer", given=_OPEN),), False)
     }
 
 
@@ -715,49 +715,57 @@ def test_uses_hold_one_condition_for_each_composite() -> None:
 
     uses = uses_of(flags("--attention-backend outer"), backends)
 
-    assert {(use.via, use.given) for use in uses} == {
-        (("outer", "middle", "inner"), (None, _YES, None))
+    assert {use.via for use in uses} == {
+        (
+            Handover(composite="outer"),
+            Handover(composite="middle", given=_YES),
+            Handover(composite="inner"),
+        )
     }
 
 
 @pytest.mark.parametrize(
-    ("via", "given", "ways"),
+    ("given", "ways"),
     [
-        pytest.param((), (_NO,), ["a/-"], id="no composite"),
-        pytest.param((), (None, _NO), ["a/-"], id="no composite and two conditions"),
-        pytest.param(("outer",), (_YES, _NO), ["outer/-"], id="more conditions"),
-        pytest.param(
-            ("outer", "inner"), (_NO, None, None), ["outer/-"], id="more, and the first fails"
-        ),
-        pytest.param(("outer", "inner"), (_NO,), ["outer/inner/-"], id="fewer conditions"),
-        pytest.param(("outer",), (), ["outer/a"], id="no condition"),
+        pytest.param((_YES, _NO), ["outer/inner/-"], id="the inner fails"),
+        pytest.param((_NO, None), ["outer/-"], id="the outer fails"),
+        pytest.param((None, _YES), ["outer/inner/a"], id="none fails"),
     ],
 )
-def test_use_by_hand_never_vanishes(
-    via: tuple[str, ...], given: tuple[Given | None, ...], ways: list[str]
-) -> None:
-    """However many conditions a use by hand has for its composites, a failing one is told."""
-    by_hand = replace(use("a"), via=via, given=given)
+def test_use_by_hand_never_vanishes(given: tuple[Given | None, ...], ways: list[str]) -> None:
+    """A failing condition of a use by hand is told as one that a flag's composite has."""
+    names = ("outer", "inner")
+    via = tuple(Handover(composite=n, given=g) for n, g in zip(names, given, strict=True))
 
-    made = made_of([by_hand], _CUDA)
+    made = made_of([replace(use("a"), via=via)], _CUDA)
 
     assert _ways(made) == ways
 
 
-def test_use_by_hand_with_fewer_conditions_takes_them_for_the_innermost() -> None:
-    """Too few conditions are read for the worse: the outer's other part is no help."""
-    by_hand = replace(use("a"), via=("outer", "inner"), given=(_NO,))
-    other = replace(use("b"), via=("outer",))
+def test_backend_may_be_called_as_the_engines_own_choice() -> None:
+    """What no flag names is told by its kind: a backend of that very name is one like others."""
+    backends = named(installed("engine default", OPTS_OUT))
 
-    made = made_of([by_hand, other], _CUDA)
+    chosen = uses_of(flags(), backends)
+    by_name = uses_of(flags().updated({"attention_backend": "engine default"}), backends)
 
-    assert _ways(made) == ["outer/b", "outer/inner/-"]
+    assert {use.kind for use in chosen} == {UseKind.ENGINE_DEFAULT}
+    assert {use.kind for use in by_name} == {UseKind.NAMED}
 
 
 def test_uses_with_one_condition_on_different_levels_have_one_order() -> None:
     """Where a condition stands counts for the order, as its words do."""
     levels = [(_OPEN, None), (None, _OPEN), (None, None)]
-    uses = [replace(use("a"), via=("outer", "inner"), given=given) for given in levels]
+    uses = [
+        replace(
+            use("a"),
+            via=(
+                Handover(composite="outer", given=outer),
+                Handover(composite="inner", given=inner),
+            ),
+        )
+        for outer, inner in levels
+    ]
 
     orders = [sorted(each, key=lambda use: use.sort_key) for each in permutations(uses)]
 
@@ -770,7 +778,7 @@ def test_composite_with_a_part_that_is_not_installed_has_a_missing_use() -> None
 
     uses = uses_of(flags("--attention-backend hybrid"), named(hybrid))
 
-    assert [(use.backend, use.via, use.declaration) for use in uses] == [
+    assert [(use.backend, use.composites, use.declaration) for use in uses] == [
         ("my_flash", ("hybrid",), None)
     ] * 2
 
