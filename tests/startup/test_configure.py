@@ -420,5 +420,5 @@ def test_worker_checks_what_its_parent_found(known: Capabilities | None, status:
 
 
 def _configure_without_plugins() -> None:
-    with mock.patch("backend_caps.startup.configure.discover", lambda: Registry.of([])):
+    with mock.patch("backend_caps.startup.configure.discover", return_value=Registry.of([])):
         configure(ServerFlags(), pool_size=8, device="cpu", policy="quiet")
