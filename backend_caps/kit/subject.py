@@ -19,7 +19,7 @@ from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.uses import Use
 from backend_caps.runtime.attention import AttentionBackend, BackendSite
 from backend_caps.simulator import Site
-from backend_caps.startup.implementation import load_implementation
+from backend_caps.startup.configuration import load_implementation
 
 _Kind = TypeVar("_Kind")
 _TOLERANCES: Mapping[str, float] = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from types import MappingProxyType
-from typing import Self
+from typing import Self, cast
 
 import torch
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
 from backend_caps.startup.graph_buckets import Bucket
 from backend_caps.startup.graph_choice import GraphChoice, choose_graphs
-from backend_caps.startup.implementation import load_implementation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +139,55 @@ def _graph_choices(
         return choose_graphs(plan, traits, own.buckets, own.token_counts, role)
 
     return {role: of(role) for role in Role if any(use.role is role for use in plan.uses)}
+
+
+@dataclass(eq=False, kw_only=True)
+class ImplementationError(BackendCapsError):
+    """A backend's code cannot be imported or built."""
+
+    backend: str
+    implementation: str | None
+    problem: str
+
+    @property
+    def message(self) -> str:
+        """The backend, where its code was looked for, and what happened."""
+        where = "" if self.implementation is None else f" ({self.implementation})"
+        return (
+            f"backend {self.backend!r}{where} cannot be built: {self.problem.removesuffix('.')}; "
+            "a declaration with implementation='package.module:Class' was expected. Install what "
+            "it needs, or name another backend."
+        )
+
+
+def load_implementation(use: Use) -> Callable[..., object]:
+    """Import the class that a use's declaration names.
+
+    Raises:
+        ImplementationError: it names none, or it cannot be imported.
+    """
+    declaration = use.declaration
+    if declaration is None:
+        raise implementation_error(use, _why_unread(use))
+    if declaration.implementation is None:
+        raise implementation_error(use, "its declaration names no implementation")
+    module, _, name = declaration.implementation.partition(":")
+    try:
+        implementation: object = import_module(module)
+        for part in name.split("."):
+            implementation = getattr(implementation, part)
+    except Exception as error:  # a plugin raises what it likes
+        raise implementation_error(use, str(error)) from error
+    return cast("Callable[..., object]", implementation)
+
+
+def implementation_error(use: Use, problem: str) -> ImplementationError:
+    """Return the error of a use whose code cannot be imported or built."""
+    implementation = None if use.declaration is None else use.declaration.implementation
+    return ImplementationError(backend=use.backend, implementation=implementation, problem=problem)
+
+
+def _why_unread(use: Use) -> str:
+    if use.problem is None:
+        return "its declaration was not read"
+    return use.problem.message.removesuffix(".")

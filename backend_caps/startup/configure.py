@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -13,7 +13,8 @@ import torch
 from torch.distributed import ProcessGroup
 
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import Role
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.discovery.registrations import (
     VARIABLE,
@@ -21,35 +22,26 @@ from backend_caps.discovery.registrations import (
     tell_children,
 )
 from backend_caps.discovery.registry import Registry, discover
-from backend_caps.errors import BackendCapsError
 from backend_caps.relay import DraftShape
 from backend_caps.relay.future_map import unknown_accept_tokens
 from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams
+from backend_caps.report.diff import differences
+from backend_caps.report.difference import DifferenceDocument
+from backend_caps.report.document import json_text
+from backend_caps.report.lock import lock_document, read_lock
+from backend_caps.report.plans import plan_document
+from backend_caps.report.snapshot import Snapshot
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Plan, Policy
+from backend_caps.resolution.plan import Cause, Plan, Policy, Resolved
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, plan_for
 from backend_caps.startup.agreement import Ranks, agree
 from backend_caps.startup.configuration import NO_SIZES, Configuration, GraphSizes
-from backend_caps.startup.locked import check_locked
-from backend_caps.startup.telling import tell
+from backend_caps.startup.errors import StartupError
 
-
-@dataclass(eq=False, kw_only=True)
-class UnavailableDeviceError(BackendCapsError):
-    """A device was named that torch cannot use here."""
-
-    device: str
-
-    @property
-    def message(self) -> str:
-        """The device, and what to do."""
-        return (
-            f"device {self.device!r} is not available to torch on this machine. "
-            "Name one that is, such as 'cpu', or install the torch build for it."
-        )
-
-
+_SHOWN = 5
+"""Differences from a lock that an error has; `backend-caps verify` has all."""
+_log = logging.getLogger("backend_caps")
 _REGISTRAR = "configure"
 
 
@@ -99,17 +91,15 @@ def configure(  # noqa: PLR0913 - what a server is started with
         a group the plan has this rank's own flags and uses, and the values that all ranks came to.
 
     Raises:
-        UnavailableDeviceError: torch has no such device here.
         ResolutionError: no installed backend fits a flag that says `auto`, or a flag names one
             that declares that it cannot run here.
-        LockDiffersError: something is not as the lock says.
+        StartupError: torch has no such device here, something is not as the lock says, the group
+            has no gloo or this rank is no member, or the deadline of `Ranks` is none.
         RanksDifferError: ranks differ in what must be the same; all of them raise it.
         RankFailedError: another rank could not decide.
         DiscoveryError: the process that started this one did so in a `with
             starting_workers(...)` block, and its registry is another.
         MissingRanksError: not every rank answered in time.
-        ControlGroupError: the group has no gloo, or this rank is no member.
-        AgreementDeadlineError: the deadline of `Ranks` is none.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
     """
@@ -152,7 +142,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
             arguments=arguments,
             check=lambda joint: _check_bound(joint, draft),
         )
-    tell(plan)
+    log_plan(plan)
     return Configuration.from_plan(
         plan,
         pool_size=pool_size,
@@ -233,7 +223,7 @@ def planned(
         policy=policy,
         unsafe_override=unsafe_override,
     )
-    tell(plan)
+    log_plan(plan)
     return plan
 
 
@@ -281,7 +271,7 @@ def check_device(device: str | torch.device) -> None:
     """Require a device that torch has here.
 
     Raises:
-        UnavailableDeviceError: it has none such.
+        StartupError: it has none such.
     """
     try:
         known = torch.device(device)
@@ -291,7 +281,11 @@ def check_device(device: str | torch.device) -> None:
     except (AttributeError, RuntimeError):  # no such type, or one without a module of its own
         available = False
     if not available:
-        raise UnavailableDeviceError(device=str(device))
+        raise StartupError(
+            "device",
+            f"device {str(device)!r} is not available to torch on this machine. Name one that is, "
+            "such as 'cpu', or install the torch build for it.",
+        )
 
 
 def _within_reach(plan: Plan, draft: DraftShape | None) -> Plan:
@@ -317,3 +311,74 @@ def _lacks_bound(plan: Plan, draft: DraftShape | None) -> bool:
     if mirror.value is not HostSeqLens.UPPER_BOUND or not mirror.effect.active:
         return False
     return not (plan.flags.accept_tokens or (draft is not None and draft.accept_tokens))
+
+
+def check_locked(path: Path, plan: Plan, registry: Registry) -> None:
+    """Refuse a plan that a lock file does not have.
+
+    What was asked when it was written is not compared: this is the plan that counts.
+
+    Raises:
+        LockError: the file is not there, cannot be read, or is another document.
+        StartupError: something is not as it says.
+    """
+    locked = read_lock(path)
+    now = lock_document(
+        locked.request,
+        backends=registry.entries,
+        problems=registry.problems,
+        rules=plan.rules,
+        plan=None if locked.plan is None else plan_document(plan, ()),
+    ).model_copy(update={"engine": locked.engine})
+    found = differences(Snapshot.of_lock(locked), Snapshot.of_lock(now))
+    if not found:
+        return
+    told = "; ".join(map(_difference, found[:_SHOWN]))
+    rest = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    raise StartupError(
+        "lock-differs",
+        f"the server would not start as {str(path)!r} says: {told}{rest}. Expected what was "
+        f"locked. Install it, or look at `backend-caps verify {path}` and lock anew.",
+    )
+
+
+def _difference(difference: DifferenceDocument) -> str:
+    what = " ".join(part for part in (difference.subject, difference.field) if part)
+    return f"{what} is {difference.after or 'not there'} and was {difference.before or 'not there'}"
+
+
+def log_plan(plan: Plan) -> None:
+    """Log what was chosen, the decision in one line, and what is wrong with it.
+
+    The line's record carries the same as the fields `plan_fingerprint`, `plan_rules` and
+    `plan_values`. The whole plan, with every cause, is logged as JSON for debugging.
+    """
+    values = {_place(phase, own): _value(own) for phase, own in plan.values()}
+    for choice in plan.choices:
+        _log.info("%s", choice)
+    fields = {"plan_fingerprint": plan.fingerprint, "plan_rules": plan.rules.name}
+    _log.info(
+        "plan %s under %s: %s",
+        *fields.values(),
+        "; ".join(f"{name}={value}" for name, value in values.items()),
+        extra={**fields, "plan_values": values},
+    )
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s", json_text(plan_document(plan, ())))
+    if plan.policy is not Policy.QUIET:
+        for problem in plan.problems:
+            _log.warning("%s: %s %s", problem.code, problem.message, problem.remedy)
+
+
+def _place(phase: Phase | None, own: Resolved) -> str:
+    return own.capability if phase is None else f"{phase.value}.{own.capability}"
+
+
+def _value(own: Resolved) -> str:
+    return f"{text_of(own.value)} ({_cause(own.causes[0]) if own.causes else 'no use'})"
+
+
+def _cause(cause: Cause) -> str:
+    """Name a cause, and the rank that it comes from where not all have it."""
+    name = " of ".join([f"{cause.kind.value} {cause.name}", *reversed(cause.via)])
+    return name if cause.rank is None else f"{name} on rank {cause.rank}, {cause.host}"

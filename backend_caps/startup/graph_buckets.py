@@ -12,25 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import BatchKind
-from backend_caps.errors import BackendCapsError
-
-
-@dataclass(eq=False, kw_only=True)
-class GraphBucketError(BackendCapsError):
-    """A graph is asked for a batch that its kind does not have."""
-
-    kind: str
-    batch_size: int
-    num_tokens: int
-    expected: str
-
-    @property
-    def message(self) -> str:
-        """The sizes, and what the kind asks of them."""
-        return (
-            f"a graph for {self.kind!r} has batch_size={self.batch_size} and "
-            f"num_tokens={self.num_tokens}; {self.expected} was expected. Name other sizes."
-        )
+from backend_caps.startup.errors import StartupError
 
 
 class SizedBatch(Protocol):
@@ -62,7 +44,7 @@ class Bucket:
     """One graph's size: a batch that is smaller is padded to it, where it pads.
 
     Raises:
-        GraphBucketError: its kind has no batch of this size.
+        StartupError: its kind has no batch of this size.
     """
 
     kind: BatchKind
@@ -75,11 +57,10 @@ class Bucket:
     def __post_init__(self) -> None:
         expected = _expected(self)
         if expected is not None:
-            raise GraphBucketError(
-                kind=self.kind.value,
-                batch_size=self.batch_size,
-                num_tokens=self.num_tokens,
-                expected=expected,
+            raise StartupError(
+                "graph-size",
+                f"a graph for {self.kind.value!r} has batch_size={self.batch_size} and "
+                f"num_tokens={self.num_tokens}; {expected} was expected. Name other sizes.",
             )
 
     @property
@@ -125,7 +106,7 @@ def uniform_buckets(
         pads: whether a batch of another size is padded to one of them.
 
     Raises:
-        GraphBucketError: a number is below 1.
+        StartupError: a number is below 1.
     """
     is_single = tokens_each == 1
     kind = BatchKind.SINGLE_TOKEN_DECODE if is_single else BatchKind.UNIFORM_BATCH
@@ -139,7 +120,7 @@ def mixed_buckets(batch_size: int, token_counts: Iterable[int]) -> tuple[Bucket,
     """Make a bucket for each number of tokens, all for up to the same number of requests.
 
     Raises:
-        GraphBucketError: a number is below 1.
+        StartupError: a number is below 1.
     """
     kind = BatchKind.MIXED_BATCH
     return tuple(

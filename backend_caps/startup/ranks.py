@@ -11,30 +11,10 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
-from backend_caps.errors import BackendCapsError
+from backend_caps.startup.errors import StartupError
 
 _RUNNING_S = 1800.0
 """How long a rank that is done waits for one that still runs."""
-
-
-@dataclass(eq=False, kw_only=True)
-class JobError(BackendCapsError):
-    """The ranks of a job do not come together, or one of them is lost."""
-
-    rank: str
-    size: str
-    what: str
-    """What was waited for."""
-    cause: str
-
-    @property
-    def message(self) -> str:
-        """What failed, and what to do."""
-        return (
-            f"rank {self.rank} of {self.size} did not get {self.what}: {self.cause}. Expected "
-            "every rank that RANK and WORLD_SIZE name. Look at the logs of the other ranks, and "
-            "start all of them again with torchrun."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +31,13 @@ class RankPlace:
         """Read which rank this process is; None where no launcher started it.
 
         Raises:
-            JobError: the environment names none that there can be.
+            StartupError: the environment names none that there can be.
         """
         rank, size = environ.get("RANK"), environ.get("WORLD_SIZE")
         if rank is None or size is None:
             return None
         if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
-            raise JobError(
-                rank=rank, size=size, what="a place in its job", cause="these are no such numbers"
-            )
+            raise _missing(rank, size, "a place in its job", "these are no such numbers")
         local = environ.get("LOCAL_RANK", "")
         local_rank = int(local) if local.isdecimal() else 0
         return cls(rank=int(rank), size=int(size), local_rank=local_rank)
@@ -90,7 +68,7 @@ class RankGroup:
         """Return what every rank says, by rank; all call it.
 
         Raises:
-            JobError: one is lost.
+            StartupError: one is lost.
 
         Stream: none. Sync: waits for every rank, on the host.
         """
@@ -110,7 +88,7 @@ def joined(place: RankPlace, *, deadline_s: float) -> Iterator[RankGroup]:
     and a second try would wait for ranks that look elsewhere.
 
     Raises:
-        JobError: not all of them came in time.
+        StartupError: not all of them came in time.
     """
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=deadline_s))
@@ -126,8 +104,17 @@ def joined(place: RankPlace, *, deadline_s: float) -> Iterator[RankGroup]:
         dist.destroy_process_group()
 
 
-def _lost(place: RankPlace, what: str, error: Exception) -> JobError:
+def _lost(place: RankPlace, what: str, error: Exception) -> StartupError:
     (line, *_) = str(error).splitlines() or [type(error).__name__]
     # Gloo's first sentence, without the place in its source.
     cause = re.sub(r"^\[[^\]]*\] ", "", line).partition(". ")[0].rstrip(".")
-    return JobError(rank=f"{place.rank}", size=f"{place.size}", what=what, cause=cause)
+    return _missing(f"{place.rank}", f"{place.size}", what, cause)
+
+
+def _missing(rank: str, size: str, what: str, cause: str) -> StartupError:
+    return StartupError(
+        "job",
+        f"rank {rank} of {size} did not get {what}: {cause}. Expected every rank that RANK and "
+        "WORLD_SIZE name. Look at the logs of the other ranks, and start all of them again with "
+        "torchrun.",
+    )

@@ -9,8 +9,8 @@ from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.provenance import BY_HAND
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit import KitError, checks_named, require_device, subject_named
-from backend_caps.startup.configure import UnavailableDeviceError
-from backend_caps.startup.implementation import ImplementationError
+from backend_caps.startup.configuration import ImplementationError
+from backend_caps.startup.errors import StartupError
 from tests.kit.made import HONEST, ODD
 
 OTHER = replace(ODD, code="other")
@@ -73,5 +73,5 @@ def test_device_that_is_here_is_taken(device: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_device_that_is_not_here_is_refused() -> None:
     """A GPU is asked for where there is none."""
-    with pytest.raises(UnavailableDeviceError):
+    with pytest.raises(StartupError):
         require_device("cuda")

@@ -27,7 +27,7 @@ from backend_caps.runtime import (
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import register, simulate
-from backend_caps.startup.configure import UnavailableDeviceError
+from backend_caps.startup.errors import StartupError
 from tests.runtime.engines import leaks, make_engine, plan_of
 
 ENDLESS = Sampling(max_new_tokens=6, stop_token_ids=frozenset())
@@ -251,7 +251,7 @@ def test_backend_of_another_family_of_attention_is_refused(folder: Path) -> None
 
 def test_device_that_is_not_here_is_refused(folder: Path) -> None:
     """A device that torch does not have is named before anything is loaded."""
-    with pytest.raises(UnavailableDeviceError, match="'cuda:99'"):
+    with pytest.raises(StartupError, match="'cuda:99'"):
         make_engine(folder, device="cuda:99")
 
 

@@ -38,7 +38,8 @@ from backend_caps.resolution.errors import (
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate
-from backend_caps.startup.configure import UnavailableDeviceError, starting_workers
+from backend_caps.startup.configure import starting_workers
+from backend_caps.startup.errors import StartupError
 
 ROLES = frozenset(Role)
 EXACT = Capabilities(host_seq_lens=HostSeqLens.EXACT, roles=ROLES)
@@ -377,7 +378,7 @@ def test_configure_refuses_auto_where_nothing_fits() -> None:
 
 def test_configure_refuses_a_device_that_is_not_there() -> None:
     """A device that torch cannot use here is named."""
-    with pytest.raises(UnavailableDeviceError, match=r"^device 'xpu:0' is not available"):
+    with pytest.raises(StartupError, match=r"^device 'xpu:0' is not available"):
         configure(FLAGS, pool_size=8, device="xpu:0", registry=_registry(EXACT))
 
 

@@ -8,7 +8,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from backend_caps.startup.ranks import JobError, RankPlace, joined
+from backend_caps.startup.errors import StartupError
+from backend_caps.startup.ranks import RankPlace, joined
 from tests.machine import free_port
 
 
@@ -34,7 +35,7 @@ def test_place_is_in_the_environment(environ: dict[str, str], place: RankPlace |
 @pytest.mark.parametrize("rank", ["2", "-1", "one"])
 def test_place_that_cannot_be_is_refused(rank: str) -> None:
     """A rank that the job does not have is told with both numbers."""
-    with pytest.raises(JobError, match=f"rank {rank} of 2"):
+    with pytest.raises(StartupError, match=f"rank {rank} of 2"):
         RankPlace.in_environment({"RANK": rank, "WORLD_SIZE": "2"})
 
 
@@ -44,7 +45,7 @@ def _alone(port: int) -> str:
     try:
         with joined(RankPlace(rank=0, size=2), deadline_s=1.0):
             return "came together"
-    except JobError as error:
+    except StartupError as error:
         return str(error)
 
 

@@ -20,7 +20,7 @@ from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
 from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.two_batch import split
 from backend_caps.startup.graph_buckets import Bucket, smallest_first
-from backend_caps.startup.graph_modes import GraphMode
+from backend_caps.startup.graph_choice import GraphMode
 
 
 class CaptureObserver(Protocol):

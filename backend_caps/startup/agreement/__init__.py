@@ -5,41 +5,6 @@ anything is captured; docs/explanation/how-ranks-agree.md says how, and what it 
 """
 
 from backend_caps.startup.agreement.agree import Ranks, agree, send_failure
-from backend_caps.startup.agreement.errors import (
-    AgreementDeadlineError,
-    ControlGroupError,
-    Difference,
-    MissingRanksError,
-    RankFailedError,
-    RanksDifferError,
-    UnknownPerRankFlagError,
-)
-from backend_caps.startup.agreement.group import GroupChannel
-from backend_caps.startup.agreement.rounds import Channel, agreed, tell_failure
-from backend_caps.startup.agreement.statement import (
-    Statement,
-    Treatment,
-    failure_of,
-    statement_of,
-)
+from backend_caps.startup.agreement.statement import Statement, Treatment, statement_of
 
-__all__ = [
-    "AgreementDeadlineError",
-    "Channel",
-    "ControlGroupError",
-    "Difference",
-    "GroupChannel",
-    "MissingRanksError",
-    "RankFailedError",
-    "Ranks",
-    "RanksDifferError",
-    "Statement",
-    "Treatment",
-    "UnknownPerRankFlagError",
-    "agree",
-    "agreed",
-    "failure_of",
-    "send_failure",
-    "statement_of",
-    "tell_failure",
-]
+__all__ = ["Ranks", "Statement", "Treatment", "agree", "send_failure", "statement_of"]

@@ -1,4 +1,4 @@
-"""What one rank says of itself, as the others read it.
+"""What one rank states: a digest first, and its fields and values where not all ranks have one.
 
 A field's treatment is stated with it, and nowhere else: whether it must be the same on every rank,
 is joined, or is the rank's own.
@@ -15,11 +15,19 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.provenance import Origin, Source
+from backend_caps.report.document import legible
+from backend_caps.report.documents import json_of
+from backend_caps.report.plan_values import value_of
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.plan import Cause, CauseKind, Plan, Resolved
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use
 
@@ -240,3 +248,114 @@ def _version_of(distribution: str) -> str:
 def host_name() -> str:
     """Name this machine, as others know it."""
     return socket.gethostname()
+
+
+class Contribution(BaseModel):
+    """A cause as it crosses: without the path of a declaration, which is a machine's own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: CauseKind
+    name: str
+    role: Role | None
+    phase: Phase | None
+    value: str
+    """As JSON."""
+    reason: str
+    origin: Origin
+    distribution: str | None
+    version: str | None
+    via: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cause: Cause) -> Self:
+        """Write a cause."""
+        source = cause.source or Source()
+        return cls(
+            kind=cause.kind,
+            name=cause.name,
+            role=cause.role,
+            phase=cause.phase,
+            value=json.dumps(json_of(cause.value)),
+            reason=cause.reason,
+            origin=cause.origin,
+            distribution=source.distribution,
+            version=source.version,
+            via=cause.via,
+        )
+
+    def cause(self, capability: str) -> Cause:
+        """Read it back."""
+        source = Source(distribution=self.distribution, version=self.version)
+        return Cause(
+            kind=self.kind,
+            name=self.name,
+            role=self.role,
+            phase=self.phase,
+            value=value_of(capability, json.loads(self.value)),
+            reason=self.reason,
+            origin=self.origin,
+            source=source if self.distribution else None,
+            via=self.via,
+        )
+
+
+Place = tuple[Phase | None, str]
+"""Where a value stands in a plan: a phase, or the server, and a capability."""
+
+
+class StatedValue(BaseModel):
+    """One value of a rank's plan."""
+
+    model_config = ConfigDict(frozen=True)
+
+    phase: Phase | None
+    capability: str
+    value: JsonValue
+    causes: tuple[Contribution, ...]
+
+    @classmethod
+    def of(cls, phase: Phase | None, own: Resolved) -> Self:
+        """Write a value."""
+        return cls(
+            phase=phase,
+            capability=own.capability,
+            value=json_of(own.value),
+            causes=tuple(map(Contribution.of, own.causes)),
+        )
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in a plan."""
+        return self.phase, self.capability
+
+
+class Words(BaseModel):
+    """A statement with the values of the plan, as JSON."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    fields: dict[str, tuple[Treatment, str]]
+    failure: str | None
+    values: tuple[StatedValue, ...]
+    """None where the rank has no plan."""
+
+    @classmethod
+    def of(cls, statement: Statement, plan: Plan | None) -> Self:
+        """Write what a rank with this plan says, or one that has none."""
+        return cls(
+            host=statement.host,
+            fields={name: (how, legible(own)) for name, (how, own) in statement.fields.items()},
+            failure=None if statement.failure is None else legible(statement.failure),
+            values=() if plan is None else tuple(StatedValue.of(*own) for own in plan.values()),
+        )
+
+    @classmethod
+    def read(cls, said: bytes) -> Self:
+        """Read what a rank said; what another version says otherwise is one field that differs."""
+        try:
+            return cls.model_validate_json(said)
+        except ValidationError:
+            version = (Treatment.EQUAL, "one whose words are not known here")
+            return cls(host="", fields={VERSION: version}, failure=None, values=())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from backend_caps.cli.errors import CommandError
 from backend_caps.insight.errors import InsightError
-from backend_caps.startup.ranks import JobError
 from docs.tools.error_examples.occasion import Occasion
 
 COMMANDS = Occasion(
@@ -16,13 +15,5 @@ INSIGHTS = Occasion(
     title="Runs",
     told="Raised by `generate`, `explain --measure`, `dry-run` and `trace`, besides those of the "
     "engine.",
-    examples=(
-        JobError(
-            rank="1",
-            size="4",
-            what="a group of all ranks within 60 s",
-            cause="Timed out after 61 seconds waiting for clients. 3/4 clients joined",
-        ),
-    ),
     coded=(InsightError,),
 )

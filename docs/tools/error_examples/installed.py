@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from backend_caps.discovery.problems import DiscoveryError
-from backend_caps.report.difference import NOWHERE, DifferenceDocument, DifferenceKind
 from backend_caps.report.lock import LockError
-from backend_caps.startup.locked import LockDiffersError
 from docs.tools.error_examples.occasion import Occasion
 
 DISCOVERY = Occasion(
@@ -19,19 +17,4 @@ LOCKS = Occasion(
     told="Raised where `backend-caps lock` writes a file, where `verify` and `diff` read one, and "
     "by `configure(lock=...)`.",
     coded=(LockError,),
-    examples=(
-        LockDiffersError(
-            path="backends.lock.json",
-            differences=(
-                DifferenceDocument(
-                    kind=DifferenceKind.STRICTER,
-                    subject="plan",
-                    field="host_seq_lens",
-                    before="none",
-                    after="exact",
-                    where=NOWHERE,
-                ),
-            ),
-        ),
-    ),
 )

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from backend_caps.relay import RelayError
-from backend_caps.startup.agreement import (
-    AgreementDeadlineError,
-    ControlGroupError,
+from backend_caps.startup.errors import (
     Difference,
     MissingRanksError,
     RankFailedError,
     RanksDifferError,
-    UnknownPerRankFlagError,
+    StartupError,
 )
-from backend_caps.startup.configure import UnavailableDeviceError
 from docs.tools.error_examples.occasion import Occasion
 
 RELAY = Occasion(
     title="FutureMap",
     told="Raised when a FutureMap is configured or made, and by its calls.",
-    examples=(UnavailableDeviceError(device="xpu"),),
     coded=(RelayError,),
 )
 RANKS = Occasion(
-    title="Ranks",
-    told="Raised by `configure(group=...)`, on every rank.",
+    title="Starting, and ranks",
+    told="Raised by `configure(group=...)`, on every rank, and where a server starts.",
     examples=(
         RanksDifferError(
             differences=(
@@ -48,8 +44,6 @@ RANKS = Occasion(
             hosts={},
             cause="Timed out waiting 60000ms for recv operation to complete",
         ),
-        ControlGroupError(problem="it talks over cuda:nccl"),
-        AgreementDeadlineError(deadline_s=0),
-        UnknownPerRankFlagError(names=("tp",), known=("tp_size", "pool_size", "draft")),
     ),
+    coded=(StartupError,),
 )

@@ -19,8 +19,8 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from backend_caps.capability.model import FrozenModel
-from backend_caps.startup.agreement.errors import Difference, listed
 from backend_caps.startup.agreement.statement import host_name
+from backend_caps.startup.errors import Difference, listed
 from backend_caps_sglang.errors import (
     LateSchedulerError,
     SchedulersDifferError,

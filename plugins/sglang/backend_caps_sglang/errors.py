@@ -148,7 +148,7 @@ class UnheardSchedulersError(BackendCapsError):
     def message(self) -> str:
         """Who, what holds, and what to do."""
         # Loads torch, which the other errors do without.
-        from backend_caps.startup.agreement.errors import listed  # noqa: PLC0415
+        from backend_caps.startup.errors import listed  # noqa: PLC0415
 
         return (
             f"of {self.size} schedulers, {listed(self.ranks)} did not say within "

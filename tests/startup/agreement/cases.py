@@ -60,7 +60,7 @@ DIFFERENCES: Mapping[str, Change] = {
 }
 """By the field that differs, what makes it differ."""
 FAILURES: Mapping[str, Change] = {
-    "UnavailableDeviceError": lambda _: replace(SERVER, device="xla"),
+    "StartupError": lambda _: replace(SERVER, device="xla"),
     "PlanRefusedError": lambda _: replace(SERVER, policy="strict", registry=Registry.of([])),
     "LockError": lambda dice: replace(SERVER, lock=f"no-{dice.randint(1, 9)}.lock"),
 }

@@ -24,14 +24,9 @@ from backend_caps.resolution.errors import PlanRefusedError, ResolutionError
 from backend_caps.runtime.configuration import configure_engine
 from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.random_models import random_llama
-from backend_caps.startup.agreement import (
-    GroupChannel,
-    MissingRanksError,
-    RankFailedError,
-    Ranks,
-    RanksDifferError,
-)
-from backend_caps.startup.agreement.group import RoundOptions
+from backend_caps.startup.agreement import Ranks
+from backend_caps.startup.agreement.channel import GroupChannel, RoundOptions
+from backend_caps.startup.errors import MissingRanksError, RankFailedError, RanksDifferError
 from tests.startup.agreement.made import OPTS_OUT, READS, SERVER, Server, flagged, registry
 from tests.startup.agreement.processes import Came, run_ranks
 

@@ -6,9 +6,10 @@ import pytest
 
 from backend_caps import Facts
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import RanksDifferError, Statement, failure_of, statement_of
-from backend_caps.startup.agreement.judging import Said, require_same
-from backend_caps.startup.agreement.words import Words
+from backend_caps.startup.agreement import Statement, statement_of
+from backend_caps.startup.agreement.joint_plan import Said, require_same
+from backend_caps.startup.agreement.statement import Words, failure_of
+from backend_caps.startup.errors import RanksDifferError
 from tests.startup.agreement.made import FLAGS, registry
 
 

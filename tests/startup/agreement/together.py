@@ -9,9 +9,9 @@ from threading import Barrier
 from typing import TypeVar
 
 from backend_caps import Plan
-from backend_caps.startup.agreement import Statement, agreed
-from backend_caps.startup.agreement.judging import Said
-from backend_caps.startup.agreement.rounds import heard
+from backend_caps.startup.agreement import Statement
+from backend_caps.startup.agreement.agree import agreed, heard
+from backend_caps.startup.agreement.joint_plan import Said
 
 _PATIENCE_S = 120.0
 _BYTES_OF_AN_INTEGER = 8

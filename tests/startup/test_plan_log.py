@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from backend_caps.resolution.resolver import resolve
-from backend_caps.startup.telling import tell
+from backend_caps.startup.configure import log_plan
 from tests.unit.building import READS, at_rank, flags, use
 
 
@@ -22,6 +22,6 @@ def test_line_names_the_rank_and_machine_of_a_cause(caplog: pytest.LogCaptureFix
         )
     )
 
-    tell(ranked)
+    log_plan(ranked)
 
     assert "host_seq_lens=exact (backend needy on rank 2, node-b)" in caplog.messages[0]

@@ -18,14 +18,10 @@ from backend_caps import (
 )
 from backend_caps.resolution.errors import PlanRefusedError
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import (
-    RankFailedError,
-    RanksDifferError,
-    Statement,
-    statement_of,
-)
-from backend_caps.startup.agreement.judging import Said, require_same
-from backend_caps.startup.agreement.words import Words
+from backend_caps.startup.agreement import Statement, statement_of
+from backend_caps.startup.agreement.joint_plan import Said, require_same
+from backend_caps.startup.agreement.statement import Words
+from backend_caps.startup.errors import RankFailedError, RanksDifferError
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
 from tests.startup.agreement.together import agree_together
 

@@ -11,14 +11,9 @@ from pathlib import Path
 import pytest
 from torch import distributed as dist
 
-from backend_caps.startup.agreement import (
-    AgreementDeadlineError,
-    ControlGroupError,
-    GroupChannel,
-    Ranks,
-    UnknownPerRankFlagError,
-)
-from backend_caps.startup.agreement.group import is_over
+from backend_caps.startup.agreement import Ranks
+from backend_caps.startup.agreement.channel import GroupChannel, is_over
+from backend_caps.startup.errors import StartupError
 from tests.startup.agreement.made import SERVER, Server
 from tests.startup.agreement.processes import run_ranks
 
@@ -103,7 +98,7 @@ def test_group_without_gloo_is_refused(
     """Control traffic never goes over nccl."""
     monkeypatch.setattr(dist, "get_backend_config", lambda _group: "cuda:nccl")
 
-    with pytest.raises(ControlGroupError, match="talks over cuda:nccl"):
+    with pytest.raises(StartupError, match="talks over cuda:nccl"):
         GroupChannel(group, host="node-a")
 
 
@@ -115,7 +110,7 @@ def _as_non_member(rank: int) -> str:
 def _refused(server: Server, group: dist.ProcessGroup) -> str:
     try:
         return server.start(group).fingerprint
-    except ControlGroupError as error:
+    except StartupError as error:
         return str(error)
 
 
@@ -143,11 +138,11 @@ def test_ranks_are_named_by_their_numbers_in_the_job() -> None:
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, 86_401.0, float("nan")])
 def test_deadline_that_is_none_is_refused(group: dist.ProcessGroup, deadline_s: float) -> None:
     """A deadline is more than no time, and at most a day."""
-    with pytest.raises(AgreementDeadlineError, match="at most 86400"):
+    with pytest.raises(StartupError, match="at most 86400"):
         GroupChannel(group, host="node-a", deadline_s=deadline_s)
 
 
 def test_per_rank_names_are_those_of_flags(group: dist.ProcessGroup) -> None:
     """What is no flag is named, beside all that are."""
-    with pytest.raises(UnknownPerRankFlagError, match=r"'atention_backend'.*attention_backend"):
+    with pytest.raises(StartupError, match=r"'atention_backend'.*attention_backend"):
         Ranks(group=group, per_rank={"atention_backend", "pool_size"})

@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from backend_caps import Plan, resolve
-from backend_caps.startup.agreement import RanksDifferError, Statement, statement_of
+from backend_caps.startup.agreement import Statement, statement_of
+from backend_caps.startup.errors import RanksDifferError
 from tests.startup.agreement.made import OPTS_OUT, READS, flagged, registry
 from tests.startup.agreement.together import agree_together, hear_together
 

@@ -11,7 +11,7 @@ from backend_caps.report.lock import LockedRequest, LockError, lock_document
 from backend_caps.report.plans import plan_document
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.locked import LockDiffersError
+from backend_caps.startup.errors import StartupError
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, registry
 
 
@@ -60,7 +60,7 @@ def test_what_is_not_as_locked_is_refused(
     lock: Path, capabilities: Capabilities, version: str, told: str
 ) -> None:
     """The first differences are told, and where to see them all."""
-    with pytest.raises(LockDiffersError) as raised:
+    with pytest.raises(StartupError) as raised:
         _start(registry({"acme": capabilities}, version=version), lock)
 
     assert told in str(raised.value)

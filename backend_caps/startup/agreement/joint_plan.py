@@ -13,14 +13,20 @@ from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order, resolv
 from backend_caps.resolution.problems import problems_of_values
 from backend_caps.resolution.resolver import under_policy
 from backend_caps.resolution.rules import Effect
-from backend_caps.startup.agreement.errors import (
+from backend_caps.startup.agreement.statement import (
+    FLAG,
+    VERSION,
+    Contribution,
+    StatedValue,
+    Treatment,
+    Words,
+)
+from backend_caps.startup.errors import (
     Difference,
     RankFailedError,
     RankNumbers,
     RanksDifferError,
 )
-from backend_caps.startup.agreement.statement import FLAG, VERSION, Treatment
-from backend_caps.startup.agreement.words import Contribution, StatedValue, Words
 
 _ABSENT = "not given"
 """The value of a field that a rank does not state."""

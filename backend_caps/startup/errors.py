@@ -1,12 +1,27 @@
-"""What ranks that do not agree are told."""
+"""What can be wrong where a server starts, alone or with other ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from backend_caps.discovery.loading import LONGEST_DEADLINE_S
-from backend_caps.errors import BackendCapsError
+from backend_caps.errors import BackendCapsError, CodedError
+
+
+class StartupError(CodedError):
+    """A server cannot start as it is configured, or ranks cannot come together."""
+
+    codes: ClassVar[Mapping[str, str]] = {
+        "control-group": "a process group has no gloo for the CPU, or this rank is no member",
+        "deadline": "the deadline of an agreement is no number of seconds that can be waited",
+        "device": "torch cannot use a device on this machine",
+        "graph-size": "a graph is asked for a batch that its kind does not have",
+        "job": "the ranks of a job do not come together, or one of them is lost",
+        "lock-differs": "what is installed, or the plan, is not what a lock file says",
+        "per-rank": "`per_rank` names no flag, fact or argument",
+    }
+
 
 RankNumbers = tuple[int, ...]
 """Ranks of a group, ascending."""
@@ -121,52 +136,4 @@ class MissingRanksError(BackendCapsError):
             f"of every rank within {self.deadline_s:g} s. Look at the logs of these ranks, and "
             f"start all again; where they are only slow, give more with deadline_s. "
             f"({self.cause})"
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class ControlGroupError(BackendCapsError):
-    """A process group cannot carry the agreement."""
-
-    problem: str
-
-    @property
-    def message(self) -> str:
-        """What is wrong with it, and which one is right."""
-        return (
-            f"the process group cannot carry the agreement: {self.problem}. Expected one with "
-            "gloo for the CPU, of which this rank is a member, such as "
-            'torch.distributed.new_group(backend="gloo").'
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class AgreementDeadlineError(BackendCapsError):
-    """A deadline is none."""
-
-    deadline_s: float
-
-    @property
-    def message(self) -> str:
-        """What was given, and what may be."""
-        return (
-            f"an agreement's deadline cannot be {self.deadline_s!r} s; expected more than 0, and "
-            f"at most {LONGEST_DEADLINE_S:g}. Give the seconds that the slowest rank may take to "
-            "come."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class UnknownPerRankFlagError(BackendCapsError):
-    """What may differ by rank is no flag."""
-
-    names: tuple[str, ...]
-    known: tuple[str, ...]
-
-    @property
-    def message(self) -> str:
-        """The names, and those that there are."""
-        return (
-            f"per_rank names {', '.join(map(repr, self.names))}; expected names of "
-            f"ServerFlags or Facts: {', '.join(self.known)}. Correct the name, or take it out."
         )
