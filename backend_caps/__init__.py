@@ -13,12 +13,12 @@ __version__: str
 """The installed version of backend-caps."""
 TYPE_CHECKING = False  # that of `typing`, which would be imported before `__main__` runs
 if TYPE_CHECKING:
-    from backend_caps.capability.compute import ComputeRange
     from backend_caps.capability.declaration import Declaration, Part, When
     from backend_caps.capability.facts import AtLeast, Facts, Given
     from backend_caps.capability.kind import Phase, Role
     from backend_caps.capability.provenance import Origin, Source
     from backend_caps.capability.scale import ANY, UNDECLARED
+    from backend_caps.capability.sets import ComputeRange
     from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
     from backend_caps.capability.vocabulary import (
         AttentionArch,
@@ -87,7 +87,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "capability.compute": ("ComputeRange",),
+    "capability.sets": ("ComputeRange",),
     "capability.declaration": ("Declaration", "Part", "When"),
     "capability.facts": ("AtLeast", "Facts", "Given"),
     "capability.kind": ("Phase", "Role"),

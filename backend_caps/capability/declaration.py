@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field
 from typing import Annotated, Literal
@@ -23,9 +23,9 @@ from pydantic_core import PydanticCustomError
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason, unsupported_reasons
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.model import FrozenMapping, FrozenModel
 from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
-from backend_caps.capability.tolerances import Tolerances
+from backend_caps.capability.spelling import Dtype
 from backend_caps.capability.vocabulary import Capabilities
 
 API = 1
@@ -61,31 +61,16 @@ Place = Annotated[
 """`"package.module:Name"` of what is imported when it is built, and never before."""
 
 
-class PlaceOfEngine(Mapping[str, str]):
-    """Places by engine: a mapping that nobody changes, and that has a hash."""
+def _frozen(values: Mapping[str, object]) -> FrozenMapping[object]:
+    return FrozenMapping(values)
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = dict(sorted(places.items()))
 
-    def __getitem__(self, engine: str) -> str:
-        """Return the place for an engine."""
-        return self._places[engine]
-
-    def __iter__(self) -> Iterator[str]:
-        """List the engines, sorted."""
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        """Count the engines."""
-        return len(self._places)
-
-    def __hash__(self) -> int:
-        """Be the same for equal places."""
-        return hash(tuple(self._places.items()))
-
-    def __repr__(self) -> str:
-        """Be written as the author wrote it."""
-        return repr(self._places)
+Tolerances = Annotated[
+    Mapping[Dtype, Annotated[float, Field(gt=0, allow_inf_nan=False)]],
+    AfterValidator(_frozen),
+    PlainSerializer(dict, dict[str, float]),
+]
+"""Of each dtype, what an output may differ by from float64, absolutely and relatively."""
 
 
 class When(FrozenModel):
@@ -172,7 +157,7 @@ class Declaration(FrozenModel):
     """`"package.module:Name"` of the class that computes."""
     adapters: Annotated[
         Mapping[Literal["sglang", "vllm"], Place],
-        AfterValidator(PlaceOfEngine),
+        AfterValidator(_frozen),
         PlainSerializer(dict, dict[str, str]),
     ] = Field(default_factory=dict, validate_default=True)
     """By engine, `"package.module:Name"` of what makes the backend one of that engine's own: for

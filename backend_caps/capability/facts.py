@@ -18,10 +18,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.compute import ComputeCapabilities, Version, written_windows
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.model import FrozenModel
-from backend_caps.capability.sets import STORED_AS_SET
+from backend_caps.capability.sets import (
+    STORED_AS_SET,
+    ComputeCapabilities,
+    Version,
+    written_windows,
+)
 from backend_caps.capability.spelling import Algorithm, Device, Dtype, unless_auto
 from backend_caps.capability.vocabulary import AttentionArch
 

@@ -3,11 +3,40 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Self
+from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+
+_Value = TypeVar("_Value")
+
+
+class FrozenMapping(Mapping[str, _Value]):
+    """A mapping in the order of its keys that nobody changes, and that has a hash."""
+
+    def __init__(self, values: Mapping[str, _Value]) -> None:
+        self._values = dict(sorted(values.items()))
+
+    def __getitem__(self, key: str) -> _Value:
+        """Return the value of a key."""
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        """List the keys, sorted."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """Count the keys."""
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        """Be the same for equal mappings."""
+        return hash(tuple(self._values.items()))
+
+    def __repr__(self) -> str:
+        """Be written as a dict is."""
+        return repr(self._values)
 
 
 class FrozenModel(BaseModel):

@@ -19,7 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-from backend_caps.capability.compute import ComputeCapabilities, overlap, written_windows
 from backend_caps.capability.kind import (
     DRAFT_TREES,
     RELAY_LOOP,
@@ -36,7 +35,12 @@ from backend_caps.capability.kind import (
 )
 from backend_caps.capability.model import FrozenModel
 from backend_caps.capability.scale import ANY, UNDECLARED, Anything, Scale, Undeclared
-from backend_caps.capability.sets import STORED_AS_SET
+from backend_caps.capability.sets import (
+    STORED_AS_SET,
+    ComputeCapabilities,
+    overlap,
+    written_windows,
+)
 from backend_caps.capability.sizes import Sizes, Unchecked, intersect, written_sizes
 from backend_caps.capability.spelling import Device, Dtype
 

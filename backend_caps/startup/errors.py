@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,8 +48,19 @@ class Difference:
     values: tuple[tuple[str, RankNumbers], ...]
     """Each value, with the ranks that have it; that of the lowest rank first."""
 
+    @classmethod
+    def among(cls, field: str, held: Iterable[tuple[str, RankNumbers]]) -> Difference | None:
+        """Return a field's values with the ranks that hold them; None where they are one."""
+        ranks: dict[str, list[int]] = {}
+        for value, own in held:
+            ranks.setdefault(value, []).extend(own)
+        if len(ranks) == 1:
+            return None
+        values = ((value, tuple(sorted(own))) for value, own in ranks.items())
+        return cls(field=field, values=tuple(sorted(values, key=lambda each: each[1])))
+
     def told(self, hosts: Mapping[int, str]) -> str:
-        """Say who has which value."""
+        """Write which ranks have which value."""
         said = "; ".join(f"{value} on {listed(ranks, hosts)}" for value, ranks in self.values)
         return f"{self.field} is {said}"
 

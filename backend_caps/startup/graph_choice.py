@@ -68,22 +68,11 @@ _ALLOWED: Mapping[GraphRequest, frozenset[GraphMode]] = MappingProxyType(
 
 COMBINATIONS: Mapping[tuple[GraphRequest, Supported], GraphMode] = MappingProxyType(
     {
-        (GraphRequest.FULL_OR_PIECEWISE, _BOTH): _FULL,
-        (GraphRequest.FULL_OR_PIECEWISE, _WHOLE): _FULL,
-        (GraphRequest.FULL_OR_PIECEWISE, _PIECES): _PIECEWISE,
-        (GraphRequest.FULL_OR_PIECEWISE, _NEITHER): _EAGER,
-        (GraphRequest.FULL, _BOTH): _FULL,
-        (GraphRequest.FULL, _WHOLE): _FULL,
-        (GraphRequest.FULL, _PIECES): _EAGER,
-        (GraphRequest.FULL, _NEITHER): _EAGER,
-        (GraphRequest.PIECEWISE, _BOTH): _PIECEWISE,
-        (GraphRequest.PIECEWISE, _WHOLE): _EAGER,
-        (GraphRequest.PIECEWISE, _PIECES): _PIECEWISE,
-        (GraphRequest.PIECEWISE, _NEITHER): _EAGER,
-        (GraphRequest.EAGER, _BOTH): _EAGER,
-        (GraphRequest.EAGER, _WHOLE): _EAGER,
-        (GraphRequest.EAGER, _PIECES): _EAGER,
-        (GraphRequest.EAGER, _NEITHER): _EAGER,
+        (request, supported): next(
+            (mode for mode in (_FULL, _PIECEWISE) if mode in request.modes & supported), _EAGER
+        )
+        for request in GraphRequest
+        for supported in (_BOTH, _WHOLE, _PIECES, _NEITHER)
     }
 )
 """The effective mode, by what is requested and what is supported."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
-from backend_caps.capability.compute import ComputeRange, Version
 from backend_caps.capability.facts import AtLeast
 from backend_caps.capability.scale import Anything, Scale, Undeclared
+from backend_caps.capability.sets import ComputeRange, Version
 from backend_caps.capability.sizes import Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import NO_LIMIT
 

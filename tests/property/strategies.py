@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from backend_caps.capability.compute import ComputeRange, overlap
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import AtLeast, Given
 from backend_caps.capability.kind import Phase, Role, Scope
 from backend_caps.capability.scale import ANY
+from backend_caps.capability.sets import ComputeRange, overlap
 from backend_caps.capability.sizes import (
     Conflict,
     Exact,

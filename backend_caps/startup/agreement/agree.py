@@ -8,6 +8,7 @@ different.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,13 +16,12 @@ from typing import Protocol
 from torch import distributed as dist
 
 from backend_caps.capability.facts import Facts
-from backend_caps.report.document import json_text
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 from backend_caps.startup.agreement.channel import GroupChannel
 from backend_caps.startup.agreement.joint_plan import (
-    Said,
+    RankStatement,
     differences_beside,
     hosts_of,
     judge,
@@ -30,7 +30,6 @@ from backend_caps.startup.agreement.joint_plan import (
 from backend_caps.startup.agreement.statement import (
     Statement,
     Treatment,
-    Words,
     failure_of,
     host_name,
     last_statement,
@@ -232,7 +231,7 @@ def tell_failure(
         fields: what this rank was started with, where the others state it too.
     """
     own = failure_of(error, fields)
-    said: list[Said] = []
+    said: list[RankStatement] = []
     try:
         if not _all_say(own.mark, channel, round_name):
             said = heard(own, None, channel)
@@ -249,7 +248,7 @@ def _all_say(mark: int, channel: Channel, round_name: str) -> bool:
     return highest == -lowest
 
 
-def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
+def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[RankStatement]:
     """Hear each of those who say something different once: the lowest rank of each.
 
     Args:
@@ -257,7 +256,7 @@ def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
         plan: its own; None where it has none.
         channel: to the other ranks.
     """
-    words = json_text(Words.of(own, plan)).encode()
+    words = pickle.dumps(own.at_length(plan))
     gathered = channel.gathered((own.mark, len(words)), "the gathering of fingerprints")
     alike: dict[int, list[int]] = {}
     for rank, (mark, _) in enumerate(gathered):
@@ -267,5 +266,6 @@ def heard(own: Statement, plan: Plan | None, channel: Channel) -> list[Said]:
         num_bytes = gathered[ranks[0]][1]
         name = f"the statement of rank {channel.ranks[ranks[0]]}"
         spoken = channel.said_by(ranks[0], words, num_bytes, name)
-        said.append(Said(Words.read(spoken), tuple(channel.ranks[rank] for rank in ranks)))
+        numbers = tuple(channel.ranks[rank] for rank in ranks)
+        said.append(RankStatement(Statement.read(spoken), numbers))
     return said

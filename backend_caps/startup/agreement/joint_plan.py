@@ -8,18 +8,15 @@ from functools import reduce
 
 from backend_caps.capability.backend import Problem
 from backend_caps.capability.kind import Phase
-from backend_caps.report.document import value_of
 from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order, resolved_from
 from backend_caps.resolution.problems import problems_of_values
 from backend_caps.resolution.resolver import under_policy
-from backend_caps.resolution.rules import Effect
 from backend_caps.startup.agreement.statement import (
     FLAG,
     VERSION,
-    Contribution,
-    StatedValue,
+    Statement,
     Treatment,
-    Words,
+    without_path,
 )
 from backend_caps.startup.errors import (
     Difference,
@@ -33,15 +30,15 @@ _ABSENT = "not given"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What some ranks said alike."""
+class RankStatement:
+    """What some ranks state alike."""
 
-    words: Words
-    """Of the first of them."""
+    statement: Statement
+    """That of the lowest of them."""
     ranks: RankNumbers
 
 
-def judge(plan: Plan, said: Sequence[Said]) -> Plan:
+def judge(plan: Plan, said: Sequence[RankStatement]) -> Plan:
     """Join this rank's plan with those of the others.
 
     Args:
@@ -62,7 +59,7 @@ def judge(plan: Plan, said: Sequence[Said]) -> Plan:
     return under_policy(joint, in_order(problems))
 
 
-def require_same(said: Sequence[Said]) -> None:
+def require_same(said: Sequence[RankStatement]) -> None:
     """Refuse ranks that failed, or that differ in what must be the same.
 
     Raises:
@@ -70,7 +67,7 @@ def require_same(said: Sequence[Said]) -> None:
         RanksDifferError: ranks differ in a field.
     """
     hosts = hosts_of(said)
-    failures = [(own.words.failure, own.ranks) for own in said if own.words.failure]
+    failures = [(own.statement.failure, own.ranks) for own in said if own.statement.failure]
     if failures:
         raise RankFailedError(
             failures=failures, hosts=hosts, differences=[*differences_beside(said)]
@@ -83,12 +80,12 @@ def require_same(said: Sequence[Said]) -> None:
         raise RanksDifferError(differences=differences, hosts=hosts)
 
 
-def differences_beside(said: Sequence[Said]) -> Iterator[Difference]:
+def differences_beside(said: Sequence[RankStatement]) -> Iterator[Difference]:
     """List in what ranks differ of which some have no plan: it may be why these have none.
 
     Compared is what a rank knows before it has a plan, where every rank states it.
     """
-    failed = [own.words.fields for own in said if own.words.failure is not None]
+    failed = [own.statement.fields for own in said if own.statement.failure is not None]
     if not all(failed):
         return
     stated = {name for fields in failed for name in fields}
@@ -97,37 +94,34 @@ def differences_beside(said: Sequence[Said]) -> Iterator[Difference]:
             yield each
 
 
-def hosts_of(said: Iterable[Said]) -> Mapping[int, str]:
+def hosts_of(said: Iterable[RankStatement]) -> Mapping[int, str]:
     """Name the hosts that are known: of the lowest rank of each that speak alike."""
-    return {own.ranks[0]: own.words.host for own in said}
+    return {own.ranks[0]: own.statement.host for own in said}
 
 
-def _differences(said: Sequence[Said], treatment: Treatment) -> Iterator[Difference]:
+def _differences(said: Sequence[RankStatement], treatment: Treatment) -> Iterator[Difference]:
     names = sorted(
         {
             name
             for own in said
-            for name, (treated, _) in own.words.fields.items()
+            for name, (treated, _) in own.statement.fields.items()
             if treated is treatment
         },
         key=lambda name: (name != VERSION, name),  # another release explains the others
     )
     for name in names:
-        ranks: dict[str, list[int]] = {}
-        for own in said:
-            _, value = own.words.fields.get(name, (treatment, None))
-            if value is None and treatment is Treatment.EQUAL_WHERE_STATED:
-                continue
-            ranks.setdefault(_ABSENT if value is None else value, []).extend(own.ranks)
-        if len(ranks) > 1:
-            values = sorted(
-                ((value, tuple(sorted(own))) for value, own in ranks.items()),
-                key=lambda each: each[1],
-            )
-            yield Difference(field=name, values=tuple(values))
+        held = ((own.statement.fields.get(name, (treatment, None))[1], own.ranks) for own in said)
+        stated = [
+            (_ABSENT if value is None else value, ranks)
+            for value, ranks in held
+            if value is not None or treatment is not Treatment.EQUAL_WHERE_STATED
+        ]
+        found = Difference.among(name, stated)
+        if found is not None:
+            yield found
 
 
-def _differing(difference: Difference, said: Sequence[Said]) -> Problem:
+def _differing(difference: Difference, said: Sequence[RankStatement]) -> Problem:
     return Problem(
         code="ranks-chose-differently",
         message=f"{difference.told(hosts_of(said))}.",
@@ -136,11 +130,11 @@ def _differing(difference: Difference, said: Sequence[Said]) -> Problem:
     )
 
 
-def _plans(plan: Plan, said: Sequence[Said]) -> Iterator[Plan]:
+def _plans(plan: Plan, said: Sequence[RankStatement]) -> Iterator[Plan]:
     """Make a plan of each statement, on the premises that all have in common."""
     reader = _Reader(plan, said)
     for each in said:
-        yield plan.with_values(reader.of(each.words))
+        yield plan.with_values(reader.of(each.statement))
 
 
 class _Reader:
@@ -150,34 +144,36 @@ class _Reader:
     the lowest rank that has it.
     """
 
-    def __init__(self, plan: Plan, said: Sequence[Said]) -> None:
+    def __init__(self, plan: Plan, said: Sequence[RankStatement]) -> None:
         self._num_said = len(said)
         self._own = {
-            (phase, own.capability, Contribution.of(cause)): cause
+            (phase, own.capability, without_path(cause)): cause
             for phase, own in plan.values()
             for cause in own.causes
         }
-        self._holders: dict[tuple[Phase | None, str, Contribution], list[Said]] = {}
+        self._holders: dict[tuple[Phase | None, str, Cause], list[RankStatement]] = {}
         for each in said:
-            for value in each.words.values:
+            for phase, value in each.statement.values:
                 for cause in value.causes:
-                    self._holders.setdefault((*value.place, cause), []).append(each)
+                    place = (phase, value.capability, cause)
+                    self._holders.setdefault(place, []).append(each)
 
-    def of(self, words: Words) -> Callable[[Phase | None, Resolved], Resolved]:
+    def of(self, statement: Statement) -> Callable[[Phase | None, Resolved], Resolved]:
         """Return what reads a rank's values, each in the place of this rank's."""
-        stated = {each.place: each for each in words.values}
-        return lambda phase, own: self._read(stated[phase, own.capability], own.effect)
+        stated = {(phase, each.capability): each for phase, each in statement.values}
 
-    def _read(self, stated: StatedValue, effect: Effect) -> Resolved:
-        value = value_of(stated.capability, stated.value)
-        causes = (self._cause(stated, own) for own in stated.causes)
-        return resolved_from(stated.capability, value, causes, effect)
+        def read(phase: Phase | None, own: Resolved) -> Resolved:
+            value = stated[phase, own.capability]
+            causes = (self._cause(phase, own.capability, each) for each in value.causes)
+            return resolved_from(own.capability, value.value, causes, own.effect)
 
-    def _cause(self, stated: StatedValue, contribution: Contribution) -> Cause:
-        place = (*stated.place, contribution)
-        cause = self._own.get(place) or contribution.cause(stated.capability)
+        return read
+
+    def _cause(self, phase: Phase | None, capability: str, stated: Cause) -> Cause:
+        place = (phase, capability, stated)
+        cause = self._own.get(place, stated)
         holders = self._holders[place]
         if len(holders) == self._num_said:
             return cause
         first = min(holders, key=lambda each: each.ranks)
-        return replace(cause, rank=first.ranks[0], host=first.words.host)
+        return replace(cause, rank=first.ranks[0], host=first.statement.host)

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import platform
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Self
-
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.kind import Phase
 from backend_caps.report.document import legible
-from backend_caps.report.documents import json_of
-from backend_caps.report.plan_values import value_of
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.resolution.plan import Cause, CauseKind, Plan, Resolved
+from backend_caps.resolution.plan import Cause, Plan, Resolved
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use
 
@@ -63,6 +59,32 @@ class Statement:
     """The plan's; none where there is no plan."""
     failure: str | None = None
     """What was raised where a plan was to be."""
+    values: tuple[tuple[Phase | None, Resolved], ...] = ()
+    """The plan's, where the statement crosses at length; a cause is without the path of its
+    declaration, which is a machine's own."""
+
+    def at_length(self, plan: Plan | None) -> Statement:
+        """Return it as it crosses: with the values of the plan, where there is one."""
+        values = () if plan is None else plan.values()
+        return replace(
+            self,
+            fields={name: (how, legible(own)) for name, (how, own) in self.fields.items()},
+            failure=None if self.failure is None else legible(self.failure),
+            values=tuple(
+                (phase, replace(own, causes=tuple(map(without_path, own.causes))))
+                for phase, own in values
+            ),
+        )
+
+    @classmethod
+    def read(cls, said: bytes) -> Statement:
+        """Read what a rank of this job sent; another release's is one field that differs."""
+        with suppress(Exception):  # whatever another release's classes raise
+            read = pickle.loads(said)  # noqa: S301 - as torch's own collectives of objects do
+            if isinstance(read, cls):
+                return read
+        version = (Treatment.EQUAL, "one whose statements are not known here")
+        return cls(host="", fields={VERSION: version})
 
     @property
     def mark(self) -> int:
@@ -74,6 +96,13 @@ class Statement:
         )
         said = json.dumps([compared, self.fingerprint, self.failure])
         return int.from_bytes(hashlib.sha256(said.encode()).digest()[:8]) >> 1
+
+
+def without_path(cause: Cause) -> Cause:
+    """Leave out where a declaration stands, which is a machine's own."""
+    own = cause.source
+    source = None if own is None or own.distribution is None else replace(own, declared_at=None)
+    return replace(cause, source=source)
 
 
 def statement_of(
@@ -156,10 +185,11 @@ def _premises(plan: Plan) -> dict[str, tuple[Treatment, str]]:
         "engine": _engine(plan),
     }
     own = {"python": platform.python_version(), "host": host_name()}
-    return {
-        **{name: (Treatment.EQUAL, value) for name, value in equal.items()},
-        **{name: (Treatment.PER_RANK, value) for name, value in own.items()},
-    }
+    return {**_treated(Treatment.EQUAL, equal), **_treated(Treatment.PER_RANK, own)}
+
+
+def _treated(treatment: Treatment, values: Mapping[str, str]) -> dict[str, tuple[Treatment, str]]:
+    return {name: (treatment, value) for name, value in values.items()}
 
 
 def _rules(rules: RuleSet) -> dict[str, tuple[Treatment, str]]:
@@ -172,8 +202,8 @@ def _rules(rules: RuleSet) -> dict[str, tuple[Treatment, str]]:
     }
     written = {f"rule {rule.name}": f"of digest {rule.digest}" for rule in rules.rules}
     return {
-        **{name: (Treatment.EQUAL, value) for name, value in equal.items()},
-        **{name: (Treatment.EQUAL_WHERE_STATED, value) for name, value in written.items()},
+        **_treated(Treatment.EQUAL, equal),
+        **_treated(Treatment.EQUAL_WHERE_STATED, written),
     }
 
 
@@ -248,114 +278,3 @@ def _version_of(distribution: str) -> str:
 def host_name() -> str:
     """Name this machine, as others know it."""
     return socket.gethostname()
-
-
-class Contribution(BaseModel):
-    """A cause as it crosses: without the path of a declaration, which is a machine's own."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: CauseKind
-    name: str
-    role: Role | None
-    phase: Phase | None
-    value: str
-    """As JSON."""
-    reason: str
-    origin: Origin
-    distribution: str | None
-    version: str | None
-    via: tuple[str, ...]
-
-    @classmethod
-    def of(cls, cause: Cause) -> Self:
-        """Write a cause."""
-        source = cause.source or Source()
-        return cls(
-            kind=cause.kind,
-            name=cause.name,
-            role=cause.role,
-            phase=cause.phase,
-            value=json.dumps(json_of(cause.value)),
-            reason=cause.reason,
-            origin=cause.origin,
-            distribution=source.distribution,
-            version=source.version,
-            via=cause.via,
-        )
-
-    def cause(self, capability: str) -> Cause:
-        """Read it back."""
-        source = Source(distribution=self.distribution, version=self.version)
-        return Cause(
-            kind=self.kind,
-            name=self.name,
-            role=self.role,
-            phase=self.phase,
-            value=value_of(capability, json.loads(self.value)),
-            reason=self.reason,
-            origin=self.origin,
-            source=source if self.distribution else None,
-            via=self.via,
-        )
-
-
-Place = tuple[Phase | None, str]
-"""Where a value stands in a plan: a phase, or the server, and a capability."""
-
-
-class StatedValue(BaseModel):
-    """One value of a rank's plan."""
-
-    model_config = ConfigDict(frozen=True)
-
-    phase: Phase | None
-    capability: str
-    value: JsonValue
-    causes: tuple[Contribution, ...]
-
-    @classmethod
-    def of(cls, phase: Phase | None, own: Resolved) -> Self:
-        """Write a value."""
-        return cls(
-            phase=phase,
-            capability=own.capability,
-            value=json_of(own.value),
-            causes=tuple(map(Contribution.of, own.causes)),
-        )
-
-    @property
-    def place(self) -> Place:
-        """Where it stands in a plan."""
-        return self.phase, self.capability
-
-
-class Words(BaseModel):
-    """A statement with the values of the plan, as JSON."""
-
-    model_config = ConfigDict(frozen=True)
-
-    host: str
-    fields: dict[str, tuple[Treatment, str]]
-    failure: str | None
-    values: tuple[StatedValue, ...]
-    """None where the rank has no plan."""
-
-    @classmethod
-    def of(cls, statement: Statement, plan: Plan | None) -> Self:
-        """Write what a rank with this plan says, or one that has none."""
-        return cls(
-            host=statement.host,
-            fields={name: (how, legible(own)) for name, (how, own) in statement.fields.items()},
-            failure=None if statement.failure is None else legible(statement.failure),
-            values=() if plan is None else tuple(StatedValue.of(*own) for own in plan.values()),
-        )
-
-    @classmethod
-    def read(cls, said: bytes) -> Self:
-        """Read what a rank said; what another version says otherwise is one field that differs."""
-        try:
-            return cls.model_validate_json(said)
-        except ValidationError:
-            version = (Treatment.EQUAL, "one whose words are not known here")
-            return cls(host="", fields={VERSION: version}, failure=None, values=())

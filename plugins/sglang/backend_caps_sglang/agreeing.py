@@ -206,9 +206,6 @@ def _differences(entries: Sequence[Mapping[str, str]], words: Sequence[Word]) ->
     """Say of each entry that is not the same on all what it is on which of them."""
     hosts = {rank: word.host for rank, word in enumerate(words)}
     for name in sorted({name for own in entries for name in own}):
-        ranks: dict[str, tuple[int, ...]] = {}
-        for rank, own in enumerate(entries):
-            value = own.get(name, _NOTHING)
-            ranks[value] = (*ranks.get(value, ()), rank)
-        if len(ranks) > 1:
-            yield Difference(field=name, values=tuple(ranks.items())).told(hosts)
+        held = ((own.get(name, _NOTHING), (rank,)) for rank, own in enumerate(entries))
+        if (found := Difference.among(name, held)) is not None:
+            yield found.told(hosts)

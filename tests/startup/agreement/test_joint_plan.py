@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -19,8 +20,7 @@ from backend_caps import (
 from backend_caps.resolution.errors import PlanRefusedError
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import Statement, statement_of
-from backend_caps.startup.agreement.joint_plan import Said, require_same
-from backend_caps.startup.agreement.statement import Words
+from backend_caps.startup.agreement.joint_plan import RankStatement, require_same
 from backend_caps.startup.errors import RankFailedError, RanksDifferError
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
 from tests.startup.agreement.together import agree_together
@@ -214,16 +214,17 @@ def test_what_is_a_machines_own_is_not_compared(say: str) -> None:
 def test_statement_survives_its_crossing() -> None:
     """What is heard is what was said."""
     plan, statement = _rank("acme", _REPLAYS)
-    said = Words.of(statement, plan)
+    said = statement.at_length(plan)
 
-    assert Words.model_validate_json(said.model_dump_json()) == said
+    assert Statement.read(pickle.dumps(said)) == said
 
 
-def test_words_of_another_version_are_that_versions() -> None:
+@pytest.mark.parametrize("spoken", [b"no pickle", pickle.dumps({"host": "node-b"})])
+def test_statement_of_another_version_is_that_versions(spoken: bytes) -> None:
     """Who says it otherwise runs another release, and that is what differs."""
     plan, statement = _rank("acme", OPTS_OUT)
-    own = Said(Words.of(statement, plan), (0,))
-    other = Said(Words.read(b'{"said": "otherwise"}'), (1,))
+    own = RankStatement(statement.at_length(plan), (0,))
+    other = RankStatement(Statement.read(spoken), (1,))
 
     with pytest.raises(RanksDifferError) as raised:
         require_same([own, other])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from backend_caps import Facts
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import Statement, statement_of
-from backend_caps.startup.agreement.joint_plan import Said, require_same
-from backend_caps.startup.agreement.statement import Words, failure_of
+from backend_caps.startup.agreement.joint_plan import RankStatement, require_same
+from backend_caps.startup.agreement.statement import failure_of
 from backend_caps.startup.errors import RanksDifferError
 from tests.startup.agreement.made import FLAGS, registry
 
@@ -18,7 +20,7 @@ def _statement(facts: Facts | None = None, per_rank: frozenset[str] = frozenset(
 
 
 def _fields_that_differ(*statements: Statement) -> list[str]:
-    said = [Said(Words.of(own, None), (rank,)) for rank, own in enumerate(statements)]
+    said = [RankStatement(own, (rank,)) for rank, own in enumerate(statements)]
     try:
         require_same(said)
     except RanksDifferError as error:
@@ -69,10 +71,10 @@ def test_every_fault_of_a_rank_is_told() -> None:
     assert failure == "ValueError: one; ValueError: two; TypeError: three"
 
 
-def test_words_take_what_utf8_cannot_have() -> None:
+def test_statement_takes_what_utf8_cannot_have() -> None:
     """A file's name in another encoding must not silence the rank that complains of it."""
     statement = failure_of(OSError("no file caps-\udce4.lock"))
 
-    told = Words.read(Words.of(statement, None).model_dump_json().encode())
+    told = Statement.read(pickle.dumps(statement.at_length(None)))
 
     assert told.failure == "OSError: no file caps-\\udce4.lock"

@@ -11,7 +11,7 @@ from typing import TypeVar
 from backend_caps import Plan
 from backend_caps.startup.agreement import Statement
 from backend_caps.startup.agreement.agree import agreed, heard
-from backend_caps.startup.agreement.joint_plan import Said
+from backend_caps.startup.agreement.joint_plan import RankStatement
 
 _PATIENCE_S = 120.0
 _BYTES_OF_AN_INTEGER = 8
@@ -105,10 +105,12 @@ def agree_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[
     return _together(len(ranks), agree)
 
 
-def hear_together(ranks: Sequence[tuple[Plan, Statement]]) -> tuple[Wire, list[list[Said]]]:
+def hear_together(
+    ranks: Sequence[tuple[Plan, Statement]],
+) -> tuple[Wire, list[list[RankStatement]]]:
     """Let ranks hear one another at the same time, and return what each heard."""
 
-    def hear(rank: int, channel: OnWire) -> list[Said]:
+    def hear(rank: int, channel: OnWire) -> list[RankStatement]:
         plan, statement = ranks[rank]
         return heard(statement, plan, channel)
 

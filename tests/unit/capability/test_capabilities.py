@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 
-from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.kind import Role
 from backend_caps.capability.scale import ANY, UNDECLARED
+from backend_caps.capability.sets import ComputeRange
 from backend_caps.capability.sizes import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.capability.compute import ComputeRange, Windows, overlap
 from backend_caps.capability.scale import ANY
+from backend_caps.capability.sets import ComputeRange, Windows, overlap
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
 from backend_caps.capability.kind import Role
 from backend_caps.capability.scale import ANY
+from backend_caps.capability.sets import ComputeRange
 from backend_caps.capability.sizes import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.facts import AtLeast, Facts, Given, Truth
 from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.sets import ComputeRange
 from backend_caps.capability.vocabulary import AttentionArch
 from tests.unit.building import faults_of
 

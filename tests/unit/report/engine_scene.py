@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
-from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.sets import ComputeRange
 from backend_caps.capability.sizes import MultipleOf, OneOf
 from backend_caps.capability.vocabulary import (
     AttentionArch,

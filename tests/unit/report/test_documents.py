@@ -6,10 +6,10 @@ import pytest
 from pydantic import JsonValue
 
 from backend_caps.capability.backend import Backend, Problem, Status
-from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.scale import ANY, UNDECLARED
+from backend_caps.capability.sets import ComputeRange
 from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,

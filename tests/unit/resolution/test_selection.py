@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from backend_caps.capability.backend import Backend, Problem, Status
-from backend_caps.capability.compute import ComputeRange
 from backend_caps.capability.declaration import Part, When
 from backend_caps.capability.facts import AtLeast, Facts, Given, Truth
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.scale import ANY
+from backend_caps.capability.sets import ComputeRange
 from backend_caps.capability.sizes import Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, AttentionArch, Capabilities
 from backend_caps.resolution.plan import Candidate, Choice, Policy

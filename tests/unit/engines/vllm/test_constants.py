@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.compute import ComputeRange, Windows
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.scale import ANY
 from backend_caps.engines.vllm.constants import windows_of
