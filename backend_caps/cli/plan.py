@@ -14,7 +14,14 @@ from backend_caps.capability.spelling import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.invocation import Invocation, SettingOption
-from backend_caps.cli.options import STAND_INS, Request, ServerCommand, importable, request_of, request_options
+from backend_caps.cli.options import (
+    STAND_INS,
+    Request,
+    ServerCommand,
+    importable,
+    request_of,
+    request_options,
+)
 from backend_caps.cli.output import TORCH, examples, working
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
