@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import AtLeast, Given
 from backend_caps.capability.kind import Phase, Role, Scope
-from backend_caps.capability.scale import ANY
+from backend_caps.capability.scale import ANY, Scale
 from backend_caps.capability.sets import ComputeRange, overlap
 from backend_caps.capability.sizes import (
     Conflict,
@@ -25,13 +25,8 @@ from backend_caps.capability.sizes import (
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     NO_LIMIT,
-    TOP_PRIORITY,
     AttentionArch,
-    BatchKind,
     Capabilities,
-    GraphMetadata,
-    HostSeqLens,
-    SharedReadsEnd,
 )
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Rule
@@ -78,44 +73,46 @@ joined_sizes: st.SearchStrategy[JoinedSizes] = st.one_of(
     sizes, sizes.map(Unchecked), st.just(Conflict()), st.just(Conflict(("fa3", "mla")))
 )
 
-_VALUES: Mapping[str, st.SearchStrategy[object]] = {
-    "host_seq_lens": st.sampled_from(HostSeqLens),
-    "graph_replay": st.frozensets(st.sampled_from(BatchKind)),
-    "graph_metadata": st.sampled_from(GraphMetadata),
-    "sync_free_prepare": st.booleans(),
-    "shared_reads_end": st.sampled_from(SharedReadsEnd),
-    "two_batch_overlap": st.booleans(),
-    "deterministic": st.booleans(),
-    "batch_invariant": st.booleans(),
-    "max_context_len_known": st.booleans(),
+_NARROWER: Mapping[str, st.SearchStrategy[object]] = {
     "roles": st.frozensets(st.sampled_from(Role), min_size=1),
     "max_speculative_topk": st.sampled_from([1, 2, 8, NO_LIMIT]),
-    "page_sizes": sizes,
     "devices": st.frozensets(st.sampled_from(["cuda", "npu", "xpu"])) | st.just(ANY),
-    "dtypes": st.frozensets(_WORDS) | st.just(ANY),
-    "kv_cache_dtypes": st.frozensets(_WORDS) | st.just(ANY),
-    "head_sizes": sizes,
-    "compute_capability": windows | st.just(ANY),
     "attention_arch": st.frozensets(st.sampled_from(AttentionArch)) | st.just(ANY),
-    "auto_priority": st.integers(0, TOP_PRIORITY),
 }
+"""The capabilities whose values are fewer than their algebra says."""
 
 
 def declared_value(name: str) -> st.SearchStrategy[object]:
-    """Any value that a backend may declare of a capability."""
-    return _VALUES[name]
+    """Any value that a backend may declare of a capability: by its worst and its best one."""
+    if name in _NARROWER:
+        return _NARROWER[name]
+    kind = CAPABILITIES[name]
+    match kind.worst, kind.best:
+        case bool(), _:
+            return st.booleans()
+        case Scale() as level, _:
+            return st.sampled_from(type(level))
+        case int(worst), int(best):
+            return st.integers(worst, best)
+        case _, frozenset(best):
+            return st.frozensets(st.sampled_from(sorted(best, key=str)))
+        case Unchecked(), _:
+            return sizes
+        case tuple(), _:
+            return windows | st.just(ANY)
+    return st.frozensets(_WORDS) | st.just(ANY)
 
 
 def joined_value(name: str) -> st.SearchStrategy[object]:
     """Any value that a join of a capability may have."""
-    return joined_sizes if name in {"page_sizes", "head_sizes"} else _VALUES[name]
+    return joined_sizes if name in {"page_sizes", "head_sizes"} else declared_value(name)
 
 
 def _capabilities(names: list[str], *, at_least: int = 0) -> st.SearchStrategy[Capabilities]:
     fields = st.lists(st.sampled_from(names), min_size=at_least, unique=True)
-    return fields.flatmap(lambda some: st.fixed_dictionaries({n: _VALUES[n] for n in some})).map(
-        Capabilities.model_validate
-    )
+    return fields.flatmap(
+        lambda some: st.fixed_dictionaries({n: declared_value(n) for n in some})
+    ).map(Capabilities.model_validate)
 
 
 _ALL = list(CAPABILITIES)
