@@ -119,7 +119,7 @@ def test_loaded_decision_publishes_what_it_rests_on(
     """The server's metrics get the plan, the joint answer and the backends."""
     published: list[tuple[str, bool, tuple[object, ...]]] = []
     monkeypatch.setattr(
-        "backend_caps_sglang.registering.publish",
+        "backend_caps_sglang.registration.publish",
         lambda plan, needs, backends: published.append((plan.uses[0].backend, needs, backends)),
     )
     sglang.load()
@@ -395,7 +395,7 @@ def test_refused_hook_leaves_the_hooks_of_others(
     """What is undone is ours alone: another plugin's hook of the same function stays."""
     sglang.hooks.register(DECISION, _around, _around_type(sglang))
     before = state_of(sglang)
-    monkeypatch.setattr("backend_caps_sglang.registering.check_against_parent", _differ)
+    monkeypatch.setattr("backend_caps_sglang.registration.check_against_parent", _differ)
 
     with pytest.raises(RuntimeError, match="differ"):
         register()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from threading import Event, Thread
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -45,6 +46,34 @@ _LEAST_S = 0.001
 """What gloo takes for a time-out."""
 RoundOptions = dist.AllreduceOptions | dist.BarrierOptions | dist.BroadcastOptions
 """What torch takes for a round."""
+
+
+class Channel(Protocol):
+    """What carries rounds between ranks. Each rank takes part in each, in one order.
+
+    A round that does not end in time raises on every rank that is still there.
+    """
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The number that each of these ranks has in the job."""
+        ...
+
+    def largest(self, values: Sequence[int], round_name: str) -> list[int]:
+        """Return the largest of all ranks' int64 values, place by place."""
+        ...
+
+    def met(self, round_name: str) -> None:
+        """Wait until every rank has come to this round; nothing is said in it."""
+        ...
+
+    def gathered(self, values: Sequence[int], round_name: str) -> list[list[int]]:
+        """Return every rank's int64 values, by rank."""
+        ...
+
+    def said_by(self, rank: int, own: bytes, num_bytes: int, round_name: str) -> bytes:
+        """Return the bytes of one rank; those of the others are not looked at."""
+        ...
 
 
 class GroupChannel:

@@ -12,7 +12,7 @@ from backend_caps_sglang.errors import (
     UnheardSchedulersError,
     UnsupportedSGLangError,
 )
-from backend_caps_sglang.registering import register
+from backend_caps_sglang.registration import register
 
 __all__ = [
     "AdapterError",

@@ -9,7 +9,7 @@ import pytest
 from backend_caps import Facts
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import Statement, statement_of
-from backend_caps.startup.agreement.joint_plan import RankStatement, require_same
+from backend_caps.startup.agreement.agree import RankStatement, require_same
 from backend_caps.startup.agreement.statement import failure_of
 from backend_caps.startup.errors import RanksDifferError
 from tests.startup.agreement.made import FLAGS, registry

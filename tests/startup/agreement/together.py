@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from backend_caps import Plan
 from backend_caps.startup.agreement import Statement
-from backend_caps.startup.agreement.agree import agreed, heard
-from backend_caps.startup.agreement.joint_plan import RankStatement
+from backend_caps.startup.agreement.agree import RankStatement, agreed, heard
 
 _PATIENCE_S = 120.0
 _BYTES_OF_AN_INTEGER = 8

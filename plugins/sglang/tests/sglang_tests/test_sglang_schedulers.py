@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from backend_caps_sglang.agreeing import Schedulers, joined
 from backend_caps_sglang.errors import (
     LateSchedulerError,
     SchedulersDifferError,
     UnheardSchedulersError,
 )
+from backend_caps_sglang.schedulers import Schedulers, joined
 from torch.distributed import HashStore  # type: ignore[attr-defined] # torch has it there
 
 ENTRIES = {"backend 'fast'": "acme:make (acme 1.0)"}

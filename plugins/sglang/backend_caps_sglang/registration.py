@@ -62,7 +62,7 @@ class Decision:
             LateSchedulerError: the others have agreed before, and this one is not as they are.
         """
         # Loads torch, which a process that only registers does without.
-        from backend_caps_sglang.agreeing import Schedulers, joined  # noqa: PLC0415
+        from backend_caps_sglang.schedulers import Schedulers, joined  # noqa: PLC0415
 
         backends = tuple(attn_backends)
         listed = "; ".join(f"{name} is {value}" for name, value in self.entries)
