@@ -63,6 +63,17 @@ def role_faults(uses: Iterable[Use], situation: Situation) -> Mapping[RoleFault,
     }
 
 
+def role_problem(backend: str, _slot: str, role: Role, takes: str) -> Problem:
+    """Write down a role that a backend does not take."""
+    return Problem(
+        code="role-unsupported",
+        message=f"backend {backend!r} does not take the role {role.value!r}; it takes: {takes}.",
+        remedy="Name another backend for that role.",
+        actual=role.value,
+        needed=takes,
+    )
+
+
 def _roles(use: Use, situation: Situation) -> frozenset[Role] | None:
     """Return the roles that a backend takes; None where it does not say, or not yet."""
     if use.declaration is None:

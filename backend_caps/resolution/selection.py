@@ -32,6 +32,7 @@ from backend_caps.resolution.problems import (
     not_known,
     problem_of,
     role_faults,
+    role_problem,
     unknown_facts,
 )
 from backend_caps.resolution.resolver import resolve
@@ -86,12 +87,10 @@ def select(
     Args:
         backends: what is installed: a registry.
         flags: the server's.
-        rules: the engine version's; unless given, those of the installed engine, else the newest
-            built-in ones.
+        rules: the engine version's; unless given, as in `resolve`.
         facts: what is known of machine and model. What is not speaks against nobody.
         policy: under `strict`, what is not known speaks against a backend.
-        stand_ins: the device types that stand in for others, as the simulated one does: on them a
-            backend for another device is passed over, and may be named.
+        stand_ins: device types on which a backend for another device may be named, not chosen.
 
     Raises:
         BackendCapsError: a flag that names a backend cannot be served, whatever is chosen.
@@ -316,7 +315,7 @@ def candidate(setting: Setting, field: str, backend: Backend, known: Known) -> C
     Args:
         setting: the server; its flag says `auto`.
         field: the flag, by the name of `ServerFlags`.
-        backend: what to try.
+        backend: the candidate.
         known: what is wrong whatever is chosen.
     """
     tried = Candidate(name=backend.name, source=backend.source)
@@ -343,7 +342,7 @@ def _tried(
     whole = with_it.resolved(_in_their_roles(uses, faults))
     codes = {found.code for found in alone.problems}
     found = {
-        *(_of_role(*fault, takes) for fault, takes in faults.items()),
+        *(role_problem(*fault, takes) for fault, takes in faults.items()),
         *(each for each in alone.problems if each not in known.alone),
         *(each for each in whole.problems if each not in known.whole and each.code not in codes),
         *not_known(own, with_it.flags, with_it.facts),
@@ -391,16 +390,6 @@ def _priority(uses: Iterable[Use], situation: Situation) -> int:
     values = [value for is_part, value in stated if is_part is of_parts]
     assert all(isinstance(value, int) for value in values), f"no priority: {values}"
     return min((value for value in values if isinstance(value, int)), default=0)
-
-
-def _of_role(backend: str, _slot: str, role: Role, takes: str) -> Problem:
-    return Problem(
-        code="role-unsupported",
-        message=f"backend {backend!r} does not take the role {role.value!r}; it takes: {takes}.",
-        remedy="Name another backend for that role.",
-        actual=role.value,
-        needed=takes,
-    )
 
 
 def _unusable(fault: BackendCapsError) -> Problem:

@@ -73,8 +73,7 @@ class Use:
     readings: Mapping[str, Reading] = field(default_factory=dict, compare=False)
     """By capability, what an engine's source says, where the backend was read from one."""
     unverified: Mapping[str, Unverified] = field(default_factory=dict, compare=False)
-    """By capability, what counts as undeclared where evidence is required; the declaration is
-    without it."""
+    """By capability, what counts as undeclared for want of evidence; the declaration lacks it."""
     by_auto: bool = field(default=False, compare=False)
     """Whether the flag says `auto`, and the backend was chosen for it."""
     unread_engine: str | None = field(default=None, compare=False)
@@ -142,8 +141,7 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
 def made_of(uses: Iterable[Use], situation: Situation) -> Iterator[Use]:
     """Leave out the uses whose conditions are known to fail.
 
-    A composite, also one inside another, of whose parts none is left for a role and phase has no
-    part for it.
+    A composite of whose parts none is left for a role and phase has no part for it.
     """
     stopped: list[tuple[Use, int]] = []
     handing: set[_Composite] = set()

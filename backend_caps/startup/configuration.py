@@ -17,8 +17,8 @@ from backend_caps.relay import DraftShape, FutureMap
 from backend_caps.relay.streams import DeviceStreams, DeviceTraits
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
-from backend_caps.startup.graph_buckets import Bucket
 from backend_caps.startup.graph_choice import GraphChoice, choose_graphs
+from backend_caps.startup.graph_modes import Bucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

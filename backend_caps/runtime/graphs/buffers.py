@@ -18,7 +18,7 @@ from torch import Tensor
 from backend_caps.capability.vocabulary import BatchKind, HostSeqLens
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.startup.graph_buckets import Bucket
+from backend_caps.startup.graph_modes import Bucket
 
 # The mode that a backend sees, at the capture and at every replay alike.
 _MODES = {

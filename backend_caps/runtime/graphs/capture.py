@@ -25,8 +25,8 @@ from backend_caps.runtime.graphs.runner import (
     NoCaptureObserver,
 )
 from backend_caps.startup.configuration import Configuration
-from backend_caps.startup.graph_buckets import Bucket
 from backend_caps.startup.graph_choice import GraphChoice
+from backend_caps.startup.graph_modes import Bucket
 
 PhaseGraphs: TypeAlias = GraphRunner | PieceRunner
 """The graphs of one phase: full ones, or pieces."""

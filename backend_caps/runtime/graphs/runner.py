@@ -19,8 +19,7 @@ from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers, StaticBatch
 from backend_caps.runtime.model.layers import AttentionContext
 from backend_caps.runtime.two_batch import split
-from backend_caps.startup.graph_buckets import Bucket, smallest_first
-from backend_caps.startup.graph_choice import GraphMode
+from backend_caps.startup.graph_modes import Bucket, GraphMode, smallest_first
 
 
 class CaptureObserver(Protocol):

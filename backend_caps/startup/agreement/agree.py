@@ -1,9 +1,8 @@
 """How ranks come to one plan: decide, exchange statements, join the plans, or fail on all.
 
-All have one plan: two integers are compared, and as every rank knows that then, it is acknowledged
-by coming to a barrier. They do not: the marks of all are gathered, and of ranks that state the same
-the lowest speaks. So what crosses grows by 16 bytes a rank, and by one statement for each that is
-different.
+Where all have one plan, two integers are compared and a barrier acknowledges it. Where they do not,
+the marks of all are gathered, and of ranks that state the same the lowest speaks: 16 bytes a rank
+cross, and one statement for each that is different.
 """
 
 from __future__ import annotations
@@ -266,8 +265,7 @@ def judge(plan: Plan, said: Sequence[RankStatement]) -> Plan:
 
     Args:
         plan: this rank's own.
-        said: what all ranks said, its own words among it, by the lowest rank of each; they are
-            the same where they must be.
+        said: the statements of all ranks, its own among them; they agree where they must.
 
     Returns:
         Its own flags, facts, uses and choices, with the values that every need of any rank and the
