@@ -26,7 +26,7 @@ from backend_caps.discovery.loading import (
     begin,
 )
 from backend_caps.discovery.problems import DiscoveryError, installed_release, problem
-from backend_caps.resolution.engine import RULE_SETS
+from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, uses_of
@@ -129,16 +129,14 @@ class Registry(Backends):
     def __repr__(self) -> str:
         return f"Registry({len(self)} backends: {', '.join(self)}; {len(self.problems)} problems)"
 
-    def rules(self, name: str | RuleSet | None = None) -> RuleSet:
+    def rules(self, name: str | RuleSet = DEFAULT_ENGINE) -> RuleSet:
         """Return a rule set, built in or given, with what third parties add to it.
 
-        Without a name it is the installed engine's. It says which rules could not be read.
+        It says which of theirs could not be read.
 
         Raises:
             ResolutionError: there is none of that name.
         """
-        if name is None:
-            name = RuleSet.installed()
         own = name if isinstance(name, RuleSet) else RuleSet.builtin(name)
         return own.with_rules(self.third_party_rules).with_problems(self.rule_problems)
 

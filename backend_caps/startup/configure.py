@@ -31,6 +31,7 @@ from backend_caps.report.document import json_text
 from backend_caps.report.lock import lock_document, read_lock
 from backend_caps.report.plans import plan_document
 from backend_caps.report.snapshot import Snapshot
+from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Policy, Resolved
 from backend_caps.resolution.rules import RuleSet
@@ -54,7 +55,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
     draft: DraftShape | None = None,
     graph_sizes: Mapping[Role, GraphSizes] = NO_SIZES,
     registry: Registry | None = None,
-    rules: str | RuleSet | None = None,
+    rules: str | RuleSet = DEFAULT_ENGINE,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
     lock: str | PathLike[str] | None = None,
@@ -76,8 +77,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
             model.
         graph_sizes: the sizes that the engine wants graphs captured for, by role.
         registry: what is installed, where the caller has looked already.
-        rules: the engine version whose rules hold, or the rules themselves; unless given, those of
-            the installed engine, else the newest built-in ones.
+        rules: the engine version whose rules hold, or the rules themselves.
         policy: what is done about problems; `warn` logs them.
         unsafe_override: values to put in place of the joined ones; recorded as causes.
         lock: a file of `backend-caps lock`; what is installed, and this rank's own plan, must be
@@ -201,7 +201,7 @@ def planned(
     device: str | torch.device,
     facts: Facts | None = None,
     draft: DraftShape | None = None,
-    rules: str | RuleSet | None = None,
+    rules: str | RuleSet = DEFAULT_ENGINE,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
 ) -> Plan:
@@ -234,7 +234,7 @@ def _decided(
     device: str | torch.device,
     facts: Facts | None,
     draft: DraftShape | None,
-    rules: str | RuleSet | None,
+    rules: str | RuleSet,
     policy: Policy | str,
     unsafe_override: Capabilities | None,
 ) -> Plan:

@@ -164,7 +164,7 @@ _OCCASIONS = [
         id="override",
     ),
     pytest.param(
-        lambda: resolve([use()], flags()).join(
+        lambda: resolve([use()], flags(), rules=RuleSet.builtin("sglang-0.5.13")).join(
             resolve([use()], flags(), rules=RuleSet.builtin("sglang-0.5.23"))
         ),
         "plans with rules 'sglang-0.5.13' and 'sglang-0.5.23' cannot be joined; expected the same "

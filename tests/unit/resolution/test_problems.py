@@ -414,7 +414,12 @@ def test_engines_class_is_not_asked_for_what_it_cannot_say() -> None:
     ("algorithm", "rules", "told"),
     [
         pytest.param("EAGLE", None, [], id="the engine's own"),
-        pytest.param("DSPARK", None, ["algorithm-not-checked"], id="of another version"),
+        pytest.param(
+            "DSPARK",
+            RuleSet.builtin("sglang-0.5.13"),
+            ["algorithm-not-checked"],
+            id="of another version",
+        ),
         pytest.param(
             "DSPARK",
             replace(RuleSet.builtin("sglang-0.5.13"), algorithms=frozenset()),

@@ -20,6 +20,7 @@ from backend_caps.capability.vocabulary import (
 )
 from backend_caps.resolution.plan import Cause, CauseKind, Policy
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, uses_of
 from tests.unit.building import (
     OPTS_OUT,
@@ -180,7 +181,7 @@ def test_resolve_keeps_every_cause_the_deciding_ones_first() -> None:
     uses = [use("d", OPTS_OUT), use("b", READS), use("c", _BOUNDED), use("a", OPTS_OUT)]
     line = "--speculative-algorithm EAGLE --enable-two-batch-overlap"
 
-    plan = resolve(uses, flags(line))
+    plan = resolve(uses, flags(line), rules=RuleSet.builtin("sglang-0.5.13"))
 
     causes = [(c.kind.value, c.name, c.value) for c in plan["host_seq_lens"].causes]
     assert causes == [

@@ -9,7 +9,6 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
-from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.plan import CauseKind
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Rule, RuleSet
@@ -125,13 +124,6 @@ def test_builtin_rules_know_which_steps_are_overlapped(
     told = {name for name in {*overlapping, *serial, "MY_OWN"} if rules.overlaps(name)}
 
     assert told == {*overlapping, "MY_OWN"}
-
-
-def test_default_rules_are_those_of_the_seeds() -> None:
-    """Without a choice, a server is taken for SGLang 0.5.13."""
-    plan = resolve([use()], flags())
-
-    assert plan.rules is RuleSet.builtin(DEFAULT_ENGINE) is RuleSet.builtin(_13)
 
 
 def test_unknown_rule_set_is_an_error() -> None:
