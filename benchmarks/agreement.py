@@ -20,6 +20,7 @@ from torch import distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import Plan
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import Ranks, Statement, agree, statement_of
 from backend_caps.startup.agreement.agree import agreed
@@ -96,7 +97,11 @@ def _timed(rank: int) -> dict[str, list[float]]:
 
 def _rank(name: str) -> tuple[Plan, Statement]:
     flags = FLAGS.updated({"attention_backend": name})
-    plan = plan_for(registry({name: READS if name == "needy" else OPTS_OUT}), flags)
+    plan = plan_for(
+        registry({name: READS if name == "needy" else OPTS_OUT}),
+        flags,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
     return plan, statement_of(plan, per_rank=PER_RANK)
 
 

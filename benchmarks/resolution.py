@@ -10,6 +10,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from backend_caps import Capabilities, Declaration, Phase, Plan, Role, ServerFlags, Use, resolve
+from backend_caps.resolution.rules import RuleSet
 from benchmarks.recorded import Ratio, Record, keep, path_asked
 
 NUM_BACKENDS = (1, 10, 100, 1_000)
@@ -37,7 +38,7 @@ def times_per_backend(num_backends: int) -> list[float]:
     number = max(1, 200 // num_backends)
 
     def call() -> Plan:
-        return resolve(given, FLAGS)
+        return resolve(given, FLAGS, rules=RuleSet.builtin("sglang-0.5.13"))
 
     rounds = timeit.repeat(call, number=number, repeat=NUM_ROUNDS)
     return [each / number / num_backends for each in rounds]

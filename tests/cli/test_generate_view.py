@@ -22,6 +22,7 @@ from backend_caps.report.plans import plan_document
 from backend_caps.report.sections import Lines, Table, markdown
 from backend_caps.report.step_costs import DraftsDocument
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from tests.unit.building import READS, flags, use
 
 STEP = GenerateStepDocument(
@@ -98,7 +99,14 @@ GENERATED = GenerateDocument(
     model="/models/llama",
     device="cuda:0",
     backends={"prefill": "fa3", "decode": "triton"},
-    plan=plan_document(resolve([use("fa3", READS)], flags("--disable-piecewise-cuda-graph")), ()),
+    plan=plan_document(
+        resolve(
+            [use("fa3", READS)],
+            flags("--disable-piecewise-cuda-graph"),
+            rules=RuleSet.builtin("sglang-0.5.13"),
+        ),
+        (),
+    ),
     graphs=GRAPHS,
     steps=[STEP],
     run=RUN,

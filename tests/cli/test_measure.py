@@ -16,6 +16,7 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import measured_levels
 from backend_caps.relay.host_lengths import NoLengths
 from backend_caps.report.step_costs import LevelDocument, MeasureDocument
+from backend_caps.resolution.rules import RuleSet
 from benchmarks.gpu import Timing
 from tests.cli.conftest import CommandLine
 
@@ -66,7 +67,13 @@ def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
 
 def _plan(flags: str, facts: Facts | None = None) -> Plan:
     registry, read = discover(), ServerFlags.from_argv(f"{flags} {SMALL}".split())
-    return resolve(registry.uses(read), read, facts=facts, policy="quiet")
+    return resolve(
+        registry.uses(read),
+        read,
+        facts=facts,
+        policy="quiet",
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
 
 def _document(line: CommandLine, flags: str, options: str = "") -> MeasureDocument:
@@ -307,7 +314,13 @@ def test_measured_levels_keep_other_overrides() -> None:
     """A level that was put in place of the plan's is the plan's own, under either of its names."""
     plan = _plan(OPTED_OUT)
     override = Capabilities(needs_cpu_seq_lens=True, sync_free_prepare=False)
-    raised = resolve(plan.uses, plan.flags, policy="quiet", unsafe_override=override)
+    raised = resolve(
+        plan.uses,
+        plan.flags,
+        policy="quiet",
+        unsafe_override=override,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     levels = measured_levels(raised).levels
 

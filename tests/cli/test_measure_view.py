@@ -17,9 +17,17 @@ from backend_caps.report.step_costs import (
     measured_view,
 )
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from tests.unit.building import READS, flags, use
 
-PLAN = plan_document(resolve([use("fa3", READS)], flags("--speculative-algorithm EAGLE")), ())
+PLAN = plan_document(
+    resolve(
+        [use("fa3", READS)],
+        flags("--speculative-algorithm EAGLE"),
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    ),
+    (),
+)
 NONE = LevelDocument(
     level="none",
     is_planned=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from backend_caps import Facts, ServerFlags, discover, select
+from backend_caps.resolution.rules import RuleSet
 
 PLAIN = ("--attention-backend", "auto")
 TREES = (*PLAIN, "--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", "4")
@@ -32,6 +33,6 @@ def test_auto_goes_by_the_device(facts: Facts, arguments: tuple[str, ...], expec
     """Each device gets what was made for it; a CPU what starts without compiling."""
     flags = ServerFlags.from_argv(arguments)
 
-    selection = select(discover(), flags, facts=facts)
+    selection = select(discover(), flags, facts=facts, rules=RuleSet.builtin("sglang-0.5.13"))
 
     assert selection.flags.attention_backend == expected

@@ -29,6 +29,7 @@ from backend_caps import (
     resolve,
 )
 from backend_caps.capability.backend import Backend, Status
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import uses_of
 from tests.upstream.sglang_wheel import load_overlap_utils
 
@@ -164,7 +165,9 @@ def _answers() -> Iterator[tuple[_Server, bool, Plan]]:
         arguments = SimpleNamespace(
             enable_two_batch_overlap=server.tbo, disable_piecewise_cuda_graph=server.no_piecewise
         )
-        ours = resolve(uses_of(server.flags, _BACKENDS), server.flags)
+        ours = resolve(
+            uses_of(server.flags, _BACKENDS), server.flags, rules=RuleSet.builtin("sglang-0.5.13")
+        )
         yield server, decide(arguments, server.slots), ours
 
 
@@ -211,14 +214,14 @@ def test_decision_of_sglang_is_open_where_nothing_is_known(slots: tuple[object, 
 def test_no_use_at_all_is_refused() -> None:
     """Where SGLang answers False to no slot at all, ours is an error."""
     with pytest.raises(BackendCapsError, match=r"^no use of a backend was given; "):
-        resolve((), ServerFlags())
+        resolve((), ServerFlags(), rules=RuleSet.builtin("sglang-0.5.13"))
 
 
 def test_empty_slots_are_an_undeclared_backend() -> None:
     """Where SGLang skips an empty slot, ours counts the engine's own choice as undeclared."""
     flags = ServerFlags(disable_piecewise_cuda_graph=True)
 
-    plan = resolve(uses_of(flags, {}), flags)
+    plan = resolve(uses_of(flags, {}), flags, rules=RuleSet.builtin("sglang-0.5.13"))
 
     assert plan.needs_cpu_seq_lens
     assert {cause.name for cause in plan["host_seq_lens"].causes} == {"engine default"}
@@ -244,7 +247,7 @@ def test_an_empty_draft_extend_slot_counts_what_runs_there() -> None:
 
     extend = [use.backend for use in uses if use.role is Role.DRAFT_EXTEND]
     assert extend == ["reads"]
-    assert resolve(uses, flags).needs_cpu_seq_lens
+    assert resolve(uses, flags, rules=RuleSet.builtin("sglang-0.5.13")).needs_cpu_seq_lens
 
 
 def test_uses_by_hand_give_the_same_answer() -> None:
@@ -252,6 +255,10 @@ def test_uses_by_hand_give_the_same_answer() -> None:
     declaration = _BACKENDS["opts_out"].declaration
     use = Use(backend="b", role=Role.TARGET, phase=Phase.DECODE, declaration=declaration)
 
-    plan = resolve((use,), ServerFlags(disable_piecewise_cuda_graph=True))
+    plan = resolve(
+        (use,),
+        ServerFlags(disable_piecewise_cuda_graph=True),
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     assert not plan.needs_cpu_seq_lens

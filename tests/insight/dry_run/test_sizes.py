@@ -16,6 +16,7 @@ from backend_caps.insight.run_sizes import (
     ServerSizes,
     drawn,
 )
+from backend_caps.resolution.rules import RuleSet
 
 
 def _plan(**flags: object) -> Plan:
@@ -24,7 +25,7 @@ def _plan(**flags: object) -> Plan:
         Use(backend="own", role=Role.TARGET, phase=phase, declaration=declaration)
         for phase in (Phase.PREFILL, Phase.DECODE)
     ]
-    return resolve(uses, ServerFlags.model_validate(flags))
+    return resolve(uses, ServerFlags.model_validate(flags), rules=RuleSet.builtin("sglang-0.5.13"))
 
 
 def test_small_sizes_are_the_servers() -> None:

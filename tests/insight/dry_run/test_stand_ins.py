@@ -22,6 +22,7 @@ from backend_caps.capability.backend import Backend, Status
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.stand_ins import run_plan
 from backend_caps.simulator import register
+from backend_caps.resolution.rules import RuleSet
 
 ROLES = frozenset(Role)
 NATIVE = "backend_caps_torch_native.native:TorchNative"
@@ -76,7 +77,7 @@ REGISTRY = Registry.of(
 
 def _plan(backend: str | None = "words", **changes: object) -> Plan:
     flags = ServerFlags.model_validate({"attention_backend": backend, **DRAFTS, **changes})
-    return resolve(REGISTRY.uses(flags), flags)
+    return resolve(REGISTRY.uses(flags), flags, rules=RuleSet.builtin("sglang-0.5.13"))
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from backend_caps import (
 )
 from backend_caps.relay import DeviceStreams
 from backend_caps.relay.streams import GraphLike, StreamLike
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs.capture import CapturedGraphs, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
@@ -47,7 +48,11 @@ def plan_of(*argv: str, only_decode: bool = False) -> Plan:
     """Resolve a server whose decode and prefill run on one watched backend."""
     flags = ServerFlags.from_argv(["--attention-backend", "watched", *argv])
     declaration = ONLY_DECODE if only_decode else WATCHED
-    return resolve(uses_of("watched", declaration, [Phase.DECODE, Phase.PREFILL]), flags)
+    return resolve(
+        uses_of("watched", declaration, [Phase.DECODE, Phase.PREFILL]),
+        flags,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
 
 @dataclass

@@ -10,6 +10,7 @@ from torch_native_caps import TORCH_PADDED
 
 from backend_caps import BatchKind, HostSeqLens, Phase, Plan, ServerFlags, resolve
 from backend_caps.relay import DeviceStreams
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.simulator import simulate
@@ -100,7 +101,11 @@ def plan_of(baked: Baked, *argv: str) -> Plan:
     changes = {"implementation": implementation, "capabilities": reads}
     declaration = TORCH_PADDED.model_copy(update=changes)
     flags = ServerFlags.from_argv(["--attention-backend", "baked", *argv])
-    return resolve(uses_of("baked", declaration, [Phase.PREFILL, Phase.DECODE]), flags)
+    return resolve(
+        uses_of("baked", declaration, [Phase.PREFILL, Phase.DECODE]),
+        flags,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
 
 def tokens_of(folder: Path, plan: Plan, oracle: Oracle) -> tuple[list[list[int]], set[GraphMode]]:

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 
 from backend_caps import Plan, resolve
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.startup.agreement import Statement, statement_of
 from backend_caps.startup.errors import RanksDifferError
 from tests.startup.agreement.made import OPTS_OUT, READS, flagged, registry
@@ -21,7 +22,7 @@ def _rank(name: str = "acme", *, needs: bool = False) -> tuple[Plan, Statement]:
     """Make what a rank of a pipeline says whose stages may run different backends."""
     flags = flagged(attention_backend=name).flags
     known = registry({name: READS if needs else OPTS_OUT})
-    plan = resolve(known.uses(flags), flags)
+    plan = resolve(known.uses(flags), flags, rules=RuleSet.builtin("sglang-0.5.13"))
     return plan, statement_of(plan, per_rank=frozenset({"attention_backend"}))
 
 

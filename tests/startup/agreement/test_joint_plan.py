@@ -18,6 +18,7 @@ from backend_caps import (
     ServerFlags,
 )
 from backend_caps.resolution.errors import PlanRefusedError
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import Statement, statement_of
 from backend_caps.startup.agreement.agree import RankStatement, require_same
@@ -44,7 +45,12 @@ def _rank(
 ) -> tuple[Plan, Statement]:
     """Make what a rank has and says that runs a backend of its own."""
     flags = FLAGS.updated({"attention_backend": name})
-    plan = plan_for(registry({name: capabilities}, folder=folder), flags, policy=policy)
+    plan = plan_for(
+        registry({name: capabilities}, folder=folder),
+        flags,
+        policy=policy,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
     said = statement_of(plan, per_rank=_PER_RANK)
     return plan, replace(said, host=host)
 
@@ -87,7 +93,7 @@ def test_cause_that_all_have_is_nobodys() -> None:
     ranks = []
     for name in ("acme", "other"):
         server = FLAGS.updated({"attention_backend": name, **flags})
-        plan = plan_for(registry({name: OPTS_OUT}), server)
+        plan = plan_for(registry({name: OPTS_OUT}), server, rules=RuleSet.builtin("sglang-0.5.13"))
         ranks.append((plan, statement_of(plan, per_rank=_PER_RANK)))
 
     plan, _ = _joint(*ranks)
@@ -159,7 +165,13 @@ def test_rank_that_refuses_the_joint_plan_alone_tells_the_others() -> None:
 def _strict(name: str, capabilities: Capabilities, **own: object) -> tuple[Plan, Statement]:
     flags = FLAGS.updated({"attention_backend": name, **own})
     facts = Facts(device="cpu")
-    plan = plan_for(registry({name: capabilities}), flags, facts=facts, policy="strict")
+    plan = plan_for(
+        registry({name: capabilities}),
+        flags,
+        facts=facts,
+        policy="strict",
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
     return plan, statement_of(plan, per_rank=frozenset({"attention_backend", *own}))
 
 
@@ -183,7 +195,12 @@ def test_ranks_whose_auto_chose_differently_say_so() -> None:
             "of_cpu": OPTS_OUT.model_copy(update={"devices": frozenset({"cpu"})}),
             "of_cuda": OPTS_OUT.model_copy(update={"devices": frozenset({"cuda"})}),
         }
-        plan = plan_for(registry(taken), flags, facts=Facts(device=device))
+        plan = plan_for(
+            registry(taken),
+            flags,
+            facts=Facts(device=device),
+            rules=RuleSet.builtin("sglang-0.5.13"),
+        )
         ranks.append((plan, statement_of(plan, given=flags)))
 
     plans = _joint(*ranks)

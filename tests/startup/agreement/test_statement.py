@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from backend_caps import Facts
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
 from backend_caps.startup.agreement import Statement, statement_of
 from backend_caps.startup.agreement.agree import RankStatement, require_same
@@ -16,7 +17,10 @@ from tests.startup.agreement.made import FLAGS, registry
 
 
 def _statement(facts: Facts | None = None, per_rank: frozenset[str] = frozenset()) -> Statement:
-    return statement_of(plan_for(registry(), FLAGS, facts=facts), per_rank=per_rank)
+    return statement_of(
+        plan_for(registry(), FLAGS, facts=facts, rules=RuleSet.builtin("sglang-0.5.13")),
+        per_rank=per_rank,
+    )
 
 
 def _fields_that_differ(*statements: Statement) -> list[str]:

@@ -23,6 +23,7 @@ from backend_caps.capability.vocabulary import (
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import select
 from backend_caps.resolution.uses import uses_of
 from tests.unit.building import OPTS_OUT, SPECULATING, broken, flags, installed, named
@@ -35,7 +36,9 @@ _ON_CUDA = Given(device={"cuda"})
 
 def _plan(backends: Mapping[str, Backend], line: str = "", facts: Facts | None = None) -> Plan:
     read = flags(f"--attention-backend fa3 {SPECULATING} {line}")
-    return resolve(uses_of(read, backends), read, facts=facts)
+    return resolve(
+        uses_of(read, backends), read, facts=facts, rules=RuleSet.builtin("sglang-0.5.13")
+    )
 
 
 def _stated(backend: Backend) -> Mapping[str, object]:
@@ -282,7 +285,12 @@ def test_unverified_backend_may_be_chosen() -> None:
     """`auto` takes a backend that nothing speaks against, and says what nobody verified."""
     backends = named(believed(installed("fa3", Capabilities(dtypes={"float32"})), _UNVERIFIED))
 
-    chosen = select(backends, flags("--attention-backend auto"), facts=Facts(dtype="float32"))
+    chosen = select(
+        backends,
+        flags("--attention-backend auto"),
+        facts=Facts(dtype="float32"),
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     (candidate,) = chosen.choices[0].fitting
     assert "dtype-not-checked" in {found.code for found in candidate.unchecked}

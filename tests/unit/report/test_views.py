@@ -12,6 +12,7 @@ from backend_caps.report.plan_views import explain_view, plan_view, relay_view
 from backend_caps.report.plans import FlipDocument, plan_document
 from backend_caps.report.sections import Heading, Lines, Section, Table, markdown, visible
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from tests.unit.building import READS, flags, installed, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden, Shown
@@ -157,7 +158,9 @@ def test_terminal_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch, shown: Sh
 
 def test_explanation_of_an_unused_phase_is_left_out() -> None:
     """A phase that nobody runs has nothing to explain."""
-    document = plan_document(resolve([use("fa3", READS)], flags()), ())
+    document = plan_document(
+        resolve([use("fa3", READS)], flags(), rules=RuleSet.builtin("sglang-0.5.13")), ()
+    )
 
     sections = list(explain_view(document, ["sync_free_prepare"], None))
 
@@ -191,7 +194,9 @@ def test_explanation_tells_what_helps_several_phases_once(
 
 def test_explanation_of_a_phase_that_nobody_runs_says_so() -> None:
     """Asked for a phase without a use, the explanation is that there is none."""
-    document = plan_document(resolve([use("fa3", READS)], flags()), ())
+    document = plan_document(
+        resolve([use("fa3", READS)], flags(), rules=RuleSet.builtin("sglang-0.5.13")), ()
+    )
 
     sections = list(explain_view(document, ["sync_free_prepare"], Phase.VERIFY.value))
 

@@ -11,6 +11,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.engines.sglang.read import pair_of
 from backend_caps.resolution.flips import flips
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import PAIR, uses_of
 from tests.unit.building import OPTS_OUT, SPECULATING, flags, installed, named
 
@@ -67,7 +68,7 @@ def test_pair_counts_as_its_wrapper_says(line: str, expected: HostSeqLens) -> No
     known = named(*backends, *pair_of(backends))
     read = flags(line)
 
-    plan = resolve(uses_of(read, known), read)
+    plan = resolve(uses_of(read, known), read, rules=RuleSet.builtin("sglang-0.5.13"))
 
     assert plan["host_seq_lens"].value is expected
 
@@ -85,7 +86,9 @@ def test_pair_is_undone_by_one_backend_for_both(line: str, told: list[list[str]]
     known = named(*backends, *pair_of(backends))
     read = flags(line)
 
-    found = flips(resolve(uses_of(read, known), read), known, read)
+    found = flips(
+        resolve(uses_of(read, known), read, rules=RuleSet.builtin("sglang-0.5.13")), known, read
+    )
 
     mirror = [flip for flip in found if flip.capability == "host_seq_lens"]
     assert [[remedy.text for remedy in flip.remedies] for flip in mirror] == told

@@ -14,6 +14,7 @@ from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Opened
 from backend_caps.report.words import Try, tries
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from tests.unit.building import OPTS_OUT, READS, flags, use
 from tests.unit.report import scene
 from tests.unit.report.html.pages import SCRIPT
@@ -25,7 +26,9 @@ def _plan(*names: str) -> PlanDocument:
     """Plan for backends that read lengths, in decode and verify."""
     phases = (Phase.DECODE, Phase.VERIFY)
     uses = [use(name, READS, phase=phase) for name in names for phase in phases]
-    return plan_document(resolve(uses, flags(_FREE_FLAGS)), ())
+    return plan_document(
+        resolve(uses, flags(_FREE_FLAGS), rules=RuleSet.builtin("sglang-0.5.13")), ()
+    )
 
 
 def _drawn(plan: PlanDocument) -> Graph:
@@ -58,7 +61,9 @@ def test_held_values_are_not_the_best() -> None:
 def test_who_would_allow_better_does_not_decide() -> None:
     """Of two backends, the one whose value it is decides; the other would allow a better one."""
     uses = [use("fa3", READS), use("lean", OPTS_OUT, role=Role.DRAFT)]
-    plan = plan_document(resolve(uses, flags(_FREE_FLAGS)), ())
+    plan = plan_document(
+        resolve(uses, flags(_FREE_FLAGS), rules=RuleSet.builtin("sglang-0.5.13")), ()
+    )
 
     (lengths,) = [each for each in held(plan) if each.name == "host_seq_lens"]
 
@@ -115,7 +120,14 @@ def test_best_plan_has_no_drawing() -> None:
     best = Capabilities.model_validate({name: kind.best for name, kind in CAPABILITIES.items()})
     uses = [use("best", best, phase=phase) for phase in Phase]
 
-    assert graph(plan_document(resolve(uses, flags(_FREE_FLAGS)), ())) is None
+    assert (
+        graph(
+            plan_document(
+                resolve(uses, flags(_FREE_FLAGS), rules=RuleSet.builtin("sglang-0.5.13")), ()
+            )
+        )
+        is None
+    )
 
 
 def test_tries_of_phases_are_joined() -> None:
