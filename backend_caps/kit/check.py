@@ -317,7 +317,7 @@ def require_device(device: str) -> None:
     """Require a device that torch has here; the simulated one is everywhere.
 
     Raises:
-        UnavailableDeviceError: it has none such.
+        StartupError: it has none such.
     """
     if device != DEVICE_NAME:
         check_device(device)

@@ -29,7 +29,7 @@ class RehearsalSpecInfo:
 
 @dataclass(slots=True)
 class RehearsalBatch:
-    """The batch of `relay.batch.RelayBatch`, and nothing else."""
+    """The batch of `relay.layout.RelayBatch`, and nothing else."""
 
     req_pool_indices: Tensor
     req_pool_indices_cpu: Tensor
