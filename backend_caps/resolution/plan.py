@@ -215,9 +215,12 @@ class Plan:
 
     def _line(self, name: str) -> str:
         active = [(phase, own) for phase, own in self._of(name) if own.effect.active]
-        values = ", ".join(
-            text_of(own.value) if phase is None else f"{phase.value} {text_of(own.value)}"
-            for phase, own in active
+        phases: dict[str, list[str]] = {}
+        for phase, own in active:
+            phases.setdefault(text_of(own.value), []).append(phase.value if phase else "")
+        values = "; ".join(
+            value if len(phases) == 1 else f"{value} in {' and '.join(those)}"
+            for value, those in phases.items()
         )
         causes = dict.fromkeys(own.causes[0].name for _, own in active if own.causes)
         return f"  {name}: {values} ({', '.join(causes)})"
