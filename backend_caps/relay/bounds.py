@@ -40,6 +40,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from backend_caps.relay.errors import RelayError
+
 # Below every generation that a scheduler numbers, so that generation 0 opens a row.
 _NOBODY = -1
 
@@ -100,3 +102,29 @@ class LengthBounds:
         self._generation[rows_cpu] = torch.maximum(generation, stored)
         self._committed[rows_cpu] = torch.where(opens | grows, lens_cpu, committed)
         self._in_flight[rows_cpu] = left
+
+
+# What SGLang 0.5.13 adds to the context for the width of a row (mem_cache/common.py), beside the
+# tokens of a step.
+_EXTRA_WIDTH = 4
+
+
+def row_width(context_length: int | None, accept_tokens: int | None) -> int | None:
+    """Return the width of a row of `req_to_token`.
+
+    No step starts above it: with one step in flight while the host learns of the crossing, a step
+    starts at most `accept_tokens` above the context.
+    """
+    if context_length is None or accept_tokens is None:
+        return None
+    return context_length + _EXTRA_WIDTH + accept_tokens
+
+
+def unknown_accept_tokens() -> RelayError:
+    """Return the error of an upper bound without the most tokens that a step can accept."""
+    return RelayError(
+        "accept-tokens",
+        "host_seq_lens is 'upper_bound' and the most tokens that a step can accept is unknown; "
+        "a speculative map needs it for the bound. Give DraftShape(accept_tokens=...) or "
+        "--speculative-num-draft-tokens.",
+    )

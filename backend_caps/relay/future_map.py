@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay.bounds import LengthBounds
+from backend_caps.relay.bounds import LengthBounds, row_width, unknown_accept_tokens
 from backend_caps.relay.debug import DebugChecks
 from backend_caps.relay.errors import RelayError
 from backend_caps.relay.host_lengths import BoundedLengths, ExactLengths, NoLengths, host_copy
@@ -151,7 +151,7 @@ class FutureMap:
             host_seq_lens=HostSeqLens.NONE if is_plain_loop else plan.host_seq_lens,
             speculative=speculates,
             draft=draft,
-            max_context_len=_row_width(context_length, accept_tokens),
+            max_context_len=row_width(context_length, accept_tokens),
             accept_tokens=accept_tokens,
             debug=debug,
             streams=streams,
@@ -387,22 +387,6 @@ class FutureMap:
         )
 
 
-# What SGLang 0.5.13 adds to the context for the width of a row (mem_cache/common.py), beside the
-# tokens of a step.
-_EXTRA_WIDTH = 4
-
-
-def _row_width(context_length: int | None, accept_tokens: int | None) -> int | None:
-    """Return the width of a row of `req_to_token`.
-
-    No step starts above it: with one step in flight while the host learns of the crossing, a step
-    starts at most `accept_tokens` above the context.
-    """
-    if context_length is None or accept_tokens is None:
-        return None
-    return context_length + _EXTRA_WIDTH + accept_tokens
-
-
 def _own_device(device: torch.device | str, streams: DeviceStreams) -> torch.device:
     """Say which device the columns are on: the one whose streams these are."""
     asked = torch.device(device)
@@ -411,13 +395,3 @@ def _own_device(device: torch.device | str, streams: DeviceStreams) -> torch.dev
         if streams.device.index in (None, own.index):
             return own
     raise undeclared_device(str(asked), [str(streams.device)])
-
-
-def unknown_accept_tokens() -> RelayError:
-    """Return the error of an upper bound without the most tokens that a step can accept."""
-    return RelayError(
-        "accept-tokens",
-        "host_seq_lens is 'upper_bound' and the most tokens that a step can accept is unknown; "
-        "a speculative map needs it for the bound. Give DraftShape(accept_tokens=...) or "
-        "--speculative-num-draft-tokens.",
-    )

@@ -23,7 +23,7 @@ from backend_caps.discovery.registrations import (
 )
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.relay import DraftShape
-from backend_caps.relay.future_map import unknown_accept_tokens
+from backend_caps.relay.bounds import unknown_accept_tokens
 from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams
 from backend_caps.report.diff import differences
 from backend_caps.report.difference import DifferenceDocument
@@ -127,17 +127,15 @@ def configure(  # noqa: PLR0913 - what a server is started with
     if group is None:
         plan = decide()
     else:
-        ranks = Ranks.of(group)
-        stated_policy = policy.value if isinstance(policy, Policy) else policy
         arguments = {
             "pool_size": pool_size,
             "draft": draft,
             "graph_sizes": {role.value: graph_sizes[role] for role in Role if role in graph_sizes},
-            "policy": stated_policy,
+            "policy": policy.value if isinstance(policy, Policy) else policy,
         }
         plan = agree(
             decide,
-            ranks,
+            Ranks.of(group),
             given=flags,
             arguments=arguments,
             check=lambda joint: _check_bound(joint, draft),
