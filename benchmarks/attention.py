@@ -36,7 +36,7 @@ from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
-from backend_caps.startup.implementation import load_implementation
+from backend_caps.startup.configuration import load_implementation
 from benchmarks.gpu import machine
 
 ROUNDS = 20

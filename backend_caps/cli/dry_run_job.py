@@ -38,8 +38,7 @@ from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
 from backend_caps.simulator import DEVICE_NAME, register, simulate
 from backend_caps.startup.agreement import Ranks, Treatment, agree, statement_of
-from backend_caps.startup.configure import check_device
-from backend_caps.startup.locked import check_locked
+from backend_caps.startup.configure import check_device, check_locked
 from backend_caps.startup.ranks import RankGroup, RankPlace, joined
 
 CANNOT_START = 2

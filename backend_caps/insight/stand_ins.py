@@ -28,8 +28,8 @@ from backend_caps.resolution.problems import misfits_of
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.uses import Use, UseKind
 from backend_caps.runtime.options import MISFITS, features_of
+from backend_caps.startup.configuration import ImplementationError, load_implementation
 from backend_caps.startup.graph_choice import KIND_OF_PHASE
-from backend_caps.startup.implementation import ImplementationError, load_implementation
 
 _OF_RANKS: Mapping[str, object] = {"tp_size": 1, "pp_size": 1, "dp_size": 1}
 """Flags by which ranks divide the work; here each runs a model by itself."""

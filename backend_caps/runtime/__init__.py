@@ -36,9 +36,9 @@ from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import FinishReason, PromptStates, Request, Sampling
 from backend_caps.runtime.scheduler import NewToken
 from backend_caps.runtime.stats import StepObserver, StepStats
+from backend_caps.startup.configuration import ImplementationError
 from backend_caps.startup.graph_choice import GraphChoice
 from backend_caps.startup.graph_modes import GraphMode
-from backend_caps.startup.implementation import ImplementationError
 
 __all__ = [
     "AttentionBackend",

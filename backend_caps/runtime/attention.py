@@ -22,8 +22,8 @@ from backend_caps.runtime.errors import (
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.layers import AttentionLayer
+from backend_caps.startup.configuration import implementation_error, load_implementation
 from backend_caps.startup.graph_modes import GraphMode
-from backend_caps.startup.implementation import implementation_error, load_implementation
 
 
 class ForwardObserver(Protocol):

@@ -33,7 +33,7 @@ from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.startup.configuration import GraphSizes
-from backend_caps.startup.graph_buckets import mixed_buckets, uniform_buckets
+from backend_caps.startup.graph_modes import mixed_buckets, uniform_buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

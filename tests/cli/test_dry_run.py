@@ -19,10 +19,10 @@ from backend_caps.cli.dry_run_job import RankReport, agreement_document
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.report.dry_run_documents import DryRunDocument
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.model.random_models import random_llama
 from tests.cli.conftest import CommandLine
 from tests.machine import free_port
-from backend_caps.resolution.rules import RuleSet
 
 ONE_PLUGIN = "--plugins backend-caps-torch-native"
 DRAFTS = (
@@ -323,7 +323,10 @@ def test_values_that_ranks_had_decided_apart_are_told() -> None:
     """A value that was joined is told with what each rank had by itself."""
     registry = discover(allow=["backend-caps-torch-native"], environ={})
     said = [ServerFlags(attention_backend=name) for name in ("torch_native", "torch_padded")]
-    plans = [resolve(registry.uses(flags), flags, rules=RuleSet.builtin("sglang-0.5.13")) for flags in said]
+    plans = [
+        resolve(registry.uses(flags), flags, rules=RuleSet.builtin("sglang-0.5.13"))
+        for flags in said
+    ]
     reports = [RankReport.of(plan, plan.flags, seconds=0.1) for plan in plans]
 
     told = agreement_document(plans[0], reports)

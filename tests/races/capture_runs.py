@@ -25,7 +25,7 @@ from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.simulator.device import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
-from backend_caps.startup.graph_buckets import uniform_buckets
+from backend_caps.startup.graph_modes import uniform_buckets
 from tests.races.cases import Case, Fault, Finding
 from tests.races.left_over import findings_after
 from tests.races.setting import plan_of

@@ -34,7 +34,7 @@ from backend_caps.kit.subject import Subject
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.simulator import Site
-from backend_caps.startup.graph_buckets import Bucket
+from backend_caps.startup.graph_modes import Bucket
 
 _MOST_SHOWN = 6
 

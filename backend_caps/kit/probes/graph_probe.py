@@ -39,7 +39,7 @@ from backend_caps.runtime.model.layers import AttentionContext, AttentionLayer
 from backend_caps.runtime.speculative.contexts import mask_size
 from backend_caps.simulator import DEVICE_NAME
 from backend_caps.startup.configuration import marked_reads_end
-from backend_caps.startup.graph_buckets import Bucket, mixed_buckets, uniform_buckets
+from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
 
 BATCH_SIZES = (1, 2, MOST_REQUESTS)
 """Requests that graphs are captured for; batches of other sizes are padded."""

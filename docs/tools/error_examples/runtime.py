@@ -28,7 +28,6 @@ from backend_caps.runtime import (
     UnusedDraftModelError,
 )
 from backend_caps.runtime.model.errors import ModelError
-from backend_caps.startup.graph_buckets import GraphBucketError
 from docs.tools.error_examples.occasion import Occasion
 
 MODELS = Occasion(
@@ -59,9 +58,6 @@ ENGINE = Occasion(
         EngineFailedError(cause="CUDA out of memory"),
         PageSizeError(conflict="flash takes multiples of 16, triton takes 1"),
         PoolShapeError(field="max_requests", value=0),
-        GraphBucketError(
-            kind="single_token_decode", batch_size=4, num_tokens=8, expected="one token a request"
-        ),
         SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
         MissingDraftModelError(algorithm="EAGLE"),
         UnusedDraftModelError(path="my/draft", algorithm="NGRAM"),

@@ -16,16 +16,21 @@ from backend_caps.insight.errors import InsightError
 from backend_caps.insight.run_documents import Finding, findings_of
 from backend_caps.insight.run_sizes import GraphSizes, ServerSizes
 from backend_caps.insight.stand_ins import RunPlan, run_plan
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.simulator import register, simulate
 from backend_caps.startup.graph_modes import GraphMode
-from backend_caps.resolution.rules import RuleSet
 
 
 def _planned(**flags: object) -> RunPlan:
     register()
     registry = discover(allow=["backend-caps-torch-native"], environ={})
     said = ServerFlags.model_validate({"attention_backend": "torch_padded", **flags})
-    return run_plan(resolve(registry.uses(said), said, rules=RuleSet.builtin("sglang-0.5.13")), registry, "sim", {})
+    return run_plan(
+        resolve(registry.uses(said), said, rules=RuleSet.builtin("sglang-0.5.13")),
+        registry,
+        "sim",
+        {},
+    )
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from backend_caps import (
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.stand_ins import run_plan
-from backend_caps.simulator import register
 from backend_caps.resolution.rules import RuleSet
+from backend_caps.simulator import register
 
 ROLES = frozenset(Role)
 NATIVE = "backend_caps_torch_native.native:TorchNative"

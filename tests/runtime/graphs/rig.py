@@ -36,7 +36,7 @@ from backend_caps.runtime.speculative.contexts import tree_mask
 from backend_caps.runtime.speculative.tree import visible_nodes
 from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.startup.configuration import marked_reads_end
-from backend_caps.startup.graph_buckets import Bucket, mixed_buckets, uniform_buckets
+from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
 
 SIMULATED = DeviceTraits(
     has_streams=True, has_pinned_memory=True, has_graphs=True, has_external_events=True

@@ -7,12 +7,8 @@ import torch
 
 from backend_caps import BatchKind
 from backend_caps.relay import DeviceStreams
-from backend_caps.startup.graph_buckets import (
-    Bucket,
-    GraphBucketError,
-    mixed_buckets,
-    uniform_buckets,
-)
+from backend_caps.startup.errors import StartupError
+from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
 from tests.runtime.graphs.rig import BUCKETS, Requests, Rig, extended
 from tests.runtime.graphs.spies import WatchedPadded
 
@@ -142,7 +138,7 @@ def test_bucket_refuses_a_size_that_its_kind_lacks(
     kind: BatchKind, batch_size: int, num_tokens: int, expected: str
 ) -> None:
     """A size that no batch of the kind has is told with what was expected."""
-    with pytest.raises(GraphBucketError) as refused:
+    with pytest.raises(StartupError) as refused:
         Bucket(kind=kind, batch_size=batch_size, num_tokens=num_tokens)
 
     assert refused.value.message == (

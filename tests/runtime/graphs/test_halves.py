@@ -12,7 +12,7 @@ from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.simulator import simulate
-from backend_caps.startup.graph_buckets import Bucket, mixed_buckets, uniform_buckets
+from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
 from tests.runtime.graphs.rig import DRAFTS, MAX_CONTEXT_LEN, SIMULATED, Rig
 from tests.runtime.graphs.spies import WatchedPadded
 

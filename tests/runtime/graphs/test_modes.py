@@ -12,7 +12,7 @@ from torch_native_caps import TORCH_PADDED
 from backend_caps import UNDECLARED, BatchKind, Phase, Plan, Role, ServerFlags, resolve
 from backend_caps.capability.scale import Undeclared
 from backend_caps.relay import DeviceTraits
-from backend_caps.startup.graph_buckets import mixed_buckets, uniform_buckets
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.startup.graph_choice import (
     KIND_OF_PHASE,
     GraphChoice,
@@ -21,9 +21,14 @@ from backend_caps.startup.graph_choice import (
     choose_graphs,
     halved_phases,
 )
-from backend_caps.startup.graph_modes import COMBINATIONS, GraphMode, GraphRequest
+from backend_caps.startup.graph_modes import (
+    COMBINATIONS,
+    GraphMode,
+    GraphRequest,
+    mixed_buckets,
+    uniform_buckets,
+)
 from tests.runtime.graphs.rig import SIMULATED, uses_of
-from backend_caps.resolution.rules import RuleSet
 
 FULL, PIECEWISE, EAGER = GraphMode
 SINGLE, UNIFORM, MIXED = BatchKind
@@ -47,7 +52,9 @@ def plan_of(*argv: str, declared: frozenset[BatchKind] = frozenset(BatchKind)) -
     capabilities = TORCH_PADDED.capabilities.model_copy(update={"graph_replay": declared})
     declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
     flags = ServerFlags.from_argv(["--attention-backend", "own", *argv])
-    return resolve(uses_of("own", declaration, Phase), flags, rules=RuleSet.builtin("sglang-0.5.13"))
+    return resolve(
+        uses_of("own", declaration, Phase), flags, rules=RuleSet.builtin("sglang-0.5.13")
+    )
 
 
 def choice_of(
@@ -310,7 +317,12 @@ def test_backend_that_cannot_switches_halves_off(declared: bool | Undeclared) ->
     capabilities = TORCH_PADDED.capabilities.model_copy(update={"two_batch_overlap": declared})
     declaration = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
     flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
-    plan = resolve(uses_of("own", declaration, Phase), flags, policy="quiet", rules=RuleSet.builtin("sglang-0.5.13"))
+    plan = resolve(
+        uses_of("own", declaration, Phase),
+        flags,
+        policy="quiet",
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
 
@@ -329,7 +341,12 @@ def test_draft_s_backend_that_cannot_leaves_the_target_s_halves() -> None:
     other = TORCH_PADDED.model_copy(update={"capabilities": capabilities})
     flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES, *SPECULATES])
     drafts = (replace(use, role=Role.DRAFT) for use in uses_of("other", other, Phase))
-    plan = resolve((*uses_of("own", TORCH_PADDED, Phase), *drafts), flags, policy="quiet", rules=RuleSet.builtin("sglang-0.5.13"))
+    plan = resolve(
+        (*uses_of("own", TORCH_PADDED, Phase), *drafts),
+        flags,
+        policy="quiet",
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     choices = choose_graphs(plan, SIMULATED, SIZES, COUNTS)
 
@@ -344,7 +361,12 @@ def test_backend_that_cannot_is_refused_under_strict() -> None:
     flags = ServerFlags.from_argv(["--attention-backend", "own", *HALVES])
 
     with pytest.raises(ExceptionGroup) as caught:
-        resolve(uses_of("own", declaration, Phase), flags, policy="strict", rules=RuleSet.builtin("sglang-0.5.13"))
+        resolve(
+            uses_of("own", declaration, Phase),
+            flags,
+            policy="strict",
+            rules=RuleSet.builtin("sglang-0.5.13"),
+        )
 
     assert "not every backend may run under it: 'own'" in " ".join(
         map(str, caught.value.exceptions)
@@ -382,7 +404,11 @@ def test_choice_looks_at_the_phases_that_a_role_has() -> None:
     """Every kind is decided on in each phase with a backend, and nowhere else."""
     declared = {Phase.PREFILL: TORCH_PADDED, Phase.DECODE: TORCH_PADDED}
     uses = [use for phase, own in declared.items() for use in uses_of("own", own, [phase])]
-    plan = resolve(uses, ServerFlags.from_argv(["--attention-backend", "own"]), rules=RuleSet.builtin("sglang-0.5.13"))
+    plan = resolve(
+        uses,
+        ServerFlags.from_argv(["--attention-backend", "own"]),
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     choices = choose_graphs(plan, SIMULATED, {})
 

@@ -11,7 +11,7 @@ from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.simulator import simulate
-from backend_caps.startup.graph_buckets import uniform_buckets
+from backend_caps.startup.graph_modes import uniform_buckets
 from tests.runtime.graphs.rig import BUCKETS, DRAFTS, MAX_CONTEXT_LEN, SIMULATED, Rig
 from tests.runtime.graphs.spies import WatchedPadded
 

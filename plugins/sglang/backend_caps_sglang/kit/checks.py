@@ -31,7 +31,7 @@ from backend_caps.kit.scenes import Scene, reference_attention
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
-from backend_caps.startup.graph_buckets import Bucket
+from backend_caps.startup.graph_modes import Bucket
 from backend_caps_sglang.kit.subjects import windowed
 
 WINDOW = 5
