@@ -36,6 +36,7 @@ _READS_ONLY = Capabilities(needs_cpu_seq_lens=True)
 _BOUNDED = Capabilities(
     host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_known=True, roles=set(Role)
 )
+_RULES = RuleSet.builtin("sglang-0.5.13")
 
 
 def _flips(
@@ -46,7 +47,7 @@ def _flips(
     override: Capabilities | None = None,
 ) -> tuple[Flip, ...]:
     read = flags(line)
-    plan = resolve(uses_of(read, backends), read, rules=rules, unsafe_override=override)
+    plan = resolve(uses_of(read, backends), read, rules=rules or _RULES, unsafe_override=override)
     return flips(plan, backends, read)
 
 
@@ -337,7 +338,7 @@ def test_flips_do_not_argue_with_the_engine() -> None:
     """A need that the engine itself has is not flipped."""
     backends = named(installed("fa3", READS), installed("mla", OPTS_OUT))
     read = flags(_ON_FA3)
-    plan = resolve(uses_of(read, backends), read)
+    plan = resolve(uses_of(read, backends), read, rules=RuleSet.builtin("sglang-0.5.13"))
 
     found = flips(plan.raised("host_seq_lens", HostSeqLens.EXACT, "no bound"), backends, read)
 
@@ -436,7 +437,12 @@ def test_flips_know_the_facts_of_the_plan() -> None:
     small = When(given=Given(head_size={64}), capabilities=_READS_ONLY, reason="why")
     backends = named(installed("fa3", OPTS_OUT, conditions=[small]))
     read = flags(f"{_ON_FA3} {_TBO}")
-    plan = resolve(uses_of(read, backends), read, facts=Facts(head_size=128))
+    plan = resolve(
+        uses_of(read, backends),
+        read,
+        facts=Facts(head_size=128),
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     found = flips(plan, backends, read)
 
@@ -546,7 +552,7 @@ def test_flips_do_not_list_what_a_plan_by_hand_has_better_by_its_flags() -> None
     """Uses by hand come from no flag: there is nothing to change, and no flip without a remedy."""
     backends = named(installed("fa3", OPTS_OUT))
     read = flags(_ON_FA3)
-    plan = resolve([use("mine", READS)], read)
+    plan = resolve([use("mine", READS)], read, rules=RuleSet.builtin("sglang-0.5.13"))
 
     found = flips(plan, backends, read)
 
@@ -583,7 +589,7 @@ def test_flips_by_flags_come_true(line: str, backends: list[Backend]) -> None:
     for flip in by_flags:
         changes = {k: v for each in flip.remedies for k, v in (each.flags or {}).items()}
         read = flags(line).updated(changes)
-        plan = resolve(uses_of(read, registry), read)
+        plan = resolve(uses_of(read, registry), read, rules=RuleSet.builtin("sglang-0.5.13"))
         got.append(
             (plan[flip.capability, flip.phase] if flip.phase else plan[flip.capability]).value
         )

@@ -41,7 +41,9 @@ _HELD = ", ".join(name for name, kind in CAPABILITIES.items() if kind.scope is n
 def _plan(
     capabilities: Capabilities = OPTS_OUT, line: str = SPECULATING, *, backend: str = "fa3"
 ) -> Plan:
-    return resolve([use(backend, capabilities)], flags(line))
+    return resolve(
+        [use(backend, capabilities)], flags(line), rules=RuleSet.builtin("sglang-0.5.13")
+    )
 
 
 def _cause(name: str, value: object, kind: CauseKind = CauseKind.BACKEND) -> Cause:
@@ -253,16 +255,22 @@ def test_plans_that_are_joined_agree_with_one_plan_of_all_uses() -> None:
     """Joining plans of two ranks gives the values and causes of one plan of all their uses."""
     one, other = use("fa3", READS), use("mla", OPTS_OUT)
 
-    both = resolve([one], flags()).join(resolve([other], flags()))
+    both = resolve([one], flags(), rules=RuleSet.builtin("sglang-0.5.13")).join(
+        resolve([other], flags(), rules=RuleSet.builtin("sglang-0.5.13"))
+    )
 
-    whole = resolve([one, other], flags())
+    whole = resolve([one, other], flags(), rules=RuleSet.builtin("sglang-0.5.13"))
     assert (both.server, both.phases, both.uses) == (whole.server, whole.phases, whole.uses)
 
 
 def test_plans_that_are_joined_keep_the_problems_of_both() -> None:
     """Problems of two ranks are listed once each, sorted."""
-    one = resolve([missing_use("mla"), missing_use("fa3")], flags())
-    other = resolve([missing_use("fa3"), missing_use("b")], flags())
+    one = resolve(
+        [missing_use("mla"), missing_use("fa3")], flags(), rules=RuleSet.builtin("sglang-0.5.13")
+    )
+    other = resolve(
+        [missing_use("fa3"), missing_use("b")], flags(), rules=RuleSet.builtin("sglang-0.5.13")
+    )
 
     both = one.join(other)
 
@@ -319,7 +327,10 @@ def test_plans_that_are_joined_have_the_effect_of_the_joined_value(
     one: Use, other: Use, effect: str
 ) -> None:
     """What a joined value does is told of the value that all ranks have."""
-    plans = [resolve([each], flags(SPECULATING)) for each in (one, other)]
+    plans = [
+        resolve([each], flags(SPECULATING), rules=RuleSet.builtin("sglang-0.5.13"))
+        for each in (one, other)
+    ]
 
     texts = {str(a.join(b)["host_seq_lens"].effect) for a, b in (plans, reversed(plans))}
 
@@ -431,7 +442,7 @@ def test_plan_is_printed_as_lines_that_a_person_reads() -> None:
 
 def test_printed_plan_names_its_problems() -> None:
     """What is wrong with a plan is told by its codes."""
-    plan = resolve([missing_use("fa3")], flags())
+    plan = resolve([missing_use("fa3")], flags(), rules=RuleSet.builtin("sglang-0.5.13"))
 
     last = str(plan).splitlines()[-1]
 
@@ -440,6 +451,9 @@ def test_printed_plan_names_its_problems() -> None:
 
 def test_equal_plans_have_one_hash() -> None:
     """A plan is a key like any other value."""
-    plans = [resolve([use("fa3", READS)], flags(SPECULATING)) for _ in range(2)]
+    plans = [
+        resolve([use("fa3", READS)], flags(SPECULATING), rules=RuleSet.builtin("sglang-0.5.13"))
+        for _ in range(2)
+    ]
 
     assert len({*plans}) == 1

@@ -14,6 +14,7 @@ from backend_caps.capability.sizes import Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, AttentionArch, Capabilities
 from backend_caps.resolution.plan import Candidate, Choice, Policy
 from backend_caps.resolution.resolver import resolve
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import Selection, check_named, plan_for, select
 from tests.unit.building import (
     broken,
@@ -52,13 +53,17 @@ def _chosen(
     backends: Iterable[Backend], line: str = _AUTO, *, facts: Facts | None = None
 ) -> Mapping[str, str | None]:
     """Name the backend that each flag chose."""
-    selection = select(named(*backends), flags(line), facts=facts)
+    selection = select(
+        named(*backends), flags(line), facts=facts, rules=RuleSet.builtin("sglang-0.5.13")
+    )
     return {c.flag: None if c.chosen is None else c.chosen.name for c in selection.choices}
 
 
 def _one(*backends: Backend, line: str = _AUTO, facts: Facts | None = None) -> Choice:
     """Return the one choice of a command line."""
-    (choice,) = select(named(*backends), flags(line), facts=facts).choices
+    (choice,) = select(
+        named(*backends), flags(line), facts=facts, rules=RuleSet.builtin("sglang-0.5.13")
+    ).choices
     return choice
 
 
@@ -293,7 +298,13 @@ def test_undeclared_fit_speaks_against_nobody() -> None:
 )
 def test_strict_counts_what_is_not_checked(backend: Backend, facts: Facts) -> None:
     """Under strict, what is not checked is a reason."""
-    selection = select(named(backend), flags(_AUTO), facts=facts, policy=Policy.STRICT)
+    selection = select(
+        named(backend),
+        flags(_AUTO),
+        facts=facts,
+        policy=Policy.STRICT,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     (tried,) = selection.choices[0].candidates
     assert (_codes(tried.reasons), tried.unchecked) == (["device-not-checked"], ())
@@ -467,7 +478,9 @@ def test_flags_name_what_was_chosen() -> None:
     """The chosen names stand in the flags of a selection; the user's own stay."""
     line = f"{_AUTO} --decode-attention-backend b"
 
-    selection = select(named(_fits("a", 50), _fits("b")), flags(line))
+    selection = select(
+        named(_fits("a", 50), _fits("b")), flags(line), rules=RuleSet.builtin("sglang-0.5.13")
+    )
 
     assert selection.flags == flags("--attention-backend a --decode-attention-backend b")
 
@@ -476,7 +489,7 @@ def test_flag_without_a_use_is_dropped() -> None:
     """Where nothing would run, there is nothing to choose."""
     line = "--attention-backend a --speculative-draft-attention-backend auto"
 
-    selection = select(named(_fits("a")), flags(line))
+    selection = select(named(_fits("a")), flags(line), rules=RuleSet.builtin("sglang-0.5.13"))
 
     assert selection == Selection(flags=flags("--attention-backend a"), choices=())
 
@@ -502,7 +515,11 @@ def test_second_flag_heeds_the_first() -> None:
 def test_uses_by_a_chosen_name_are_marked() -> None:
     """A use says whether its backend was chosen."""
     backends = named(_fits("a"), _fits("b"))
-    selection = select(backends, flags(f"{_AUTO} --decode-attention-backend b"))
+    selection = select(
+        backends,
+        flags(f"{_AUTO} --decode-attention-backend b"),
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     uses = selection.uses(backends)
 
@@ -512,7 +529,9 @@ def test_uses_by_a_chosen_name_are_marked() -> None:
 def test_uses_are_refused_where_nothing_fits() -> None:
     """Without a backend that fits there are no uses: the error has every reason."""
     backends = named(_fits("a", devices={"cuda"}), broken("torn", Status.BROKEN))
-    selection = select(backends, flags(_AUTO), facts=_ON_CPU)
+    selection = select(
+        backends, flags(_AUTO), facts=_ON_CPU, rules=RuleSet.builtin("sglang-0.5.13")
+    )
 
     told = error_of(lambda: selection.uses(backends))
 
@@ -528,7 +547,7 @@ def test_uses_are_refused_where_nothing_fits() -> None:
 def test_uses_are_refused_for_each_flag() -> None:
     """Each flag that finds no backend is an error of its own."""
     line = "--prefill-attention-backend auto --decode-attention-backend auto"
-    selection = select({}, flags(line))
+    selection = select({}, flags(line), rules=RuleSet.builtin("sglang-0.5.13"))
 
     told = errors_of(lambda: selection.uses({}))
 
@@ -544,7 +563,7 @@ def test_fault_of_a_named_backend_is_raised() -> None:
     backends = named(_fits("a"), broken("torn", Status.BROKEN))
     line = f"{_AUTO} --decode-attention-backend torn"
 
-    told = error_of(lambda: select(backends, flags(line)))
+    told = error_of(lambda: select(backends, flags(line), rules=RuleSet.builtin("sglang-0.5.13")))
 
     assert told.startswith("--decode-attention-backend names a backend that cannot be used")
 
@@ -589,7 +608,12 @@ def test_condition_on_the_decode_backend_waits_for_the_choice(line: str, truth: 
 
 def test_named_backend_of_a_use_by_hand_is_refused_without_others() -> None:
     """Of a use that no flag made, nobody can say what would do in its place."""
-    plan = resolve([use("a", Capabilities(devices={"cuda"}))], flags(), facts=_ON_CPU)
+    plan = resolve(
+        [use("a", Capabilities(devices={"cuda"}))],
+        flags(),
+        facts=_ON_CPU,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     told = error_of(lambda: check_named(plan, named(_fits("b")), but=frozenset()))
 
@@ -602,7 +626,7 @@ def test_named_backend_of_a_use_by_hand_is_refused_without_others() -> None:
 
 def test_missing_backend_is_not_refused() -> None:
     """Of a backend that is not installed nothing is known that would speak against it."""
-    plan = resolve([missing_use()], flags(), facts=_ON_CPU)
+    plan = resolve([missing_use()], flags(), facts=_ON_CPU, rules=RuleSet.builtin("sglang-0.5.13"))
 
     check_named(plan, {}, but=frozenset())
 
@@ -612,7 +636,12 @@ def test_missing_backend_is_not_refused() -> None:
 def test_part_of_a_named_composite_is_refused_by_the_composites_name() -> None:
     """The flag names the composite, and the reasons its parts."""
     backends = named(installed("pair", parts=[Part("a")]), _fits("a", devices={"cuda"}))
-    plan = plan_for(backends, flags("--attention-backend pair"), facts=_ON_CPU)
+    plan = plan_for(
+        backends,
+        flags("--attention-backend pair"),
+        facts=_ON_CPU,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     told = error_of(lambda: check_named(plan, backends, but=frozenset()))
 
@@ -624,7 +653,12 @@ def test_part_of_a_named_composite_is_refused_by_the_composites_name() -> None:
 
 def test_fact_that_counts_for_nothing_refuses_nobody() -> None:
     """A fact can be left out, as a device that stands in for another."""
-    plan = resolve([use("a", Capabilities(devices={"cuda"}))], flags(), facts=_ON_CPU)
+    plan = resolve(
+        [use("a", Capabilities(devices={"cuda"}))],
+        flags(),
+        facts=_ON_CPU,
+        rules=RuleSet.builtin("sglang-0.5.13"),
+    )
 
     check_named(plan, {}, but=frozenset({"device"}))
 
@@ -637,7 +671,11 @@ def test_stand_in_device_is_no_reason_against_a_name() -> None:
     line, facts = flags(_AUTO), Facts(device="sim")
 
     told = [
-        select(backends, line, facts=facts, stand_ins=own).choices[0].rejected[0].reasons[0].remedy
+        select(backends, line, facts=facts, stand_ins=own, rules=RuleSet.builtin("sglang-0.5.13"))
+        .choices[0]
+        .rejected[0]
+        .reasons[0]
+        .remedy
         for own in ((), {"sim"})
     ]
 
