@@ -35,7 +35,7 @@ class FrozenMapping(Mapping[str, _Value]):
         return hash(tuple(self._values.items()))
 
     def __repr__(self) -> str:
-        """Be written as a dict is."""
+        """Show the mapping."""
         return repr(self._values)
 
 
