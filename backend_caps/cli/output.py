@@ -56,7 +56,7 @@ def printer(format_: Format) -> Show:
                     click.echo(json_text(document, indent=2))
                 case Format.MARKDOWN:
                     click.echo(markdown(sections), nl=False)
-                case Format.HTML:
+                case _:  # HTML
                     from backend_caps.report.html.page import page  # noqa: PLC0415 - templates
 
                     click.echo(page(document, sections, opened), nl=False)

@@ -143,8 +143,8 @@ class Answer:
     """No further one will come from that process."""
 
     def to_line(self) -> bytes:
-        """Write it as a line; a lone surrogate, which JSON has no bytes for, becomes `?`."""
-        return json.dumps(asdict(self), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        """Write it as a line of ASCII: a lone surrogate has an escape, and no bytes in UTF-8."""
+        return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Answer:
@@ -267,7 +267,7 @@ def _end(process: subprocess.Popen[bytes], resources: ExitStack) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stdin is not None:
-        with suppress(OSError):
-            process.stdin.close()
+    assert process.stdin is not None, "the child reads its work from a pipe"
+    with suppress(OSError):
+        process.stdin.close()
     resources.close()

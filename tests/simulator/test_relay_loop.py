@@ -70,7 +70,7 @@ def test_loop_waits_only_for_the_copy(host_seq_lens: HostSeqLens) -> None:
     with simulate("lazy") as simulation:
         run_loop("sim", host_seq_lens)
 
-    waits = [w.site for w in simulation.host_waits if w.site.file.endswith("host_copy.py")]
+    waits = [w.site for w in simulation.host_waits if w.site.file.endswith("host_lengths.py")]
     assert len(waits) == (4 if host_seq_lens is HostSeqLens.EXACT else 0)
     assert len(simulation.host_waits) == len(waits) + 2
 

@@ -266,8 +266,8 @@ class Index:
                     found = self._resolved(value, place)
                 case Import(module=source, attribute=str(attribute)):
                     found = self._imported(source, attribute, place.trail)
-                case Import(module=source):
-                    found = [((), self._module_or_external(source))]
+                case _:
+                    found = [((), self._module_or_external(meaning.module))]
             yield from ((guards + more, target) for more, target in found)
 
     def _imported(self, source: str, attribute: str, trail: _Trail) -> Iterator[Found]:
