@@ -143,8 +143,13 @@ class Answer:
     """No further one will come from that process."""
 
     def to_line(self) -> bytes:
-        """Write it as a line of ASCII: a lone surrogate has an escape, and no bytes in UTF-8."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        """Write it as a line; lone surrogates, which UTF-8 lacks, as the text of their escape."""
+        texts = {
+            name: value.encode("utf-8", "backslashreplace").decode()
+            for name, value in asdict(self).items()
+            if isinstance(value, str)
+        }
+        return json.dumps({**asdict(self), **texts}).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> Answer:
