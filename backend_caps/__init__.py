@@ -15,11 +15,9 @@ TYPE_CHECKING = False  # that of `typing`, which would be imported before `__mai
 if TYPE_CHECKING:
     from backend_caps.capability.declaration import Declaration, Part, When
     from backend_caps.capability.facts import AtLeast, Facts, Given
-    from backend_caps.capability.kind import Phase, Role
+    from backend_caps.capability.kind import ANY, UNDECLARED, Phase, Role
     from backend_caps.capability.provenance import Origin, Source
-    from backend_caps.capability.scale import ANY, UNDECLARED
-    from backend_caps.capability.sets import ComputeRange
-    from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
+    from backend_caps.capability.sets import ComputeRange, Conflict, Exact, MultipleOf, OneOf
     from backend_caps.capability.vocabulary import (
         AttentionArch,
         BatchKind,
@@ -87,13 +85,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "capability.sets": ("ComputeRange",),
     "capability.declaration": ("Declaration", "Part", "When"),
     "capability.facts": ("AtLeast", "Facts", "Given"),
-    "capability.kind": ("Phase", "Role"),
+    "capability.kind": ("ANY", "Phase", "Role", "UNDECLARED"),
     "capability.provenance": ("Origin", "Source"),
-    "capability.scale": ("ANY", "UNDECLARED"),
-    "capability.sizes": ("Conflict", "Exact", "MultipleOf", "OneOf"),
+    "capability.sets": ("ComputeRange", "Conflict", "Exact", "MultipleOf", "OneOf"),
     "capability.vocabulary": (
         "AttentionArch",
         "BatchKind",

@@ -157,9 +157,15 @@ class _Answers:
 def _selected(config: pytest.Config) -> _Selection:
     from backend_caps.discovery.registry import discover  # noqa: PLC0415 - loads pydantic
     from backend_caps.errors import BackendCapsError  # noqa: PLC0415 - with them
+    from backend_caps.extras import require_extra  # noqa: PLC0415 - with them
+    from backend_caps.report.check_catalog import checks_named  # noqa: PLC0415 - with them
+
+    try:
+        require_extra("kit", "pytest --backend-caps")
+    except BackendCapsError as error:
+        raise pytest.UsageError(f"{error}") from error
     from backend_caps.kit import (  # noqa: PLC0415 - loads torch
         Effort,
-        checks_named,
         require_device,
         subject_named,
     )

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.provenance import Origin, Source
-from backend_caps.capability.status import Problem, Status
+from backend_caps.capability.provenance import Origin, Problem, Source, Status
 
 __all__ = ["Backend", "Backends", "EngineClass", "Problem", "Reading", "Status", "Unverified"]
 

@@ -23,9 +23,8 @@ from pydantic_core import PydanticCustomError
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.fit import Reason, unsupported_reasons
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.model import FrozenMapping, FrozenModel
+from backend_caps.capability.model import Dtype, FrozenMapping, FrozenModel
 from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
-from backend_caps.capability.spelling import Dtype
 from backend_caps.capability.vocabulary import Capabilities
 
 API = 1

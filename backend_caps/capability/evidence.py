@@ -19,9 +19,9 @@ from pydantic import ConfigDict, Field, JsonValue
 from backend_caps.capability.backend import Backend, Unverified
 from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.model import FrozenModel
-from backend_caps.capability.scale import UNDECLARED
-from backend_caps.capability.sizes import Conflict, Unchecked
+from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 
 EVIDENCE_SCHEMA: Literal["backend-caps/evidence@1"] = "backend-caps/evidence@1"

@@ -19,14 +19,13 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.model import Algorithm, Device, Dtype, FrozenModel, unless_auto
 from backend_caps.capability.sets import (
     STORED_AS_SET,
     ComputeCapabilities,
     Version,
     written_windows,
 )
-from backend_caps.capability.spelling import Algorithm, Device, Dtype, unless_auto
 from backend_caps.capability.vocabulary import AttentionArch
 
 Situation = Mapping[str, object]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.scale import ANY, UNDECLARED
-from backend_caps.capability.sizes import Exact, MultipleOf, OneOf
+from backend_caps.capability.kind import ANY, UNDECLARED
+from backend_caps.capability.sets import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import NO_LIMIT
 
 CHECKED_AGAINST: Mapping[str, str] = {

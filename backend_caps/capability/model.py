@@ -1,13 +1,18 @@
-"""The base of every model that crosses a boundary."""
+"""The base of every model that crosses a boundary, and one spelling for the names in them.
+
+Were a condition on `bf16` compared with a server's `bfloat16` letter by letter, a need would be
+lost without a word.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_core import PydanticCustomError
 
 _Value = TypeVar("_Value")
 
@@ -58,3 +63,65 @@ class FrozenModel(BaseModel):
         del deep  # what is frozen may be shared
         stated = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self).model_validate({**stated, **(update or {})})
+
+
+AUTO = "auto"
+"""The engine decides, so nobody knows yet."""
+_ALGORITHMS = {"NEXTN": "EAGLE"}
+_DTYPES = {
+    "bf16": "bfloat16",
+    "float": "float32",
+    "fp16": "float16",
+    "fp32": "float32",
+    "half": "float16",
+}
+_NO_DEVICES: Mapping[str, str] = {
+    "amd": "cuda",
+    "gpu": "cuda",
+    "hip": "cuda",
+    "metal": "mps",
+    "nvidia": "cuda",
+    "rocm": "cuda",
+}
+"""Names that no device has, with the one that torch uses. Others may be: backends add types."""
+
+
+def algorithm(value: object) -> object:
+    """Read a speculative algorithm as the engine does: in any case, by its main name."""
+    if not isinstance(value, str):
+        return value
+    name = value.strip().upper()
+    return _ALGORITHMS.get(name, name)
+
+
+def dtype(value: object) -> object:
+    """Read a dtype by torch's name, with or without `torch.`; SGLang's fp8 names stay."""
+    if not isinstance(value, str):
+        return value
+    name = value.strip().removeprefix("torch.").lower()
+    return _DTYPES.get(name, name)
+
+
+def device(value: object) -> object:
+    """Read a device's type; which one of several is no matter.
+
+    Raises:
+        PydanticCustomError: it is another name for what torch calls otherwise.
+    """
+    if not isinstance(value, str):
+        return value
+    name = value.strip().lower().partition(":")[0]
+    if name in _NO_DEVICES:
+        said = "Input should be a device type as torch calls it (did you mean {meant!r}?)"
+        raise PydanticCustomError("device_type", said.format(meant=_NO_DEVICES[name]))
+    return name
+
+
+def unless_auto(value: object) -> object:
+    """Read `auto` as not known."""
+    return None if value == AUTO else value
+
+
+Algorithm = Annotated[str, BeforeValidator(algorithm)]
+Dtype = Annotated[str, BeforeValidator(dtype)]
+Device = Annotated[str, BeforeValidator(device)]

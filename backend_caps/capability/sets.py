@@ -1,6 +1,8 @@
-"""Sets and lists that declarations state, and windows of CUDA compute capabilities.
+"""What declarations state of several: sets, windows of compute capabilities, sizes.
 
-They are checked, frozen, and written in a stable order.
+They are checked, frozen, and written in a stable order. Windows and sizes are closed under
+intersection. Grammar of sizes: `Exact(64)`, `MultipleOf(16)`, `OneOf({32, 64})`, `ANY`; joined ones
+may also be `Unchecked` (somebody did not say) or `Conflict` (nothing is left).
 
 The validators are functions of ours: pydantic asks each for its signature, and that of a class or
 function written in C is parsed out of its help text, a tenth of what building a model takes.
@@ -8,6 +10,7 @@ function written in C is parsed out of its help text, a tenth of what building a
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -25,7 +28,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from backend_caps.capability.scale import STATES, Anything, Undeclared
+from backend_caps.capability.kind import ANY, STATES, Anything, Undeclared
 
 
 def several(value: object) -> object:
@@ -125,10 +128,10 @@ def overlap(one: Windows, other: Windows) -> Windows:
         return other if isinstance(other, Anything) else _merged(other)
     if isinstance(other, Anything):
         return _merged(one)
-    return _merged(_shared(mine, theirs) for mine in one for theirs in other)
+    return _merged(_shared_window(mine, theirs) for mine in one for theirs in other)
 
 
-def _shared(one: ComputeRange, other: ComputeRange) -> ComputeRange:
+def _shared_window(one: ComputeRange, other: ComputeRange) -> ComputeRange:
     return _window(max(one.at_least, other.at_least), min(_end(one), _end(other)))
 
 
@@ -156,3 +159,168 @@ def _window(start: _Bound, end: _Bound) -> ComputeRange:
 
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
+
+
+Size = Annotated[StrictInt, Field(ge=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """One size."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
+
+    exact: Size
+    """The size."""
+
+    def __contains__(self, size: object) -> bool:
+        return size == self.exact
+
+    def __str__(self) -> str:
+        return str(self.exact)
+
+
+@dataclass(frozen=True, slots=True)
+class MultipleOf:
+    """Every multiple of a size."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
+
+    multiple_of: Size
+    """The size whose multiples are taken."""
+
+    def __contains__(self, size: object) -> bool:
+        return isinstance(size, int) and size % self.multiple_of == 0
+
+    def __str__(self) -> str:
+        return f"multiples of {self.multiple_of}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A few sizes."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", revalidate_instances="always")
+
+    one_of: Annotated[
+        AbstractSet[Size],
+        Field(min_length=1),
+        *STORED_AS_SET,
+    ]
+    """The sizes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "one_of", frozenset(self.one_of))
+
+    def __contains__(self, size: object) -> bool:
+        return size in self.one_of
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(map(str, sorted(self.one_of)))
+
+
+Sizes = Exact | MultipleOf | OneOf | Anything
+
+
+def written_sizes(value: object) -> object:
+    """Refuse what is no size set, such as a number.
+
+    Raises:
+        PydanticCustomError: with the sizes to write.
+    """
+    match value:
+        case Exact() | MultipleOf() | OneOf() | Mapping() | None:
+            return value
+        case Anything() | Undeclared() | str() if value in STATES:
+            return value
+        case set() | frozenset() | list() | tuple():
+            raise _misshapen(*value)
+    raise _misshapen(value)
+
+
+def _misshapen(*values: object) -> PydanticCustomError:
+    """Tell how some values are written as a set of sizes, or how any are."""
+    sizes = sorted({value for value in values if type(value) is int})
+    if len(sizes) != len(values) or not sizes:
+        meant = "Exact(n), MultipleOf(n), OneOf({n, m}) or ANY"
+    elif len(sizes) == 1:
+        meant = f"Exact({sizes[0]}), or MultipleOf({sizes[0]}) for all its multiples"
+    else:
+        meant = f"OneOf({{{', '.join(map(str, sizes))}}})"
+    return PydanticCustomError("sizes", f"Input should be {meant}")
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Somebody did not say: at most `within`, and possibly nothing of it."""
+
+    within: Sizes = ANY
+
+    def __str__(self) -> str:
+        return f"not checked (within {text_of_sizes(self.within)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """No size serves every use. `owners` names whose demands exclude each other."""
+
+    owners: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "conflict: " + " against ".join(self.owners) if self.owners else "conflict"
+
+
+JoinedSizes = Sizes | Unchecked | Conflict
+
+
+def text_of_sizes(sizes: JoinedSizes) -> str:
+    """Write a set of sizes as people read it."""
+    return "any" if sizes is ANY else str(sizes)
+
+
+def admits(sizes: Sizes, size: int) -> bool:
+    """Tell whether `size` is in the set."""
+    return isinstance(sizes, Anything) or size in sizes
+
+
+def intersect(one: JoinedSizes, other: JoinedSizes) -> JoinedSizes:
+    """Join two sets to what they share; nothing shared is a `Conflict`, which stays one."""
+    if isinstance(one, Conflict) or isinstance(other, Conflict):
+        return Conflict()
+    shared = _shared(_within(one), _within(other))
+    if isinstance(shared, Conflict):
+        return shared
+    unchecked = isinstance(one, Unchecked) or isinstance(other, Unchecked)
+    return Unchecked(shared) if unchecked else shared
+
+
+def _within(sizes: Sizes | Unchecked) -> Sizes:
+    return sizes.within if isinstance(sizes, Unchecked) else sizes
+
+
+def _shared(one: Sizes, other: Sizes) -> Sizes | Conflict:
+    if isinstance(one, Anything):
+        return _normal(other)
+    if isinstance(other, Anything):
+        return _normal(one)
+    if isinstance(one, MultipleOf) and isinstance(other, MultipleOf):
+        return MultipleOf(math.lcm(one.multiple_of, other.multiple_of))
+    listed, rest = (other, one) if isinstance(one, MultipleOf) else (one, other)
+    assert not isinstance(listed, MultipleOf)
+    return _from_listed(frozenset(size for size in _listed(listed) if admits(rest, size)))
+
+
+def _listed(sizes: Exact | OneOf) -> AbstractSet[int]:
+    return frozenset({sizes.exact}) if isinstance(sizes, Exact) else sizes.one_of
+
+
+def _normal(sizes: Sizes) -> Sizes:
+    if isinstance(sizes, OneOf) and len(sizes.one_of) == 1:
+        return Exact(*sizes.one_of)
+    return sizes
+
+
+def _from_listed(sizes: frozenset[int]) -> Sizes | Conflict:
+    if not sizes:
+        return Conflict()
+    return Exact(*sizes) if len(sizes) == 1 else OneOf(sizes)

@@ -20,11 +20,16 @@ from pydantic import (
 )
 
 from backend_caps.capability.kind import (
+    ANY,
     DRAFT_TREES,
     RELAY_LOOP,
+    UNDECLARED,
+    Anything,
     Kind,
     Role,
+    Scale,
     Scope,
+    Undeclared,
     both,
     common,
     highest,
@@ -33,16 +38,17 @@ from backend_caps.capability.kind import (
     need,
     support,
 )
-from backend_caps.capability.model import FrozenModel
-from backend_caps.capability.scale import ANY, UNDECLARED, Anything, Scale, Undeclared
+from backend_caps.capability.model import Device, Dtype, FrozenModel
 from backend_caps.capability.sets import (
     STORED_AS_SET,
     ComputeCapabilities,
+    Sizes,
+    Unchecked,
+    intersect,
     overlap,
+    written_sizes,
     written_windows,
 )
-from backend_caps.capability.sizes import Sizes, Unchecked, intersect, written_sizes
-from backend_caps.capability.spelling import Device, Dtype
 
 
 class HostSeqLens(Scale):

@@ -10,10 +10,16 @@ import click
 from click.core import ParameterSource
 
 from backend_caps.cli.invocation import Invocation, PluginSearch, SettingOption, search_options
-from backend_caps.cli.output import TORCH, Format, examples, printer, say, working
+from backend_caps.cli.output import Format, examples, loading_torch, printer, say
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
-from backend_caps.report.check_documents import CheckDocument, CheckListDocument
+from backend_caps.report.check_catalog import (
+    CATALOG,
+    CheckDescription,
+    CheckListDocument,
+    checks_named,
+)
+from backend_caps.report.check_documents import CheckDocument
 from backend_caps.report.check_views import check_list_view, check_view, junit, sarif
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import markdown
@@ -31,6 +37,7 @@ BESIDE = ""
 
 @search_options
 @click.command(
+    short_help="Check whether what a backend declares is true, by running it.",
     epilog=examples(
         "backend-caps check torch_padded --quick --only mirror-absent",
         "backend-caps check --list --only numerics",
@@ -125,30 +132,38 @@ def check(ctx: click.Context, /, name: str | None, *, lists: bool, **_options: o
         raise click.UsageError("Evidence is of every check: leave --only, --case, --without out.")
     if ctx.params["engine"] is not None:
         _check_adapted(ctx)
-    gc.enable()  # the program switched it off, for commands that end before it would matter
-    # Loads torch, which a wrong command line is not worth.
-    with working(TORCH):
-        from backend_caps.cli.check_run import (  # noqa: PLC0415
-            CheckOptions,
-            check_backend,
-            check_list,
-        )
-
-    options, format_, files = (
-        CheckOptions.from_context(ctx),
-        ctx.params["format_"],
-        ctx.params["also"],
-    )
-    _require_writable(files)
     try:
         if name is None or lists:
-            _show_list(check_list(options), format_)
-            return
-        log = ctx.ensure_object(Invocation).log
-        document = check_backend(name, options, _registry(ctx), log)
+            descriptions = _descriptions(ctx.params["engine"])
+            _show_list(descriptions, ctx.params["only"], ctx.params["format_"])
+        else:
+            _check_one(ctx, name)
     except BackendCapsError as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(NOT_RUN)
+
+
+def _descriptions(engine: str | None) -> Iterable[CheckDescription]:
+    """Return what each check asks; those of an engine's adapter load torch."""
+    if engine is None:
+        return CATALOG.values()
+    with loading_torch("check"):
+        from backend_caps.kit.check import engine_adapter  # noqa: PLC0415
+
+    return [own.about for own in engine_adapter(engine).checks]
+
+
+def _check_one(ctx: click.Context, name: str) -> None:
+    """Check a backend, print what was found, and exit with its status."""
+    format_, files = ctx.params["format_"], ctx.params["also"]
+    _require_writable(files)
+    gc.enable()  # the program switched it off, for commands that end before it would matter
+    # Loads torch, which a wrong command line is not worth.
+    with loading_torch("check"):
+        from backend_caps.cli.check_run import CheckOptions, check_backend  # noqa: PLC0415
+
+    options, log = CheckOptions.from_context(ctx), ctx.ensure_object(Invocation).log
+    document = check_backend(name, options, _registry(ctx), log)
     _show_check(document, format_, files)
     ctx.exit(NOT_RUN if document.is_stopped else FAILED if document.findings else 0)
 
@@ -217,12 +232,15 @@ def _show_check(document: CheckDocument, format_: str, files: Iterable[Path]) ->
             raise click.UsageError(f"--also {file} was not written: {problem}.") from error
 
 
-def _show_list(document: CheckListDocument, format_: str) -> None:
-    """Print which checks there are.
+def _show_list(checks: Iterable[CheckDescription], codes: tuple[str, ...], format_: str) -> None:
+    """Print what the checks of some codes ask; all where none is named.
 
     Raises:
         UsageError: the format is one of what was found.
+        UnknownCheckError: there is none of a code.
     """
     if format_ in _OF_CI:
         raise click.UsageError(f"--format {format_} is of what was found; --list finds nothing.")
+    chosen = [*checks_named([*checks], codes)]
+    document = CheckListDocument(schema_="backend-caps/check-list@1", checks=chosen)
     printer(Format(format_))(document, check_list_view(document))

@@ -21,6 +21,7 @@ from backend_caps.discovery.registry import Registry
 from backend_caps.kit.check import engine_adapter
 from backend_caps.kit.checks import CHECKS
 from backend_caps.report import check_documents as documents
+from backend_caps.report.check_catalog import checks_named
 from backend_caps.report.progress import terminal_of
 from backend_caps.simulator import DEVICE_NAME
 from backend_caps.supervisor import Log
@@ -86,15 +87,6 @@ class Run:
     """The folders that plugins were looked for in; none is the environment."""
 
 
-def check_list(options: CheckOptions) -> documents.CheckListDocument:
-    """List the checks that `--only` names; all where it names none.
-
-    Raises:
-        KitError: there is none of a name.
-    """
-    return check_list_document(kit.checks_named(options.checks, options.only))
-
-
 def check_backend(
     name: str, options: CheckOptions, registry: Registry, log: Log | None = None
 ) -> documents.CheckDocument:
@@ -110,7 +102,7 @@ def check_backend(
         BackendCapsError: there is no such backend, check, case or device, it cannot be built, or
             its evidence cannot be written.
     """
-    chosen = kit.checks_named(options.checks, options.only)
+    chosen = checks_named(options.checks, options.only)
     kit.require_device(options.device)
     terminal = terminal_of(sys.stderr)  # before what backends print there is kept
     with importable(options.path), kit.single_threaded(), kit.muffled() as said:
@@ -219,22 +211,10 @@ def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocum
     )
 
 
-def check_list_document(checks: Sequence[kit.Check]) -> documents.CheckListDocument:
-    """Write down which checks there are."""
-    listed = [documents.CheckListedDocument(**_texts(own), after=[*own.after]) for own in checks]
-    return documents.CheckListDocument(schema_="backend-caps/check-list@1", checks=listed)
-
-
-def _texts(check: kit.Check) -> dict[str, object]:
-    """Say what a check is about, proves and cannot find."""
-    names = ("code", "title", "proves", "cannot")
-    return {**{name: getattr(check, name) for name in names}, "claims": [*check.claims]}
-
-
 def _checked(own: kit.CheckResult, run: Run) -> documents.CheckedDocument:
     code = own.check.code
     return documents.CheckedDocument(
-        **_texts(own.check),
+        **own.check.about.model_dump(),
         applies=own.check.excuse(run.results.subject) is None,
         status=own.status.value,
         reason=own.reason or None,

@@ -37,8 +37,7 @@ PlacedValues: TypeAlias = Mapping[str, tuple[PlacedValue, ...]]
 
 
 _EXAMPLES = examples(
-    "backend-caps config show",
-    "backend-caps config show --policy strict -- --page-size 16",
+    "backend-caps config show", "backend-caps config show --policy strict -- --page-size 16"
 )
 
 
@@ -85,11 +84,7 @@ def config() -> None:
 
 @request_options
 @engine_options
-@config.command(
-    "show",
-    cls=ServerCommand,
-    epilog=_EXAMPLES,
-)
+@config.command("show", cls=ServerCommand, epilog=_EXAMPLES)
 @click.option(
     "--agreement-deadline",
     "agreement_deadline_s",

@@ -11,8 +11,14 @@ import click
 from backend_caps.capability.kind import Role
 from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.invocation import SECONDS, SettingOption
-from backend_caps.cli.options import ServerCommand, request_options
-from backend_caps.cli.output import TORCH, examples, working
+from backend_caps.cli.options import (
+    device_option,
+    folder_option,
+    seed_option,
+    server_command,
+    steps_option,
+)
+from backend_caps.cli.output import loading_torch
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
 
 _ROLES = {role.value: role for role in Role}
@@ -49,46 +55,21 @@ stand_in_option = click.option(
 """The backends that may stand in for what cannot run."""
 
 
-@request_options
-@routed_engine_options
-@click.command(
-    "dry-run",
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps dry-run -- --attention-backend torch_padded",
-        "backend-caps dry-run --engine sglang --source new.whl \\\n"
-        "  --stand-in torch_native -- --attention-backend fa3 --device cuda",
-    ),
+@server_command(
+    "Decide what a server would, and start it small.",
+    "backend-caps dry-run -- --attention-backend torch_padded",
+    "backend-caps dry-run --engine sglang --source new.whl \\\n"
+    "  --stand-in torch_native -- --attention-backend fa3 --device cuda",
+    engine=routed_engine_options,
+    name="dry-run",
 )
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="A Hugging Face folder of a Llama; a small one with random weights unless given.",
+@folder_option(
+    "--model", "A Hugging Face folder of a Llama; a small one with random weights unless given."
 )
-@click.option(
-    "--draft-model",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="With --model, the Hugging Face folder of what drafts for it.",
-)
-@click.option(
-    "--device",
-    cls=SettingOption,
-    default="sim",
-    show_default=True,
-    help="The torch device to start on; 'sim' simulates one on the CPU, and counts.",
-)
-@click.option(
-    "--steps", default=32, show_default=True, type=click.IntRange(min=1), help="Steps to run."
-)
-@click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0, max=2**63 - 1),
-    help="Of the trace and of random weights.",
-)
+@folder_option("--draft-model", "With --model, the Hugging Face folder of what drafts for it.")
+@device_option("sim", "The torch device to start on; 'sim' simulates one on the CPU, and counts.")
+@steps_option(32, "Steps to run.")
+@seed_option("Of the trace and of random weights.")
 @stand_in_option
 @click.option("--strict", is_flag=True, help="Exit with status 1 where the plan has problems.")
 @click.option(
@@ -126,7 +107,7 @@ def dry_run(ctx: click.Context, /, **_options: object) -> None:
             "small model."
         )
     # Loads torch, which a wrong command line is not worth.
-    with working(TORCH):
+    with loading_torch("dry-run"):
         from backend_caps.cli.dry_run_job import status_of  # noqa: PLC0415
 
     ctx.exit(status_of(ctx, os.environ))

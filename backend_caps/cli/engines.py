@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from backend_caps.capability.backend import Backend
-from backend_caps.capability.status import Problem, Status
+from backend_caps.capability.provenance import Problem, Status
 from backend_caps.cli.invocation import SettingOption
 from backend_caps.cli.output import working
 from backend_caps.discovery.registry import Registry

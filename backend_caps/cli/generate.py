@@ -6,7 +6,6 @@ import gc
 import math
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,11 +13,20 @@ import click
 from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
 from backend_caps.cli.errors import CommandError
-from backend_caps.cli.invocation import Invocation, SettingOption
-from backend_caps.cli.options import Request, ServerCommand, importable, request_of, request_options
-from backend_caps.cli.output import TORCH, examples, working
-from backend_caps.discovery.claims import PLUGINS
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.options import (
+    Request,
+    device_option,
+    folder_option,
+    importable,
+    request_of,
+    seed_option,
+    server_command,
+    steps_option,
+)
+from backend_caps.cli.output import loading_torch
 from backend_caps.discovery.registry import Registry
+from backend_caps.discovery.scan import PLUGINS
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.uses import UseKind
 
@@ -40,9 +48,7 @@ _ENGINE_OPTIONS = (
 """Options that the engine has under the same names."""
 _DRAFTING = ("EAGLE", "EAGLE3", "STANDALONE")
 """Algorithms that draft with a model."""
-_SEEDS = click.IntRange(min=0, max=2**63 - 1)
 _count = partial(click.option, type=click.IntRange(min=1), show_default=True)
-_folder = partial(click.option, type=click.Path(path_type=Path), metavar="FOLDER")
 _PROMPTS = 4
 _HOTTEST = 100.0
 """Where any model's next token is as good as drawn from all of them alike."""
@@ -80,21 +86,18 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     return value
 
 
-@partial(request_options, rules=RUNTIME)
-@click.command(
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps generate -- --attention-backend torch_native",
-        "backend-caps generate --device sim --prompts 2 -- \\\n  --attention-backend torch_padded",
-    ),
+@server_command(
+    "Run prompts under a server's plan, and show what steps cost.",
+    "backend-caps generate -- --attention-backend torch_native",
+    "backend-caps generate --device sim --prompts 2 -- \\\n  --attention-backend torch_padded",
+    rules=RUNTIME,
 )
-@_folder(
-    "--model",
-    help="A Hugging Face folder of a Llama; a small one with random weights unless given.",
+@folder_option(
+    "--model", "A Hugging Face folder of a Llama; a small one with random weights unless given."
 )
-@_folder(
+@folder_option(
     "--draft-model",
-    help="With --model, the Hugging Face folder of what drafts for it, where the server flags name "
+    "With --model, the Hugging Face folder of what drafts for it, where the server flags name "
     "an algorithm that drafts with a model.",
 )
 @_count("--prompts", help="How many made-up prompts to run; 4 unless given.")
@@ -113,15 +116,9 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     callback=_temperature,
     help=f"Of sampling, up to {_HOTTEST:g}; 0 takes the likeliest token.",
 )
-@click.option(
-    "--seed", default=0, show_default=True, type=_SEEDS, help="Of made-up prompts and of sampling."
-)
-@click.option(
-    "--device",
-    cls=SettingOption,
-    default="cpu",
-    show_default=True,
-    help=f"The torch device to run on; {_SIM!r} simulates one on the CPU, and finds hidden syncs.",
+@seed_option("Of made-up prompts and of sampling.")
+@device_option(
+    "cpu", f"The torch device to run on; {_SIM!r} simulates one on the CPU, and finds hidden syncs."
 )
 @click.option(
     "--schedule",
@@ -163,7 +160,7 @@ def _temperature(_ctx: click.Context, _option: click.Parameter, value: float) ->
     help="Numbers of tokens that graphs are captured for: of prefill, and of what runs in pieces "
     "around attention; none unless given.",
 )
-@_count("--steps", default=8, help="Steps to show; all count in the sums.")
+@steps_option(8, "Steps to show; all count in the sums.")
 @click.option(
     "--compare-plain",
     is_flag=True,
@@ -192,7 +189,7 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
     _check_drafting(ctx, request.flags.speculative_algorithm)
     _check_named(request, registry)
     # Loads torch, which a wrong command line is not worth.
-    with working(TORCH):
+    with loading_torch("generate"):
         from backend_caps.insight.generation import generate_document  # noqa: PLC0415
         from backend_caps.report.generate_views import generate_view  # noqa: PLC0415
 

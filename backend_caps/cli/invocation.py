@@ -16,9 +16,9 @@ import click
 from click.core import ParameterSource
 
 from backend_caps.cli.output import Format, working
-from backend_caps.discovery.claims import PLUGINS, AllowList
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S, Loading
 from backend_caps.discovery.registry import Registry, discover
+from backend_caps.discovery.scan import PLUGINS, AllowList
 
 if TYPE_CHECKING:
     from backend_caps.settings.settings import TracedSettings

@@ -23,17 +23,11 @@ from backend_caps.cli.invocation import (
     search_options,
     traced_in,
 )
-from backend_caps.cli.options import (
-    Request,
-    ServerCommand,
-    has_server_flags,
-    request_of,
-    request_options,
-)
+from backend_caps.cli.options import Request, has_server_flags, request_of, server_command
 from backend_caps.cli.output import Format, Show, examples, printer, say
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError
-from backend_caps.report.diff import differences
+from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import (
     NOWHERE,
     DifferenceDocument,
@@ -50,8 +44,7 @@ from backend_caps.report.lock import (
     write_lock,
 )
 from backend_caps.report.plans import PlanDocument
-from backend_caps.report.snapshot import Snapshot
-from backend_caps.resolution.engine import DEFAULT_ENGINE
+from backend_caps.resolution.engine import installed_engine as installed_version
 
 DIFFERS = 1
 """The exit status where something is not the same."""
@@ -68,14 +61,11 @@ def _always_json(command: click.Command) -> click.Command:
 
 
 @_always_json
-@request_options
-@locked_engine_options
-@click.command(
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps lock --output server.lock -- --attention-backend torch_native",
-        "backend-caps lock > installed.lock",
-    ),
+@server_command(
+    "Write down what is installed, and the plan of a server.",
+    "backend-caps lock --output server.lock -- --attention-backend torch_native",
+    "backend-caps lock > installed.lock",
+    engine=locked_engine_options,
 )
 @click.option(
     "--output",
@@ -133,9 +123,9 @@ def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> 
 @search_options
 @format_option
 @click.command(
+    short_help="Compare a lock with what is installed now.",
     epilog=examples(
-        "backend-caps verify server.lock",
-        "backend-caps verify server.lock --format json",
+        "backend-caps verify server.lock", "backend-caps verify server.lock --format json"
     ),
 )
 @click.argument("lockfile", required=False, type=click.Path(path_type=Path))
@@ -188,7 +178,7 @@ def _repeated_request(
     own = None if reading is None else reading.rules
     return Request(
         search=search,
-        rules=asked.rules or own or DEFAULT_ENGINE,
+        rules=asked.rules or own or installed_version()[0],
         policy=asked.policy,
         facts=asked.facts,
         override=asked.unsafe_override,
@@ -214,7 +204,7 @@ def _differences(
             where=NOWHERE,
         )
     now = lock_of(request, registry, plan)
-    for found in differences(Snapshot.of_lock(locked), Snapshot.of_lock(now)):
+    for found in differences(Side.of_lock(locked), Side.of_lock(now)):
         if not (refused and (found.subject, found.field) == ("plan", "")):  # the refusal says it
             yield found
 
@@ -233,6 +223,7 @@ def _planned(request: Request, registry: Registry) -> tuple[PlanDocument | None,
 @config_option
 @format_option
 @click.command(
+    short_help="Show what differs between two locks or engines.",
     epilog=examples(
         "backend-caps diff sglang@old.whl sglang@new.whl",
         "backend-caps diff before.lock after.lock",
@@ -259,7 +250,7 @@ def diff(ctx: click.Context, /, before: str, after: str, format_: str, **_option
         ctx.exit(DIFFERS)
 
 
-def _side(named: str) -> tuple[Snapshot, str]:
+def _side(named: str) -> tuple[Side, str]:
     """Read a side and name it; that it cannot be read is no difference, but wrong usage."""
     engine, _, place = named.partition("@")
     if engine not in ENGINES or "@" not in named:
@@ -269,10 +260,10 @@ def _side(named: str) -> tuple[Snapshot, str]:
     except BackendCapsError as error:
         raise click.UsageError(str(error)) from error
     assert reading is not None, f"{engine} was asked for"
-    return Snapshot.of_reading(reading), name_of(reading)
+    return Side.of_reading(reading), name_of(reading)
 
 
-def _of_lock(path: Path) -> Snapshot:
+def _of_lock(path: Path) -> Side:
     """Read a lock file; an engine's source without the engine's name is taken for one."""
     is_wheel = path.suffix == ".whl"
     if is_wheel or path.is_dir():
@@ -282,4 +273,4 @@ def _of_lock(path: Path) -> Snapshot:
             f"{str(path)!r} is a {kind}; expected a lock file, or an engine with its source. "
             f"Write {spelled}."
         )
-    return Snapshot.of_lock(read_lock(path))
+    return Side.of_lock(read_lock(path))

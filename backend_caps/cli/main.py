@@ -15,12 +15,7 @@ from backend_caps.cli.output import examples
 from backend_caps.cli.report import report
 from backend_caps.discovery.loading import Loading
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.errors import (
-    FlagsError,
-    FlagValueError,
-    leaves_of,
-    nearest,
-)
+from backend_caps.resolution.errors import FlagsError, FlagValueError, leaves_of, nearest
 
 if TYPE_CHECKING:
     from backend_caps.supervisor import Log

@@ -22,8 +22,8 @@ from typing import Self
 
 import click
 
-from backend_caps.capability.spelling import AUTO
-from backend_caps.capability.status import Status
+from backend_caps.capability.model import AUTO
+from backend_caps.capability.provenance import Status
 from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.output import examples, say
@@ -49,7 +49,7 @@ _NEXT = """\
 It passes its own tests as it stands. What to do next:
 
   cd {folder}
-  pip install --editable . pytest
+  pip install --editable . 'backend-caps[kit]' pytest
   pytest
   backend-caps report
   backend-caps generate -- --attention-backend {name}

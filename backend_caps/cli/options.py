@@ -24,11 +24,11 @@ from backend_caps.cli.invocation import (
     search_options,
     traced_in,
 )
-from backend_caps.cli.output import Format, Show, printer
+from backend_caps.cli.output import Format, Show, examples, printer
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS, Engine, engine
+from backend_caps.resolution.engine import ENGINES, RULE_SETS, Engine, engine, installed_engine
 from backend_caps.resolution.errors import raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
@@ -82,6 +82,8 @@ _OPTIONS = (
 )
 
 
+EngineOptions: TypeAlias = Callable[[click.Command], click.Command]
+Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 Reads: TypeAlias = Callable[[Engine, str], bool]
 """Returns whether a command itself reads an option of the server, so that it matters."""
 
@@ -192,14 +194,17 @@ class ServerCommand(click.Command):
             raise click.NoSuchOption(error.option_name, text, error.possibilities, ctx) from error
 
 
-def request_options(command: click.Command, *, rules: str = DEFAULT_ENGINE) -> click.Command:
-    """Add the options that `request_of` reads; `rules` is the default of `--rules`."""
+def request_options(command: click.Command, *, rules: str | None = None) -> click.Command:
+    """Add the options that `request_of` reads; `rules` is the default of `--rules`.
+
+    Without one it is the installed SGLang's version where its rules are known, else the newest.
+    """
     options = search_options(click.Command(None))
     click.option(
         "--rules",
         cls=SettingOption,
-        default=rules,
-        show_default=True,
+        default=rules or (lambda: installed_engine()[0]),
+        show_default=rules or f"the installed SGLang's, else {ENGINES[-1]}",
         type=click.Choice(RULE_SETS),
         help="The engine version whose flags and rules hold.",
     )(options)
@@ -207,6 +212,56 @@ def request_options(command: click.Command, *, rules: str = DEFAULT_ENGINE) -> c
         option(options)
     command.params.extend(options.params)
     return command
+
+
+def server_command(
+    summary: str,
+    *typed: str,
+    engine: EngineOptions | None = None,
+    rules: str | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function: it takes server flags, and the options of `request_of`.
+
+    Args:
+        summary: what the list of commands says of it, in 60 letters.
+        typed: examples, for the end of its help.
+        engine: adds the options of an engine; without it, there are none.
+        rules: the default of `--rules`; without one, as `request_options` says.
+        name: in the place of the function's.
+    """
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        command = click.command(
+            name, cls=ServerCommand, short_help=summary, epilog=examples(*typed)
+        )(function)
+        return request_options(command if engine is None else engine(command), rules=rules)
+
+    return decorate
+
+
+def device_option(default: str, words: str) -> Option:
+    """Make `--device`, which the settings have too."""
+    return click.option(
+        "--device", cls=SettingOption, default=default, show_default=True, help=words
+    )
+
+
+def steps_option(default: int, words: str, most: int | None = None) -> Option:
+    """Make `--steps`."""
+    kind = click.IntRange(min=1, max=most)
+    return click.option("--steps", default=default, show_default=True, type=kind, help=words)
+
+
+def seed_option(words: str) -> Option:
+    """Make `--seed`, any that torch takes."""
+    kind = click.IntRange(min=0, max=2**63 - 1)
+    return click.option("--seed", default=0, show_default=True, type=kind, help=words)
+
+
+def folder_option(name: str, words: str) -> Option:
+    """Make an option for a folder, such as a model's."""
+    return click.option(name, type=click.Path(path_type=Path), metavar="FOLDER", help=words)
 
 
 def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
@@ -241,7 +296,7 @@ def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
 def has_server_flags(ctx: click.Context) -> bool:
     """Return whether there are server flags, on the command line or in the settings."""
     traced = traced_in(ctx)
-    is_set = traced is not None and bool(traced.server(DEFAULT_ENGINE).values)
+    is_set = traced is not None and bool(traced.server(None).values)
     return is_set or bool(ctx.ensure_object(Invocation).server_flags)
 
 

@@ -14,11 +14,9 @@ import click
 from pydantic import BaseModel
 
 from backend_caps.cli.errors import CommandError
+from backend_caps.extras import require_extra
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import Opened, Sections, markdown
-
-TORCH = "loading torch"
-"""What takes most commands that run anything a second or two."""
 
 
 class Format(Enum):
@@ -102,6 +100,22 @@ def _forget_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+@contextmanager
+def loading_torch(command: str, extra: str = "kit") -> Iterator[None]:
+    """Say that torch loads, which takes a second or two, where a terminal shows it.
+
+    Args:
+        command: what needs it.
+        extra: what brings torch, and all else that the command imports.
+
+    Raises:
+        MissingExtraError: the extra is not installed.
+    """
+    require_extra(extra, f"backend-caps {command}")
+    with working("loading torch"):
+        yield
 
 
 @contextmanager

@@ -10,19 +10,20 @@ import click
 
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase, Scope
-from backend_caps.capability.spelling import AUTO
+from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli.engines import routed_engine_options
-from backend_caps.cli.invocation import Invocation, SettingOption
+from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import (
     STAND_INS,
     Request,
-    ServerCommand,
+    device_option,
     importable,
     request_of,
-    request_options,
+    server_command,
+    steps_option,
 )
-from backend_caps.cli.output import TORCH, examples, working
+from backend_caps.cli.output import loading_torch, working
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
 from backend_caps.report.plans import (
@@ -45,15 +46,12 @@ NONE_FITS = 1
 """The exit status where a flag finds no backend."""
 
 
-@request_options
-@routed_engine_options
-@click.command(
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps resolve -- --attention-backend triton",
-        "backend-caps resolve --fact device=cuda -- --attention-backend auto \\\n"
-        "  --speculative-algorithm EAGLE3",
-    ),
+@server_command(
+    "Show what a server needs of its backends, and who decided it.",
+    "backend-caps resolve -- --attention-backend triton",
+    "backend-caps resolve --fact device=cuda -- --attention-backend auto \\\n"
+    "  --speculative-algorithm EAGLE3",
+    engine=routed_engine_options,
 )
 @click.pass_context
 def resolve(ctx: click.Context, /, **_options: object) -> None:
@@ -63,20 +61,14 @@ def resolve(ctx: click.Context, /, **_options: object) -> None:
     request.show(document, plan_view(document))
 
 
-@request_options
-@routed_engine_options
-@click.command(
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps explain -- --attention-backend torch_native",
-        "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
-    ),
+@server_command(
+    "Show every cause of a capability's value on a server.",
+    "backend-caps explain -- --attention-backend torch_native",
+    "backend-caps explain graph_replay --phase decode -- \\\n  --attention-backend triton",
+    engine=routed_engine_options,
 )
 @click.argument(
-    "capability",
-    nargs=-1,
-    metavar="[CAPABILITY...]",
-    type=click.Choice([*_EXPLAINED, *SPELLINGS]),
+    "capability", nargs=-1, metavar="[CAPABILITY...]", type=click.Choice([*_EXPLAINED, *SPELLINGS])
 )
 @click.option(
     "--phase", type=click.Choice([phase.value for phase in Phase]), help="Only this phase."
@@ -117,7 +109,7 @@ def explain(
         request.show(document, explained, opened)
         return
     # Loads torch, which an explanation alone does not.
-    with working(TORCH):
+    with loading_torch("explain --measure"):
         from backend_caps.insight.measure import measure_document  # noqa: PLC0415
         from backend_caps.report.step_costs import measured_view  # noqa: PLC0415
 
@@ -131,14 +123,11 @@ def explain(
         ctx.exit(NOT_MEASURED)
 
 
-@request_options
-@click.command(
-    "select",
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps select -- --attention-backend auto",
-        "backend-caps select --fact device=cuda -- --attention-backend auto",
-    ),
+@server_command(
+    "Show which installed backends fit a server, and why not others.",
+    "backend-caps select -- --attention-backend auto",
+    "backend-caps select --fact device=cuda -- --attention-backend auto",
+    name="select",
 )
 @click.pass_context
 def select_command(ctx: click.Context, /, **_options: object) -> None:
@@ -183,25 +172,14 @@ def _with_auto(flags: ServerFlags) -> ServerFlags:
     return flags.updated(dict.fromkeys(named or ["attention_backend"], AUTO))
 
 
-@request_options
-@click.command(
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps relay -- --attention-backend torch_padded",
-        "backend-caps relay --steps 5 -- --attention-backend torch_native \\\n"
-        "  --speculative-algorithm EAGLE3",
-    ),
+@server_command(
+    "Relay a few steps, and show what crosses to the host and why.",
+    "backend-caps relay -- --attention-backend torch_padded",
+    "backend-caps relay --steps 5 -- --attention-backend torch_native \\\n"
+    "  --speculative-algorithm EAGLE3",
 )
-@click.option(
-    "--device",
-    cls=SettingOption,
-    default="cpu",
-    show_default=True,
-    help="The torch device of the FutureMap.",
-)
-@click.option(
-    "--steps", default=3, show_default=True, type=click.IntRange(min=1), help="Steps to relay."
-)
+@device_option("cpu", "The torch device of the FutureMap.")
+@steps_option(3, "Steps to relay.")
 @click.option(
     "--pool-size",
     default=64,
@@ -219,10 +197,10 @@ def relay(
     crosses, and what is shown is what would.
     """
     # Loads torch, which no other command does.
-    with working(TORCH):
+    with loading_torch("relay", extra="relay"):
         from backend_caps.relay import DraftShape  # noqa: PLC0415
         from backend_caps.startup.configuration import Configuration  # noqa: PLC0415
-        from backend_caps.startup.configure import check_device, planned  # noqa: PLC0415
+        from backend_caps.startup.configure import check_device, log_plan, planned  # noqa: PLC0415
         from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
     request = request_of(ctx)
@@ -243,8 +221,9 @@ def relay(
         policy=request.policy,
         unsafe_override=request.override,
     )
+    log_plan(plan)
     configuration = Configuration.from_plan(plan, pool_size=pool_size, device=device, draft=draft)
-    steps_taken = tuple(rehearse(configuration.future_map, num_steps=steps, draft=draft))
+    steps_taken = [*rehearse(configuration.future_map, num_steps=steps, draft=draft)]
     document = RelayDocument(
         schema_="backend-caps/relay@1",
         device=device,

@@ -7,8 +7,7 @@ import click
 from backend_caps.capability.backend import Status
 from backend_caps.cli.engines import engine_options
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.options import Request, ServerCommand, request_of, request_options
-from backend_caps.cli.output import examples
+from backend_caps.cli.options import Request, request_of, server_command
 from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry
 from backend_caps.report.backend_views import report_view
@@ -17,14 +16,11 @@ from backend_caps.resolution.errors import PlanRefusedError, raise_all
 from backend_caps.resolution.plan import Policy
 
 
-@request_options
-@engine_options
-@click.command(
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps report",
-        "backend-caps report --engine sglang --source new.whl -- \\\n  --attention-backend fa3",
-    ),
+@server_command(
+    "Show installed backends, what they declare and what is wrong.",
+    "backend-caps report",
+    "backend-caps report --engine sglang --source new.whl -- \\\n  --attention-backend fa3",
+    engine=engine_options,
 )
 @click.pass_context
 def report(ctx: click.Context, /, **_options: object) -> None:

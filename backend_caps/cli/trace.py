@@ -11,9 +11,16 @@ import click
 from backend_caps.cli.dry_run import stand_in_option
 from backend_caps.cli.engines import routed_engine_options
 from backend_caps.cli.errors import CommandError
-from backend_caps.cli.invocation import Invocation, SettingOption
-from backend_caps.cli.options import ServerCommand, importable, request_of, request_options
-from backend_caps.cli.output import TORCH, examples, working
+from backend_caps.cli.invocation import Invocation
+from backend_caps.cli.options import (
+    device_option,
+    importable,
+    request_of,
+    seed_option,
+    server_command,
+    steps_option,
+)
+from backend_caps.cli.output import loading_torch, working
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import Picture
@@ -21,16 +28,13 @@ from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.report.trace_timeline import events_of
 
 
-@request_options
-@routed_engine_options
-@click.command(
-    cls=ServerCommand,
-    epilog=examples(
-        "backend-caps trace -- --attention-backend torch_padded",
-        "backend-caps trace --output steps.json --svg steps.svg -- \\\n"
-        "  --attention-backend torch_padded --speculative-algorithm EAGLE3 \\\n"
-        "  --disable-piecewise-cuda-graph",
-    ),
+@server_command(
+    "Record steps: who does what when, and waits for whom.",
+    "backend-caps trace -- --attention-backend torch_padded",
+    "backend-caps trace --output steps.json --svg steps.svg -- \\\n"
+    "  --attention-backend torch_padded --speculative-algorithm EAGLE3 \\\n"
+    "  --disable-piecewise-cuda-graph",
+    engine=routed_engine_options,
 )
 @click.option(
     "--output",
@@ -44,27 +48,11 @@ from backend_caps.report.trace_timeline import events_of
     metavar="FILE",
     help="Write the picture here, as one SVG.",
 )
-@click.option(
-    "--device",
-    cls=SettingOption,
-    default="sim",
-    show_default=True,
-    help="The torch device to run on; 'sim' simulates one on the CPU, and its times are counted.",
+@device_option(
+    "sim", "The torch device to run on; 'sim' simulates one on the CPU, and its times are counted."
 )
-@click.option(
-    "--steps",
-    default=3,
-    show_default=True,
-    type=click.IntRange(min=1, max=32),
-    help="Decode steps to record.",
-)
-@click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0, max=2**63 - 1),
-    help="Of random weights.",
-)
+@steps_option(3, "Decode steps to record.", most=32)
+@seed_option("Of random weights.")
 @stand_in_option
 @click.pass_context
 def trace(ctx: click.Context, /, **_options: object) -> None:
@@ -76,7 +64,7 @@ def trace(ctx: click.Context, /, **_options: object) -> None:
     Exit status 0 where steps were recorded, 2 where none can be here.
     """
     # Loads torch, which a wrong command line is not worth.
-    with working(TORCH):
+    with loading_torch("trace"):
         from backend_caps.cli.dry_run_job import CANNOT_START, show_error  # noqa: PLC0415
         from backend_caps.simulator import register  # noqa: PLC0415
 

@@ -25,8 +25,7 @@ from backend_caps.capability.evidence import (
     changes_since,
     declaration_digest,
 )
-from backend_caps.capability.provenance import Source
-from backend_caps.capability.status import Status
+from backend_caps.capability.provenance import Source, Status
 from backend_caps.discovery.diagnosis import validation_fault
 from backend_caps.discovery.metadata import PathEntry, named, read_regular
 from backend_caps.discovery.process import Search

@@ -23,9 +23,9 @@ from pydantic import BaseModel
 
 import backend_caps
 from backend_caps.capability.declaration import Declaration
-from backend_caps.discovery.claims import BACKENDS
 from backend_caps.discovery.diagnosis import schema_fault, source_line
 from backend_caps.discovery.process import Answer, Work, working_directory_of_process
+from backend_caps.discovery.scan import BACKENDS
 from backend_caps.resolution.rules import Rule
 
 _SHOWN = 500

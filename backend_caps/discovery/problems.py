@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
-from backend_caps.capability.status import Problem
+from backend_caps.capability.provenance import Problem
 from backend_caps.errors import CodedError
 
 _DECLARES = "expected a module that only declares."
@@ -183,5 +183,4 @@ class DiscoveryError(CodedError):
         "string-instead-of-list": "an argument that takes several strings was given one",
         "deadline": "a deadline leaves no time at all, or has no end",
         "repeated-backend": "two backends of a registry made by hand have one name",
-        "registrations-differ": "a worker registered something else than its parent process",
     }

@@ -14,9 +14,7 @@ from pydantic import ValidationError
 
 from backend_caps.capability.backend import Backend, Backends
 from backend_caps.capability.declaration import Declaration
-from backend_caps.capability.provenance import Source
-from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery.claims import AllowList, Claim
+from backend_caps.capability.provenance import Problem, Source, Status
 from backend_caps.discovery.diagnosis import validation_fault
 from backend_caps.discovery.loading import (
     DEADLINE_S,
@@ -26,7 +24,8 @@ from backend_caps.discovery.loading import (
     begin,
 )
 from backend_caps.discovery.problems import DiscoveryError, installed_release, problem
-from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS
+from backend_caps.discovery.scan import AllowList, Claim
+from backend_caps.resolution.engine import RULE_SETS
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.rules import Rule, RuleSet
 from backend_caps.resolution.uses import Use, uses_of
@@ -129,16 +128,18 @@ class Registry(Backends):
     def __repr__(self) -> str:
         return f"Registry({len(self)} backends: {', '.join(self)}; {len(self.problems)} problems)"
 
-    def rules(self, name: str | RuleSet = DEFAULT_ENGINE) -> RuleSet:
+    def rules(self, name: str | RuleSet | None = None) -> RuleSet:
         """Return a rule set, built in or given, with what third parties add to it.
 
-        It says which of theirs could not be read.
+        Unless named, it is that of the installed engine, else the newest; `chosen_because` says
+        which, and `problems` which rules of third parties could not be read.
 
         Raises:
             ResolutionError: there is none of that name.
         """
-        own = name if isinstance(name, RuleSet) else RuleSet.builtin(name)
-        return own.with_rules(self.third_party_rules).with_problems(self.rule_problems)
+        if not isinstance(name, RuleSet):
+            name = RuleSet.installed() if name is None else RuleSet.builtin(name)
+        return name.with_rules(self.third_party_rules).with_problems(self.rule_problems)
 
     def uses(self, flags: ServerFlags) -> tuple[Use, ...]:
         """List which backend runs what in a server with these flags."""

@@ -1,4 +1,4 @@
-"""What the metadata on a path claims: bytes first, and nothing is imported.
+"""What the metadata on a path claims, and which claims are admitted: nothing is imported.
 
 A distribution is its normalised name. Every metadata folder claims one, with entry points or
 not: otherwise an old release further down the path would come back to life. The first on the
@@ -7,21 +7,211 @@ path wins, within a folder a dist-info before an egg-info.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 
-from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery.claims import BACKENDS, RULES, Claim, Scan
+from backend_caps.capability.provenance import Problem, Status
 from backend_caps.discovery.metadata import (
     Entry,
     PathEntry,
     headers,
     mentions_us,
     named,
+    normalised,
     our_entries,
 )
 from backend_caps.discovery.problems import installed_release, problem
 from backend_caps.discovery.process import Search, identity
+
+BACKENDS = "backend_caps.backends"
+"""The entry-point group of declarations; api 1."""
+RULES = "backend_caps.rules"
+"""The entry-point group of rules."""
+PLUGINS = "BACKEND_CAPS_PLUGINS"
+"""The environment variable that names the distributions to use, separated by commas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One entry point: a name, and where the object behind it is said to be."""
+
+    group: str
+    name: str
+    value: str
+    """`module:ATTRIBUTE`, as written."""
+    distribution: str
+    """Normalised, as PEP 503 says."""
+    version: str | None
+    stated_at: str
+    """`file:line` of the entry point."""
+    requires: str | None = None
+    """What the distribution's metadata requires of backend-caps."""
+    status: Status = Status.OK
+    """`OK` as long as nothing keeps it from being loaded."""
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def is_backend(self) -> bool:
+        """Whether the name is a backend's; of a later api, too."""
+        return self.group.startswith(BACKENDS)
+
+    @property
+    def owner(self) -> str:
+        """The distribution with its version."""
+        return self.distribution if self.version is None else f"{self.distribution} {self.version}"
+
+    @property
+    def module(self) -> str:
+        """The module that is imported for it."""
+        return self.value.partition(":")[0]
+
+    @property
+    def wanted(self) -> str:
+        """The backend-caps that its distribution requires, for a sentence."""
+        return self.requires or "backend-caps in no stated version"
+
+    @property
+    def kind(self) -> str:
+        """What it declares, in a word."""
+        return "backend" if self.is_backend else "rules"
+
+    @property
+    def expected_type(self) -> str:
+        """What its object has to be, for a sentence."""
+        return "a Declaration" if self.is_backend else "a Rule or a sequence of Rules"
+
+    def marked(self, status: Status, code: str, **values: object) -> Claim:
+        """Set its status, for one more problem of a code."""
+        own = problem(code, claim=self, **values)
+        return replace(self, status=status, problems=(*self.problems, own))
+
+    def broken_by(self, code: str, **values: object) -> Claim:
+        """Mark it as broken; the cause comes before its other problems."""
+        cause = problem(code, claim=self, **values)
+        return replace(self, status=Status.BROKEN, problems=(cause, *self.problems))
+
+    def __str__(self) -> str:
+        kind = self.kind if self.is_backend or self.group == RULES else "entry"
+        return f"{kind} {self.name!r} of {self.owner} ({self.value})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """What the metadata on a search path says."""
+
+    claims: tuple[Claim, ...]
+    problems: tuple[Problem, ...]
+    """What no single entry can be blamed for."""
+    imports: tuple[str, ...]
+    """The `sys.path` on which the objects are to be found."""
+    rule_problems: tuple[Problem, ...] = ()
+    """Those of `problems` by which rules may be missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowList:
+    """The distributions that may be loaded, normalised."""
+
+    name: str
+    """What the list is called where it was written."""
+    allowed: frozenset[str]
+
+    @classmethod
+    def named(cls, name: str, distributions: Iterable[str]) -> AllowList:
+        """Allow these distributions, whatever the spelling of their names."""
+        names = map(normalised, distributions)
+        return cls(name=name, allowed=frozenset(each for each in names if each))
+
+    @classmethod
+    def of(
+        cls, allow: Collection[str] | AllowList | None, environ: Mapping[str, str]
+    ) -> AllowList | None:
+        """Take the caller's list, else the environment's; None allows all.
+
+        An empty list allows nothing: what is set and blank was meant to keep plugins out.
+        """
+        if isinstance(allow, AllowList):
+            return allow
+        if allow is not None:
+            return cls.named("allow", allow)
+        return cls.named(PLUGINS, environ[PLUGINS].split(",")) if PLUGINS in environ else None
+
+
+def admit(scanned: Scan, allow: AllowList | None) -> Scan:
+    """Refuse what is not allowed, and then what several still claim."""
+    claims = list(scanned.claims)
+    missing = tuple(_not_installed(claims, allow)) if allow is not None else ()
+    if allow is not None:
+        names = ", ".join(sorted(allow.allowed)) or "nothing"
+        claims = [
+            claim
+            if claim.distribution in allow.allowed
+            else claim.marked(Status.SKIPPED, "not-allowed", allow_list=allow.name, allowed=names)
+            for claim in claims
+        ]
+    return replace(
+        scanned,
+        claims=tuple(_one_owner(_one_entry(claims))),
+        problems=(*scanned.problems, *missing),
+        rule_problems=(*scanned.rule_problems, *missing),
+    )
+
+
+def _not_installed(claims: Sequence[Claim], allow: AllowList) -> Iterator[Problem]:
+    backends = {claim.name: claim.distribution for claim in claims if claim.is_backend}
+    known = sorted({claim.distribution for claim in claims})
+    for name in sorted(allow.allowed.difference(known)):
+        close = get_close_matches(name, known, n=1)
+        yield problem(
+            "not-installed",
+            name=name,
+            allow_list=allow.name,
+            known=", ".join(known) or "none",
+            # The list takes distributions; a backend's name in it is an easy slip.
+            meant=close[0] if close else backends.get(name),
+        )
+
+
+def _one_entry(claims: Iterable[Claim]) -> list[Claim]:
+    """Fold a distribution's repeated entry; two objects under one name are a conflict."""
+    entries: dict[tuple[object, ...], list[Claim]] = {}
+    for claim in claims:
+        key = claim.distribution, claim.group, claim.name
+        # What is set aside already stands for itself: a shadowed release, another version.
+        apart = () if claim.status is Status.OK else (claim.stated_at,)
+        entries.setdefault((*key, *apart), []).append(claim)
+    return [_folded(same) for same in entries.values()]
+
+
+def _folded(same: list[Claim]) -> Claim:
+    values = [claim.value for claim in same]
+    if len(set(values)) == 1:
+        return same[0]
+    return same[0].marked(Status.CONFLICT, "duplicate-entry", values=" and ".join(values))
+
+
+def _one_owner(claims: list[Claim]) -> Iterator[Claim]:
+    """Refuse every claim to a backend's name that another distribution claims too."""
+    rivals: dict[str, list[Claim]] = {}
+    for claim in claims:
+        if claim.group == BACKENDS and claim.status is Status.OK:
+            rivals.setdefault(claim.name, []).append(claim)
+    for claim in claims:
+        several = rivals.get(claim.name, ())
+        if claim.status is not Status.OK or not claim.is_backend or len(several) < len("ab"):
+            yield claim
+            continue
+        owners = sorted(f"{each.owner} ({each.value})" for each in several)
+        how_often = "twice" if len(owners) == len("ab") else f"{len(owners)} times"
+        yield claim.marked(
+            Status.CONFLICT,
+            "declared-twice",
+            name=claim.name,
+            how_often=how_often,
+            owners=" and ".join(owners),
+        )
+
 
 _ENTRY_POINTS = "entry_points.txt"
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from backend_caps.capability.backend import Backend
-from backend_caps.capability.facts import Facts
-from backend_caps.capability.status import Problem
-from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.capability.backend import Backend, EngineClass, Reading
+from backend_caps.capability.declaration import Declaration, Part, When
+from backend_caps.capability.facts import Facts, Given
+from backend_caps.capability.kind import UNDECLARED
+from backend_caps.capability.provenance import Problem, Source, Status
+from backend_caps.capability.vocabulary import AttentionArch, Capabilities
 from backend_caps.discovery.problems import ProblemText
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import CodedError
@@ -176,6 +178,54 @@ def not_followed(engine: str, name: str, at: str, condition: str = "") -> Proble
     when, there = (f" where {condition}", " there") if condition else ("", "")
     return problem(
         "engine-name-not-followed", engine=engine, name=name, at=at, when=when, there=there
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One capability as a class's source states it: the reading, and what can be declared."""
+
+    reading: Reading
+    base: object = UNDECLARED
+    """What holds where no condition does."""
+    conditions: Sequence[tuple[Given, object, str]] = ()
+    """Each condition with its value, and the reason in the source's words."""
+
+
+def declared(findings: Mapping[str, Finding], *, implementation: str | None = None) -> Declaration:
+    """Declare what was found of a class, by capability."""
+    base = {name: each.base for name, each in findings.items() if each.base is not UNDECLARED}
+    conditions = [
+        When(
+            given=given,
+            capabilities=Capabilities.model_validate({name: value}),
+            reason=reason,
+        )
+        for name, each in findings.items()
+        for given, value, reason in each.conditions
+    ]
+    return Declaration(
+        capabilities=Capabilities.model_validate(base),
+        conditions=conditions,
+        implementation=implementation,
+    )
+
+
+def record(
+    name: str,
+    source: Source,
+    declaration: Declaration | Sequence[Part],
+    engine_class: EngineClass | None = None,
+) -> Backend:
+    """Make the record of a class, or of a name whose parts are classes."""
+    if not isinstance(declaration, Declaration):
+        declaration = Declaration(parts=declaration)
+    return Backend(
+        name=name,
+        status=Status.OK,
+        source=source,
+        declaration=declaration,
+        engine_class=engine_class,
     )
 
 

@@ -129,23 +129,16 @@ class PhaseFigures:
 
 @dataclass(slots=True, kw_only=True)
 class StepFigures:
-    """Steps of one kind."""
+    """The counted steps of a kind."""
 
-    num_steps: int = 0
-    num_replayed: int = 0
-    """Those whose target was run by captured graphs."""
-    num_requests: int = 0
-    num_tokens: int = 0
-    """Tokens that the forwards of the target computed."""
-    num_made: int = 0
-    """Tokens that requests got."""
-    waits_for_lengths: int = 0
-    """Those that the plan has by its design."""
-    bytes_to_host: int = 0
-    """What the plan makes cross by its design."""
-    bytes_to_device: int = 0
+    steps: list[StepStats] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    """From the tokens of the step before to its own."""
+    """Of each, from the tokens of the step before to its own."""
+
+    @property
+    def waits_for_lengths(self) -> int:
+        """Steps in which the host waited for lengths."""
+        return sum(own.waits_for_lengths for own in self.steps)
 
 
 class RunFigures:
@@ -188,14 +181,7 @@ class RunFigures:
         if not self.is_open:
             return
         kind = self.kinds.setdefault(self._kind_of(stats.mode), StepFigures())
-        kind.num_steps += 1
-        kind.num_replayed += stats.replayed
-        kind.num_requests += stats.num_requests
-        kind.num_tokens += stats.num_tokens
-        kind.num_made += stats.num_made
-        kind.waits_for_lengths += stats.waits_for_lengths
-        kind.bytes_to_host += stats.bytes_to_host
-        kind.bytes_to_device += stats.bytes_to_device
+        kind.steps.append(stats)
         kind.seconds.append(stats.clock.tokens_s - since)
         self.num_retracted += stats.num_retracted
         if self.num_steps + 1 == self._most_steps:

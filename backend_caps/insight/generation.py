@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -35,11 +35,10 @@ from backend_caps.resolution.flips import flips
 from backend_caps.resolution.plan import Policy
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
-from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
 from backend_caps.runtime.request import Request
-from backend_caps.runtime.stats import EveryObserver, LateObserver, StepStats, StepTotals, now_s
+from backend_caps.runtime.stats import EveryObserver, StepStats, StepTotals, now_s
 from backend_caps.simulator import Simulation, WaitKind, simulate
 
 _PLAIN: Mapping[str, object] = MappingProxyType(
@@ -56,6 +55,12 @@ _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 16, 2
 """Tokens of the request that warms up: a prefill and a decode step."""
 _US = 1e6
 _Value = TypeVar("_Value")
+_SHORTEST, _LONGEST = 3, 24
+"""Tokens of made-up prompts."""
+
+
+if TYPE_CHECKING:
+    from backend_caps.runtime.metrics import Metrics
 
 
 def generate_document(generation: Generation) -> GenerateDocument:
@@ -101,13 +106,8 @@ class _Run:
         self._options = options_with_room(generation, self._prompts, config, self._plan)
         self._has_streams = configuration.streams.traits.has_streams
         self._totals = StepTotals(num_first=generation.num_steps)
-        self._metrics = Metrics(has_streams=self._has_streams)
-        if generation.metrics_port is not None:
-            port = stack.enter_context(self._metrics.serve(generation.metrics_port))
-            click.echo(f"metrics: http://127.0.0.1:{port}/metrics", err=True)
+        self._metrics = self._served_metrics(stack)
         self._progress = GenerateProgress(len(self._prompts))
-        everybody = EveryObserver((self._totals, self._metrics, self._progress))
-        self._observer = LateObserver(everybody)
         self._requests: list[Request] = []
         self._seconds = 0.0
         self._simulated: SimulationDocument | None = None
@@ -118,11 +118,23 @@ class _Run:
                 models.target,
                 configuration,
                 options=self._options,
-                observer=self._observer,
                 draft_model_path=models.draft,
                 capture_observer=captures,
             )
         self._engine = stack.enter_context(engine)
+
+    def _served_metrics(self, stack: ExitStack) -> Metrics | None:
+        """Make the metrics where they are shown or served, and serve them on the port."""
+        generation = self._generation
+        if generation.metrics_port is None and not generation.shows_metrics:
+            return None
+        from backend_caps.runtime.metrics import Metrics  # noqa: PLC0415 - of another extra
+
+        metrics = Metrics(has_streams=self._has_streams)
+        if generation.metrics_port is not None:
+            port = stack.enter_context(metrics.serve(generation.metrics_port))
+            click.echo(f"metrics: http://127.0.0.1:{port}/metrics", err=True)
+        return metrics
 
     def warm_up(self) -> None:
         """Run a request that is not counted: the first of a process pays for torch's own start.
@@ -139,7 +151,8 @@ class _Run:
     def run(self, stack: ExitStack) -> None:
         """Step until every request has ended, and nothing is in flight."""
         simulation, num_hidden, num_waits = self._simulation, 0, 0
-        self._observer.begin()
+        observers = (self._totals, self._metrics, self._progress)
+        self._engine.scheduler.observer = EveryObserver(tuple(filter(None, observers)))
         if simulation is not None:
             num_hidden, num_waits = len(simulation.hidden_syncs), _num_waits(simulation)
         sampling = self._generation.sampling
@@ -179,7 +192,7 @@ class _Run:
     def document(self, differing: list[int] | None) -> GenerateDocument:
         """Write down what happened."""
         generation, engine, plan = self._generation, self._engine, self._plan
-        uses = engine.backends.uses
+        uses, metrics = engine.backends.uses, self._metrics
         return GenerateDocument(
             schema_="backend-caps/generate@1",
             model=None if generation.model is None else str(generation.model),
@@ -194,7 +207,7 @@ class _Run:
             outputs=[_output(request) for request in self._requests],
             simulation=self._simulated,
             differs_from_plain=differing,
-            metrics=dict(self._metrics.samples()) if generation.shows_metrics else None,
+            metrics=metrics.samples() if metrics and generation.shows_metrics else None,
         )
 
     def _if_streams(self, value: _Value) -> _Value | None:

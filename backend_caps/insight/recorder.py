@@ -27,10 +27,9 @@ from backend_caps.relay import FutureMap
 from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, TimedOp
 from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative.contexts import Contexts
-from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
 from backend_caps.runtime.speculative.drafter import ModelDrafter
 from backend_caps.runtime.speculative.ngram import NgramDrafter
-from backend_caps.runtime.speculative.runner import SpeculativeRunner
+from backend_caps.runtime.speculative.runner import SpeculativeDecoding, SpeculativeRunner
 from backend_caps.runtime.speculative.tree import accepted, predict
 from backend_caps.runtime.step import PlainRunner, StepLauncher
 from backend_caps.simulator.queues import Marker, Op

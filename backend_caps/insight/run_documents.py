@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from statistics import median
+from statistics import fmean, median
 
 from backend_caps.capability.kind import RELAY_LOOP, Phase, Role
 from backend_caps.capability.vocabulary import HostSeqLens
@@ -26,9 +26,9 @@ from backend_caps.report.generate_documents import (
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.graphs.capture import total_usage
 from backend_caps.runtime.memory import TokenToKVPool
-from backend_caps.startup.agreement.statement import host_name
 from backend_caps.startup.graph_choice import GraphChoice, Obstacle, kind_of
 from backend_caps.startup.graph_modes import GraphMode, Requested
+from backend_caps.startup.statement import host_name
 
 _AROUND = "around"
 """What is no forward: batches are built, lengths and tokens cross, results are processed."""
@@ -121,17 +121,19 @@ def _steps(name: str, own: StepFigures, done: DryRun) -> StepKindDocument:
     traits = done.engine.streams.traits
     times = None if traits.is_stand_in else sorted(own.seconds)
     has_streams = traits.has_streams
+    bytes_to_host = sum(each.bytes_to_host for each in own.steps)
+    bytes_to_device = sum(each.bytes_to_device for each in own.steps)
     return StepKindDocument(
         kind=name,
         stand_in=done.run.stands_in(),
-        num_steps=own.num_steps,
-        num_replayed=own.num_replayed,
-        mean_requests=own.num_requests / own.num_steps,
-        num_tokens=own.num_tokens,
-        num_made=own.num_made,
+        num_steps=len(own.steps),
+        num_replayed=sum(each.replayed for each in own.steps),
+        mean_requests=fmean(each.num_requests for each in own.steps),
+        num_tokens=sum(each.num_tokens for each in own.steps),
+        num_made=sum(each.num_made for each in own.steps),
         waits_for_lengths=own.waits_for_lengths if has_streams else None,
-        planned_bytes_to_host=own.bytes_to_host if has_streams else None,
-        planned_bytes_to_device=own.bytes_to_device if has_streams else None,
+        planned_bytes_to_host=bytes_to_host if has_streams else None,
+        planned_bytes_to_device=bytes_to_device if has_streams else None,
         median_us=None if times is None else median(times) * _US,
         p95_us=None if times is None else times[math.ceil(_MOST * len(times)) - 1] * _US,
     )
@@ -220,10 +222,10 @@ def _of_lengths(done: DryRun) -> Iterator[NotAsDecidedDocument]:
     own, plan = done.figures.kinds.get("speculative"), done.run.plan
     if own is None or not plan.relays_speculation:
         return
-    expected = own.num_steps if plan.host_seq_lens is HostSeqLens.EXACT else 0
+    expected = len(own.steps) if plan.host_seq_lens is HostSeqLens.EXACT else 0
     if own.waits_for_lengths != expected:
         message = (
-            f"the host waited for lengths in {own.waits_for_lengths} of {own.num_steps} "
+            f"the host waited for lengths in {own.waits_for_lengths} of {len(own.steps)} "
             f"speculative steps; host_seq_lens is {plan.host_seq_lens.value}, so {expected} were "
             "expected"
         )

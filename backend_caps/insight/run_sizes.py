@@ -107,7 +107,7 @@ class RunSizes:
             longest: the longest context of a named model; None where one is made.
 
         Raises:
-            PageSizeError: no page size serves every backend.
+            EngineError: `page-size`: no page size serves every backend.
         """
         page_size, settings = page_size_of(plan), SpecSettings.from_flags(plan.flags)
         rows = min(server.max_running_requests or MOST_REQUESTS, MOST_REQUESTS)

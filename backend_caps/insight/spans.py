@@ -105,10 +105,7 @@ def gaps(ran: Iterable[TimedOp], lane: str) -> Iterator[Gap]:
     for before, after in pairwise(own):
         if before.end_ns < after.begin_ns:
             yield Gap(
-                lane=lane,
-                begin_ns=before.end_ns,
-                end_ns=after.begin_ns,
-                waits_for=after.held_by,
+                lane=lane, begin_ns=before.end_ns, end_ns=after.begin_ns, waits_for=after.held_by
             )
 
 

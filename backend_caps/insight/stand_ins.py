@@ -13,9 +13,8 @@ import torch
 
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.scale import ANY
-from backend_caps.capability.status import Status
+from backend_caps.capability.kind import ANY, Phase, Role
+from backend_caps.capability.provenance import Status
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.registry import Registry
 from backend_caps.errors import BackendCapsError

@@ -4,6 +4,10 @@ It runs a backend, and compares it with itself under one changed condition at a 
 means, and what it cannot, stands in docs/explanation/what-a-pass-means.md. Imports torch.
 """
 
+from backend_caps.extras import require_extra
+
+require_extra("kit", __name__)
+
 from backend_caps.kit.check import (
     Case,
     Check,
@@ -14,7 +18,6 @@ from backend_caps.kit.check import (
     Hint,
     Results,
     Verdict,
-    checks_named,
     require_device,
     subject_named,
 )
@@ -59,7 +62,6 @@ __all__ = [
     "Subject",
     "Verdict",
     "cases_on",
-    "checks_named",
     "claims_of",
     "difference",
     "draw",

@@ -5,7 +5,7 @@ Backends, checks and devices are looked up here by the names that people give th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from importlib import import_module
@@ -16,6 +16,7 @@ from backend_caps.kit.errors import KitError
 from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import Forward, Scenario, forwards_of, scenarios_of
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.resolution.errors import nearest
 from backend_caps.simulator import DEVICE_NAME, Schedule, Site
 from backend_caps.startup.configure import check_device
@@ -95,16 +96,8 @@ class Check:
     check. `numerics` alone compares with the definition of attention.
     """
 
-    code: str
-    """A stable name, such as `mirror-absent`."""
-    claims: tuple[str, ...]
-    """The capabilities that it is about; empty: what every backend owes the engine."""
-    title: str
-    """The question, as a statement that holds where it passes."""
-    proves: str
-    """What a pass means."""
-    cannot: str
-    """What it cannot find."""
+    about: CheckDescription
+    """What it asks, proves and cannot find."""
     excuse: Callable[[Subject], str | None]
     """Why it does not apply to what a backend claims; None: it applies."""
     cases: Callable[[Subject, Effort], Iterable[Case]]
@@ -114,15 +107,33 @@ class Check:
     hints: Callable[[Subject, Sequence[Case], Rig], Iterable[Hint]] | None = None
     """Suggests claims beyond those made, from what its cases saw; an excused check has none, and
     may still suggest."""
-    after: tuple[str, ...] = ()
-    """Checks without whose pass this one says nothing."""
     unfit: Callable[[str], str | None] = lambda _device: None
     """Why it cannot run on a device (`sim`, `cpu`, `cuda`); None: it can."""
+
+    @property
+    def code(self) -> str:
+        """Its stable name."""
+        return self.about.code
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The capabilities that it is about."""
+        return tuple(self.about.claims)
+
+    @property
+    def after(self) -> Sequence[str]:
+        """Checks without whose pass this one says nothing."""
+        return self.about.after
 
 
 def always(_subject: Subject) -> str | None:
     """Excuse no backend."""
     return None
+
+
+def unless_claimed(claim: str) -> Callable[[Subject], str | None]:
+    """Excuse backends that do not claim something that is true or false."""
+    return lambda subject: None if subject.claim(claim) is True else f"it does not claim {claim}"
 
 
 def scenario_of(case: Case) -> Scenario:
@@ -294,23 +305,6 @@ def subject_named(registry: Registry, name: str) -> Subject:
     subject = Subject.of(registry[name])
     subject.load()
     return subject
-
-
-def checks_named(checks: Sequence[Check], codes: Collection[str]) -> Sequence[Check]:
-    """Choose checks by their codes, in the order in which they run; all where none is named.
-
-    Raises:
-        KitError: there is none of a code.
-    """
-    known = tuple(check.code for check in checks)
-    for code in codes:
-        if code not in known:
-            raise KitError(
-                "unknown-check",
-                f"there is no check {code!r}; expected one of: {', '.join(known)}. "
-                f"backend-caps check --list says what each asks.",
-            )
-    return [check for check in checks if not codes or check.code in codes]
 
 
 def require_device(device: str) -> None:

@@ -16,7 +16,6 @@ class KitError(CodedError):
     codes: ClassVar[Mapping[str, str]] = {
         "uncheckable": "a backend cannot be run by the kit",
         "unknown-backend": "nothing installed declares a backend of this name",
-        "unknown-check": "no check has this name",
         "unknown-case": "no check has this case for the backend",
         "evidence": "evidence cannot be written",
     }

@@ -22,8 +22,7 @@ from backend_caps.capability.evidence import (
     EvidenceVersions,
 )
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Role
-from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.kind import UNDECLARED, Role
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.discovery.evidence import (
     KIT_AND_TORCH,

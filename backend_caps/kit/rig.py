@@ -12,10 +12,11 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ from backend_caps.kit.subject import Subject
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.simulator import DEVICE_NAME, Schedule, Simulation, simulate
+
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -51,6 +54,10 @@ _STEPS_WITHIN = 100
 """Steps of a case that looks for growth, up to which it has no longer than others."""
 _AGAIN_S = 1.0
 """How soon it is raised again, where a destructor or a bare `except` swallowed it."""
+
+
+_MOST_SHOWN = 6
+"""Numbers of a list in a fault."""
 
 
 class OverdueError(BaseException):
@@ -187,8 +194,8 @@ class Rig:
         return baseline_of(lambda: self.plain(scene))
 
 
-def baseline_of(run: Callable[[], Tensor]) -> Tensor:
-    """Run what others are compared with: [T, Hq, Dv], host.
+def baseline_of(run: Callable[[], _T]) -> _T:
+    """Run what others are compared with: an output, [T, Hq, Dv] on the host, or something else.
 
     Raises:
         BaselineError: it raised, or its output has a NaN or an infinity.
@@ -197,7 +204,7 @@ def baseline_of(run: Callable[[], Tensor]) -> Tensor:
         output = run()
     except Exception as error:  # a plugin raises what it likes
         raise BaselineError(problem=f"{type(error).__name__}: {error}") from error
-    if not output.isfinite().all():
+    if isinstance(output, Tensor) and not output.isfinite().all():
         raise BaselineError(problem="NaN or infinity in its output")
     return output
 
@@ -234,13 +241,20 @@ def difference(found: Tensor, expected: Tensor, tolerance: float) -> str | None:
         return None
     if not found.isfinite().all():
         rows = (~found.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
-        return f"NaN or infinity in the outputs of tokens {_some(rows)}"
+        return f"NaN or infinity in the outputs of tokens {some(rows)}"
     error = (found - expected).abs()
     rows = (error > tolerance * (1 + expected.abs())).flatten(1).any(1).nonzero().flatten().tolist()
-    return f"tokens {_some(rows)} differ by up to {error.max():.2g}, allowed is {tolerance:.2g}"
+    return f"tokens {some(rows)} differ by up to {error.max():.2g}, allowed is {tolerance:.2g}"
 
 
-def _some(rows: list[int]) -> str:
-    most = 6
-    listed = ", ".join(map(str, rows[:most]))
-    return listed if len(rows) <= most else f"{listed} and {len(rows) - most} more"
+def some(numbers: Sequence[int]) -> str:
+    """List the first of some numbers, and count the others."""
+    listed, more = ", ".join(map(str, numbers[:_MOST_SHOWN])), len(numbers) - _MOST_SHOWN
+    return listed if more <= 0 else f"{listed} and {more} more"
+
+
+def changed_rows(before: Tensor, now: Tensor) -> list[int]:
+    """List the rows of which a bit changed; both [N, ...], host."""
+    one, other = (own.contiguous().view(torch.uint8).reshape(len(own), -1) for own in (before, now))
+    changed: list[int] = (one != other).any(1).nonzero().flatten().tolist()
+    return changed

@@ -6,12 +6,13 @@ import random
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 import torch
 
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.scale import ANY
+from backend_caps.capability.kind import ANY, Phase, Role
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.kit.scenes import (
     Scene,
@@ -271,6 +272,14 @@ def scenarios_of(subject: Subject, forwards: Sequence[Forward]) -> Iterator[Scen
                 head_size=head_size,
                 topk=min(_WIDEST, topk_of(subject)),
             )
+
+
+def scenarios_by_forward(
+    subject: Subject, forwards: Sequence[Forward]
+) -> Sequence[Sequence[Scenario]]:
+    """List the same, those of each forward together."""
+    found = groupby(scenarios_of(subject, forwards), attrgetter("forward"))
+    return [list(of_forward) for _, of_forward in found]
 
 
 def page_sizes_of(subject: Subject) -> tuple[int, ...]:

@@ -1,5 +1,9 @@
 """The FutureMap: results of one step, relayed to the next by pool row. Imports torch."""
 
+from backend_caps.extras import require_extra
+
+require_extra("relay", __name__)
+
 from backend_caps.relay.errors import RelayError
 from backend_caps.relay.future_map import FutureMap
 from backend_caps.relay.layout import (

@@ -17,10 +17,18 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.relay.bounds import LengthBounds, row_width, unknown_accept_tokens
 from backend_caps.relay.debug import DebugChecks
 from backend_caps.relay.errors import RelayError
-from backend_caps.relay.host_lengths import BoundedLengths, ExactLengths, NoLengths, host_copy
+from backend_caps.relay.host_lengths import (
+    BoundedLengths,
+    ExactLengths,
+    HostLengths,
+    LengthBounds,
+    NoLengths,
+    host_copy,
+    row_width,
+    unknown_accept_tokens,
+)
 from backend_caps.relay.layout import (
     DraftColumns,
     DraftShape,
@@ -110,7 +118,7 @@ class FutureMap:
         # Tensors made in inference mode could be written to nowhere else.
         with torch.inference_mode(mode=False):
             self._make_columns()
-            self._host_lengths = self._make_host_lengths(accept_tokens, max_context_len)
+            self._host_lengths = self._make_lengths(accept_tokens, max_context_len)
             self._checks = self._make_checks() if debug else None
         self.streams.synchronize()
 
@@ -238,8 +246,7 @@ class FutureMap:
         that they will start it from: the whole prompt, even where a chunk of it is yet to run.
         Then for every processed decode step, plain or speculative, and for no prefill.
         `resolve_seq_lens_cpu` counts a speculative step, `count_plain_step` a plain one.
-        `relay.bounds` has the protocol, and why the bound is one. Without upper bounds nothing is
-        done.
+        `LengthBounds` has the protocol. Without upper bounds nothing is done.
 
         rows_cpu    [B] int64 or int32, host  unique rows, 0 <= row < P; row 0 may repeat
         lens_cpu    [B] int64, host  tokens committed per request
@@ -354,18 +361,14 @@ class FutureMap:
         batch.mix_running_indices = None
 
     def _make_columns(self) -> None:
-        word = self.streams.traits.copy_word
         self._seq_lens = NumberColumn(self.pool_size, self.device)
         self._bonus_tokens = NumberColumn(self.pool_size, self.device)
-        self._draft = (
-            DraftColumns(self.layout, self.pool_size, self.device, word)
-            if self.layout.draft
-            else None
-        )
+        self._draft: DraftColumns | None = None
+        if self.layout.draft:
+            word = self.streams.traits.copy_word
+            self._draft = DraftColumns(self.layout, self.pool_size, self.device, word)
 
-    def _make_host_lengths(
-        self, accept_tokens: int | None, max_context_len: int | None
-    ) -> NoLengths:
+    def _make_lengths(self, accept_tokens: int | None, max_context_len: int | None) -> HostLengths:
         if self.host_seq_lens is HostSeqLens.NONE or not self.speculative:
             return NoLengths()
         if self.host_seq_lens is HostSeqLens.UPPER_BOUND:

@@ -11,9 +11,8 @@ from pydantic import Field, JsonValue
 from backend_caps.capability.backend import Backend, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.evidence import ClaimState, Standing
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import UNDECLARED, Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import UNDECLARED
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.document import LEFT_OUT, Document, is_none, json_of
 from backend_caps.report.plans import PlanDocument, ProblemDocument

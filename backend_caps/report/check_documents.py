@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, JsonValue
 
+from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.report.document import LEFT_OUT, Document
 
 CHECK_SCHEMA: Literal["backend-caps/check@1"] = "backend-caps/check@1"
@@ -67,19 +68,9 @@ class HintDocument(Document):
     """What is claimed, what was seen instead, and over what; never a proof."""
 
 
-class CheckedDocument(Document):
+class CheckedDocument(CheckDescription):
     """What became of one check."""
 
-    code: str
-    """Stable; docs/reference/checks.md lists them."""
-    title: str
-    """The question, as a statement."""
-    claims: list[str]
-    """The capabilities that it is about; empty: what every backend owes the engine."""
-    proves: str
-    """What a pass means."""
-    cannot: str
-    """What it cannot find."""
     applies: bool
     """Whether anything that is claimed asks for it."""
     status: StatusName
@@ -201,28 +192,3 @@ class CheckDocument(Document):
     def hints(self) -> list[HintDocument]:
         """All claims that may be too modest."""
         return [hint for own in self.checks for hint in own.hints]
-
-
-class CheckListedDocument(Document):
-    """A check that there is."""
-
-    code: str
-    """Stable."""
-    title: str
-    """The question, as a statement that holds where it passes."""
-    claims: list[str]
-    """The capabilities that it is about; empty: what every backend owes the engine."""
-    proves: str
-    """What a pass means."""
-    cannot: str
-    """What it cannot find."""
-    after: list[str]
-    """Checks without whose pass it says nothing."""
-
-
-class CheckListDocument(Document):
-    """All checks, in the order in which they run."""
-
-    schema_: Annotated[Literal["backend-caps/check-list@1"], Field(alias="schema")]
-    checks: list[CheckListedDocument]
-    """Each of them."""

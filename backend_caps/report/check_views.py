@@ -15,11 +15,11 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pydantic import JsonValue
 
+from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.check_documents import (
     NOT_ASKED,
     CheckDocument,
     CheckedDocument,
-    CheckListDocument,
     ClaimDocument,
     FindingDocument,
     HintDocument,
@@ -27,7 +27,7 @@ from backend_caps.report.check_documents import (
 )
 from backend_caps.report.document import legible_json
 from backend_caps.report.sections import Heading, Lines, Section, Table, titled_table
-from backend_caps.report.words import words_of
+from backend_caps.report.words import counted, words_of
 
 _OWED = "owed to the engine"
 """What a check is about that is about no claim."""
@@ -57,8 +57,8 @@ def _title(checked: CheckDocument) -> str:
     num_cases = sum(len(own.cases) for own in checked.checks)
     found = len(checked.findings)
     outcomes = {
-        "failed": f"{_counted(found, 'finding')} in {_counted(num_cases, 'case')}",
-        "held": f"nothing found in {_counted(num_cases, 'case')}",
+        "failed": f"{counted(found, 'finding')} in {counted(num_cases, 'case')}",
+        "held": f"nothing found in {counted(num_cases, 'case')}",
         "not checked": "no case ran to an answer",
     }
     return f"Backend {checked.backend!r} on {checked.device}: {outcomes[checked.status]}"
@@ -70,7 +70,7 @@ def _about(checked: CheckDocument) -> Iterator[Section]:
     if source:
         yield Lines((f"declared in {source}",), "places")
     kit = f"the checks of backend-caps {checked.kit_version}"
-    seeds = _counted(len(checked.effort.seeds), "seed")
+    seeds = counted(len(checked.effort.seeds), "seed")
     worth = "docs/explanation/what-a-pass-means.md says what a pass is worth"
     yield Lines((f"by {kit}, {seeds} a scenario; {worth}",))
 
@@ -83,7 +83,7 @@ def _claims(checked: CheckDocument) -> Iterator[Section]:
     if shown:
         yield Table(("claim", "value", "status", "by"), tuple(map(_claim, shown)))
     if left_out := len(checked.claims) - len(shown):
-        yield Lines((f"{_counted(left_out, 'other claim')}: not asked about",))
+        yield Lines((f"{counted(left_out, 'other claim')}: not asked about",))
 
 
 def _claim(claim: ClaimDocument) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _check(own: CheckedDocument) -> tuple[str, ...]:
 def _reasons(checked: CheckDocument) -> Iterator[Section]:
     rows = [(own.code, own.reason) for own in checked.checks if own.reason]
     rows += [
-        (own.code, f"{_counted(own.num_blocked, 'case')}: the run to compare with failed")
+        (own.code, f"{counted(own.num_blocked, 'case')}: the run to compare with failed")
         for own in checked.checks
         if own.num_blocked and not own.reason
     ]
@@ -137,7 +137,7 @@ def _finding(alike: list[FindingDocument]) -> Iterator[Section]:
     if finding.file is not None:
         yield Lines((f"  at {finding.file}:{finding.line}",), "places")
     scenario = "no batch" if finding.scenario is None else finding.scenario
-    more = f"; in {_counted(len(alike) - 1, 'more case')} too" if len(alike) > 1 else ""
+    more = f"; in {counted(len(alike) - 1, 'more case')} too" if len(alike) > 1 else ""
     yield Lines((f"  case {scenario}, schedule {finding.schedule}, seed {finding.seed}{more}",))
 
 
@@ -193,10 +193,6 @@ def check_list_view(listed: CheckListDocument) -> Iterator[Section]:
         yield Lines(
             (own.title, about, f"proves: {own.proves}", f"cannot: {own.cannot}", *after),
         )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -1,18 +1,23 @@
 """What differs between two sides: backends, their capabilities, releases, rules and plans.
 
-A capability is stricter where the join with what it was is what it is now: the engine must do
-more, or may do less. Where a statement stands in a file is shown and never compared.
+A side is a lock, or an engine that was read. A capability is stricter where the join with what it
+was is what it is now: the engine must do more, or may do less. Where a statement stands in a file
+is shown and never compared: code that only moved is the same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Self, TypeVar
 
-from backend_caps.capability.kind import Kind, Scope
-from backend_caps.capability.sizes import Conflict, Unchecked
-from backend_caps.capability.status import Status
-from backend_caps.capability.vocabulary import CAPABILITIES
+from backend_caps.capability.declaration import Declaration, Part
+from backend_caps.capability.fit import text_of
+from backend_caps.capability.kind import Phase, Role, Scope
+from backend_caps.capability.provenance import Origin, Status
+from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
+from backend_caps.engines.reading import EngineReading
 from backend_caps.report.difference import (
     NOWHERE,
     DifferenceDocument,
@@ -20,160 +25,208 @@ from backend_caps.report.difference import (
     WhereDocument,
     in_order,
 )
-from backend_caps.report.snapshot import BackendState, CapabilityState, PlanValue, Snapshot
+from backend_caps.report.document import value_of
+from backend_caps.report.lock import (
+    LockDocument,
+    LockedBackend,
+    LockedClass,
+    LockedEngine,
+    LockedReading,
+    LockedRequest,
+    LockedRules,
+    codes_of,
+)
+from backend_caps.report.plans import PlanDocument, ValueDocument
+from backend_caps.report.statements import Statement, comparable, severity, statement_of
+from backend_caps.report.words import decided_by, words_of
+from backend_caps.resolution.rules import Rule
 
-_Backends = Mapping[str, BackendState]
-_T = TypeVar("_T")
 _CHANGED = DifferenceKind.CHANGED
+_PRECEDENCE = (Status.OK, Status.CONFLICT, Status.BROKEN, Status.SKIPPED)
+"""Which of several claims a name stands for."""
+_SILENT = Declaration()
+"""In the place of a declaration that was not read."""
+_NO_CLASS = LockedClass(path="", registered_as=(), readings={}, attributes={}, composite=None)
+"""Of a backend that is no class of an engine."""
+_Key = TypeVar("_Key", bound=str | tuple[str, str])
+_Value = TypeVar("_Value")
+_Claims = Sequence[LockedBackend]
+"""All claims to one name; it stands for the first."""
 
 
-def differences(before: Snapshot, after: Snapshot) -> tuple[DifferenceDocument, ...]:
-    """List what differs, the most important first."""
-    return in_order(
-        (
-            *_of_backends(before.backends, after.backends),
-            *_of_releases(before.releases, after.releases),
-            *_of_rules(before, after),
-            *_of_problems("environment", before.problems, after.problems),
-            *_of_requests(before, after),
-            *_of_plans(before, after),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of a comparison; an engine that was read has no request and no plan."""
+
+    engine: LockedEngine | None
+    backends: tuple[LockedBackend, ...]
+    problems: tuple[str, ...]
+    rules: LockedRules | None
+    """None where the rules are not known."""
+    request: LockedRequest | None = None
+    plan: PlanDocument | None = None
+
+    @classmethod
+    def of_lock(cls, lock: LockDocument) -> Self:
+        """Compare by a lock."""
+        return cls(**{own.name: getattr(lock, own.name) for own in fields(cls)})
+
+    @classmethod
+    def of_reading(cls, reading: EngineReading) -> Self:
+        """Compare by an engine that was read."""
+        return cls(
+            engine=LockedEngine(name=reading.engine, version=reading.version),
+            backends=tuple(map(LockedBackend.of, reading.backends)),
+            problems=codes_of(reading.problems),
+            rules=None if reading.rules is None else LockedRules.of(reading.rules),
         )
-    )
 
 
-def _of_releases(
-    before: Mapping[str, str], after: Mapping[str, str]
+def differences(before: Side, after: Side) -> tuple[DifferenceDocument, ...]:
+    """List what differs, the most important first."""
+    found = [
+        *_of_backends(_by_name(before.backends), _by_name(after.backends)),
+        *_of_releases(_releases(before), _releases(after)),
+        *_of_all("environment", _problems(before.problems), _problems(after.problems)),
+    ]
+    if before.rules is not None and after.rules is not None:
+        found += _of_rules(before.rules, after.rules)
+    if before.plan is not None and after.plan is not None:
+        found += _of_plans(before.plan, after.plan)
+    if before.request is not None and after.request is not None:
+        for name, was, is_ in _paired(_request(before.request), _request(after.request)):
+            found += _of_texts("request", name, (was, is_), kind=_CHANGED)
+        if before.plan is None or after.plan is None:
+            was, is_ = (None if side.plan is None else "made" for side in (before, after))
+            found += _of_texts("plan", "", (was, is_))
+    return in_order(found)
+
+
+def _by_name(backends: Iterable[LockedBackend]) -> Mapping[str, _Claims]:
+    claims: dict[str, list[LockedBackend]] = {}
+    for backend in sorted(backends, key=lambda b: (_PRECEDENCE.index(b.status), _claim(b))):
+        claims.setdefault(backend.name, []).append(backend)
+    return claims
+
+
+def _claim(own: LockedBackend) -> str:
+    parts = (own.distribution, own.version, own.status.value, ", ".join(own.problems))
+    return " ".join(part for part in parts if part)
+
+
+def _of_backends(
+    before: Mapping[str, _Claims], after: Mapping[str, _Claims]
 ) -> Iterator[DifferenceDocument]:
-    """Compare versions of what both sides have; what only one has, its backends show."""
-    for name in sorted(before.keys() & after.keys()):
-        yield from _of_texts(f"release {name}", "version", before[name], after[name])
-
-
-def _of_rules(before: Snapshot, after: Snapshot) -> Iterator[DifferenceDocument]:
-    if before.rules is None or after.rules is None:
-        return
-    for name, one, other in _paired(before.rules, after.rules):
-        yield from _of_texts(f"rule {name}", "", one, other)
-    one, other = (", ".join(side.relays) or "none" for side in (before, after))
-    yield from _of_texts("rules", "overlapped algorithms", one, other)
-
-
-def _of_requests(before: Snapshot, after: Snapshot) -> Iterator[DifferenceDocument]:
-    if before.request is None or after.request is None:
-        return
-    for name, one, other in _paired(before.request, after.request):
-        if one != other:
-            yield _difference(_CHANGED, "request", name, one, other)
-
-
-def _of_plans(before: Snapshot, after: Snapshot) -> Iterator[DifferenceDocument]:
-    if before.plan is None or after.plan is None:
-        if before.request is not None and after.request is not None:
-            one, other = ("made" if each.plan is not None else None for each in (before, after))
-            yield from _of_texts("plan", "", one, other)
-        return
-    for place, name in sorted(before.plan.keys() & after.plan.keys()):
-        subject = "plan" if place == "server" else f"plan {place}"
-        yield from _of_plan_value(subject, name, before.plan[place, name], after.plan[place, name])
-
-
-def _of_plan_value(
-    subject: str, name: str, one: PlanValue, other: PlanValue
-) -> Iterator[DifferenceDocument]:
-    """Compare a value, then what keeps it from being better, then what it does."""
-    kind = severity(name, one.value, other.value)
-    is_held = one.value != CAPABILITIES[name].best
-    if kind is not None:
-        yield _difference(kind, subject, name, one.words, other.words)
-    elif is_held and one.words != other.words:
-        yield _difference(_CHANGED, subject, name, one.words, other.words)
-    elif one.effect != other.effect:
-        yield _difference(_CHANGED, subject, name, one.effect, other.effect)
-
-
-def _of_backends(before: _Backends, after: _Backends) -> Iterator[DifferenceDocument]:
     """Compare backends by name.
 
     An attribute that no class has on one side is one difference, and not one for each class.
     """
     were, are = _attributes(before, after), _attributes(after, before)
     for name in were.keys() ^ are.keys():
-        yield from _of_texts(f"attribute {name}", "", were.get(name), are.get(name))
+        yield from _of_texts(f"attribute {name}", "", (were.get(name), are.get(name)))
     for name, one, other in _paired(before, after):
-        is_class = any(side is not None and side.is_class for side in (one, other))
+        is_class = any(claims and claims[0].engine_class for claims in (one, other))
         subject = f"{'class' if is_class else 'backend'} {name}"
-        if one is not None and other is not None:
+        if one and other:
             yield from _of_backend(subject, one, other, were.keys() & are.keys())
         else:
-            was, is_ = (None if side is None else _notable(side) for side in (one, other))
-            yield from _of_texts(subject, "", was, is_, _where(one, other))
+            was, is_ = (None if claims is None else claims[0] for claims in (one, other))
+            texts = _optional(_notable, was), _optional(_notable, is_)
+            yield from _of_texts(subject, "", texts, _where(was, is_))
 
 
-def _where(one: object, other: object) -> WhereDocument:
-    """Return where two states stand, of which either may be None."""
-    return WhereDocument(before=getattr(one, "where", None), after=getattr(other, "where", None))
+def _optional(write: Callable[[_Value], str], value: _Value | None) -> str | None:
+    return None if value is None else write(value)
 
 
-def _notable(backend: BackendState) -> str:
+def _notable(own: LockedBackend) -> str:
     """Describe in a line a backend that only one side has."""
-    parts = []
-    if backend.status is not Status.OK:
-        parts.append(", ".join((backend.status.value, *sorted(backend.problems))))
-    if backend.registered_as:
-        parts.append(f"registered as {', '.join(backend.registered_as)}")
-    if backend.parts:
-        parts.append(f"hands its uses to {'; '.join(backend.parts)}")
-    parts += [
-        f"{name}: {own.words}"
-        for name, own in backend.capabilities.items()
-        if own.is_stated and CAPABILITIES[name].scope is not Scope.USE
-    ]
-    return "; ".join(parts) or "declares nothing"
+    read, declaration = own.engine_class or _NO_CLASS, own.declaration or _SILENT
+    states = {name: statement_of(own, name) for name in CAPABILITIES} if own.declaration else {}
+    parts = (
+        "" if own.status is Status.OK else ", ".join((own.status.value, *sorted({*own.problems}))),
+        f"registered as {', '.join(read.registered_as)}" if read.registered_as else "",
+        f"hands its uses to {'; '.join(_parts(declaration))}" if declaration.parts else "",
+        *(
+            f"{name}: {state.words}"
+            for name, state in states.items()
+            if (state.origin is Origin.DECLARED or state.conditions)
+            and CAPABILITIES[name].scope is not Scope.USE
+        ),
+    )
+    return "; ".join(part for part in parts if part) or "declares nothing"
 
 
-def _attributes(side: _Backends, other: _Backends) -> Mapping[str, str]:
+def _attributes(side: Mapping[str, _Claims], other: Mapping[str, _Claims]) -> Mapping[str, str]:
     """List the attributes of the classes that both sides have, with the classes that set them."""
     owners: dict[str, list[str]] = {}
     for name in sorted(side.keys() & other.keys()):
-        for attribute in side[name].attributes:
+        for attribute in (side[name][0].engine_class or _NO_CLASS).attributes:
             owners.setdefault(attribute, []).append(name)
     return {attribute: f"set by {', '.join(names)}" for attribute, names in owners.items()}
 
 
 def _of_backend(
-    subject: str, one: BackendState, other: BackendState, known: Iterable[str]
+    subject: str, one: _Claims, other: _Claims, known: Iterable[str]
 ) -> Iterator[DifferenceDocument]:
     """Compare two backends of one name; of attributes, those that are `known` on both sides."""
-    where = _where(one, other)
-    if one.status is not other.status:
-        kind = _kind_of_status(one.status, other.status)
-        yield _difference(
-            kind, subject, "status", one.status.value, other.status.value, where=where
-        )
-    for field, was, is_ in (
-        ("distribution", one.distribution, other.distribution),
-        ("implementation", one.implementation, other.implementation),
-        ("composite", one.composite, other.composite),
-        ("parts", _parts_beside(one, other), _parts_beside(other, one)),
-    ):
-        if was != is_:
-            yield _difference(_CHANGED, subject, field, was, is_, where)
-    for field, before, after in (
-        ("adapter for {}", one.adapters, other.adapters),
-        ("tolerance in {}", one.tolerances, other.tolerances),
-        ("registered as", _by_name(one.registered_as), _by_name(other.registered_as)),
-        ("further claim", _by_name(one.others), _by_name(other.others)),
-    ):
-        for name, text, text_after in _paired(before, after):
-            yield from _of_texts(subject, field.format(name), text, text_after, where)
-    yield from _of_problems(subject, one.problems, other.problems, where)
+    was, is_ = one[0], other[0]
+    where = _where(was, is_)
+    if was.status is not is_.status:
+        kind = _kind_of_status(was.status, is_.status)
+        yield from _of_texts(subject, "status", (was.status.value, is_.status.value), where, kind)
+    for field, text, text_after in _paired(_single_texts(was, is_), _single_texts(is_, was)):
+        yield from _of_texts(subject, field, (text, text_after), where, _CHANGED)
+    yield from _of_all(subject, _listed_texts(one), _listed_texts(other), where)
+    read, read_after = (own.engine_class or _NO_CLASS for own in (was, is_))
     for name in sorted(known):
-        own, own_after = one.attributes.get(name), other.attributes.get(name)
-        was, is_ = (None if state is None else state.words for state in (own, own_after))
-        if was != is_:
-            yield _difference(_CHANGED, subject, name, was, is_, _where(own, own_after))
-    for name in one.capabilities.keys() & other.capabilities.keys():
-        yield from _of_capability(subject, name, one.capabilities[name], other.capabilities[name])
+        own, after = (side.attributes.get(name) for side in (read, read_after))
+        words = _optional(_attribute_words, own), _optional(_attribute_words, after)
+        yield from _of_texts(subject, name, words, _where(own, after), _CHANGED)
+    if was.declaration is not None and is_.declaration is not None:
+        for name in CAPABILITIES:
+            where = _where(read.readings.get(name), read_after.readings.get(name))
+            states = statement_of(was, name), statement_of(is_, name)
+            yield from _of_capability(subject, name, *states, where)
+
+
+def _where(one: object, other: object) -> WhereDocument:
+    """Return where two things are declared, of which either may be None."""
+    before, after = (getattr(each, "declared_at", None) for each in (one, other))
+    return WhereDocument(before=before, after=after)
+
+
+def _single_texts(own: LockedBackend, other: LockedBackend) -> Mapping[str, str | None]:
+    """List the fields that have one text; of parts, those that `other` has not."""
+    declaration, read = own.declaration or _SILENT, own.engine_class
+    parts = {*_parts(declaration)} - {*_parts(other.declaration or _SILENT)}
+    return {
+        "distribution": own.distribution,
+        # That of an engine's class names the file, which may move.
+        "implementation": None if read else declaration.implementation,
+        "composite": read.composite if read else None,
+        "parts": "; ".join(sorted(parts)) or None,
+    }
+
+
+def _listed_texts(claims: _Claims) -> Mapping[tuple[str, str], str]:
+    """List the fields that have several texts, each by its field and what it is of."""
+    own, *others = claims
+    declaration, read = own.declaration or _SILENT, own.engine_class or _NO_CLASS
+    return {
+        **{(f"adapter for {name}", ""): text for name, text in declaration.adapters.items()},
+        **{(f"tolerance in {n}", ""): str(own) for n, own in declaration.tolerances.items()},
+        **{("registered as", name): name for name in read.registered_as},
+        **{("further claim", claim): claim for claim in map(_claim, others)},
+        **_problems(own.problems),
+    }
+
+
+def _problems(codes: Iterable[str]) -> Mapping[tuple[str, str], str]:
+    return {
+        ("problem", code): code if count == 1 else f"{code} ({count} times)"
+        for code, count in Counter(codes).items()
+    }
 
 
 def _kind_of_status(before: Status, after: Status) -> DifferenceKind:
@@ -183,117 +236,163 @@ def _kind_of_status(before: Status, after: Status) -> DifferenceKind:
     return DifferenceKind.STRICTER if before is Status.OK else _CHANGED
 
 
-def _parts_beside(own: BackendState, other: BackendState) -> str | None:
-    """Return the parts that only one of two backends has; None where there are none."""
-    return "; ".join(sorted(set(own.parts) - set(other.parts))) or None
+def _parts(declaration: Declaration) -> list[str]:
+    """Write each part with its condition once, and the uses that it takes."""
+    taken: dict[tuple[str, str], set[str]] = {}
+    for part in declaration.parts:
+        condition = "" if part.given is None else f" where {part.given}"
+        taken.setdefault((part.backend, condition), set()).add(_uses(part))
+    named = taken.items()
+    return sorted(f"{name} ({', '.join(sorted(uses))}){given}" for (name, given), uses in named)
 
 
-def _by_name(names: Iterable[str]) -> Mapping[str, str]:
-    return {name: name for name in names}
+def _uses(part: Part) -> str:
+    roles = "every role" if len(part.roles) == len(Role) else text_of(part.roles)
+    return roles if len(part.phases) == len(Phase) else f"{roles} in {text_of(part.phases)}"
 
 
-def _of_problems(
-    subject: str,
-    before: Mapping[str, int],
-    after: Mapping[str, int],
-    where: WhereDocument = NOWHERE,
-) -> Iterator[DifferenceDocument]:
-    """Compare how many problems of each code there are."""
-    for code, one, other in _paired(before, after):
-        yield from _of_texts(subject, "problem", _times(code, one), _times(code, other), where)
-
-
-def _times(code: str, count: int | None) -> str | None:
-    if count is None:
-        return None
-    return code if count == 1 else f"{code} ({count} times)"
+def _attribute_words(reading: LockedReading) -> str:
+    words = reading.words if reading.value is None else reading.value
+    if reading.origin is Origin.INHERITED:
+        return f"{words} (inherited from {reading.inherited_from or 'a base'})"
+    return words
 
 
 def _of_capability(
-    subject: str, name: str, one: CapabilityState, other: CapabilityState
+    subject: str, name: str, one: Statement, other: Statement, where: WhereDocument
 ) -> Iterator[DifferenceDocument]:
     """Compare a value with its origin, and by itself what it depends on."""
-    where = _where(one, other)
     was, is_ = bool(one.conditions), bool(other.conditions)
     kind = severity(name, one.value, other.value)
-    is_same = (one.origin, one.base) == (other.origin, other.base)
-    if kind is None and was is is_ and not is_same:
+    if kind is None and was is is_ and (one.origin, one.base) != (other.origin, other.base):
         kind = _CHANGED
     if kind is not None:
-        yield _difference(kind, subject, name, one.words, other.words, where)
+        yield _difference(kind, subject, name, (one.words, other.words), where)
     if one.conditions != other.conditions:
         kind = _CHANGED
         if was is not is_:
             kind = DifferenceKind.BECAME_CONDITIONAL if is_ else DifferenceKind.BECAME_UNCONDITIONAL
         before, after = ("; ".join(side.conditions) or side.words for side in (one, other))
-        yield _difference(kind, subject, name, before, after, where)
+        yield _difference(kind, subject, name, (before, after), where)
 
 
-def severity(capability: str, before: object, after: object) -> DifferenceKind | None:
-    """Return which way a value changed; None where it is the same.
-
-    Args:
-        capability: whose value it is.
-        before: as `comparable` writes it, or None where a composite leaves it to its parts.
-        after: the same.
-    """
-    if before == after:
-        return None
-    if before is None or after is None:
-        return _CHANGED
-    kind = CAPABILITIES[capability]
-    was, is_ = _granted(kind, before), _granted(kind, after)
-    if was != is_:
-        return DifferenceKind.STRICTER if is_ < was else DifferenceKind.LOOSER
-    joined = kind.join(before, after)
-    if joined == after:
-        return DifferenceKind.STRICTER
-    return DifferenceKind.LOOSER if joined == before else _CHANGED
+def _releases(side: Side) -> Mapping[str, str]:
+    """List the versions of the engine and of distributions."""
+    engine = {} if side.engine is None else {side.engine.name: {side.engine.version or "unknown"}}
+    versions: dict[str, set[str]] = {}
+    for own in side.backends:
+        if own.distribution is not None:
+            versions.setdefault(own.distribution, set()).add(own.version or "unknown")
+    return {name: ", ".join(sorted(own)) for name, own in {**versions, **engine}.items()}
 
 
-def _granted(kind: Kind, value: object) -> int:
-    """Rank a value by what it grants at all: sizes that no check has seen may grant nothing."""
-    if isinstance(value, Conflict):
-        return 0
-    if isinstance(value, Unchecked):
-        return 1 if value == kind.worst else 2
-    return 3
+def _of_releases(
+    before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[DifferenceDocument]:
+    """Compare versions of what both sides have; what only one has, its backends show."""
+    for name in before.keys() & after.keys():
+        yield from _of_texts(f"release {name}", "version", (before[name], after[name]))
+
+
+def _of_rules(one: LockedRules, other: LockedRules) -> Iterator[DifferenceDocument]:
+    for name, was, is_ in _paired(_rules(one.rules), _rules(other.rules)):
+        yield from _of_texts(f"rule {name}", "", (was, is_))
+    was, is_ = (", ".join(side.relays) or "none" for side in (one, other))
+    yield from _of_texts("rules", "overlapped algorithms", (was, is_))
+
+
+def _rules(rules: Iterable[Rule]) -> Mapping[str, str]:
+    texts: dict[str, list[str]] = {}
+    for rule in rules:
+        forced = ", ".join(f"{name}={text_of(v)}" for name, v in rule.forces.stated().items())
+        text = f"forces {forced} where {rule.given}: {rule.reason}"
+        texts.setdefault(rule.name, []).append(text)
+    return {name: "; ".join(sorted(own)) for name, own in texts.items()}
+
+
+def _request(request: LockedRequest) -> Mapping[str, str]:
+    override = request.unsafe_override or Capabilities()
+    return {
+        "policy": request.policy.value,
+        "rules": request.rules or "the engine's own",
+        "engine": request.engine or "none",
+        **{
+            f"flag {name}": "none" if value is None else text_of(value)
+            for name, value in request.flags.given().items()
+        },
+        **{f"fact {name}": text_of(value) for name, value in request.facts.known().items()},
+        **{f"override {name}": text_of(value) for name, value in override.stated().items()},
+    }
+
+
+def _of_plans(before: PlanDocument, after: PlanDocument) -> Iterator[DifferenceDocument]:
+    values = {(phase, name): own for phase, name, own in after.all_values()}
+    for phase, name, own in before.all_values():
+        if (phase, name) in values:
+            subject = "plan" if phase is None else f"plan {phase}"
+            yield from _of_plan_value(subject, name, own, values[phase, name])
+
+
+def _of_plan_value(
+    subject: str, name: str, one: ValueDocument, other: ValueDocument
+) -> Iterator[DifferenceDocument]:
+    """Compare a value, then what keeps it from being better, then what it does."""
+    was, is_ = (comparable(name, value_of(name, own.value)) for own in (one, other))
+    words = _value_words(one), _value_words(other)
+    kind = severity(name, was, is_)
+    if kind is None and (was == CAPABILITIES[name].best or words[0] == words[1]):
+        words = one.effect, other.effect
+    yield from _of_texts(subject, name, words, kind=kind or _CHANGED)
+
+
+def _value_words(own: ValueDocument) -> str:
+    return f"{words_of(own.value)}, decided by {decided_by(own)}"
 
 
 def _paired(
-    before: Mapping[str, _T], after: Mapping[str, _T]
-) -> Iterator[tuple[str, _T | None, _T | None]]:
+    before: Mapping[_Key, _Value], after: Mapping[_Key, _Value]
+) -> Iterator[tuple[_Key, _Value | None, _Value | None]]:
     """Put together what has one name on both sides, sorted; None where it is not there."""
     for name in sorted({*before, *after}):
         yield name, before.get(name), after.get(name)
 
 
+def _of_all(
+    subject: str,
+    before: Mapping[tuple[str, str], str],
+    after: Mapping[tuple[str, str], str],
+    where: WhereDocument = NOWHERE,
+) -> Iterator[DifferenceDocument]:
+    """Compare texts, each by its field and what it is of."""
+    for (field, _), one, other in _paired(before, after):
+        yield from _of_texts(subject, field, (one, other), where)
+
+
 def _of_texts(
     subject: str,
     field: str,
-    before: str | None,
-    after: str | None,
+    texts: tuple[str | None, str | None],
     where: WhereDocument = NOWHERE,
+    kind: DifferenceKind | None = None,
 ) -> Iterator[DifferenceDocument]:
-    """Compare two texts, either of which may not be there."""
-    if before == after:
+    """Compare two texts; without a `kind`, one that is not there has appeared or vanished."""
+    if texts[0] == texts[1]:
         return
-    kind = _CHANGED
-    if before is None:
-        kind = DifferenceKind.APPEARED
-    elif after is None:
-        kind = DifferenceKind.VANISHED
-    yield _difference(kind, subject, field, before, after, where)
+    if kind is None:
+        kind = _CHANGED
+        if None in texts:
+            kind = DifferenceKind.APPEARED if texts[0] is None else DifferenceKind.VANISHED
+    yield _difference(kind, subject, field, texts, where)
 
 
 def _difference(
     kind: DifferenceKind,
     subject: str,
     field: str,
-    before: str | None,
-    after: str | None,
-    where: WhereDocument = NOWHERE,
+    texts: tuple[str | None, str | None],
+    where: WhereDocument,
 ) -> DifferenceDocument:
+    before, after = texts
     return DifferenceDocument(
         kind=kind, subject=subject, field=field, before=before, after=after, where=where
     )

@@ -8,7 +8,7 @@ from enum import Enum
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Sizes, Unchecked
+from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf, Sizes, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT, Capabilities
 
 

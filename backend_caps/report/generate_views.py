@@ -18,6 +18,7 @@ from backend_caps.report.generate_documents import (
 from backend_caps.report.plan_views import mirror_lines
 from backend_caps.report.sections import Heading, Lines, Section, Table
 from backend_caps.report.step_costs import drafts_words
+from backend_caps.report.words import counted
 
 _OUTPUTS = 4
 """Outputs that are shown; the document has all of them."""
@@ -32,7 +33,7 @@ _NOTHING = "—"
 def generate_view(generated: GenerateDocument) -> Iterator[Section]:
     """Show prompts running under a plan: step by step, then all together."""
     run, plan = generated.run, generated.plan
-    prompts = _counted(run.num_prompts, "prompt")
+    prompts = counted(run.num_prompts, "prompt")
     yield Heading(f"Plan {plan.fingerprint} runs {prompts} on {generated.device}")
     yield Lines(
         (
@@ -150,7 +151,7 @@ def _drafts_of(step: GenerateStepDocument, speculation: SpeculationDocument) -> 
 def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     run = generated.run
     rate = run.num_made / run.seconds if run.seconds > 0 else 0.0
-    prompts = _counted(run.num_prompts, "prompt")
+    prompts = counted(run.num_prompts, "prompt")
     yield "tokens", f"{run.num_made} made of {run.num_prompt_tokens} in {prompts}"
     yield "speed", f"{rate:.0f} tokens/s; {run.host_us:.0f} µs of host time a step around the model"
     yield from _accepted(generated.speculation)
@@ -172,15 +173,9 @@ def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
     yield "plan", f"{generated.plan.fingerprint} under the rules of {generated.plan.rules}"
 
 
-def _counted(number: int, thing: str, several: str | None = None) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {several or f'{thing}s'}"
-
-
 def _graphs(run: RunDocument) -> str:
     num_steps = sum(run.num_steps.values())
-    replayed = (
-        f"{num_steps - sum(run.num_eager.values())} of {_counted(num_steps, 'step')} replayed"
-    )
+    replayed = f"{num_steps - sum(run.num_eager.values())} of {counted(num_steps, 'step')} replayed"
     num_in_pieces = sum(run.num_in_pieces.values())
     pieces = f", {num_in_pieces} of them in pieces" if num_in_pieces else ""
     modes: dict[str, list[str]] = {}
@@ -194,7 +189,7 @@ def _graph_memory(graphs: GraphsDocument) -> str:
     if not graphs.num_graphs:
         return "none: nothing was captured"
     pool, static = (size_words(each) for each in (graphs.pool_bytes, graphs.static_bytes))
-    return f"{pool} in the pool of {_counted(graphs.num_graphs, 'graph')}, {static} beside it"
+    return f"{pool} in the pool of {counted(graphs.num_graphs, 'graph')}, {static} beside it"
 
 
 def size_words(num_bytes: int) -> str:
@@ -202,7 +197,7 @@ def size_words(num_bytes: int) -> str:
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if num_bytes >= unit:
             return f"{num_bytes / unit:.1f} {name}"
-    return _counted(num_bytes, "byte")
+    return counted(num_bytes, "byte")
 
 
 def graph_modes_view(graphs: GraphsDocument) -> Iterator[Section]:
@@ -230,8 +225,8 @@ def _phase(phase: PhaseGraphsDocument) -> tuple[str, ...]:
 
 
 def _kv_cache(run: RunDocument) -> str:
-    room = f"{_counted(run.max_total_tokens, 'token')} in pages of {run.page_size}"
-    return f"{room}; {_counted(run.num_retracted, 'request')} retracted"
+    room = f"{counted(run.max_total_tokens, 'token')} in pages of {run.page_size}"
+    return f"{room}; {counted(run.num_retracted, 'request')} retracted"
 
 
 def _planned_waits(run: RunDocument, speculation: SpeculationDocument | None) -> str:
@@ -244,14 +239,14 @@ def _planned_waits(run: RunDocument, speculation: SpeculationDocument | None) ->
 
 
 def _of_steps(number: int, run: RunDocument) -> str:
-    return f"{number} in {_counted(sum(run.num_steps.values()), 'step')}"
+    return f"{number} in {counted(sum(run.num_steps.values()), 'step')}"
 
 
 def _accepted(speculation: SpeculationDocument | None) -> Iterator[tuple[str, str]]:
     if speculation is None or speculation.accept_length is None:
         return
-    verified = _counted(speculation.num_verified, "verify", "verifies")
-    drafts = _counted(speculation.num_drafts, "draft")
+    verified = counted(speculation.num_verified, "verify", "verifies")
+    drafts = counted(speculation.num_drafts, "draft")
     accepted = f"{speculation.num_accepted} of {drafts} in {verified}"
     given = f"{speculation.accept_length:.2f} tokens a verify, its own one included"
     yield "accepted", f"{given}: {accepted}"

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -24,12 +24,12 @@ from pydantic import (
     field_validator,
 )
 
-from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
+from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.model import FrozenModel
-from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.engines.reading import EngineReading
 from backend_caps.errors import CodedError
@@ -116,6 +116,11 @@ class LockedRules(_Locked):
     rules: tuple[Rule, ...]
     """The rules, in the set's order."""
 
+    @classmethod
+    def of(cls, rules: RuleSet) -> Self:
+        """Write a rule set."""
+        return cls(name=rules.name, relays=tuple(sorted(rules.relays)), rules=rules.rules)
+
 
 class LockedReading(_Locked):
     """What an engine's source says of one thing."""
@@ -146,13 +151,6 @@ class LockedClass(_Locked):
     composite: str | None
     """How a wrapper makes its answer from its children's, where it does."""
 
-    def engine_class(self) -> EngineClass:
-        """Return the class."""
-        own = dict(self)
-        for name in ("readings", "attributes"):
-            own[name] = {key: Reading(**dict(reading)) for key, reading in own[name].items()}
-        return EngineClass(**own)
-
 
 class LockedBackend(_Locked):
     """One claim to a backend's name."""
@@ -175,20 +173,27 @@ class LockedBackend(_Locked):
     engine_class: LockedClass | None
     """Where it was read from an engine's source."""
 
-    def backend(self) -> Backend:
-        """Return the backend; of its problems only the codes are known."""
-        read = self.engine_class
-        return Backend(
-            name=self.name,
-            status=self.status,
-            source=Source(
-                distribution=self.distribution,
-                version=self.version,
-                declared_at=self.declared_at,
+    @classmethod
+    def of(cls, backend: Backend) -> Self:
+        """Write a backend; of its problems only the codes, and no place on this machine."""
+        read, source = backend.engine_class, backend.source
+        return cls(
+            name=backend.name,
+            status=backend.status,
+            distribution=source.distribution,
+            version=source.version,
+            declared_at=_portable(source.declared_at),
+            problems=codes_of(backend.problems),
+            declaration=backend.declaration,
+            engine_class=None
+            if read is None
+            else LockedClass(
+                path=read.path,
+                registered_as=tuple(sorted(read.registered_as)),
+                readings=dict(sorted(read.readings.items())),
+                attributes=dict(sorted(read.attributes.items())),
+                composite=read.composite,
             ),
-            declaration=self.declaration,
-            problems=tuple(Problem(code=code, message="", remedy="") for code in self.problems),
-            engine_class=None if read is None else read.engine_class(),
         )
 
 
@@ -250,9 +255,9 @@ def lock_document(
         engine=None
         if reading is None
         else LockedEngine(name=reading.engine, version=reading.version),
-        rules=LockedRules(name=rules.name, relays=tuple(sorted(rules.relays)), rules=rules.rules),
-        backends=tuple(map(_locked, installed)),
-        problems=_codes(p for p in problems if not _is_of_the_working_directory([p])),
+        rules=LockedRules.of(rules),
+        backends=tuple(map(LockedBackend.of, installed)),
+        problems=codes_of(p for p in problems if not _is_of_the_working_directory([p])),
         plan=None if plan is None else _portable_plan(plan),
     )
 
@@ -261,30 +266,9 @@ def _is_of_the_working_directory(problems: Iterable[Problem]) -> bool:
     return any(found.code == _OF_THE_WORKING_DIRECTORY for found in problems)
 
 
-def _codes(problems: Iterable[Problem]) -> tuple[str, ...]:
+def codes_of(problems: Iterable[Problem]) -> tuple[str, ...]:
+    """List the codes of problems, sorted."""
     return tuple(sorted(found.code for found in problems))
-
-
-def _locked(backend: Backend) -> LockedBackend:
-    read = backend.engine_class
-    return LockedBackend(
-        name=backend.name,
-        status=backend.status,
-        distribution=backend.source.distribution,
-        version=backend.source.version,
-        declared_at=_portable(backend.source.declared_at),
-        problems=_codes(backend.problems),
-        declaration=backend.declaration,
-        engine_class=None
-        if read is None
-        else LockedClass(
-            path=read.path,
-            registered_as=tuple(sorted(read.registered_as)),
-            readings=dict(sorted(read.readings.items())),
-            attributes=dict(sorted(read.attributes.items())),
-            composite=read.composite,
-        ),
-    )
 
 
 def _portable(place: str | None) -> str | None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.plans import PlanDocument
 from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.words import decided_by
+from backend_caps.report.words import counted, decided_by, number_words
 
 Level = Literal["none", "upper_bound", "exact"]
 
@@ -165,7 +165,7 @@ def _what_ran(measured: MeasuredDocument) -> Iterator[str]:
         yield f"drafts: {drafts_words(measured.drafts)}"
     yield (
         "run: the plan's flags and backends, with small random models on a simulated device; "
-        f"the target {graphs}; {_counted(measured.tokens_made, 'token', 'tokens')} a request and "
+        f"the target {graphs}; {counted(measured.tokens_made, 'token', 'tokens')} a request and "
         "step"
     )
     yield from _difference(measured.levels)
@@ -173,9 +173,9 @@ def _what_ran(measured: MeasuredDocument) -> Iterator[str]:
 
 def drafts_words(drafts: DraftsDocument) -> str:
     """Say how steps speculate."""
-    tokens = _counted(drafts.num_draft_tokens, "token", "tokens")
+    tokens = counted(drafts.num_draft_tokens, "token")
     shape = f"chains of {tokens}" if drafts.topk == 1 else f"trees of {tokens}"
-    steps = _counted(drafts.num_steps, "step", "steps")
+    steps = counted(drafts.num_steps, "step")
     sizes = f"top-k {drafts.topk}, {steps}: {shape}, the last token included"
     return f"{drafts.algorithm}, {sizes}"
 
@@ -191,29 +191,20 @@ def _difference(levels: Sequence[LevelDocument]) -> Iterator[str]:
         ("event wait", "event waits"): most.event_waits - least.event_waits,
         ("launch", "launches"): most.launches - least.launches,
     }
-    told = ", ".join(_counted(number, *names) for names, number in added.items())
+    told = ", ".join(counted(number, *names) for names, number in added.items())
     yield f"{most.level} costs a step more than {least.level}: {told}"
-
-
-def _counted(number: float, one: str, several: str) -> str:
-    return f"{_number(number)} {one if number == 1 else several}"
 
 
 def _level(level: LevelDocument) -> tuple[str, ...]:
     return (
         f"{level.level} (this plan)" if level.is_planned else level.level,
-        _number(level.host_waits),
-        _number(level.waits_for_lengths),
-        _number(level.bytes_to_host),
-        _number(level.bytes_of_lengths),
-        _number(level.event_waits),
-        _number(level.launches),
+        number_words(level.host_waits),
+        number_words(level.waits_for_lengths),
+        number_words(level.bytes_to_host),
+        number_words(level.bytes_of_lengths),
+        number_words(level.event_waits),
+        number_words(level.launches),
     )
-
-
-def _number(value: float) -> str:
-    """Write a mean, without decimals where each step had as many."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _what_it_means(measured: MeasuredDocument, plan: PlanDocument) -> Iterator[str]:

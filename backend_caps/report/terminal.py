@@ -86,7 +86,8 @@ def _table(console: Console, table: Table) -> RichTable:
     for at, name in enumerate(table.columns):
         drawn.add_column(
             Text(_broken(name, _widest(table, at)) if is_names else name),
-            no_wrap=at == 0 and is_names,
+            # rich cuts what it does not wrap
+            no_wrap=at == 0 and is_names and _widest(table, at) <= _UNBROKEN,
             overflow="fold",
             min_width=_unbroken(table, at) if at == 0 else 0,
         )

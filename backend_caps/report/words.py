@@ -32,6 +32,16 @@ def words_of(value: JsonValue) -> str:
     return str(value)
 
 
+def number_words(value: float) -> str:
+    """Write a number; a mean with up to two decimals."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def counted(number: float, one: str, several: str | None = None) -> str:
+    """Write a number with what it counts."""
+    return f"{number_words(number)} {one if number == 1 else several or f'{one}s'}"
+
+
 def place_of(cause: CauseDocument) -> str:
     """Write where a cause stands: role and phase, and the rank if there are several."""
     rank = None if cause.rank is None else f"rank {cause.rank}"

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise, takewhile
 from os import PathLike, fspath
 from pathlib import Path, PurePath
@@ -19,8 +20,6 @@ from backend_caps.resolution.errors import FlagsError, FlagValueError, nearest
 
 ENGINES = ("sglang-0.5.13", "sglang-0.5.23")
 """The engine versions whose command lines and rules are known, the newest last."""
-DEFAULT_ENGINE = "sglang-0.5.13"
-"""The version of the documents that the project comes from."""
 RUNTIME = "backend-caps-1"
 """The rules of this package's own engine (`backend_caps.runtime`)."""
 RULE_SETS = (*ENGINES, RUNTIME)
@@ -72,6 +71,18 @@ def engine(name: str) -> Engine:
         options={option: tuple(group) for group in stored["options"] for option in group},
         attention_backends=frozenset(stored["attention_backends"]),
     )
+
+
+def installed_engine() -> tuple[str, str]:
+    """Name the engine version that counts where none is named, and say why it does."""
+    newest = ENGINES[-1]
+    try:
+        installed = f"sglang-{version('sglang')}"
+    except PackageNotFoundError:
+        return newest, "the newest known; no SGLang is installed"
+    if installed in ENGINES:
+        return installed, "the installed version"
+    return newest, f"the newest known; the installed {installed} is not"
 
 
 @dataclass(slots=True)

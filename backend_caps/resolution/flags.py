@@ -18,15 +18,15 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from backend_caps.capability import spelling
 from backend_caps.capability.facts import Facts, Situation
-from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.model import AUTO, Device, FrozenModel, algorithm, dtype, unless_auto
 from backend_caps.resolution.engine import (
-    DEFAULT_ENGINE,
+    ENGINES,
     CommandLine,
     Engine,
     Reader,
     engine,
+    installed_engine,
     option_of,
 )
 from backend_caps.resolution.errors import FlagsError, FlagValueError, raise_all
@@ -45,7 +45,7 @@ def _number(value: object, info: ValidationInfo) -> object:
 
 
 def _algorithm(value: object) -> object:
-    return None if spelling.algorithm(value) == "NONE" else spelling.algorithm(value)
+    return None if algorithm(value) == "NONE" else algorithm(value)
 
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -89,7 +89,7 @@ class ServerFlags(FrozenModel):
     """Prepare a step only when the last one has ended."""
     page_size: Count | None = None
     """The KV cache's page size, in tokens."""
-    kv_cache_dtype: Annotated[Name, BeforeValidator(spelling.dtype)] = "auto"
+    kv_cache_dtype: Annotated[Name, BeforeValidator(dtype)] = "auto"
     """The KV cache's dtype; `auto` is decided from the model."""
     enable_mixed_chunk: StrictBool = False
     """Run prefill chunks and decode in one batch."""
@@ -109,19 +109,20 @@ class ServerFlags(FrozenModel):
     """Pipeline stages."""
     dp_size: Count = 1
     """Data-parallel ranks."""
-    device: Annotated[spelling.Device | None, BeforeValidator(spelling.unless_auto)] = None
+    device: Annotated[Device | None, BeforeValidator(unless_auto)] = None
     """The torch device type."""
     unrelated: Annotated[tuple[str, ...], Field(exclude=True, repr=False)] = ()
     """The flags of a command line that do not concern us, in its order."""
 
     @classmethod
-    def from_argv(cls, argv: Sequence[str], *, engine_name: str | Engine = DEFAULT_ENGINE) -> Self:
+    def from_argv(cls, argv: Sequence[str], *, engine_name: str | Engine | None = None) -> Self:
         """Read a server's command line, whole or in part.
 
         Args:
             argv: as the server gets it; words before the first flag are passed over, and a
                 `--config FILE` is read as the server reads it.
-            engine_name: whose flags and aliases are honoured.
+            engine_name: whose flags and aliases are honoured; unless given, the installed
+                SGLang's where they are known, else the newest known.
 
         Raises:
             FlagsError: one string instead of words, or a flag that the engine does not have and
@@ -138,7 +139,7 @@ class ServerFlags(FrozenModel):
 
     @classmethod
     def from_file(
-        cls, path: str | PathLike[str], *, engine_name: str | Engine = DEFAULT_ENGINE
+        cls, path: str | PathLike[str], *, engine_name: str | Engine | None = None
     ) -> Self:
         """Read a YAML or JSON mapping of flags, as the server's `--config` takes it.
 
@@ -150,11 +151,11 @@ class ServerFlags(FrozenModel):
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Self:
         """Read the variables `BACKEND_CAPS_FLAG_<NAME>`, such as `BACKEND_CAPS_FLAG_PAGE_SIZE`."""
-        return cls._from_line(cls._reader(DEFAULT_ENGINE).environ(environ), context=_WORDS)
+        return cls._from_line(cls._reader(ENGINES[-1]).environ(environ), context=_WORDS)
 
     @classmethod
     def from_mapping(
-        cls, values: Mapping[str, object], *, engine_name: str | Engine = DEFAULT_ENGINE
+        cls, values: Mapping[str, object], *, engine_name: str | Engine | None = None
     ) -> Self:
         """Read values by flag name, with dashes or underscores; each must have its own type.
 
@@ -180,8 +181,10 @@ class ServerFlags(FrozenModel):
         return cls._from_line(line)
 
     @classmethod
-    def _reader(cls, named: str | Engine) -> Reader:
-        return Reader(named if isinstance(named, Engine) else engine(named), _SWITCHES)
+    def _reader(cls, named: str | Engine | None) -> Reader:
+        if not isinstance(named, Engine):
+            named = engine(named or installed_engine()[0])
+        return Reader(named, _SWITCHES)
 
     @classmethod
     def _from_line(cls, line: CommandLine, *, context: str | None = None) -> Self:
@@ -226,8 +229,8 @@ class ServerFlags(FrozenModel):
         given = {name: getattr(self, name) for name in type(self).model_fields}
         given["speculative_algorithm"] = self.speculative_algorithm or "NONE"
         decode = self.decode_attention_backend or self.attention_backend
-        given["decode_attention_backend"] = None if decode == spelling.AUTO else decode
-        if self.kv_cache_dtype == spelling.AUTO:
+        given["decode_attention_backend"] = None if decode == AUTO else decode
+        if self.kv_cache_dtype == AUTO:
             given["kv_cache_dtype"] = None
         return {name: value for name, value in given.items() if value is not None}
 

@@ -13,8 +13,7 @@ from backend_caps.capability.backend import Backend, Unverified
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.fit import text_of
-from backend_caps.capability.kind import Kind, Phase
-from backend_caps.capability.scale import UNDECLARED, Scale
+from backend_caps.capability.kind import UNDECLARED, Kind, Phase, Scale
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.contributions import cause_of_use, declared

@@ -13,7 +13,7 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Kind, Phase, Role, Scope
 from backend_caps.capability.provenance import BY_HAND, Origin, Source
-from backend_caps.capability.sizes import Conflict
+from backend_caps.capability.sets import Conflict
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     SPELLINGS,
@@ -198,7 +198,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Write what a person asks first: rules, each value with its first cause, problems."""
-        lines = [f"plan {self.fingerprint} under {self.rules.name}"]
+        lines = [f"plan {self.fingerprint} under {self.rules}"]
         lines += [self._line(name) for name in _in_plans() if self._active(name)]
         idle = [name for name in _in_plans() if not self._active(name)]
         lines += [f"  no effect here: {', '.join(idle)}"] if idle else []

@@ -9,10 +9,9 @@ from backend_caps.capability.backend import Problem
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of, unsupported_reasons
-from backend_caps.capability.kind import Role, Scope
+from backend_caps.capability.kind import ANY, UNDECLARED, Role, Scope
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import ANY, UNDECLARED
-from backend_caps.capability.sizes import Conflict, Unchecked
+from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES, NO_LIMIT
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.engine import option_of

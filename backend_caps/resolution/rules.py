@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Self
 
 from pydantic import model_validator
@@ -15,15 +14,15 @@ from backend_caps.capability.declaration import Sentence
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Scope
 from backend_caps.capability.model import FrozenModel
+from backend_caps.capability.provenance import Problem
 from backend_caps.capability.sets import STORED_AS_SET, STORED_AS_TUPLE
-from backend_caps.capability.status import Problem
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     Capabilities,
     GraphMetadata,
     HostSeqLens,
 )
-from backend_caps.resolution.engine import ENGINES, read_data
+from backend_caps.resolution.engine import installed_engine, read_data
 from backend_caps.resolution.errors import ResolutionError
 
 
@@ -85,6 +84,11 @@ class RuleSet:
     prefill backends count for what is read of lengths on the host."""
     problems: tuple[Problem, ...] = ()
     """Why the set may lack rules: those that somebody wrote and that could not be read."""
+    chosen_because: str | None = field(default=None, compare=False)
+    """Why the engine version counts; None where somebody named it."""
+
+    def __str__(self) -> str:
+        return self.name if self.chosen_because is None else f"{self.name} ({self.chosen_because})"
 
     @classmethod
     def builtin(cls, name: str) -> RuleSet:
@@ -105,11 +109,8 @@ class RuleSet:
     @classmethod
     def installed(cls) -> RuleSet:
         """Return the rules of the installed SGLang; the newest built-in where there are none."""
-        try:
-            engine = f"sglang-{version('sglang')}"
-        except PackageNotFoundError:
-            engine = ENGINES[-1]
-        return cls.builtin(engine if engine in ENGINES else ENGINES[-1])
+        name, why = installed_engine()
+        return replace(cls.builtin(name), chosen_because=why)
 
     def with_rules(self, rules: Iterable[Rule]) -> RuleSet:
         """Add rules, of those that belong to this engine."""

@@ -16,8 +16,8 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Facts, Situation
 from backend_caps.capability.fit import CHECKED_AGAINST, Reason, text_of
 from backend_caps.capability.kind import Role
+from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND
-from backend_caps.capability.spelling import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.contributions import cause_of_use

@@ -15,8 +15,8 @@ from backend_caps.capability.backend import Backend, Backends, Problem, Reading,
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given, Situation, Truth
 from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import BY_HAND, Source
-from backend_caps.capability.spelling import AUTO
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.engine import ENGINES, engine, option_of
 from backend_caps.resolution.errors import FlagsError, ResolutionError, nearest, raise_all

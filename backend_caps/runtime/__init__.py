@@ -1,32 +1,22 @@
 """A compact overlapped engine on which backends really run. Imports torch."""
 
+from backend_caps.extras import require_extra
+
+require_extra("kit", __name__)
+
 from backend_caps.runtime.attention import AttentionBackend, BackendSite, ForwardContext
 from backend_caps.runtime.configuration import configuration_of, configure_engine
 from backend_caps.runtime.disaggregation import Handover
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.errors import (
-    AttentionShapeError,
-    ConfigurationMisfitError,
-    ContextTooLongError,
-    DisaggregationModeError,
     EngineClosedError,
     EngineError,
     EngineFailedError,
-    ForeignRequestError,
-    HandoverMisfitError,
-    MissingDraftModelError,
     OutOfPagesError,
-    PageSizeError,
-    PoolShapeError,
     PromptError,
     RequestTooLongError,
     SamplingError,
-    SharedUseError,
-    SpeculationError,
     UnfitBackendError,
-    UnservedFlagsError,
-    UnservedPhaseError,
-    UnusedDraftModelError,
 )
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.capture import GraphUsage
@@ -43,46 +33,32 @@ from backend_caps.startup.graph_modes import GraphMode
 __all__ = [
     "AttentionBackend",
     "AttentionLayer",
-    "AttentionShapeError",
     "BackendSite",
     "CaptureObserver",
-    "ConfigurationMisfitError",
-    "ContextTooLongError",
-    "DisaggregationModeError",
     "Engine",
     "EngineClosedError",
     "EngineError",
     "EngineFailedError",
     "EngineOptions",
     "FinishReason",
-    "ForeignRequestError",
     "ForwardBatch",
     "ForwardContext",
     "GraphChoice",
     "GraphMode",
     "GraphUsage",
     "Handover",
-    "HandoverMisfitError",
     "ImplementationError",
-    "MissingDraftModelError",
     "NewToken",
     "OutOfPagesError",
-    "PageSizeError",
-    "PoolShapeError",
     "PromptError",
     "PromptStates",
     "Request",
     "RequestTooLongError",
     "Sampling",
     "SamplingError",
-    "SharedUseError",
-    "SpeculationError",
     "StepObserver",
     "StepStats",
     "UnfitBackendError",
-    "UnservedFlagsError",
-    "UnservedPhaseError",
-    "UnusedDraftModelError",
     "configuration_of",
     "configure_engine",
 ]

@@ -47,7 +47,7 @@ class WaitingLine:
         chunked_prefill_size: int | None,
         num_slots_behind: int = 0,
     ) -> None:
-        self._memory = memory
+        self.memory = memory
         self.num_slots_behind = num_slots_behind
         """Slots behind a stretch of a prompt that its step writes to as well."""
         self._line: deque[Request] = deque()
@@ -80,7 +80,7 @@ class WaitingLine:
                 paid for by a retraction in the same step.
         """
         budget = self._budget
-        free = self._memory.pages.num_free - num_kept
+        free = self.memory.pages.num_free - num_kept
         stretches: list[Stretch] = []
         while budget > 0 and (request := self._first()) is not None and request.states is None:
             count = self._stretch_of(request, budget)
@@ -90,7 +90,7 @@ class WaitingLine:
             if pages > free or not self._enter(request):
                 break
             # A plain step takes a page at most, and a request without room for it can wait for one.
-            behind = 0 if self._memory.rows.lookahead else 1
+            behind = 0 if self.memory.rows.lookahead else 1
             free, budget = free - pages - behind, budget - count
             stretches.append(Stretch(request, count))
             self._cut = request if count < request.num_left_to_prefill else None
@@ -106,7 +106,7 @@ class WaitingLine:
         Args:
             num_kept: pages that are left for the requests that run.
         """
-        free = self._memory.pages.num_free - num_kept
+        free = self.memory.pages.num_free - num_kept
         arrived: list[Request] = []
         while (request := self._first()) is not None and request.states is not None:
             pages = self._pages_to_begin(len(request.prompt), 1)
@@ -125,7 +125,7 @@ class WaitingLine:
 
     def retract(self, request: Request) -> None:
         """Take a request out of the KV cache, back to the line."""
-        self._memory.release(request.row)
+        self.memory.release(request.row)
         request.leave()
         request.num_retractions += 1
         self.add(request)
@@ -152,9 +152,9 @@ class WaitingLine:
     def _enter(self, request: Request) -> bool:
         if request is self._cut:
             return True
-        if not self._memory.rows.num_free:
+        if not self.memory.rows.num_free:
             return False
-        request.enter(*self._memory.rows.alloc())
+        request.enter(*self.memory.rows.alloc())
         self._line.popleft()
         return True
 
@@ -162,13 +162,13 @@ class WaitingLine:
         """Count the pages to be free: for the stretch where it goes on, else for the prompt."""
         if request is self._cut:
             end = request.num_prefilled + num_tokens + self.num_slots_behind
-            return self._memory.pages_missing((request.row,), (end,))[0]
+            return self.memory.pages_missing((request.row,), (end,))[0]
         return self._pages_to_begin(_length(request), self.num_slots_behind)
 
     def _pages_to_begin(self, num_tokens: int, num_behind: int) -> int:
         """Count the pages of so many tokens, and of what is written behind them in a first step."""
-        reach = num_tokens + max(num_behind, self._memory.rows.lookahead)
-        return num_pages_of(reach, self._memory.page_size)
+        reach = num_tokens + max(num_behind, self.memory.rows.lookahead)
+        return num_pages_of(reach, self.memory.page_size)
 
 
 def _length(request: Request) -> int:

@@ -9,36 +9,30 @@ from pathlib import Path
 from torch import Tensor
 
 from backend_caps.capability.kind import Role
-from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import StepStreams, StreamLike
-from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.admission import WaitingLine
 from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.disaggregation import PromptCaches, PromptTransfer, fingerprint
-from backend_caps.runtime.errors import ConfigurationMisfitError, UnusedDraftModelError
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.graphs.capture import CapturedGraphs, HalvesModel, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
-from backend_caps.runtime.graphs.runner import CaptureObserver, Model
-from backend_caps.runtime.memory import Pools, RequestMemory, make_pools
+from backend_caps.runtime.graphs.runner import CaptureObserver
+from backend_caps.runtime.memory import Pools, make_pools
+from backend_caps.runtime.model.layers import LMHead
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.options import (
     EngineOptions,
     check_fit,
     check_token_counts,
     graph_sizes_of,
-    largest_step,
 )
-from backend_caps.runtime.scheduler import Decoding, PlainDecoding, Scheduler
+from backend_caps.runtime.scheduler import Decoding, PlainDecoding
 from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.runtime.speculative.contexts import mask_size
-from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
 from backend_caps.runtime.speculative.drafting import Drafting, load_draft, make_drafting
-from backend_caps.runtime.speculative.runner import SpeculativeRunner
+from backend_caps.runtime.speculative.runner import SpeculativeDecoding, SpeculativeRunner
 from backend_caps.runtime.staging import Staging
-from backend_caps.runtime.stats import StepObserver
-from backend_caps.runtime.step import PlainRunner, StepLauncher, StepRunner
+from backend_caps.runtime.step import PlainRunner, StepRunner, TargetRunner, Worker, states_of
 from backend_caps.runtime.two_batch import TwoBatchRunner
-from backend_caps.runtime.worker import TargetRunner, Worker, states_of
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.graph_choice import halved_phases
 
@@ -49,7 +43,6 @@ class Parts:
 
     model: LlamaModel
     """The target, where there is a draft."""
-    memory: RequestMemory
     backends: tuple[PhaseBackends, ...]
     """Every attention that a step runs: the target's first, once more for second halves of batches,
     then a draft model's, by role."""
@@ -58,14 +51,13 @@ class Parts:
     worker: Worker
     """Runs plain forwards of the target."""
     waiting: WaitingLine
+    """With the memory that requests have."""
+    transfer: PromptTransfer | None
+    """Hands prompts over or takes them over; None where they run and are gone on with here."""
     runner: StepRunner
     """Runs a step's forwards."""
     decoding: Decoding
     """Makes the next step of running requests."""
-    drafting: Drafting | None
-    """What drafts; None without speculation."""
-    caches: PromptCaches | None
-    """What is handed over or taken over; None where prompts run and are gone on with here."""
 
 
 def assemble(
@@ -75,18 +67,17 @@ def assemble(
     model_path: str | Path,
     draft_model_path: str | Path | None,
     staging: Staging,
-    forward_stream: StreamLike,
+    step_streams: StepStreams,
     capture_observer: CaptureObserver | None = None,
 ) -> Parts:
     """Load the models, make their memory and attention, and capture their graphs.
 
     Raises:
-        ConfigurationMisfitError: the configuration was made for other models or options.
+        EngineError: `configuration`: it was made for other models or options.
         BackendCapsError: a folder, the plan or an option cannot be served.
     """
-    plan = configuration.plan
-    settings = _settings(plan, draft_model_path)
-    _check_options(configuration, options, settings)
+    plan, relay = configuration.plan, configuration.future_map
+    settings = _settings(configuration, options, draft_model_path)
     lookahead = 0 if settings is None else settings.lookahead
     model = load_llama(
         model_path,
@@ -97,24 +88,18 @@ def assemble(
     )
     draft_model = None if settings is None else load_draft(settings, model, draft_model_path)
     check_fit(plan, model, staging.streams)
-    _check_token_counts(plan, options, settings, model.num_positions - lookahead)
+    check_token_counts(plan, options, settings, model.num_positions - lookahead)
     memory, pools = make_pools(plan, model, options, staging, lookahead)
-    backends = PhaseBackends(plan.uses, Role.TARGET, pools)
-    two_batch = _two_batch_runner(configuration, model, backends)
-    whole, in_pieces, halves = _captured_parts(model, settings, two_batch)
-    graphs = capture_graphs(
-        whole,
-        backends,
-        configuration,
-        stream=forward_stream,
-        mask_size=_mask_size(settings, memory),
-        in_pieces=in_pieces,
-        halves=halves,
-        observer=capture_observer,
+    waiting = WaitingLine(
+        memory,
+        max_prefill_tokens=options.max_prefill_tokens,
+        chunked_prefill_size=options.chunked_prefill_size,
+        num_slots_behind=0 if settings is None else settings.prompt_slots,
     )
-    worker = Worker(model, backends, {} if settings is not None else graphs.phases, two_batch)
+    stream = step_streams.forward
+    target = _target(configuration, settings, model, pools, stream, capture_observer)
     drafting: Drafting | None = None
-    runner: StepRunner = PlainRunner(worker=worker, relay=configuration.future_map, staging=staging)
+    runner: StepRunner = PlainRunner(worker=target.worker, relay=relay, staging=staging)
     decoding: Decoding = PlainDecoding()
     if settings is not None:
         drafting = make_drafting(
@@ -124,85 +109,51 @@ def assemble(
             draft_model,
             pools,
             staging,
-            forward_stream=forward_stream,
+            forward_stream=stream,
             capture_observer=capture_observer,
         )
-        target = TargetRunner(model, backends, graphs.phases, two_batch)
-        runner, decoding = _speculative(configuration, settings, drafting, target, pools, staging)
+        runner = _speculative_runner(
+            configuration, settings, target.runner, drafting, pools, staging
+        )
+        decoding = SpeculativeDecoding(settings, relay, overlapped=plan.relays_speculation)
     return Parts(
         model=model,
-        memory=memory,
-        backends=(
-            *((backends,) if two_batch is None else two_batch.backends),
-            *(() if drafting is None else drafting.backends.values()),
-        ),
-        graphs={Role.TARGET: graphs, **({} if drafting is None else drafting.graphs)},
-        worker=worker,
-        waiting=_waiting_line(options, settings, memory),
+        backends=(*target.backends, *(() if drafting is None else drafting.backends.values())),
+        graphs={Role.TARGET: target.graphs, **({} if drafting is None else drafting.graphs)},
+        worker=target.worker,
+        waiting=waiting,
+        transfer=_transfer(configuration, model, waiting, pools, drafting, staging, step_streams),
         runner=runner,
         decoding=decoding,
-        drafting=drafting,
-        caches=_caches(plan, settings, model, memory, pools, drafting),
     )
 
 
-def _speculative(
+def _speculative_runner(
     configuration: Configuration,
     settings: SpecSettings,
-    drafting: Drafting,
     target: TargetRunner,
+    drafting: Drafting,
     pools: Pools,
     staging: Staging,
-) -> tuple[StepRunner, Decoding]:
-    """Make steps that draft and verify.
-
-    Raises:
-        ConfigurationMisfitError: the relay was made for another draft.
-    """
+) -> SpeculativeRunner:
     if drafting.shape != configuration.draft:
-        raise ConfigurationMisfitError(
-            field="draft shape", configured=str(configuration.draft), needed=str(drafting.shape)
-        )
-    relay = configuration.future_map
-    runner = SpeculativeRunner(
+        raise _misfit("draft shape", str(configuration.draft), str(drafting.shape))
+    return SpeculativeRunner(
         target=target,
         drafter=drafting.drafter,
         settings=settings,
-        relay=relay,
+        relay=configuration.future_map,
         pools=pools,
         staging=staging,
     )
-    overlapped = configuration.plan.relays_speculation
-    return runner, SpeculativeDecoding(settings, relay, overlapped=overlapped)
 
 
-def make_scheduler(
-    parts: Parts,
-    transfer: PromptTransfer | None,
-    *,
-    relay: FutureMap,
-    staging: Staging,
-    step_streams: StepStreams,
-    mixed: bool,
-    observer: StepObserver,
-) -> Scheduler:
-    """Make the scheduler of an engine's parts."""
-    launcher = StepLauncher(
-        runner=parts.runner,
-        relay=relay,
-        staging=staging,
-        step_streams=step_streams,
-    )
-    return Scheduler(
-        launcher=launcher,
-        memory=parts.memory,
-        staging=staging,
-        step_streams=step_streams,
-        waiting=parts.waiting,
-        decoding=parts.decoding,
-        mixed=mixed,
-        observer=observer,
-        transfer=transfer,
+def _misfit(field: str, configured: str, needed: str) -> EngineError:
+    return EngineError(
+        "configuration",
+        f"the configuration's {field} is {configured}; {needed} was expected, for these models and "
+        "options. Make the configuration by configure_engine, with the model_path, "
+        "draft_model_path and options that the engine gets.",
     )
 
 
@@ -215,15 +166,7 @@ def _check_options(
     for name, needed in _sizes_by_name(pool_size, sizes).items():
         found = configured.get(name, "none")
         if found != needed:
-            raise ConfigurationMisfitError(field=name, configured=found, needed=needed)
-
-
-def _check_token_counts(
-    plan: Plan, options: EngineOptions, settings: SpecSettings | None, context_len: int
-) -> None:
-    """Refuse graphs of more tokens than any step has."""
-    mixed = plan.flags.enable_mixed_chunk
-    check_token_counts(options, largest_step(options, context_len, settings, mixed=mixed))
+            raise _misfit(name, found, needed)
 
 
 def _sizes_by_name(pool_size: int, graphs: Mapping[Role, GraphSizes]) -> Mapping[str, str]:
@@ -241,14 +184,65 @@ def _listed(counts: Sequence[int]) -> str:
     return ", ".join(map(str, counts)) or "none"
 
 
-def _settings(plan: Plan, draft_model_path: str | Path | None) -> SpecSettings | None:
-    """Read how the engine speculates; refuse a draft model that nothing runs."""
-    settings = SpecSettings.from_flags(plan.flags)
+def _settings(
+    configuration: Configuration, options: EngineOptions, draft_model_path: str | Path | None
+) -> SpecSettings | None:
+    """Read how the engine speculates; refuse other options, and a draft model that nothing runs."""
+    flags = configuration.plan.flags
+    settings, algorithm = SpecSettings.from_flags(flags), flags.speculative_algorithm
     if draft_model_path is not None and (settings is None or not settings.has_draft_model):
-        raise UnusedDraftModelError(
-            path=str(draft_model_path), algorithm=plan.flags.speculative_algorithm
+        asked = f"--speculative-algorithm {algorithm}" if algorithm else "no speculation"
+        raise EngineError(
+            "draft-model",
+            f"a draft model was given, {str(draft_model_path)!r}, and the plan has {asked}; EAGLE, "
+            f"EAGLE3 or STANDALONE was expected. Name one of these, or leave the model out.",
         )
+    _check_options(configuration, options, settings)
     return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """What runs the forwards of the target."""
+
+    backends: tuple[PhaseBackends, ...]
+    """Its attention; a second time for second halves of batches."""
+    graphs: CapturedGraphs
+    worker: Worker
+    runner: TargetRunner
+    """Runs forwards whose states are scored apart, as speculation does."""
+
+
+def _target(
+    configuration: Configuration,
+    settings: SpecSettings | None,
+    model: LlamaModel,
+    pools: Pools,
+    stream: StreamLike,
+    observer: CaptureObserver | None,
+) -> _Target:
+    """Build the target's attention and capture its forwards: under speculation, its states."""
+    backends = PhaseBackends(configuration.plan.uses, Role.TARGET, pools)
+    two_batch = _two_batch_runner(configuration, model, backends)
+    states, head = states_of(model), None if settings is not None else model.lm_head
+    is_masked = settings is not None and not settings.is_chain
+    num_queries = settings.num_draft_tokens if settings is not None and is_masked else 0
+    graphs = capture_graphs(
+        states if head is None else model,
+        backends,
+        configuration,
+        stream=stream,
+        mask_size=num_queries * pools.req_to_token_pool.req_to_token.shape[1],
+        in_pieces=PieceModel(states=states, head=head),
+        halves=None if two_batch is None else _halves_model(two_batch, head),
+        observer=observer,
+    )
+    return _Target(
+        backends=(backends,) if two_batch is None else two_batch.backends,
+        graphs=graphs,
+        worker=Worker(model, backends, {} if settings is not None else graphs.phases, two_batch),
+        runner=TargetRunner(model, backends, graphs.phases, two_batch),
+    )
 
 
 def _two_batch_runner(
@@ -262,64 +256,40 @@ def _two_batch_runner(
     return TwoBatchRunner(model, (backends, second), configuration.streams, phases)
 
 
-def _captured_parts(
-    model: LlamaModel, settings: SpecSettings | None, two_batch: TwoBatchRunner | None
-) -> tuple[Model, PieceModel, HalvesModel | None]:
-    """Say what is captured of a model, whole, in pieces and in halves: for drafts, its states."""
-    states, head = states_of(model), None if settings is not None else model.lm_head
-    in_pieces = PieceModel(states=states, head=head)
-    whole: Model = states if head is None else model
-    if two_batch is None:
-        return whole, in_pieces, None
-    runner = two_batch
-
+def _halves_model(two_batch: TwoBatchRunner, head: LMHead | None) -> HalvesModel:
     def compute(contexts: Sequence[ForwardContext]) -> Tensor:
-        hidden = runner.states(contexts)
+        hidden = two_batch.states(contexts)
         return hidden if head is None else head(hidden)
 
-    return whole, in_pieces, HalvesModel(compute=compute, backends=runner.backends[1])
+    return HalvesModel(compute=compute, backends=two_batch.backends[1])
 
 
-def _waiting_line(
-    options: EngineOptions, settings: SpecSettings | None, memory: RequestMemory
-) -> WaitingLine:
-    return WaitingLine(
-        memory,
-        max_prefill_tokens=options.max_prefill_tokens,
-        chunked_prefill_size=options.chunked_prefill_size,
-        num_slots_behind=0 if settings is None else settings.prompt_slots,
-    )
-
-
-def _caches(
-    plan: Plan,
-    settings: SpecSettings | None,
+def _transfer(
+    configuration: Configuration,
     model: LlamaModel,
-    memory: RequestMemory,
+    waiting: WaitingLine,
     pools: Pools,
     drafting: Drafting | None,
-) -> PromptCaches | None:
-    """Say where prompts leave what they leave, and of which models it is, where it crosses."""
-    if plan.flags.disaggregation_mode == "null":
+    staging: Staging,
+    step_streams: StepStreams,
+) -> PromptTransfer | None:
+    """Make what hands prompts over or takes them over; None where neither is done."""
+    mode = configuration.plan.flags.disaggregation_mode
+    if mode == "null":
         return None
     draft = None if drafting is None else drafting.model
-    return PromptCaches(
-        memory=memory,
+    caches = PromptCaches(
+        memory=waiting.memory,
         target=pools.token_to_kv_pool,
         draft=None if drafting is None else drafting.cache,
-        num_slots_behind=0 if settings is None else settings.prompt_slots,
+        num_slots_behind=waiting.num_slots_behind,
         model=fingerprint(model.config, model),
         draft_model=None if draft is None else fingerprint(draft.config, draft),
     )
-
-
-def _mask_size(settings: SpecSettings | None, memory: RequestMemory) -> int:
-    """Count the most entries that a request has in a tree mask that a graph reads."""
-    if settings is None or settings.is_chain:
-        return 0
-    return mask_size(
-        1,
-        settings.num_draft_tokens,
-        seq_lens_sum=None,
-        max_context_len=memory.rows.req_to_token.shape[1],
+    return PromptTransfer(
+        mode=mode,
+        caches=caches,
+        relay=configuration.future_map,
+        staging=staging,
+        step_streams=step_streams,
     )

@@ -14,11 +14,7 @@ from torch import Tensor
 
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.resolution.uses import Use
-from backend_caps.runtime.errors import (
-    AttentionShapeError,
-    SharedUseError,
-    UnservedPhaseError,
-)
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import ReqToTokenPool, TokenToKVPool
 from backend_caps.runtime.model.layers import AttentionLayer
@@ -98,16 +94,16 @@ class ForwardContext:
         """Attend in one layer: [T, Hq * D], [T, Hk * D], [T, Hk * Dv] to [T, Hq * Dv].
 
         Raises:
-            AttentionShapeError: the backend returned another shape.
+            EngineError: `attention-shape`: the backend returned another shape.
         """
         attended = self.backend.forward(q, k, v, layer, self.batch)
         expected = (q.shape[0], layer.tp_q_head_num * layer.v_head_dim)
         if attended.shape != expected:
-            raise AttentionShapeError(
-                backend=type(self.backend).__name__,
-                layer_id=layer.layer_id,
-                shape=tuple(attended.shape),
-                expected=expected,
+            raise EngineError(
+                "attention-shape",
+                f"{type(self.backend).__name__}.forward returned shape {tuple(attended.shape)} in "
+                f"layer {layer.layer_id}; {expected}, tokens by heads times value features, was "
+                f"expected. Flatten the heads there.",
             )
         return attended
 
@@ -135,8 +131,8 @@ class PhaseBackends:
         site: what each backend is built from.
 
     Raises:
-        SharedUseError: a composite's parts share one phase: which of them serves which layer, no
-            model here says.
+        EngineError: `shared-phase`: a composite's parts share one phase: which of them serves
+            which layer, no model here says.
         ImplementationError: a backend names no implementation, or none that can be imported.
     """
 
@@ -156,12 +152,16 @@ class PhaseBackends:
         """Return the backend of a phase.
 
         Raises:
-            UnservedPhaseError: the plan has no use of this role and phase.
+            EngineError: `phase`: the plan has no use of this role and phase.
         """
         backend = self._backends.get(phase)
         if backend is None:
-            served = tuple(own.value for own in self.uses)
-            raise UnservedPhaseError(phase=phase.value, served=served)
+            served = ", ".join(sorted(own.value for own in self.uses)) or "none"
+            raise EngineError(
+                "phase",
+                f"the plan has no use of phase {phase.value!r}; it has: {served}. Resolve the plan "
+                f"from the uses of the server's flags: registry.uses(flags).",
+            )
         return backend
 
 
@@ -181,6 +181,10 @@ def _by_phase(uses: Iterable[Use], role: Role) -> Mapping[Phase, Use]:
             continue
         other = found.setdefault(use.phase, use)
         if other.backend != use.backend:
-            names = tuple(sorted((other.backend, use.backend)))
-            raise SharedUseError(phase=use.phase.value, backends=names)
+            names = ", ".join(map(repr, sorted((other.backend, use.backend))))
+            raise EngineError(
+                "shared-phase",
+                f"phase {use.phase.value!r} is shared by {names}; one backend a phase was "
+                f"expected. Name one of them in --attention-backend.",
+            )
     return found

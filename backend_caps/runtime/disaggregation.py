@@ -26,7 +26,7 @@ from torch import Tensor
 from backend_caps.relay import FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike, StepStreams
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.errors import HandoverMisfitError
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.memory import RequestMemory, TokenToKVPool
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import Weighted
@@ -68,8 +68,7 @@ def fingerprint(config: LlamaConfig, model: Weighted) -> str:
     samples: list[Tensor] = []
     for name, weight in model.named_weights():
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        flat = weight.reshape(weight.numel())
-        samples.append(flat[:: max(1, weight.numel() // _SAMPLES)].to(torch.float32))
+        samples.append(weight.flatten()[:: max(1, weight.numel() // _SAMPLES)].to(torch.float32))
     numbers = torch.cat(samples).to("cpu").contiguous()
     digest.update(bytes(numbers.view(torch.uint8).tolist()))
     return digest.hexdigest()
@@ -156,9 +155,8 @@ class PromptCaches:
         if self.draft_model is not None and handover.draft_model != self.draft_model:
             of = "none" if handover.draft_model is None else handover.draft_model[:12]
             yield f"its draft model is {of}, and the engine has {self.draft_model[:12]}"
-        found = handover.states.tensors
         for name, (shape, dtype) in layouts.items():
-            own = found.get(name)
+            own = handover.states.tensors.get(name)
             if own is None:
                 yield f"it has no {name}"
                 continue
@@ -216,12 +214,11 @@ class PromptTransfer:
         to pin for it takes this thread the time to lock its pages, some GiB a second.
         Keeps: what it reads, until the copy is done.
         """
-        num_tokens = len(request.prefill)
         row = self._staging.upload(((request.row,),))[0]
-        slots = self._caches.slots(row, num_tokens)
+        slots = self._caches.slots(row, len(request.prefill))
         self._on.forward.wait_stream(self._on.schedule)
         with self._streams.using(self._on.forward):
-            states = self._with_draft_state(self._caches.load(slots, num_tokens), row)
+            states = self._with_draft_state(self._caches.load(slots, len(request.prefill)), row)
             for lent in (row, slots):
                 self._streams.keep_alive(lent)
         copied = self._streams.event()
@@ -283,14 +280,18 @@ class PromptTransfer:
         """Return what this engine reads of a handover.
 
         Raises:
-            HandoverMisfitError: it cannot go on with it, for all the reasons that are named.
+            EngineError: `handover`: it cannot go on with it, for all the reasons that are named.
         """
-        caches = self._caches
-        layouts = dict(caches.layouts(len(handover.prompt)))
+        layouts = dict(self._caches.layouts(len(handover.prompt)))
         for field in self._relay.layout.draft:
             layouts[field.name] = field.row_shape, field.dtype
-        if problems := tuple(caches.misfits(handover, layouts)):
-            raise HandoverMisfitError(problems=problems)
+        if problems := "; ".join(self._caches.misfits(handover, layouts)):
+            raise EngineError(
+                "handover",
+                f"the handover does not fit this engine: {problems}. The states of the same "
+                f"models were expected, in the same dtypes. Make both engines from the same "
+                f"folders, with the same --kv-cache-dtype and speculative flags.",
+            )
         return handover.states.only(layouts)
 
     def enter(self, requests: Sequence[Request]) -> ScheduleBatch:
@@ -348,8 +349,7 @@ class PromptTransfer:
         rows = [request.row for request in requests]
         lengths = [len(request.prefill) for request in requests]
         memory.grow(rows, [length + self._caches.num_slots_behind for length in lengths])
-        tokens = [request.output[-1] for request in requests]
-        numbers = self._staging.upload((rows, lengths, tokens))
+        numbers = self._staging.upload((rows, lengths, [own.output[-1] for own in requests]))
         batch = ScheduleBatch(
             memory=memory,
             staging=self._staging,

@@ -16,21 +16,18 @@ from backend_caps.relay import FutureMap
 from backend_caps.relay.streams import DeviceStreams, StepStreams
 from backend_caps.resolution.plan import Plan
 from backend_caps.resolution.uses import Use
-from backend_caps.runtime.assembly import assemble, make_scheduler
+from backend_caps.runtime.assembly import assemble
 from backend_caps.runtime.chunk_sizes import ChunkProfiler, ChunkSizes
 from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.disaggregation import Handover, PromptTransfer
-from backend_caps.runtime.errors import (
-    DisaggregationModeError,
-    EngineClosedError,
-    EngineFailedError,
-)
+from backend_caps.runtime.errors import EngineClosedError, EngineError, EngineFailedError
 from backend_caps.runtime.graphs.runner import CaptureObserver
 from backend_caps.runtime.options import EngineOptions, check_flags
 from backend_caps.runtime.request import Request, Sampling, check_length, checked_tokens
-from backend_caps.runtime.scheduler import NewToken
+from backend_caps.runtime.scheduler import NewToken, Scheduler
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import NoObserver, StepObserver
+from backend_caps.runtime.step import StepLauncher
 from backend_caps.startup.configuration import Configuration
 from backend_caps.startup.graph_choice import GraphChoice
 
@@ -49,7 +46,7 @@ class Engine:
         capture_observer: is called on the progress of captures.
 
     Raises:
-        ConfigurationMisfitError: the configuration was made for other models or options.
+        EngineError: `configuration`: it was made for other models or options.
         BackendCapsError: the folder, the plan or an option cannot be served.
     """
 
@@ -76,33 +73,29 @@ class Engine:
             model_path=model_path,
             draft_model_path=draft_model_path,
             staging=self.staging,
-            forward_stream=self.step_streams.forward,
+            step_streams=self.step_streams,
             capture_observer=capture_observer,
         )
-        self.model, self.memory, self.graphs = parts.model, parts.memory, parts.graphs
+        self.model, self.memory, self.graphs = parts.model, parts.waiting.memory, parts.graphs
         self.backends, *_ = self.all_backends = parts.backends
         """Every attention that a step runs, by role, as `Parts` has them."""
         follows = parts.decoding.follows_results
         self.overlaps = not (self.plan.flags.disable_overlap_schedule or follows)
         """Whether a step is built while the one before it runs."""
         self._worker, self.waiting = parts.worker, parts.waiting
-        self._transfer = None
-        if parts.caches is not None:
-            self._transfer = PromptTransfer(
-                mode=self.plan.flags.disaggregation_mode,
-                caches=parts.caches,
+        self._transfer = parts.transfer
+        self.scheduler = Scheduler(
+            launcher=StepLauncher(
+                runner=parts.runner,
                 relay=self.relay,
                 staging=self.staging,
                 step_streams=self.step_streams,
-            )
-        self.scheduler = make_scheduler(
-            parts,
-            self._transfer,
-            relay=self.relay,
-            staging=self.staging,
-            step_streams=self.step_streams,
+            ),
+            waiting=parts.waiting,
+            decoding=parts.decoding,
             mixed=self.plan.flags.enable_mixed_chunk,
             observer=observer or NoObserver(),
+            transfer=parts.transfer,
         )
         self._num_requests = 0
         self._failure: str | None = None
@@ -233,7 +226,8 @@ class Engine:
         Raises:
             PromptError: the prompt is empty, or holds a token that the model does not have.
             RequestTooLongError: it can never run.
-            DisaggregationModeError: the engine runs prompts for others, or goes on with theirs.
+            EngineError: `disaggregation-mode`: the engine runs prompts for others, or goes on
+                with theirs.
         """
         self._require_mode("submit", "null")
         return self._enter(self._checked(prompt, sampling), sampling)
@@ -272,7 +266,7 @@ class Engine:
             sampling: how their tokens are chosen, the first one's too, and when they end.
 
         Raises:
-            DisaggregationModeError: the plan is not of `--disaggregation-mode prefill`.
+            EngineError: `disaggregation-mode`: the plan is not of `--disaggregation-mode prefill`.
             PromptError, RequestTooLongError: as of `submit`; then no prompt waits.
         """
         transfer = self._require_mode("hand_over", "prefill")
@@ -288,8 +282,8 @@ class Engine:
         Its output has the first token already. Where it is retracted, its prompt runs again, here.
 
         Raises:
-            DisaggregationModeError: the plan is not of `--disaggregation-mode decode`.
-            HandoverMisfitError: it is of another model, or of other shapes.
+            EngineError: `disaggregation-mode`: the plan is not of `--disaggregation-mode decode`;
+                `handover`: it is of another model, or of other shapes.
             PromptError, RequestTooLongError: as of `submit`.
         """
         transfer = self._require_mode("take_over", "decode")
@@ -332,7 +326,12 @@ class Engine:
         """Refuse what engines of another `--disaggregation-mode` do."""
         mode = self.plan.flags.disaggregation_mode
         if mode != expected:
-            raise DisaggregationModeError(asked=method, mode=mode, expected=expected)
+            raise EngineError(
+                "disaggregation-mode",
+                f"{method} was asked of an engine of --disaggregation-mode {mode}; one of mode "
+                f"{expected} was expected. Ask such an engine, or resolve this one's plan with "
+                f"--disaggregation-mode {expected}.",
+            )
         return self._transfer
 
     def _require_running(self) -> None:

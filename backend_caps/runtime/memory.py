@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.resolution.plan import Plan
-from backend_caps.runtime.errors import OutOfPagesError, PoolShapeError
+from backend_caps.runtime.errors import OutOfPagesError, check_size
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel
@@ -45,13 +45,9 @@ class ReqToTokenPool:
         device: torch.device,
         lookahead: int = 0,
     ) -> None:
-        for name, value in (
-            ("max_requests", max_requests),
-            ("max_context_len", max_context_len),
-            ("page_size", page_size),
-        ):
-            if value < 1:
-                raise PoolShapeError(field=name, value=value)
+        check_size("max_requests", max_requests)
+        check_size("max_context_len", max_context_len)
+        check_size("page_size", page_size)
         self.max_context_len = max_context_len
         self.page_size = page_size
         self.lookahead = lookahead
@@ -358,15 +354,14 @@ def make_pools(
         lookahead: slots behind the longest context that speculative steps write to.
 
     Raises:
-        PageSizeError: no page size suits every backend.
-        PoolShapeError: the KV cache would hold less than a page.
+        EngineError: `page-size`: no page size suits every backend; `pool-shape`: the KV cache
+            would hold less than a page.
     """
     page_size = page_size_of(plan)
     num_pages = FULL_CONTEXTS * num_pages_of(model.num_positions, page_size)
     if options.max_total_tokens is not None:
         num_pages = options.max_total_tokens // page_size
-    if not num_pages:
-        raise PoolShapeError(field=f"max_total_tokens in pages of {page_size}", value=num_pages)
+    check_size(f"max_total_tokens in pages of {page_size}", num_pages)
     rows = ReqToTokenPool(
         max_requests=options.max_running_requests,
         max_context_len=model.num_positions - lookahead,

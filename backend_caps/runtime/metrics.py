@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from backend_caps.extras import require_extra
+
+require_extra("metrics", __name__)
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,

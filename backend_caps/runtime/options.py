@@ -13,22 +13,15 @@ import torch
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import CHECKED_AGAINST
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf
-from backend_caps.capability.spelling import AUTO
+from backend_caps.capability.model import AUTO
+from backend_caps.capability.sets import Conflict, Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import AttentionArch, HostSeqLens
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.resolution.contributions import cause_of_use
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.resolution.resolver import resolve
-from backend_caps.runtime.errors import (
-    ContextTooLongError,
-    EngineError,
-    PageSizeError,
-    PoolShapeError,
-    UnfitBackendError,
-    UnservedFlagsError,
-)
+from backend_caps.runtime.errors import EngineError, UnfitBackendError, check_size
 from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.speculation import SpecSettings
@@ -41,7 +34,7 @@ class EngineOptions:
     """What the plan does not say: how much room there is, and how steps are cut.
 
     Raises:
-        PoolShapeError: a number is below 1.
+        EngineError: `pool-shape`: a number is below 1.
     """
 
     max_running_requests: int = 64
@@ -77,8 +70,8 @@ class EngineOptions:
             "max_graph_batch_size": self.max_graph_batch_size,
         }
         for name, size in sizes.items():
-            if size is not None and size < 1:
-                raise PoolShapeError(field=name, value=size)
+            if size is not None:
+                check_size(name, size)
 
 
 def graph_sizes_of(
@@ -113,12 +106,16 @@ def _batch_sizes(options: EngineOptions) -> Sequence[int]:
     return (*(size for size in sizes if size < most), most) if sizes else ()
 
 
-def check_token_counts(options: EngineOptions, largest: int) -> None:
+def check_token_counts(
+    plan: Plan, options: EngineOptions, speculation: SpecSettings | None, max_context_len: int
+) -> None:
     """Refuse graphs of more tokens than any step has: they would take memory for nothing.
 
     Raises:
         EngineError: `graph-token-count`: a number is above the largest step's.
     """
+    mixed = plan.flags.enable_mixed_chunk
+    largest = largest_step(options, max_context_len, speculation, mixed=mixed)
     most = max(options.graph_token_counts, default=0)
     if most > largest:
         raise EngineError(
@@ -186,7 +183,7 @@ def check_flags(flags: ServerFlags) -> None:
     """Refuse flags of a server that this engine is not.
 
     Raises:
-        UnservedFlagsError: names them all.
+        EngineError: `flags`: names them all.
     """
     kv_cache_dtype = flags.kv_cache_dtype
     asked = {
@@ -201,7 +198,12 @@ def check_flags(flags: ServerFlags) -> None:
     features = (f"{flag} ({feature})" for flag, feature in features_of(flags).items())
     unserved = (*(flag for flag, is_asked in asked.items() if is_asked), *features)
     if unserved:
-        raise UnservedFlagsError(flags=unserved)
+        raise EngineError(
+            "flags",
+            f"the plan was resolved with {', '.join(unserved)}, which this engine does not do; "
+            f"flags of one process that decodes text, with a KV cache of bfloat16, float16 or "
+            f"float32, were expected. Resolve a plan without them.",
+        )
 
 
 def _unsupported(fact: str) -> str:
@@ -217,11 +219,7 @@ _DRAFTING = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
 
 
 def check_fit(
-    plan: Plan,
-    model: LlamaModel,
-    streams: DeviceStreams,
-    draft: LlamaConfig | None = None,
-    page_size: int | None = None,
+    plan: Plan, model: LlamaModel, streams: DeviceStreams, draft: LlamaConfig | None = None
 ) -> None:
     """Refuse a plan whose backends do not take what the engine has found out.
 
@@ -233,20 +231,21 @@ def check_fit(
         model: the target.
         streams: the device's.
         draft: the shape of what drafts; None: the target's backends alone are asked.
-        page_size: of the KV cache; None: it will be the plan's.
 
     Raises:
-        ContextTooLongError: the flags ask for more than the model was made for.
-        PageSizeError: no page size serves every backend.
+        EngineError: `context-length`: the flags ask for more than the model was made for;
+            `page-size`: no page size serves every backend.
         UnfitBackendError: a backend declares that it does not take the model, device or page size.
     """
     config, context = model.config, plan.flags.context_length
     if context is not None and context > config.max_position_embeddings:
-        raise ContextTooLongError(
-            context_length=context, max_position_embeddings=config.max_position_embeddings
+        raise EngineError(
+            "context-length",
+            f"--context-length is {context}; at most the model's {config.max_position_embeddings} "
+            f"was expected. Lower it, or correct max_position_embeddings in the model's "
+            f"config.json.",
         )
-    page_size = page_size_of(plan) if page_size is None else page_size
-    found = _found(model.dtype, streams, page_size)
+    found = _found(model.dtype, streams, page_size_of(plan))
     own = replace(plan, uses=tuple(use for use in plan.uses if use.role is Role.TARGET))
     misfits = list(_misfits(own, config, found))
     if draft is not None:
@@ -306,7 +305,7 @@ def page_size_of(plan: Plan) -> int:
     """Return the flags' page size, or the smallest that every backend takes.
 
     Raises:
-        PageSizeError: there is none.
+        EngineError: `page-size`: there is none.
     """
     if plan.flags.page_size is not None:
         return plan.flags.page_size
@@ -316,6 +315,10 @@ def page_size_of(plan: Plan) -> int:
         case OneOf(sizes):
             return min(sizes)
         case Conflict() as conflict:
-            raise PageSizeError(conflict=str(conflict))
+            raise EngineError(
+                "page-size",
+                f"no page size suits every backend: {conflict}; one that they share was expected. "
+                f"Name other backends, or give --page-size where one of them says too little.",
+            )
         case _:  # any, or undeclared
             return 1

@@ -17,15 +17,12 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from backend_caps.relay.streams import StepStreams
 from backend_caps.runtime.admission import WaitingLine, choose_retractions
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.disaggregation import PromptTransfer
-from backend_caps.runtime.errors import ForeignRequestError
-from backend_caps.runtime.memory import RequestMemory
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.request import FinishReason, Request
-from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
-from backend_caps.runtime.staging import Staging
+from backend_caps.runtime.speculative.runner import SpeculativeDecoding
 from backend_caps.runtime.stats import StepClock, StepObserver, StepStats, now_s, total_seq_lens
 from backend_caps.runtime.step import Step, StepLauncher
 
@@ -75,10 +72,7 @@ class Scheduler:
 
     Args:
         launcher: runs steps.
-        memory: rows and pages of the requests.
-        staging: carries host numbers to the device.
-        step_streams: the streams of `launcher`.
-        waiting: the requests that are not running yet.
+        waiting: the requests that are not running yet, and the memory that all of them share.
         decoding: how running requests go on.
         mixed: whether decode rows join steps of prompts.
         observer: is called with every processed step.
@@ -89,9 +83,6 @@ class Scheduler:
         self,
         *,
         launcher: StepLauncher,
-        memory: RequestMemory,
-        staging: Staging,
-        step_streams: StepStreams,
         waiting: WaitingLine,
         decoding: Decoding,
         mixed: bool,
@@ -99,16 +90,16 @@ class Scheduler:
         transfer: PromptTransfer | None = None,
     ) -> None:
         self._launcher = launcher
-        self._memory = memory
-        self._staging = staging
-        self._streams = staging.streams
-        self._schedule_stream = step_streams.schedule
+        self._memory = waiting.memory
+        self._staging = launcher.staging
+        self._streams = launcher.staging.streams
+        self._schedule_stream = launcher.step_streams.schedule
         self._waiting = waiting
         self._decoding = decoding
         self._mixed = mixed
-        self._observer = observer
+        self.observer = observer
         self._transfer = transfer
-        self._running = ScheduleBatch.empty(memory, staging)
+        self._running = ScheduleBatch.empty(self._memory, self._staging)
         self._last: ScheduleBatch | None = None
         self._in_flight: Step | None = None
         self._num_retracted = 0
@@ -133,12 +124,16 @@ class Scheduler:
         """Give a request up, unless it has ended. A token that is under way is dropped.
 
         Raises:
-            ForeignRequestError: it is another scheduler's.
+            EngineError: `foreign-request`: it is another scheduler's.
         """
         if request.is_finished:
             return
         if request not in self._open:
-            raise ForeignRequestError(number=request.number)
+            raise EngineError(
+                "foreign-request",
+                f"request {request.number} is none of this engine's; one that its submit returned "
+                f"was expected. Give it to the engine that it was submitted to.",
+            )
         request.finish_reason = FinishReason.ABORT
         request.states = None
         self._waiting.drop(request)
@@ -300,7 +295,7 @@ class Scheduler:
                 going_on.append(request)
         self._decoding.commit(going_on)
         step.clock.done_s = now_s()
-        self._observer.observe(self._stats(step, len(made), accept_lens))
+        self.observer.observe(self._stats(step, len(made), accept_lens))
         return made
 
     def _let_go(self, request: Request) -> None:
@@ -311,12 +306,12 @@ class Scheduler:
             request.leave()
 
     def _stats(self, step: Step, num_made: int, accept_lens: Sequence[int]) -> StepStats:
-        batch = step.batch
+        batch, output = step.batch, step.output
         num_retracted, self._num_retracted = self._num_retracted, 0
         return StepStats(
             mode=batch.mode,
             num_requests=len(batch.requests),
-            num_tokens=step.num_tokens,
+            num_tokens=output.num_tokens,
             num_made=num_made,
             num_running=self._memory.rows.num_taken,
             num_waiting=len(self._waiting),
@@ -325,8 +320,8 @@ class Scheduler:
             waits_for_lengths=step.clock.num_lengths > 0,
             bytes_to_host=step.bytes_to_host,
             bytes_to_device=step.bytes_to_device,
-            graph_mode=step.graph_mode,
-            in_halves=step.in_halves,
+            graph_mode=output.graph_mode,
+            in_halves=output.in_halves,
             clock=step.clock,
             accept_lens=tuple(accept_lens),
         )

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Self
 
 from backend_caps.resolution.flags import ServerFlags
-from backend_caps.runtime.errors import SpeculationError
+from backend_caps.runtime.errors import EngineError
 
 
 class Algorithm(Enum):
@@ -52,23 +52,18 @@ class SpecSettings:
         the flags say beside them, as in SGLang.
 
         Raises:
-            SpeculationError: an algorithm that this engine does not have, or sizes that make no
-                tree.
+            EngineError: `speculation`: an algorithm that this engine does not have, or sizes that
+                make no tree.
         """
         if flags.speculative_algorithm is None:
             return None
         algorithm = _NAMES.get(flags.speculative_algorithm)
         if algorithm is None:
-            raise SpeculationError(
-                flag="--speculative-algorithm",
-                value=flags.speculative_algorithm,
-                expected=f"one of {', '.join(sorted(_NAMES))}",
-            )
+            expected = f"one of {', '.join(sorted(_NAMES))}"
+            raise misfit("--speculative-algorithm", flags.speculative_algorithm, expected)
         num_steps = _num_steps(flags)
         if not 1 <= num_steps <= _MOST_STEPS:
-            raise SpeculationError(
-                flag="--speculative-num-steps", value=num_steps, expected=f"1 to {_MOST_STEPS}"
-            )
+            raise misfit("--speculative-num-steps", num_steps, f"1 to {_MOST_STEPS}")
         topk = flags.speculative_eagle_topk or 1
         return cls(
             algorithm=algorithm,
@@ -112,6 +107,15 @@ class SpecSettings:
         return max(self.num_draft_tokens, drafted, 1 + self.accept_tokens)
 
 
+def misfit(flag: str, value: object, expected: str) -> EngineError:
+    """Refuse the value of a flag."""
+    return EngineError(
+        "speculation",
+        f"{flag} is {value!r}; {expected} was expected. Give such a value, or leave it to the "
+        f"engine's default.",
+    )
+
+
 def _num_steps(flags: ServerFlags) -> int:
     """Return the steps that are given; of a chain, as many as its tokens have; or the default."""
     topk, drafted = flags.speculative_eagle_topk or 1, flags.speculative_num_draft_tokens
@@ -132,10 +136,9 @@ def _num_draft_tokens(topk: int, num_steps: int, given: int | None) -> int:
     if given is None:
         return min(_DEFAULT_TREE, most)
     if not num_steps < given <= most:
-        raise SpeculationError(
-            flag="--speculative-num-draft-tokens",
-            value=given,
-            expected=f"a number from {num_steps + 1} to {most}, for {num_steps} steps of {topk} "
-            f"candidates,",
+        raise misfit(
+            "--speculative-num-draft-tokens",
+            given,
+            f"a number from {num_steps + 1} to {most}, for {num_steps} steps of {topk} candidates,",
         )
     return given

@@ -154,24 +154,6 @@ class EveryObserver:
 
 
 @dataclass(slots=True)
-class LateObserver:
-    """Pass on the steps after `begin`, without those of the warm-up."""
-
-    observer: StepObserver
-    """Called behind `begin`."""
-    has_begun: bool = field(default=False, init=False)
-
-    def begin(self) -> None:
-        """Pass on every step from now on."""
-        self.has_begun = True
-
-    def observe(self, stats: StepStats) -> None:
-        """Take in a step whose result was processed."""
-        if self.has_begun:
-            self.observer.observe(stats)
-
-
-@dataclass(slots=True)
 class StepTotals:
     """Remember the first steps, and the sums over all of them."""
 

@@ -1,27 +1,177 @@
-"""A step: from the scheduler's batch onto the device, and its tokens back to the host.
+"""A step: from the scheduler's batch through forwards of the target, and its tokens to the host.
 
 Three streams take part. The forward stream waits for the schedule stream, where the batch was
 built; the host-copy stream waits for the forward; the schedule stream then waits for the forward's
 last read of what the scheduler writes next. The host waits for the tokens alone.
 
-Shapes: B requests in the batch, A the most tokens that a speculative step accepts.
+Shapes: B requests in the batch and rows to score, T tokens in the batch, H features of a token, F
+features that a draft head reads of it, V tokens in the vocabulary, A the most tokens that a
+speculative step accepts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from backend_caps.capability.kind import Phase
 from backend_caps.relay import FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike, StepStreams
+from backend_caps.runtime.attention import ForwardContext, PhaseBackends
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs.capture import PhaseGraphs
+from backend_caps.runtime.graphs.runner import Computed, Model
+from backend_caps.runtime.model.layers import AttentionContext
+from backend_caps.runtime.model.llama import LlamaModel
+from backend_caps.runtime.model.sampling import sample_tokens
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
-from backend_caps.runtime.worker import StepOutput, Worker
+from backend_caps.runtime.two_batch import TwoBatchRunner
 from backend_caps.startup.graph_modes import GraphMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """What a step leaves on the device."""
+
+    tokens: Tensor
+    """[B] int64, device: a token of each request; of a speculative step [B, 1 + A], how many tokens
+    each request got, and the tokens, of which it accepts at most A."""
+    num_tokens: int
+    """Tokens that the forwards computed."""
+    reads_done: EventLike | None = None
+    """Behind the last read of buffers that the scheduler writes; None where no event marks it."""
+    graph_mode: GraphMode = GraphMode.EAGER
+    """How the target's forward ran."""
+    in_halves: bool = False
+    """Whether it ran in two halves."""
+
+
+class _Forwards:
+    """Forwards of the target: replayed, in two halves, or whole.
+
+    Args:
+        model: the target.
+        backends: its attention, by phase.
+        graphs: what was captured, by phase.
+        two_batch: runs eager forwards in two halves; None runs them whole. What a graph runs in
+            halves was captured so.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        backends: PhaseBackends,
+        graphs: Mapping[Phase, PhaseGraphs],
+        two_batch: TwoBatchRunner | None = None,
+    ) -> None:
+        self.model = model
+        self.backends = backends
+        self._graphs = graphs
+        self._two_batch = two_batch
+
+    def _run(self, batch: ForwardBatch, *, scores: bool) -> Computed:
+        """Run a forward, between the calls of the observer.
+
+        Args:
+            batch: what it is of.
+            scores: whether the LM head is part of it; graphs are captured of the same.
+        """
+        phase, observer = batch.mode.phase, self.backends.observer
+        observer.began(self.backends.role, phase)
+        graphs = self._graphs.get(phase)
+        if graphs is not None and graphs.holds(batch):
+            computed = graphs.replay(batch)
+        else:
+            computed = self._eager(batch, phase, scores=scores)
+        observer.ended(computed.graph_mode)
+        return computed
+
+    def _eager(self, batch: ForwardBatch, phase: Phase, *, scores: bool) -> Computed:
+        two_batch = self._two_batch
+        if two_batch is not None and two_batch.cuts(phase, batch.batch_size):
+            compute = two_batch if scores else two_batch.hidden_states
+            return Computed(output=compute(batch, phase), in_halves=True)
+        backend = self.backends.of(phase)
+        backend.init_forward_metadata(batch)
+        context, ids, positions = ForwardContext(backend, batch), batch.input_ids, batch.positions
+        if scores:
+            return Computed(output=self.model(ids, positions, context, batch.last_token_indices))
+        return Computed(output=self.model.hidden_states(ids, positions, context))
+
+
+class Worker(_Forwards):
+    """Run a plain step's forwards, from a batch to its tokens."""
+
+    def forward(self, batch: ForwardBatch) -> StepOutput:
+        """Run a step's forward, and choose its tokens.
+
+        Stream: the current one, which must be the forward stream. Sync: none, where the backend
+        declares `sync_free_prepare`.
+        """
+        if batch.mode is ForwardMode.IDLE:
+            return StepOutput(tokens=batch.input_ids, num_tokens=0)
+        computed = self._run(batch, scores=True)
+        return StepOutput(
+            tokens=sample_tokens(computed.output, batch.sampling),
+            num_tokens=batch.num_tokens,
+            reads_done=computed.reads_done,
+            graph_mode=computed.graph_mode,
+            in_halves=computed.in_halves,
+        )
+
+
+class TargetRunner(_Forwards):
+    """Run the target's forwards of a speculative step: hidden states, which drafts go on from."""
+
+    def hidden_states(self, batch: ForwardBatch) -> Computed:
+        """Compute what the LM head scores, and what a draft head reads.
+
+        Stream: the current one, which must be the forward stream. Sync: none, where the backend
+        declares `sync_free_prepare`.
+        """
+        return self._run(batch, scores=False)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Score the vocabulary: rows of what `hidden_states` left to [B, V] float32. Sync: none."""
+        return self.model.logits(states)
+
+    def features(self, states: Tensor) -> Tensor:
+        """Return what a draft head reads of `hidden_states`: [T, F], device."""
+        return states[:, self.model.config.hidden_size :] if self.model.aux_layer_ids else states
+
+    def mask_buffers(self, phase: Phase, batch_size: int) -> Sequence[Tensor | None]:
+        """Return where tree masks of a batch are laid out: one of the whole, or one of each half.
+
+        returns  [M] bool, device, the memory that a graph reads them from; None: wherever
+        """
+        graphs = self._graphs.get(phase)
+        buffers = () if graphs is None else graphs.mask_buffers(batch_size)
+        cuts = self._two_batch is not None and self._two_batch.cuts(phase, batch_size)
+        return buffers or ((None, None) if cuts else (None,))
+
+
+def states_of(model: LlamaModel) -> Model:
+    """Return the part of a model that is captured: all but its LM head.
+
+    A draft head goes on from the states, and the head of the model is one more launch.
+    """
+
+    def compute(
+        input_ids: Tensor,
+        positions: Tensor,
+        context: AttentionContext,
+        last_token_indices: Tensor | None,
+        /,
+    ) -> Tensor:
+        assert last_token_indices is None, "every token of a verify is scored"
+        return model.hidden_states(input_ids, positions, context)
+
+    return compute
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,21 +185,12 @@ class Step:
 
     batch: ScheduleBatch
     """As it was launched; the scheduler's own may be another by now."""
-    tokens: Tensor
-    """[B] int64, device: a token of each request; of a speculative step [B, 1 + A], how many tokens
-    each request got, and the tokens."""
+    output: StepOutput
+    """What it leaves on the device."""
     tokens_cpu: Tensor
-    """The same, pinned host: nothing until `copied`."""
+    """Its tokens, pinned host: nothing until `copied`."""
     copied: EventLike
     """Behind the copy of the tokens to the host."""
-    reads_done: EventLike | None
-    """Behind the last read of what the scheduler writes; None where no event marks it."""
-    num_tokens: int
-    """Tokens that the forward computed."""
-    graph_mode: GraphMode
-    """How the target's forward ran."""
-    in_halves: bool
-    """Whether it ran in two halves."""
     clock: StepClock
     """When the host passed the step's stations."""
     bytes_to_host: int
@@ -110,9 +251,9 @@ class StepLauncher:
     ) -> None:
         self._runner = runner
         self._relay = relay
-        self._staging = staging
+        self.staging = staging
+        self.step_streams = self._on = step_streams
         self._streams = staging.streams
-        self._on = step_streams
         self._bytes_staged = 0
 
     def launch(self, batch: ScheduleBatch, clock: StepClock) -> Step:
@@ -135,13 +276,9 @@ class StepLauncher:
         clock.launched_s = now_s()
         return Step(
             batch=own,
-            tokens=output.tokens,
+            output=output,
             tokens_cpu=tokens_cpu,
             copied=copied,
-            reads_done=output.reads_done,
-            num_tokens=output.num_tokens,
-            graph_mode=output.graph_mode,
-            in_halves=output.in_halves,
             clock=clock,
             bytes_to_host=self._count_to_host(output.tokens, clock),
             bytes_to_device=self._count_staged(),
@@ -153,10 +290,11 @@ class StepLauncher:
         The scheduler writes the page table. Where no event marks the last read, it is behind all
         that the forward stream has.
         """
-        if step.reads_done is None:
+        reads_done = step.output.reads_done
+        if reads_done is None:
             self._on.schedule.wait_stream(self._on.forward)
         else:
-            self._on.schedule.wait_event(step.reads_done)
+            self._on.schedule.wait_event(reads_done)
 
     def tokens(self, step: Step) -> list[list[int]]:
         """Return what each request got of a step: a token, or several of a speculative one.
@@ -187,5 +325,5 @@ class StepLauncher:
         return tokens.numel() * tokens.itemsize + self._relay.bytes_to_host(clock.num_lengths)
 
     def _count_staged(self) -> int:
-        before, self._bytes_staged = self._bytes_staged, self._staging.num_bytes
+        before, self._bytes_staged = self._bytes_staged, self.staging.num_bytes
         return self._bytes_staged - before

@@ -85,7 +85,7 @@ class TwoBatchRunner:
         Keeps: nothing, but keys and values in the KV cache.
 
         Raises:
-            UnservedPhaseError: no backend serves the phase.
+            EngineError: `phase`: no backend serves the phase.
         """
         hidden = self.hidden_states(batch, phase)
         if batch.last_token_indices is not None:
@@ -102,7 +102,7 @@ class TwoBatchRunner:
         Keeps: nothing, but keys and values in the KV cache.
 
         Raises:
-            UnservedPhaseError: no backend serves the phase.
+            EngineError: `phase`: no backend serves the phase.
         """
         contexts = []
         for backends, half in zip(self.backends, split(batch), strict=True):

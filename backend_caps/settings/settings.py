@@ -29,12 +29,12 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.model import FrozenModel
-from backend_caps.discovery.claims import AllowList
 from backend_caps.discovery.evidence import require_evidence
 from backend_caps.discovery.loading import DEADLINE_S, LONGEST_DEADLINE_S
 from backend_caps.discovery.registry import Registry, discover
+from backend_caps.discovery.scan import AllowList
 from backend_caps.errors import BackendCapsError
-from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS, Engine, option_of
+from backend_caps.resolution.engine import RULE_SETS, Engine, option_of
 from backend_caps.resolution.errors import FlagsError, leaves_of, nearest, raise_all
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
@@ -133,8 +133,9 @@ class Settings(FrozenModel):
     """The engine whose own backends are read from its source as well."""
     source: PathThere | None = None
     """The folder or wheel to read the engine from, instead of the installed distribution."""
-    rules: EngineVersion = DEFAULT_ENGINE
-    """The engine version whose flags and rules hold."""
+    rules: EngineVersion | None = None
+    """The engine version whose flags and rules hold; not given, the installed SGLang's where they
+    are known, else the newest known."""
     policy: Policy = Policy.WARN
     """Whether problems are refused, shown, or left out."""
     plugins: Names | None = None
@@ -269,7 +270,7 @@ class TracedSettings:
         shown = faults if certain or self.faults else certain
         raise_all("settings", in_order([*self.faults, *shown]))
 
-    def server(self, engine_name: str | Engine) -> TracedFlags:
+    def server(self, engine_name: str | Engine | None) -> TracedFlags:
         """Read the flags of the file's section and of the environment, as an engine spells them."""
         traced = TracedFlags()
         self._put_file(traced, engine_name)
@@ -282,7 +283,7 @@ class TracedSettings:
             traced.put(flags, SettingLayer.ENVIRONMENT, variables)
         return traced
 
-    def _put_file(self, traced: TracedFlags, engine_name: str | Engine) -> None:
+    def _put_file(self, traced: TracedFlags, engine_name: str | Engine | None) -> None:
         """Read each flag by itself, so that a fault has its line."""
         section, places = ServerFlags(), dict[str, str]()
         for key, value in self.server_section().items():

@@ -4,17 +4,16 @@ Device work is deferred, and runs in any order that streams, events and the host
 is one device without collectives and without backward. Imports torch.
 """
 
+from backend_caps.extras import require_extra
+
+require_extra("relay", __name__)
+
 from backend_caps.simulator.device import DEVICE_NAME, register, simulate
 from backend_caps.simulator.errors import (
-    CaptureError,
-    DirtyRunError,
-    GraphStateError,
-    NestedSimulationError,
-    ScheduleError,
     SimDeviceError,
+    SimulatorError,
     Site,
     StarvationWarning,
-    UnsupportedOperatorError,
 )
 from backend_caps.simulator.queues import OrderPolicy, Schedule, systematic_schedules
 from backend_caps.simulator.records import (
@@ -33,23 +32,18 @@ __all__ = [
     "DEVICE_NAME",
     "HOST",
     "Access",
-    "CaptureError",
     "Counts",
     "DeviceWatcher",
-    "DirtyRunError",
-    "GraphStateError",
     "HostSync",
-    "NestedSimulationError",
     "OrderPolicy",
     "Race",
     "Schedule",
-    "ScheduleError",
     "SimDeviceError",
     "SimTensor",
     "Simulation",
+    "SimulatorError",
     "Site",
     "StarvationWarning",
-    "UnsupportedOperatorError",
     "WaitKind",
     "Waited",
     "register",

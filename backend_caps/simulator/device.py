@@ -32,7 +32,7 @@ from backend_caps.simulator.dispatch import (
     is_composite,
     made_on_host,
 )
-from backend_caps.simulator.errors import NestedSimulationError, StarvationWarning, call_site
+from backend_caps.simulator.errors import SimulatorError, StarvationWarning, call_site
 from backend_caps.simulator.launches import accesses, blocks_of
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Schedule
 from backend_caps.simulator.simulation import DEVICE, Simulation, current
@@ -312,14 +312,17 @@ def simulate(
         check_races: feed torch's stream sanitizer; freed memory is then not handed out again.
 
     Raises:
-        NestedSimulationError: another simulation runs.
+        SimulatorError: another simulation runs.
         SimDeviceError: work failed when it ran at the end.
     """
     register()
     asked = Schedule.parse(schedule) if isinstance(schedule, str) else schedule
     if DEVICE.simulation is not DEVICE.default:
-        running = str(DEVICE.simulation.schedule)
-        raise NestedSimulationError(running=running, asked=str(asked))
+        raise SimulatorError(
+            "nested-simulation",
+            f"simulate({asked}) was entered while simulate({DEVICE.simulation.schedule}) runs; one "
+            f"at a time was expected, there being one device. Leave the first one before.",
+        )
     DEVICE.default.drain()
     simulation = DEVICE.simulation = Simulation(asked, check_races=check_races)
     try:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
-from backend_caps.errors import BackendCapsError
+from backend_caps.errors import BackendCapsError, CodedError
 
 _OWN_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 _OWN_MODULES = ("contextlib.py", "functools.py")
@@ -93,100 +93,33 @@ class SimDeviceError(BackendCapsError):
         return f"order the accesses of the races found until then ({len(self.races)}) first"
 
 
-@dataclass(eq=False, kw_only=True)
-class ScheduleError(BackendCapsError):
-    """A word that is no schedule."""
+@dataclass(eq=False)
+class SimulatorError(CodedError):
+    """What was asked of the simulated device cannot be done, or a run is not clean."""
 
-    text: str
+    codes: ClassVar[Mapping[str, str]] = {
+        "capture": "the host did something that a capture cannot record",
+        "dirty-run": "a run that was to be clean has races",
+        "graph-state": "a graph's method was called in a state that does not allow it",
+        "nested-simulation": "a simulation was started while another one runs",
+        "schedule": "a word is no schedule",
+        "unsupported-operator": "an operator cannot run on the simulated device",
+    }
 
-    @property
-    def message(self) -> str:
-        """The word, and the form of a schedule."""
-        return (
-            f"{self.text!r} is no schedule; expected eager, lazy, starve:<stream> or "
-            f"random:<seed>. Copy the word that the failing run printed."
+    @staticmethod
+    def capture(action: str, expected: str) -> SimulatorError:
+        """Return the error of what a capture cannot record, with the line that did it."""
+        return SimulatorError(
+            "capture",
+            f"{action} at {call_site()} while a graph is captured; {expected}. Do it before the "
+            f"capture, or on the device.",
         )
 
-
-@dataclass(eq=False, kw_only=True)
-class CaptureError(BackendCapsError):
-    """The host did something that a capture cannot record."""
-
-    action: str
-    site: str
-    expected: str
-
-    @property
-    def message(self) -> str:
-        """The action, its line, and what a capture records."""
-        return (
-            f"{self.action} at {self.site} while a graph is captured; {self.expected}. "
-            f"Do it before the capture, or on the device."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class UnsupportedOperatorError(BackendCapsError):
-    """An operator that the simulated device cannot run."""
-
-    operator: str
-    site: str
-    reason: str
-
-    @property
-    def message(self) -> str:
-        """The operator, where it was called, and why it is refused."""
-        return (
-            f"operator {self.operator!r}, called at {self.site}, cannot run on the simulated "
-            f"device: {self.reason}."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class NestedSimulationError(BackendCapsError):
-    """A simulation was started while another one runs."""
-
-    running: str
-    asked: str
-
-    @property
-    def message(self) -> str:
-        """Both schedules, and the way out."""
-        return (
-            f"simulate({self.asked}) was entered while simulate({self.running}) runs; one at a "
-            f"time was expected, there being one device. Leave the first one before."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class DirtyRunError(BackendCapsError):
-    """A run that was to be clean has findings."""
-
-    schedule: str
-    findings: Sequence[str]
-
-    @property
-    def message(self) -> str:
-        """The schedule that replays it, and what was found."""
-        faults = "1 fault" if len(self.findings) == 1 else f"{len(self.findings)} faults"
-        return (
-            f"schedule {self.schedule} found {faults}, none was expected: "
-            f"{'; '.join(self.findings)}. Replay it by Schedule.parse({self.schedule!r})."
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class GraphStateError(BackendCapsError):
-    """A graph's method was called in a state that does not allow it."""
-
-    action: str
-    held: str
-
-    @property
-    def message(self) -> str:
-        """The method, what the graph holds, and the order of calls."""
-        return (
-            f"{self.action} was called on a graph that holds {self.held}; capture_begin, "
-            f"capture_end and then replay were expected. Capture into a fresh CUDAGraph, one at "
-            f"a time."
+    @staticmethod
+    def graph_state(action: str, held: str) -> SimulatorError:
+        """Return the error of a graph's method that was called out of order."""
+        return SimulatorError(
+            "graph-state",
+            f"{action} was called on a graph that holds {held}; capture_begin, capture_end and "
+            f"then replay were expected. Capture into a fresh CUDAGraph, one at a time.",
         )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.simulator.allocation import Lease
-from backend_caps.simulator.errors import UnsupportedOperatorError, call_site
+from backend_caps.simulator.errors import SimulatorError, call_site
 from backend_caps.simulator.queues import NO_BLOCKS, Blocks, Op
 from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.simulation import current
@@ -109,9 +109,13 @@ def refuse(operator: Operator, reason: str) -> NoReturn:
     """Raise for an operator that cannot run.
 
     Raises:
-        UnsupportedOperatorError: always.
+        SimulatorError: always.
     """
-    raise UnsupportedOperatorError(operator=operator.name, site=str(call_site()), reason=reason)
+    raise SimulatorError(
+        "unsupported-operator",
+        f"operator {operator.name!r}, called at {call_site()}, cannot run on the simulated "
+        f"device: {reason}.",
+    )
 
 
 def accesses(operator: Operator, args: Args, kwargs: Kwargs) -> tuple[Blocks, Blocks]:

@@ -19,7 +19,7 @@ from typing import Self
 
 import torch
 
-from backend_caps.simulator.errors import ScheduleError, SimDeviceError, Site
+from backend_caps.simulator.errors import SimDeviceError, SimulatorError, Site
 
 # Work on raw memory runs beside the modes that watch the host, and writes to tensors of inference
 # mode and others, whichever mode the host is in by then.
@@ -253,7 +253,7 @@ class Schedule:
         """Read the word that a schedule prints as.
 
         Raises:
-            ScheduleError: it is none.
+            SimulatorError: it is none.
         """
         name, _, number = text.partition(":")
         for policy in OrderPolicy:
@@ -261,7 +261,11 @@ class Schedule:
                 schedule = cls(policy, int(number or 0))
                 if str(schedule) == text:
                     return schedule
-        raise ScheduleError(text=text)
+        raise SimulatorError(
+            "schedule",
+            f"{text!r} is no schedule; expected eager, lazy, starve:<stream> or random:<seed>. "
+            f"Copy the word that the failing run printed.",
+        )
 
     @property
     def starved(self) -> int | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial, wraps
 from typing import Concatenate, NamedTuple, ParamSpec, Self, cast
@@ -49,27 +49,27 @@ class Waited(NamedTuple):
         return self.kind.value if self.stream is None else f"{self.kind.value} {self.stream}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Counts:
     """What a run has done up to a moment, or between two of them: `later - earlier`."""
 
-    num_ops: int
+    num_ops: int = 0
     """Operators launched, copies among them; a replay launches each of its graph's."""
-    num_copies_to_host: int
+    num_copies_to_host: int = 0
     """Copies from the device to the host."""
-    num_copies_to_device: int
+    num_copies_to_device: int = 0
     """Copies from the host to the device."""
-    bytes_to_host: int
+    bytes_to_host: int = 0
     """Bytes that crossed from the device to the host, numbers that the host read among them."""
-    bytes_to_device: int
+    bytes_to_device: int = 0
     """Bytes that crossed from the host to the device."""
-    num_event_records: int
+    num_event_records: int = 0
     """Events recorded on a stream; `wait_stream` records one."""
-    num_event_waits: int
+    num_event_waits: int = 0
     """Waits of a stream for an event that was recorded; `wait_stream` is one."""
-    waits: Mapping[Waited, int]
+    waits: Counter[Waited] = field(default_factory=Counter)
     """Waits of the host, by kind and stream; no zeros."""
-    bytes_to_host_on: Mapping[int, int] = field(default_factory=dict)
+    bytes_to_host_on: Counter[int] = field(default_factory=Counter)
     """`bytes_to_host` by the handle of the stream that they crossed on."""
 
     @property
@@ -86,6 +86,10 @@ class Counts:
         """Count the waits of one kind, whatever their streams."""
         return sum(count for waited, count in self.waits.items() if waited.kind is kind)
 
+    def copy(self) -> Counts:
+        """Return the same numbers, which stand still."""
+        return replace(self, waits=self.waits.copy(), bytes_to_host_on=self.bytes_to_host_on.copy())
+
     def __sub__(self, earlier: Self) -> Counts:
         return Counts(
             num_ops=self.num_ops - earlier.num_ops,
@@ -95,10 +99,8 @@ class Counts:
             bytes_to_device=self.bytes_to_device - earlier.bytes_to_device,
             num_event_records=self.num_event_records - earlier.num_event_records,
             num_event_waits=self.num_event_waits - earlier.num_event_waits,
-            waits=dict(Counter(self.waits) - Counter(earlier.waits)),
-            bytes_to_host_on=dict(
-                Counter(self.bytes_to_host_on) - Counter(earlier.bytes_to_host_on)
-            ),
+            waits=self.waits - earlier.waits,
+            bytes_to_host_on=self.bytes_to_host_on - earlier.bytes_to_host_on,
         )
 
 

@@ -6,7 +6,6 @@ eager one without findings, in which models are built and weights are loaded.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 from backend_caps.simulator.allocation import (
@@ -18,7 +17,7 @@ from backend_caps.simulator.allocation import (
     Point,
     is_pinned,
 )
-from backend_caps.simulator.errors import CaptureError, DirtyRunError, Site, call_site
+from backend_caps.simulator.errors import SimulatorError, Site, call_site
 from backend_caps.simulator.queues import (
     NO_BLOCKS,
     Marker,
@@ -67,20 +66,6 @@ class Simulation:
             none is handed out twice, because a reused address looks like a race.
     """
 
-    num_ops: int
-    """Operators launched."""
-    num_copies_to_host: int
-    """Copies from the device to the host."""
-    num_copies_to_device: int
-    """Copies from the host to the device."""
-    bytes_to_host: int
-    """Bytes that crossed from the device to the host."""
-    bytes_to_device: int
-    """Bytes that crossed from the host to the device."""
-    num_event_records: int
-    """Events recorded on a stream."""
-    num_event_waits: int
-    """Waits of a stream for an event."""
     hidden_syncs: list[HostSync]
     """Operators that made the host wait: item, nonzero, a copy that blocks."""
     host_waits: list[HostSync]
@@ -95,16 +80,12 @@ class Simulation:
         self.engine = QueueEngine(self._findings)
         self.capture: Capture | None = None
         self.current_stream = 0
-        self.num_ops = self.bytes_to_host = self.bytes_to_device = 0
-        self.num_copies_to_host = self.num_copies_to_device = 0
-        self.num_event_records = self.num_event_waits = 0
+        self._counts = Counts()
         self.hidden_syncs, self.host_waits = [], []
         self.watcher = DeviceWatcher()
-        self._waits: Counter[Waited] = Counter()
         self._polled_after = (0, 0, 0)
         # Markers that a line has polled since, and whether its loop was noted as a wait.
         self._polled: dict[tuple[Marker, Site], bool] = {}
-        self._bytes_to_host_on: Counter[int] = Counter()
         self._adversary = adversary_of(schedule)
         self._allocator = Allocator(self._free_block, self.mark, keeps_blocks=check_races)
         self._num_drawn = 0
@@ -118,17 +99,7 @@ class Simulation:
     @property
     def counts(self) -> Counts:
         """What was launched, ordered, moved and waited for so far; two of them make a span."""
-        return Counts(
-            num_ops=self.num_ops,
-            num_copies_to_host=self.num_copies_to_host,
-            num_copies_to_device=self.num_copies_to_device,
-            bytes_to_host=self.bytes_to_host,
-            bytes_to_device=self.bytes_to_device,
-            num_event_records=self.num_event_records,
-            num_event_waits=self.num_event_waits,
-            waits=dict(self._waits),
-            bytes_to_host_on=dict(self._bytes_to_host_on),
-        )
+        return self._counts.copy()
 
     @property
     def num_live_blocks(self) -> int:
@@ -139,11 +110,16 @@ class Simulation:
         """Raise where races were found.
 
         Raises:
-            DirtyRunError: with the schedule that replays them.
+            SimulatorError: with the schedule that replays them.
         """
         findings = self._findings()
         if findings:
-            raise DirtyRunError(schedule=str(self.schedule), findings=findings)
+            faults = "1 fault" if len(findings) == 1 else f"{len(findings)} faults"
+            raise SimulatorError(
+                "dirty-run",
+                f"schedule {self.schedule} found {faults}, none was expected: "
+                f"{'; '.join(findings)}. Replay it by Schedule.parse({str(self.schedule)!r}).",
+            )
 
     def draw_stream(self) -> int:
         """Return the next stream of the pool, which comes round again as torch's does."""
@@ -162,7 +138,7 @@ class Simulation:
 
     def enqueue(self, handle: int, op: Op) -> None:
         """Put work on a stream, and let run what the schedule lets run."""
-        self.num_ops += 1
+        self._counts.num_ops += 1
         self.watcher.launched(handle, op)
         if op.bytes_to_host or op.bytes_to_device:
             self.count_copy(to_host=op.bytes_to_host, to_device=op.bytes_to_device, handle=handle)
@@ -177,12 +153,13 @@ class Simulation:
         self, *, to_host: int = 0, to_device: int = 0, handle: int | None = None
     ) -> None:
         """Count bytes that cross, on the current stream by default; a copy of no bytes is none."""
-        self.num_copies_to_host += bool(to_host)
-        self.num_copies_to_device += bool(to_device)
-        self.bytes_to_host += to_host
+        counts = self._counts
+        counts.num_copies_to_host += bool(to_host)
+        counts.num_copies_to_device += bool(to_device)
+        counts.bytes_to_host += to_host
+        counts.bytes_to_device += to_device
         if to_host:
-            self._bytes_to_host_on[self.current_stream if handle is None else handle] += to_host
-        self.bytes_to_device += to_device
+            counts.bytes_to_host_on[self.current_stream if handle is None else handle] += to_host
 
     def allocate(self, num_bytes: int) -> Lease:
         """Allocate memory of the current stream, or of the graph that it is captured in."""
@@ -228,14 +205,14 @@ class Simulation:
 
     def record(self, handle: int) -> Marker:
         """Put the marker of an event at the end of a stream's work."""
-        self.num_event_records += 1
+        self._counts.num_event_records += 1
         marker = self.mark(handle)
         self.watcher.recorded(marker)
         return marker
 
     def wait(self, handle: int, marker: Marker) -> None:
         """Make a stream wait for the marker of an event."""
-        self.num_event_waits += 1
+        self._counts.num_event_waits += 1
         self.watcher.waited(handle, marker)
         if not marker.is_done:
             self.engine.append(handle, Wait(marker))
@@ -259,7 +236,8 @@ class Simulation:
     def _query(self, marker: Marker, waited: Waited, cause: str) -> bool:
         """Answer whether a marker was passed, and note a loop that polls it as one host wait."""
         was_done = marker.is_done
-        launched = self.num_ops, self.num_event_records, self.num_event_waits
+        counts = self._counts
+        launched = counts.num_ops, counts.num_event_records, counts.num_event_waits
         if launched != self._polled_after:  # the host did something else, so it does not wait
             self._polled.clear()
             self._polled_after = launched
@@ -310,11 +288,11 @@ class Simulation:
         """Raise where a graph is captured.
 
         Raises:
-            CaptureError: as CUDA does for what a graph cannot hold.
+            SimulatorError: as CUDA does for what a graph cannot hold.
         """
         if self.capture is not None:
             expected = "only device work was expected, which a replay repeats without the host"
-            raise CaptureError(action=action, site=str(call_site()), expected=expected)
+            raise SimulatorError.capture(action, expected)
 
     def _findings(self) -> tuple[str, ...] | None:
         """List each race once; None without `check_races`."""
@@ -325,7 +303,7 @@ class Simulation:
     def _note_sync(self, cause: str, waited: Waited, marker: Marker | None) -> None:
         self.refuse_in_capture(cause)
         self.watcher.synchronized(cause, waited, marker)
-        self._waits[waited] += 1
+        self._counts.waits[waited] += 1
         found = self.hidden_syncs if waited.kind is WaitKind.HIDDEN else self.host_waits
         found.append(HostSync(cause=cause, site=call_site(), waited=waited))
 

@@ -27,7 +27,7 @@ from backend_caps.simulator.allocation import (
     Step,
     event_serials,
 )
-from backend_caps.simulator.errors import CaptureError, GraphStateError, call_site
+from backend_caps.simulator.errors import SimulatorError
 from backend_caps.simulator.queues import Marker, Op
 from backend_caps.simulator.records import WaitKind
 from backend_caps.simulator.simulation import Simulation, current
@@ -133,7 +133,7 @@ class Event:
         """Make a stream wait for the point; before the first record it is no wait.
 
         Raises:
-            CaptureError: a capture and what is outside of it would wait for each other.
+            SimulatorError: a capture and what is outside of it would wait for each other.
         """
         simulation = current()
         handle = simulation.current_stream if stream is None else stream.handle
@@ -199,7 +199,7 @@ class Event:
     def _refuse(self, reason: str) -> NoReturn:
         action = f"a wait for an event ({reason})"
         expected = "an event of the capture, or an external one, was expected"
-        raise CaptureError(action=action, site=str(call_site()), expected=expected)
+        raise SimulatorError.capture(action, expected)
 
 
 def current_stream(device: DeviceLike = None) -> Stream:  # noqa: ARG001
@@ -265,12 +265,12 @@ class CUDAGraph:
         """Record what the current stream is given from now on.
 
         Raises:
-            GraphStateError: a capture goes on, or the graph has one.
+            SimulatorError: a capture goes on, or the graph has one.
         """
         simulation = current()
         if simulation.capture is not None or self._steps is not None:
             held = "a capture" if self._steps is not None else "no capture, but another goes on"
-            raise GraphStateError(action="capture_begin", held=held)
+            raise SimulatorError.graph_state("capture_begin", held)
         self._pool = self._pool if pool is None else pool
         self._capture = Capture(pool=self._pool, origin=simulation.current_stream)
         simulation.capture = self._capture
@@ -279,20 +279,19 @@ class CUDAGraph:
         """Record no more.
 
         Raises:
-            GraphStateError: this graph's capture does not go on.
-            CaptureError: a stream joined it, and its work is not waited for; the capture is over.
+            SimulatorError: this graph's capture does not go on; or a stream joined it, and its
+                work is not waited for, and the capture is over.
         """
         simulation = current()
         capture = self._capture
         if capture is None or simulation.capture is not capture:
-            raise GraphStateError(action="capture_end", held="no capture that goes on")
+            raise SimulatorError.graph_state("capture_end", "no capture that goes on")
         simulation.end_capture()
         self._capture = None
         if capture.unjoined:
-            raise CaptureError(
-                action=f"capture_end with work of stream {capture.unjoined[0]} left",
-                site=str(call_site()),
-                expected="a wait of the first stream for all that joined it was expected",
+            raise SimulatorError.capture(
+                f"capture_end with work of stream {capture.unjoined[0]} left",
+                "a wait of the first stream for all that joined it was expected",
             )
         self._branches = tuple(capture.clocks)
         self._steps = tuple(capture.steps)
@@ -301,10 +300,10 @@ class CUDAGraph:
         """Put the recorded work on the current stream.
 
         Raises:
-            GraphStateError: nothing was recorded.
+            SimulatorError: nothing was recorded.
         """
         if self._steps is None:
-            raise GraphStateError(action="replay", held="no capture")
+            raise SimulatorError.graph_state("replay", "no capture")
         simulation = current()
         simulation.refuse_in_capture("CUDAGraph.replay")
         simulation.watcher.replay_began(simulation.current_stream)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -16,22 +14,15 @@ from backend_caps.capability.facts import Facts
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
-from backend_caps.discovery.registrations import (
-    VARIABLE,
-    check_against_parent,
-    tell_children,
-)
 from backend_caps.discovery.registry import Registry, discover
 from backend_caps.relay import DraftShape
-from backend_caps.relay.bounds import unknown_accept_tokens
+from backend_caps.relay.host_lengths import unknown_accept_tokens
 from backend_caps.relay.streams import DEVICE_TRAITS, DeviceStreams
-from backend_caps.report.diff import differences
+from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import DifferenceDocument
 from backend_caps.report.document import json_text
 from backend_caps.report.lock import lock_document, read_lock
 from backend_caps.report.plans import plan_document
-from backend_caps.report.snapshot import Snapshot
-from backend_caps.resolution.engine import DEFAULT_ENGINE
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Cause, Plan, Policy, Resolved
 from backend_caps.resolution.rules import RuleSet
@@ -43,7 +34,6 @@ from backend_caps.startup.errors import StartupError
 _SHOWN = 5
 """Differences from a lock that an error has; `backend-caps verify` has all."""
 _log = logging.getLogger("backend_caps")
-_REGISTRAR = "configure"
 
 
 def configure(  # noqa: PLR0913 - what a server is started with
@@ -55,7 +45,7 @@ def configure(  # noqa: PLR0913 - what a server is started with
     draft: DraftShape | None = None,
     graph_sizes: Mapping[Role, GraphSizes] = NO_SIZES,
     registry: Registry | None = None,
-    rules: str | RuleSet = DEFAULT_ENGINE,
+    rules: str | RuleSet | None = None,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
     lock: str | PathLike[str] | None = None,
@@ -77,7 +67,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
             model.
         graph_sizes: the sizes that the engine wants graphs captured for, by role.
         registry: what is installed, where the caller has looked already.
-        rules: the engine version whose rules hold, or the rules themselves.
+        rules: the engine version whose rules hold, or the rules themselves; unless given, those of
+            the installed SGLang, else the newest. The log line says which and why.
         policy: what is done about problems; `warn` logs them.
         unsafe_override: values to put in place of the joined ones; recorded as causes.
         lock: a file of `backend-caps lock`; what is installed, and this rank's own plan, must be
@@ -97,8 +88,6 @@ def configure(  # noqa: PLR0913 - what a server is started with
             has no gloo or this rank is no member, or the deadline of `Ranks` is none.
         RanksDifferError: ranks differ in what must be the same; all of them raise it.
         RankFailedError: another rank could not decide.
-        DiscoveryError: the process that started this one did so in a `with
-            starting_workers(...)` block, and its registry is another.
         MissingRanksError: not every rank answered in time.
         BackendCapsError: flags, backends or the plan are refused; several faults come as one
             group.
@@ -107,8 +96,8 @@ def configure(  # noqa: PLR0913 - what a server is started with
     def decide() -> Plan:
         if streams is None:
             check_device(device)
-        known = _discovered() if registry is None else registry
-        plan = _decided(
+        known = discover() if registry is None else registry
+        plan = planned(
             flags,
             known,
             device=device,
@@ -127,17 +116,14 @@ def configure(  # noqa: PLR0913 - what a server is started with
     if group is None:
         plan = decide()
     else:
-        arguments = {
-            "pool_size": pool_size,
-            "draft": draft,
-            "graph_sizes": {role.value: graph_sizes[role] for role in Role if role in graph_sizes},
-            "policy": policy.value if isinstance(policy, Policy) else policy,
-        }
+        sizes = {role.value: graph_sizes[role] for role in Role if role in graph_sizes}
+        named = policy.value if isinstance(policy, Policy) else policy
+        compared = {"pool_size": pool_size, "draft": draft, "graph_sizes": sizes, "policy": named}
         plan = agree(
             decide,
             Ranks.of(group),
             given=flags,
-            arguments=arguments,
+            arguments=compared,
             check=lambda joint: _check_bound(joint, draft),
         )
     log_plan(plan)
@@ -152,46 +138,6 @@ def configure(  # noqa: PLR0913 - what a server is started with
     )
 
 
-def _discovered() -> Registry:
-    """Find what is installed; in a worker, it must be what the process found that started it."""
-    registry = discover()
-    check_against_parent(_REGISTRAR, _entries(registry), os.environ)
-    return registry
-
-
-@contextmanager
-def starting_workers(registry: Registry) -> Iterator[None]:
-    """Have the processes that a `with` block starts find the same backends as this one.
-
-    `configure` in a process of `multiprocessing` that is started in the block raises
-    `DiscoveryError` where it discovers something else. The environment is as before
-    once the block ends.
-
-    Args:
-        registry: what this process found.
-    """
-    before = os.environ.get(VARIABLE)
-    tell_children(_REGISTRAR, _entries(registry), os.environ)
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = before
-
-
-def _entries(registry: Registry) -> Mapping[str, str]:
-    """Write each backend's release and status, by its name."""
-    shipped = {
-        name: (own.source.distribution, own.source.version) for name, own in registry.items()
-    }
-    return {
-        f"backend {name}": f"{' '.join(filter(None, shipped[name]))} ({own.status.value})"
-        for name, own in registry.items()
-    }
-
-
 def planned(
     flags: ServerFlags,
     registry: Registry,
@@ -199,43 +145,17 @@ def planned(
     device: str | torch.device,
     facts: Facts | None = None,
     draft: DraftShape | None = None,
-    rules: str | RuleSet = DEFAULT_ENGINE,
+    rules: str | RuleSet | None = None,
     policy: Policy | str = Policy.WARN,
     unsafe_override: Capabilities | None = None,
 ) -> Plan:
-    """Choose and resolve for a device, and log the decision.
+    """Choose and resolve for a device; the arguments are those of `configure`.
 
     Whether the backends that flags name run there is not asked: a rehearsal runs none of them.
-    The arguments are those of `configure`.
 
     Raises:
         BackendCapsError: flags, backends or the plan are refused.
     """
-    plan = _decided(
-        flags,
-        registry,
-        device=device,
-        facts=facts,
-        draft=draft,
-        rules=rules,
-        policy=policy,
-        unsafe_override=unsafe_override,
-    )
-    log_plan(plan)
-    return plan
-
-
-def _decided(
-    flags: ServerFlags,
-    registry: Registry,
-    *,
-    device: str | torch.device,
-    facts: Facts | None,
-    draft: DraftShape | None,
-    rules: str | RuleSet,
-    policy: Policy | str,
-    unsafe_override: Capabilities | None,
-) -> Plan:
     plan = plan_for(
         registry,
         flags,
@@ -328,7 +248,7 @@ def check_locked(path: Path, plan: Plan, registry: Registry) -> None:
         rules=plan.rules,
         plan=None if locked.plan is None else plan_document(plan, ()),
     ).model_copy(update={"engine": locked.engine})
-    found = differences(Snapshot.of_lock(locked), Snapshot.of_lock(now))
+    found = differences(Side.of_lock(locked), Side.of_lock(now))
     if not found:
         return
     told = "; ".join(map(_difference, found[:_SHOWN]))
@@ -357,7 +277,8 @@ def log_plan(plan: Plan) -> None:
     fields = {"plan_fingerprint": plan.fingerprint, "plan_rules": plan.rules.name}
     _log.info(
         "plan %s under %s: %s",
-        *fields.values(),
+        plan.fingerprint,
+        plan.rules,
         "; ".join(f"{name}={value}" for name, value in values.items()),
         extra={**fields, "plan_values": values},
     )

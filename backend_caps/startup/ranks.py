@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
+from backend_caps.startup.channel import first_sentence
 from backend_caps.startup.errors import StartupError
 
 _RUNNING_S = 1800.0
@@ -105,9 +105,7 @@ def joined(place: RankPlace, *, deadline_s: float) -> Iterator[RankGroup]:
 
 
 def _lost(place: RankPlace, what: str, error: Exception) -> StartupError:
-    (line, *_) = str(error).splitlines() or [type(error).__name__]
-    # Gloo's first sentence, without the place in its source.
-    cause = re.sub(r"^\[[^\]]*\] ", "", line).partition(". ")[0].rstrip(".")
+    cause = first_sentence(error).rstrip(".")
     return _missing(f"{place.rank}", f"{place.size}", what, cause)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.relay import DraftShape, FutureMap, RelayPayload
+from backend_caps.report.plans import StepDocument
 
 _ROWS = (3, 1, 2)
 _PROMPTS = ((11, 12, 13, 14, 15), (21, 22, 23), (31, 32, 33, 34, 35, 36, 37))
@@ -34,8 +35,8 @@ class RehearsalBatch:
     req_pool_indices: Tensor
     req_pool_indices_cpu: Tensor
     seq_lens: Tensor
-    seq_lens_cpu: Tensor | None
-    seq_lens_sum: int | None
+    seq_lens_cpu: Tensor | None = None
+    seq_lens_sum: int | None = None
     seq_lens_cpu_upper_bound: Tensor | None = None
     input_ids: Tensor | None = None
     input_ids_pending: bool = False
@@ -44,25 +45,9 @@ class RehearsalBatch:
     spec_info: RehearsalSpecInfo | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What one step started from."""
-
-    number: int
-    seq_lens: tuple[int, ...]
-    """The lengths on the device, read here for showing them."""
-    seq_lens_cpu: tuple[int, ...] | None
-    """The mirror; None where there is none."""
-    seq_lens_cpu_upper_bound: tuple[int, ...] | None
-    input_ids: tuple[int, ...]
-    """The tokens that the forward starts from."""
-    bytes_to_host: int
-    """What crossed to the host for it."""
-
-
 def rehearse(
     future_map: FutureMap, *, num_steps: int, draft: DraftShape | None, seed: int = 0
-) -> Iterator[Step]:
+) -> Iterator[StepDocument]:
     """Run a prefill and some steps of three requests, with made-up accepted lengths.
 
     The relay is real and the model is not: tokens and accepted lengths come from a seeded
@@ -108,21 +93,19 @@ def _staged(future_map: FutureMap) -> Tensor:
     return staged.pin_memory() if future_map.streams.traits.has_pinned_memory else staged
 
 
-def _step(number: int, future_map: FutureMap, batch: RehearsalBatch) -> Step:
+def _step(number: int, future_map: FutureMap, batch: RehearsalBatch) -> StepDocument:
     future_map.resolve_seq_lens_cpu(batch)
     future_map.set_input_ids_sentinel(batch)
     future_map.resolve_future(batch)
     tokens = batch.input_ids if batch.spec_info is None else batch.spec_info.bonus_tokens
     assert tokens is not None, "resolve_future gives every step its tokens"
     crossed = future_map.bytes_to_host(len(_ROWS)) if batch.spec_info is not None else 0
-    return Step(
+    return StepDocument(
         number=number,
-        seq_lens=_numbers(batch.seq_lens),
-        seq_lens_cpu=None if batch.seq_lens_cpu is None else _numbers(batch.seq_lens_cpu),
-        seq_lens_cpu_upper_bound=None
-        if batch.seq_lens_cpu_upper_bound is None
-        else _numbers(batch.seq_lens_cpu_upper_bound),
-        input_ids=_numbers(tokens),
+        seq_lens=batch.seq_lens.tolist(),
+        seq_lens_cpu=_numbers(batch.seq_lens_cpu),
+        seq_lens_cpu_upper_bound=_numbers(batch.seq_lens_cpu_upper_bound),
+        input_ids=tokens.tolist(),
         bytes_to_host=crossed,
     )
 
@@ -162,5 +145,5 @@ def _advance(batch: RehearsalBatch) -> None:
     batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
 
 
-def _numbers(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.tolist())
+def _numbers(tensor: Tensor | None) -> list[int] | None:
+    return None if tensor is None else tensor.tolist()

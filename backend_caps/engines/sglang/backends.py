@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
-from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
-from backend_caps.capability.declaration import Declaration, When
+from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.facts import Given
-from backend_caps.capability.kind import Role
+from backend_caps.capability.kind import UNDECLARED, Role
 from backend_caps.capability.provenance import Origin, Source
-from backend_caps.capability.vocabulary import Capabilities
+from backend_caps.capability.vocabulary import HostSeqLens
+from backend_caps.engines.reading import Finding, declared, record
 from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.sglang.flag_values import (
-    FlagValue,
-    is_length,
-    is_property,
-    settled,
-    truths_of,
-    values_of,
-    words_of,
-)
 from backend_caps.engines.sglang.read_ends import ReadEnds
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.guards import Function, condition
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.methods import Stated
+from backend_caps.engines.source.methods import (
+    Stated,
+    StatedValue,
+    truths_of,
+    values_of,
+    words_of,
+)
 from backend_caps.engines.source.module import ClassDef
 
 NEEDS = "needs_cpu_seq_lens"
@@ -40,20 +36,18 @@ _DRAFTS = frozenset({Role.DRAFT, Role.DRAFT_EXTEND})
 _UNDERSTOOD = (None, ast.BitOr, ast.BitAnd)
 """The operators of a flag's statements that are followed: none, `|=` and `&=`."""
 _IMPORTABLE = re.compile(r"[\w.]+:[\w.]+")
+_PROPERTIES = frozenset({"property", "cached_property"})
+_LENGTHS = frozenset({"context_len", "max_context_len"})
+_COMPUTES = frozenset({"int", "max", "min"})
 _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One capability as the source states it: the reading, and what can be declared."""
-
-    reading: Reading
-    capabilities: Mapping[str, object]
-    conditions: Sequence[When] = ()
+_Condition = tuple[Given, object, str]
 
 
-def _undeclared(words: str, at: str | None, *conditions: When) -> _Part:
-    return _Part(Reading(origin=Origin.UNDECLARED, words=words, declared_at=at), {}, conditions)
+def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:
+    reading = Reading(origin=Origin.UNDECLARED, words=words, declared_at=at)
+    return Finding(reading=reading, conditions=conditions)
 
 
 class Backends:
@@ -83,43 +77,36 @@ class Backends:
         roles: frozenset[Role],
     ) -> Backend:
         """Read one class."""
-        parts = dict(self._parts(definition, registered_as, roles))
-        stated = {key: value for part in parts.values() for key, value in part.capabilities.items()}
-        return Backend(
-            name=name,
-            status=Status.OK,
-            source=Source(distribution="sglang", version=version, declared_at=definition.at),
-            declaration=Declaration(
-                capabilities=Capabilities.model_validate(stated),
-                conditions=tuple(when for part in parts.values() for when in part.conditions),
-                implementation=_importable(definition),
-            ),
-            engine_class=EngineClass(
+        findings = dict(self._findings(definition, registered_as, roles))
+        return record(
+            name,
+            Source(distribution="sglang", version=version, declared_at=definition.at),
+            declared(findings, implementation=_importable(definition)),
+            EngineClass(
                 path=definition.path,
                 registered_as=tuple(sorted(registered_as)),
-                readings={key: part.reading for key, part in parts.items()},
+                readings={key: each.reading for key, each in findings.items()},
                 attributes=dict(self._own_flags(definition)),
                 composite=self._composite(definition),
             ),
         )
 
-    def _parts(
+    def _findings(
         self, definition: ClassDef, registered_as: Sequence[str], roles: frozenset[Role]
-    ) -> Iterator[tuple[str, _Part]]:
-        if (needs := self._stated(definition, NEEDS)) is not None:
+    ) -> Iterator[tuple[str, Finding]]:
+        if (needs := self._attributes.stated(definition, NEEDS)) is not None:
             yield "host_seq_lens", self._needs(definition, needs)
         yield "max_context_len_known", self._longest(definition)
         if found := self._ends.read(definition, self._root):
-            reading, whens = found
-            yield "shared_reads_end", _Part(reading, {}, whens)
+            yield "shared_reads_end", found
         if roles:
             words = f"made as {_listed(r.value for r in roles)} for {_listed(registered_as)}"
             reading = Reading(
                 origin=Origin.DECLARED, words=words, value=roles, declared_at=definition.at
             )
-            yield "roles", _Part(reading, {"roles": roles})
+            yield "roles", Finding(reading=reading, base=roles)
 
-    def _needs(self, definition: ClassDef, stated: Stated) -> _Part:
+    def _needs(self, definition: ClassDef, stated: Stated) -> Finding:
         origin, owner = self.origin(definition, stated)
         at = stated.last.at
         if origin is Origin.UNDECLARED:
@@ -129,7 +116,7 @@ class Backends:
             self._index.note("engine-value-not-bool", at=at, words=stated.words)
             return _undeclared(f"{stated.words}, which is neither True nor False", at)
         taken = self._attributes.method(definition, NEEDS)
-        if taken and is_property(taken[1]) and taken[1] is not stated.last.value:
+        if taken and _is_property(taken[1]) and taken[1] is not stated.last.value:
             words = f"{stated.words}, and {taken[0].name} has a property of that name"
             return _undeclared(words, at)
         cases = truths_of(stated)
@@ -139,15 +126,17 @@ class Backends:
         reading = Reading(
             origin=origin,
             words=words_of(stated, definition, self._root),
-            value=None if rest or base is None else "exact" if base.truth else "none",
+            value=None if rest or base is None else _level(base).value,
             declared_at=at,
             inherited_from=owner.name if origin is Origin.INHERITED else None,
         )
         if origin is Origin.INHERITED:
-            return _Part(reading, {})
-        own = {} if base is None or base.owner is not definition else {NEEDS: base.truth}
-        whens = [_when(each) for each in rest if each.owner is definition or each.truth]
-        return _Part(reading, own, whens)
+            return Finding(reading=reading)
+        return Finding(
+            reading=reading,
+            base=_level(base) if base is not None and base.owner is definition else UNDECLARED,
+            conditions=[_when(each) for each in rest if each.owner is definition or each.truth],
+        )
 
     def origin(self, definition: ClassDef, stated: Stated) -> tuple[Origin, ClassDef]:
         """Return how a class has what is stated, and which class states it last."""
@@ -161,31 +150,24 @@ class Backends:
             return (Origin.CONDITIONAL if depends else Origin.DECLARED), definition
         return Origin.INHERITED, stated.last.owner
 
-    def _stated(self, definition: ClassDef, name: str) -> Stated | None:
-        return settled(self._attributes.stated(definition, name))
-
-    def _longest(self, definition: ClassDef) -> _Part:
-        stated = self._stated(definition, LONGEST)
-        drafting = When(
-            given=Given(role=_DRAFTS),
-            capabilities=Capabilities(max_context_len_known=True),
-            reason=_MASK_REASON,
-        )
+    def _longest(self, definition: ClassDef) -> Finding:
+        stated = self._attributes.stated(definition, LONGEST)
+        drafting = (Given(role=_DRAFTS), True, _MASK_REASON)
         if stated is None:
             return _undeclared(f"no {LONGEST} is ever set", None, drafting)
         at, words = stated.last.at, words_of(stated, definition, self._root)
-        if isinstance(stated.last.value, Function) and not is_property(stated.last.value):
+        if isinstance(stated.last.value, Function) and not _is_property(stated.last.value):
             return _undeclared(f"{LONGEST} is a method, and no number", at, drafting)
         if not _is_always_length(stated):
             reading = Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at)
-            return _Part(reading, {}, [drafting])
+            return Finding(reading=reading, conditions=[drafting])
         reading = Reading(origin=Origin.DECLARED, words=words, value=True, declared_at=at)
-        return _Part(reading, {"max_context_len_known": True})
+        return Finding(reading=reading, base=True)
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
         """List the engine's own flags that a class, or a base below the root, sets."""
         for name in self._flags:
-            stated = self._stated(definition, name)
+            stated = self._attributes.stated(definition, name)
             if stated is None:
                 continue
             origin, owner = self.origin(definition, stated)
@@ -204,7 +186,7 @@ class Backends:
 
     def _composite(self, definition: ClassDef) -> str | None:
         """Write how a wrapper makes its answers from those of what it wraps."""
-        stated = self._stated(definition, NEEDS)
+        stated = self._attributes.stated(definition, NEEDS)
         values = [each.value for each in (values_of(stated) if stated is not None else ())]
         asked = [f"{NEEDS} = {ast.unparse(value)}" for value in values if _asks_children(value)]
         rules = dict.fromkeys((*asked, *self._ends.delegated(definition, self._root)))
@@ -232,7 +214,7 @@ def _is_understood(stated: Stated) -> bool:
 def _only_constant(stated: Stated) -> object:
     """Return the value of an attribute that always has the one; None where it has none."""
     match values_of(stated):
-        case [FlagValue(value=ast.Constant(value=value), guards=())] if _is_understood(stated):
+        case [StatedValue(value=ast.Constant(value=value), guards=())] if _is_understood(stated):
             return value
     return None
 
@@ -242,8 +224,35 @@ def _is_always_length(stated: Stated) -> bool:
     return (
         _is_understood(stated)
         and any(not each.guards for each in said)
-        and all(is_length(each.value) for each in said)
+        and all(_is_length(each.value) for each in said)
     )
+
+
+def _is_property(function: ast.expr | Function) -> bool:
+    """Return whether a value is a property, not an attribute or a method to be called."""
+    return isinstance(function, Function) and any(
+        ast.unparse(each).rpartition(".")[2] in _PROPERTIES for each in function.decorator_list
+    )
+
+
+def _is_length(value: ast.expr) -> bool:
+    """Return whether a value certainly is a number of tokens; what a caller gives may be None."""
+    match value:
+        case ast.Constant(value=int(number)):
+            return not isinstance(number, bool)
+        case ast.Attribute(attr=name):
+            return name in _LENGTHS
+        case ast.Subscript(value=ast.Attribute(attr="shape")):
+            return True
+        case ast.Call(
+            func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *default]
+        ):
+            return name in _LENGTHS and all(map(_is_length, default))
+        case ast.Call(func=ast.Name(id=function), args=[_, *_] as parts, keywords=[]):
+            return function in _COMPUTES and all(map(_is_length, parts))
+        case ast.BinOp(left=left, right=right):
+            return _is_length(left) and _is_length(right)
+    return False
 
 
 def _is_no_bool(stated: Stated) -> bool:
@@ -254,18 +263,18 @@ def _is_no_bool(stated: Stated) -> bool:
     if not _is_understood(stated):
         return True
     functions = [each for each in stated.statements if isinstance(each.value, Function)]
-    if functions and not (stated.statements == (stated.base,) and is_property(stated.last.value)):
+    if functions and not (stated.statements == (stated.base,) and _is_property(stated.last.value)):
         return True
     values = [each.value for each in values_of(stated)]
     constants = [value.value for value in values if isinstance(value, ast.Constant)]
     return not values or not all(isinstance(value, bool) for value in constants)
 
 
-def _when(each: FlagValue) -> When:
+def _level(each: StatedValue) -> HostSeqLens:
+    return HostSeqLens.EXACT if each.truth else HostSeqLens.NONE
+
+
+def _when(each: StatedValue) -> _Condition:
     given = given_of(each.guards)
     assert given is not None, "a case that always holds is the base"
-    return When(
-        given=given,
-        capabilities=Capabilities(needs_cpu_seq_lens=each.truth),
-        reason=f"{NEEDS} is {each.truth} where {condition(each.guards)}",
-    )
+    return given, _level(each), f"{NEEDS} is {each.truth} where {condition(each.guards)}"

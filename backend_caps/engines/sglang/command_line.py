@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict
 
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.guards import Function
@@ -27,22 +26,17 @@ _CHOICES = "ATTENTION_BACKEND_CHOICES"
 _SLOT = "attention_backend"
 
 
-class CommandLine(TypedDict):
-    """What a version's server takes."""
-
-    options: list[list[str]]
-    """Every option with its aliases, sorted."""
-    attention_backends: list[str]
-    """The names that `--attention-backend` takes, sorted."""
-
-
-def read_command_line(source: Path) -> CommandLine:
-    """Read the options and backend names of the SGLang in a wheel or a folder."""
-    return command_line_of(Index(open_tree("sglang", source, within=_is_read)))
+def read_command_line(source: Path) -> Mapping[str, object]:
+    """Read the SGLang in a wheel or a folder as the document that `resolution/data` stores."""
+    engine = read_engine_options(Index(open_tree("sglang", source, within=_is_read)))
+    return {
+        "options": sorted(map(list, {*engine.options.values()})),
+        "attention_backends": sorted(engine.attention_backends),
+    }
 
 
-def command_line_of(index: Index) -> CommandLine:
-    """Read the options and backend names of an SGLang, importing nothing of it."""
+def read_engine_options(index: Index) -> Engine:
+    """Read the command line for `ServerFlags`; what is not found is a problem."""
     options: set[tuple[str, ...]] = set()
     backends: set[str] = set()
     for path in (p for p in index.tree.files if _is_read(p)):
@@ -51,22 +45,13 @@ def command_line_of(index: Index) -> CommandLine:
             options.update(_of_parser(index, module))
             options.update(_of_fields(module))
             backends.update(_choices(module))
-    return CommandLine(options=sorted(map(list, options)), attention_backends=sorted(backends))
-
-
-def read_engine_options(index: Index) -> Engine:
-    """Read the command line for `ServerFlags`; what is not found is a problem."""
-    read = command_line_of(index)
-    for what, found in (
-        ("command-line option", read["options"]),
-        (_CHOICES, read["attention_backends"]),
-    ):
+    for what, found in (("command-line option", options), (_CHOICES, backends)):
         if not found:
             index.note_missing(what, ARGUMENTS)
     return Engine(
         name=index.label,
-        options={option: tuple(group) for group in read["options"] for option in group},
-        attention_backends=frozenset(read["attention_backends"]),
+        options={option: group for group in sorted(options) for option in group},
+        attention_backends=frozenset(backends),
     )
 
 

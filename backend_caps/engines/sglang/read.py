@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from backend_caps.capability.backend import Backend, EngineClass, Reading, Status
+from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
-from backend_caps.engines.reading import EngineReading
+from backend_caps.engines.reading import EngineReading, record
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of, read_rules
 from backend_caps.engines.sglang.names import Name, Names, Runner, is_usable
 from backend_caps.engines.source.attributes import Attributes
-from backend_caps.engines.source.classes import Classes
+from backend_caps.engines.source.classes import Classes, labels
 from backend_caps.engines.source.files import Tree
-from backend_caps.engines.source.guards import where
 from backend_caps.engines.source.index import FunctionDef, Index
 from backend_caps.engines.source.methods import Stated
 from backend_caps.engines.source.module import ClassDef
@@ -99,6 +97,7 @@ def _backends(
     records = Backends(index, attributes, root, flags)
     placed = _placed(names)
     found = list(_definitions(index, classes, attributes, root, placed))
+    named = labels([(each.path, each) for each in found], taken=taken)
     return {
         definition: records.record(
             definition,
@@ -107,7 +106,7 @@ def _backends(
             registered_as=sorted(placed.get(definition, ())),
             roles=_roles(placed.get(definition, {}).values()),
         )
-        for definition, label in labels(found, taken=taken).items()
+        for definition, label in zip(found, named, strict=True)
     }
 
 
@@ -159,8 +158,8 @@ def _definitions(
     placed: Mapping[ClassDef, object],
 ) -> Iterator[ClassDef]:
     """List the backends: by their base, by their registration, or by the flag they state."""
-    by_base = index.files_of_descendants({root.name})
-    names = index.names_below({root.name})
+    by_base = index.heads.files_below({root.name})
+    names = index.heads.names_below({root.name})
     by_flag = {p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])}
     by_name = [definition.module.path for definition in placed]
     for path in sorted({*by_base, *by_flag, *by_name}):
@@ -217,12 +216,7 @@ def _name(
         for role, phases in _ROLES[place]
         if made is None or made in backends
     ]
-    return Backend(
-        name=name,
-        status=Status.OK,
-        source=Source(distribution="sglang", version=index.tree.version),
-        declaration=Declaration(parts=parts),
-    )
+    return record(name, Source(distribution="sglang", version=index.tree.version), parts)
 
 
 def _unknown(names: Mapping[str, Name], aliases: Collection[str]) -> dict[str, str]:
@@ -240,12 +234,11 @@ def _unknown(names: Mapping[str, Name], aliases: Collection[str]) -> dict[str, s
 def _lost(index: Index, name: Name, label: str, function: FunctionDef) -> Backend:
     """Stand for what a name makes and no class was found for: it is undeclared."""
     words = f"what {function.node.name}() makes could not be followed to a class"
-    return Backend(
-        name=label,
-        status=Status.OK,
-        source=Source(distribution="sglang", version=index.tree.version, declared_at=function.at),
-        declaration=Declaration(),
-        engine_class=EngineClass(
+    return record(
+        label,
+        Source(distribution="sglang", version=index.tree.version, declared_at=function.at),
+        Declaration(),
+        EngineClass(
             path=f"{function.module.name}.{function.node.name}",
             registered_as=(name.name,),
             readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
@@ -265,44 +258,4 @@ def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
             continue
         reading = own.readings.get("host_seq_lens")
         if reading is None or reading.origin is Origin.UNDECLARED:
-            yield Backend(
-                name=PAIR,
-                status=Status.OK,
-                source=backend.source,
-                declaration=Declaration(parts=[Part(backend.name)]),
-            )
-
-
-def labels(definitions: Sequence[ClassDef], *, taken: Collection[str]) -> Mapping[ClassDef, str]:
-    """Name classes by their own names; those of one name by more, as little as tells them apart.
-
-    Args:
-        definitions: the classes.
-        taken: names that stand for something else.
-    """
-    found: dict[ClassDef, str] = {}
-    for spelled in zip(*map(_spellings, definitions), strict=True):
-        often = Counter([*spelled, *taken])
-        for definition, label in zip(definitions, spelled, strict=True):
-            if definition not in found and often[label] == 1:
-                found[definition] = label
-    return {each: found.get(each) or _free(each, taken) for each in definitions}
-
-
-def _free(definition: ClassDef, taken: Collection[str]) -> str:
-    """Name a class all whose names stand for something else."""
-    *_, label = _spellings(definition)
-    while label in taken:
-        label += " here"
-    return label
-
-
-def _spellings(definition: ClassDef) -> Iterator[str]:
-    """List the names of a class, from the shortest to the one that no other has."""
-    module = definition.module.name.rpartition(".")[2]
-    yield definition.name
-    yield f"{module}.{definition.name}"
-    yield where(definition.name, definition.guards)
-    yield definition.path
-    yield where(definition.path, definition.guards)
-    yield f"{definition.path} at {definition.at}"
+            yield record(PAIR, backend.source, [Part(backend.name)])

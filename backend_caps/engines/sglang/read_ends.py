@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from backend_caps.capability.backend import Reading
-from backend_caps.capability.declaration import When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.vocabulary import Capabilities, SharedReadsEnd
+from backend_caps.capability.vocabulary import SharedReadsEnd
+from backend_caps.engines.reading import Finding
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.guards import (
@@ -58,7 +58,7 @@ class ReadEnds:
     def __init__(self, attributes: Attributes) -> None:
         self._attributes = attributes
 
-    def read(self, definition: ClassDef, root: ClassDef) -> tuple[Reading, list[When]] | None:
+    def read(self, definition: ClassDef, root: ClassDef) -> Finding | None:
         """Return where a class's shared reads end; None where only the root states it."""
         found = self._attributes.method(definition, _METHOD)
         if found is None or found[0] is root:
@@ -74,9 +74,11 @@ class ReadEnds:
             reading = Reading(
                 origin=Origin.INHERITED, words=words, declared_at=at, inherited_from=owner.name
             )
-            return reading, []
-        reading = Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at)
-        return reading, [w for phase, own in answers.items() for w in _whens(phase, own)]
+            return Finding(reading=reading)
+        return Finding(
+            reading=Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at),
+            conditions=[w for phase, own in answers.items() for w in _whens(phase, own)],
+        )
 
     def delegated(self, definition: ClassDef, root: ClassDef) -> list[str]:
         """List the answers that are made from those of other backends."""
@@ -115,7 +117,7 @@ class ReadEnds:
         yield _Answer(_level(case.value), case.value, left, plain)
 
 
-def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[When]:
+def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[tuple[Given, object, str]]:
     """Write the answers of a phase as conditions; what delegates is left undeclared."""
     if any(answer.level is None for answer in answers):
         return
@@ -124,11 +126,8 @@ def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[When]:
         asked = {} if open_ is None else dict(open_.stated())
         if answer.plain_prefill:
             asked["enable_mixed_chunk"] = False
-        yield When(
-            given=Given.model_validate({**asked, "phase": {phase}}),
-            capabilities=Capabilities.model_validate({"shared_reads_end": answer.level}),
-            reason=f"{_METHOD} returns {_text(answer)}",
-        )
+        given = Given.model_validate({**asked, "phase": {phase}})
+        yield given, answer.level, f"{_METHOD} returns {_text(answer)}"
 
 
 def _text(answer: _Answer) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from backend_caps.engines.source.guards import Function, Guards, condition, returns
+from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope, methods_of
 
@@ -116,6 +117,42 @@ def _merged(orders: list[list[Base]]) -> list[Base] | None:
         merged.append(good)
         orders = [[base for base in order if base != good] for order in orders]
     return merged
+
+
+def labels(classes: Sequence[tuple[str, ClassDef]], *, taken: Collection[str]) -> list[str]:
+    """Name classes by their own names; those of one name by more, as little as tells them apart.
+
+    Args:
+        classes: each with its dotted path.
+        taken: names that stand for something else.
+    """
+    spelled = [list(_spellings(path, definition)) for path, definition in classes]
+    found: dict[int, str] = {}
+    for level in range(max(map(len, spelled), default=0)):
+        names = [each[min(level, len(each) - 1)] for each in spelled]
+        often = Counter([*names, *taken])
+        for at, name in enumerate(names):
+            if often[name] == 1:
+                found.setdefault(at, name)
+    return [found.get(at) or _free(each[-1], taken) for at, each in enumerate(spelled)]
+
+
+def _free(label: str, taken: Collection[str]) -> str:
+    """Name a class all whose names stand for something else."""
+    while label in taken:
+        label += " here"
+    return label
+
+
+def _spellings(path: str, definition: ClassDef) -> Iterator[str]:
+    """List the names of a class, from the shortest to the one that no other has."""
+    *_, name = words = path.split(".")
+    yield name
+    yield f"{definition.module.name.rpartition('.')[2]}.{name}"
+    yield where(name, definition.guards)
+    yield from (".".join(words[at:]) for at in range(len(words) - 3, -1, -1))
+    yield where(path, definition.guards)
+    yield f"{path} at {definition.at}"
 
 
 def is_none(value: ast.expr) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import unquote, urlsplit
 
-from backend_caps.capability.status import Problem
+from backend_caps.capability.provenance import Problem
 from backend_caps.discovery.metadata import BOUNDED_METHODS, open_regular, read_regular
 from backend_caps.engines.reading import EngineError, problem
 

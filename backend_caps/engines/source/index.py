@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from backend_caps.capability.status import Problem
+from backend_caps.capability.provenance import Problem
 from backend_caps.engines.reading import problem
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import Function, Guards, negated
@@ -84,7 +84,8 @@ class Index:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self._heads = Heads(tree.files)
+        self.heads = Heads(tree.files)
+        """The class statements that the text of its files has, parsed or not."""
         self._modules: dict[str, Module | None] = {}
         self._problems: dict[Problem, None] = dict.fromkeys(tree.problems)
         self._num_steps = 0
@@ -165,7 +166,7 @@ class Index:
         try:
             tree = parsed(text)
         except UnparsedError as error:
-            classes = sorted({head.name for head in self._heads.by_file.get(path, ())})
+            classes = sorted({head.name for head in self.heads.by_file.get(path, ())})
             lost = f" Not read: {', '.join(classes)}." if classes else ""
             self.note("engine-file-not-parsed", path=path, error=error, lost=lost)
             return None
@@ -177,14 +178,6 @@ class Index:
         """List the files whose text has one of these."""
         files = self.tree.files.items()
         return sorted({path for each in texts for path, text in files if each in text})
-
-    def files_of_descendants(self, roots: Collection[str]) -> list[str]:
-        """List the files whose text has a class below one of these names, at any distance."""
-        return self._heads.files_below(roots)
-
-    def names_below(self, roots: Collection[str]) -> frozenset[str]:
-        """List the names of the classes that the text puts below some, those included."""
-        return self._heads.names_below(roots)
 
     def resolve(self, expression: ast.expr, module: Module, local: Iterable[Scope] = ()) -> Targets:
         """Resolve what an expression names; what only running code knows comes as its expression.

@@ -6,15 +6,19 @@ import ast
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.guards import (
     Case,
     Function,
     Guards,
     branches,
+    conditions,
     guarded,
+    in_turn,
+    met,
     negated,
+    returns,
     where,
 )
 from backend_caps.engines.source.index import Index
@@ -64,6 +68,23 @@ class Statement:
         """Whether it always runs, and leaves nothing of what the name had."""
         return not self.guards and self.operator is None
 
+    @property
+    def cases(self) -> list[Case]:
+        """Its values, and when they hold; of a method or a property, what it returns.
+
+        `|=` is a case in which the value is true, `&=` one in which it is false; the branches of
+        a conditional expression are cases of their own.
+        """
+        if isinstance(self.value, Function):
+            return [Case(case.value, self.guards + case.guards) for case in returns(self.value)]
+        if self.operator is None:
+            return branches(self.value, self.guards)
+        value = _IN_PLACE.get(self.operator)
+        if value is None:
+            return []
+        held = self.value if value else negated(self.value)
+        return branches(ast.Constant(value=value), (*self.guards, held))
+
 
 Step = tuple[Guards, Statement | ast.Call]
 """What a method does, and when: it gives a name its value, or calls what may."""
@@ -94,47 +115,95 @@ class Stated:
         return "; ".join(statement.text for statement in self.statements)
 
 
-def cases_of(stated: Stated) -> tuple[Case, ...]:
-    """Write statements as cases: of those that hold the last one counts.
+@dataclass(frozen=True, slots=True)
+class StatedValue:
+    """A value, when it holds, and the class whose statement gives it."""
 
-    `|=` is a case in which the value is true, `&=` one in which it is false; the branches of a
-    conditional expression are cases of their own.
-    """
-    cases: list[Case] = []
-    for statement in stated.statements:
-        if not isinstance(statement.value, ast.expr):
-            continue
-        if statement.operator is None:
-            cases += branches(statement.value, statement.guards)
-            continue
-        value = _IN_PLACE.get(statement.operator)
-        if value is not None:
-            held = statement.value if value else negated(statement.value)
-            cases += branches(ast.Constant(value=value), (*statement.guards, held))
-    always = [at for at, case in enumerate(cases) if not case.guards]
-    return tuple(cases[always[-1] :] if always else cases)
+    value: ast.expr
+    guards: Guards
+    owner: ClassDef
+
+    @property
+    def truth(self) -> bool:
+        """The value of a constant, as a flag is taken."""
+        assert isinstance(self.value, ast.Constant), ast.unparse(self.value)
+        return bool(self.value.value)
 
 
-def truth_cases(cases: Iterable[Case]) -> Iterator[Case]:
-    """Write the cases of a flag with constants alone: an expression is a case of its truth.
+def values_of(stated: Stated) -> list[StatedValue]:
+    """List the values of an attribute, or what the property or method of its name returns."""
+    return _held(_values(stated), stated)
+
+
+def truths_of(stated: Stated) -> list[StatedValue]:
+    """List the values as constants: what is computed is a case of its truth.
 
     Where its guards hold and it does not, the flag is false.
     """
-    for case in cases:
-        if isinstance(case.value, ast.Constant):
-            yield case
+    found: list[StatedValue] = []
+    for each in _values(stated):
+        if isinstance(each.value, ast.Constant):
+            found.append(each)
         else:
-            yield Case(ast.Constant(value=False), case.guards)
-            yield Case(ast.Constant(value=True), (*case.guards, case.value))
+            true = replace(each, value=ast.Constant(value=True), guards=(*each.guards, each.value))
+            found += [replace(each, value=ast.Constant(value=False)), true]
+    return _held(found, stated)
+
+
+def _values(stated: Stated) -> Iterator[StatedValue]:
+    is_method = isinstance(stated.last.value, Function)
+    for statement in stated.statements[-1:] if is_method else stated.statements:
+        if is_method or not isinstance(statement.value, Function):
+            for case in statement.cases:
+                yield StatedValue(case.value, case.guards, statement.owner)
+
+
+def _held(values: Iterable[StatedValue], stated: Stated) -> list[StatedValue]:
+    """List what may hold: of statements the last counts, of returns each is a way out."""
+    found: list[StatedValue] = []
+    for each in values:
+        guards = met(tuple(conditions(each.guards)))
+        if guards is None:
+            continue
+        if not guards and not isinstance(stated.last.value, Function):
+            found = []
+        found.append(replace(each, guards=guards))
+    return found
+
+
+def words_of(stated: Stated, definition: ClassDef, root: ClassDef) -> str:
+    """Write what a class has, and whose words these are where a base adds some."""
+    owners = {each.owner for each in stated.statements}
+    return "; ".join(
+        f"{each.owner.name}: {_words(each)}"
+        if definition in owners and each.owner not in {definition, root}
+        else _words(each)
+        for each in stated.statements
+    )
+
+
+def _words(statement: Statement) -> str:
+    if not isinstance(statement.value, Function):
+        return statement.text
+    cases = in_turn(returns(statement.value))
+    found = "; ".join(where(ast.unparse(case.value), case.guards) for case in cases)
+    return where(f"returns {found or 'nothing'}", statement.guards)
 
 
 def standing(statements: Iterable[Statement]) -> list[Statement]:
-    """List what is left of a name's statements: the last that is certain, and those after it."""
+    """List what is left of a name's statements: the last that is certain, and those after it.
+
+    What never runs is left out, and a condition that is a constant, as of `while True:`, is none.
+    """
     left: list[Statement] = []
     for statement in statements:
-        if statement.is_certain:
+        guards = met(tuple(conditions(statement.guards)))
+        if guards is None:
+            continue
+        kept = replace(statement, guards=guards) if statement.guards else statement
+        if kept.is_certain:
             left = []
-        left.append(statement)
+        left.append(kept)
     return left
 
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from backend_caps.capability.backend import Reading
+from backend_caps.capability.kind import ANY, UNDECLARED
+from backend_caps.capability.model import AUTO, dtype
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import ANY, UNDECLARED
-from backend_caps.capability.sizes import OneOf
-from backend_caps.capability.spelling import AUTO, dtype
+from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import AttentionArch, BatchKind
+from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.guards import Guards
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import ClassDef
@@ -32,7 +33,6 @@ from backend_caps.engines.vllm.constants import (
 )
 from backend_caps.engines.vllm.lookup import (
     Answer,
-    Finding,
     Lookup,
     Values,
     conditional,

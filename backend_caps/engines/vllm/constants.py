@@ -6,9 +6,17 @@ import ast
 from collections.abc import Iterable, Sequence
 from functools import reduce
 
-from backend_caps.capability.scale import ANY
-from backend_caps.capability.sets import ComputeRange, Version, Windows, overlap
-from backend_caps.capability.sizes import Exact, MultipleOf, OneOf, Sizes
+from backend_caps.capability.kind import ANY
+from backend_caps.capability.sets import (
+    ComputeRange,
+    Exact,
+    MultipleOf,
+    OneOf,
+    Sizes,
+    Version,
+    Windows,
+    overlap,
+)
 from backend_caps.engines.source.guards import Case
 from backend_caps.engines.source.index import Index, Value
 from backend_caps.engines.source.module import Module

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from backend_caps.capability.backend import Reading
+from backend_caps.capability.facts import Given
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import UNDECLARED
+from backend_caps.engines.reading import Finding
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
     Case,
     Function,
+    Guarded,
     Guards,
-    branches,
     condition,
     guarded,
     negated,
-    returns,
     where,
 )
 from backend_caps.engines.source.methods import Statement, standing
-from backend_caps.engines.source.module import ClassDef, Module, Scope
+from backend_caps.engines.source.module import ClassDef, Module, Scope, assigned
 
 Values = Sequence[tuple[Guards, object]]
 """A capability's value for each case, in the order of the source."""
@@ -118,17 +118,6 @@ class Answer:
         return (*(() if self.function is None else (self.function,)), *self.owner.functions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One capability as the source states it: the reading, and what can be declared."""
-
-    reading: Reading
-    base: object = UNDECLARED
-    """What holds where no condition does."""
-    conditions: tuple[tuple[str, object], ...] = ()
-    """The value under each condition of the source."""
-
-
 def finding(
     definition: ClassDef, answer: Answer, values: Values | None, *, about: str = "", loss: str = ""
 ) -> Finding:
@@ -162,7 +151,8 @@ def conditional(reading: Reading, values: Values) -> Finding:
     cases = [(condition(guards), value) for guards, value in values]
     always = next((number for number, (when, _) in enumerate(cases) if not when), -1)
     _, base = cases.pop(always)
-    return Finding(reading=reading, base=base, conditions=tuple(cases))
+    whens = [(Given(expression=when), value, reading.words) for when, value in cases]
+    return Finding(reading=reading, base=base, conditions=whens)
 
 
 class Lookup:
@@ -215,8 +205,8 @@ class Lookup:
         if definition not in self._bodies:
             module, found = definition.module, dict[str, list[Statement]]()
             if module not in self._patches:
-                self._patches[module] = _by_owner(module.tree.body)
-            own = _by_owner(definition.node.body).get("", [])
+                self._patches[module] = _by_owner(guarded(module.tree.body))
+            own = _by_owner(module.body_of(definition.node)).get("", [])
             path = definition.path.removeprefix(f"{module.name}.")
             for name, value, guards, line in [*own, *self._patches[module].get(path, ())]:
                 each = Statement(name, definition, value, guards, line)
@@ -225,10 +215,10 @@ class Lookup:
         return self._bodies[definition]
 
 
-def _by_owner(body: Sequence[ast.stmt]) -> dict[str, list[_Bound]]:
+def _by_owner(body: Iterable[Guarded]) -> dict[str, list[_Bound]]:
     """List what statements bind, by what the name is an attribute of; a plain name is of none."""
     found: dict[str, list[_Bound]] = {}
-    for statement in guarded(body):
+    for statement in body:
         for owner, name, value in _bound(statement.node):
             bound = name, value, statement.guards, statement.node.lineno
             found.setdefault(owner, []).append(bound)
@@ -237,15 +227,13 @@ def _by_owner(body: Sequence[ast.stmt]) -> dict[str, list[_Bound]]:
 
 def _bound(node: ast.stmt) -> Iterator[tuple[str, str, ast.expr | Function]]:
     match node:
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
+        case ast.Assign() | ast.AnnAssign():
+            for target, value in assigned(node):
                 match target:
                     case ast.Name(id=name):
                         yield "", name, value
                     case ast.Attribute(value=owner, attr=name):
                         yield ast.unparse(owner), name, value
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-            yield "", name, value
         case ast.FunctionDef(name=name):
             yield "", name, node
 
@@ -257,16 +245,9 @@ def _answer(owner: ClassDef, name: str, statements: Sequence[Statement]) -> Answ
         owner=owner,
         name=name,
         line=last.line,
-        cases=tuple(case for each in left for case in _cases(each)),
+        cases=tuple(case for each in left for case in each.cases),
         function=last.value if isinstance(last.value, Function) else None,
     )
-
-
-def _cases(statement: Statement) -> list[Case]:
-    if isinstance(statement.value, ast.expr):
-        return branches(statement.value, statement.guards)
-    found = returns(statement.value)
-    return [Case(case.value, statement.guards + case.guards) for case in found]
 
 
 def _in_turn(cases: Iterable[Case]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
@@ -19,14 +19,22 @@ from backend_caps.kit.check import (
     cases_of,
     rotated_cases,
     scenario_of,
+    unless_claimed,
 )
 from backend_caps.kit.probes.playback import Player
 from backend_caps.kit.probes.replays import ordered, reordered
 from backend_caps.kit.probes.stories import story_of
 from backend_caps.kit.rig import Rig, on_host, supplied
-from backend_caps.kit.scenarios import Forward, Scenario, dice_for, draw_requests, scenarios_of
+from backend_caps.kit.scenarios import (
+    Forward,
+    Scenario,
+    dice_for,
+    draw_requests,
+    scenarios_by_forward,
+)
 from backend_caps.kit.scenes import Scene
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.two_batch import split
 from backend_caps.simulator import OrderPolicy, Schedule, systematic_schedules
@@ -55,16 +63,10 @@ def _run_apart(rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 BATCHES_APART = Check(
-    code="batches-apart",
-    claims=(),
-    title="Batches do not depend on those before them.",
-    proves="Batch after batch of one backend, whose requests come, grow, change their order and "
-    "leave, and whose rows and pages others get at once, give what each gives in a new backend.",
-    cannot="What only many batches bring about; `memory` looks for what grows.",
+    about=CATALOG["batches-apart"],
     excuse=always,
     cases=_cases_apart,
     run=_run_apart,
-    after=("inputs-untouched",),
 )
 
 
@@ -78,19 +80,8 @@ _NUM_STREAMS = 3
 _SCHEDULES = systematic_schedules(_NUM_STREAMS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ran:
-    """A layer of a half, as it came out."""
-
-    half: int
-    output: Tensor
-    """[T, Hq, Dv], device."""
-
-
-def _excuse_two_batch(subject: Subject) -> str | None:
-    if subject.claim("two_batch_overlap") is not True:
-        return "it does not claim two_batch_overlap"
-    return None
+_Outputs = list[tuple[int, Tensor]]
+"""The half and the output, [T, Hq, Dv], of each layer that ran."""
 
 
 def _cases_two_batch(subject: Subject, effort: Effort) -> Iterable[Case]:
@@ -104,19 +95,13 @@ def _cases_two_batch(subject: Subject, effort: Effort) -> Iterable[Case]:
 
 def _scenarios(subject: Subject) -> Iterator[Scenario]:
     """Take each forward at one page size, the next one at the next."""
-    by_forward: dict[Forward, list[Scenario]] = {}
-    for scenario in scenarios_of(subject, tuple(Forward)):
-        by_forward.setdefault(scenario.forward, []).append(scenario)
-    for place, of_forward in enumerate(by_forward.values()):
+    for place, of_forward in enumerate(scenarios_by_forward(subject, tuple(Forward))):
         yield of_forward[place % len(of_forward)]
 
 
 def _run_two_batch(rig: Rig, case: Case) -> Iterator[Fault]:
     scenario = scenario_of(case)
-    dice, count = (
-        dice_for(scenario, case.seed),
-        _COUNTS[case.seed % len(_COUNTS)],
-    )
+    dice, count = dice_for(scenario, case.seed), _COUNTS[case.seed % len(_COUNTS)]
     whole = draw_requests(scenario, dice, count, setting_seed=case.seed)
     # The same two objects run another batch behind it, whose halves are others.
     batches = (whole, whole.select(range(count - 1, min(1, count - 2) - 1, -1)))
@@ -124,14 +109,14 @@ def _run_two_batch(rig: Rig, case: Case) -> Iterator[Fault]:
     order = _ORDERS[case.seed % len(_ORDERS)]
     with ordered(rig, case.schedule):
         found = [
-            [replace(ran, output=on_host(ran.output)) for ran in of_batch]
+            [(half, on_host(output)) for half, output in of_batch]
             for of_batch in _overlapped(rig, batches, order)
         ]
     for batch, of_batch, right in zip(batches, found, expected, strict=True):
-        for ran in of_batch:
-            differs = rig.difference(ran.output, right[ran.half], scenario)
+        for half, output in of_batch:
+            differs = rig.difference(output, right[half], scenario)
             if differs is not None:
-                yield Fault(what=_told(batch, ran.half, order, differs))
+                yield Fault(what=_told(batch, half, order, differs))
                 return
 
 
@@ -143,7 +128,7 @@ def _told(batch: Scene, half: int, order: str, differs: str) -> str:
     )
 
 
-def _overlapped(rig: Rig, batches: Sequence[Scene], order: str) -> list[list[_Ran]]:
+def _overlapped(rig: Rig, batches: Sequence[Scene], order: str) -> list[_Outputs]:
     """Run the halves of each batch in turns, in the same two objects."""
     on_device = [_laid_out(rig.supply(batch).on(rig.device), batch) for batch in batches]
     pools = on_device[0].pools
@@ -162,16 +147,15 @@ def _laid_out(whole: Scene, drawn: Scene) -> Scene:
 
 def _in_turns(
     backends: Sequence[AttentionBackend], halves: Sequence[Scene], order: str
-) -> list[_Ran]:
-    ran: list[_Ran] = []
+) -> _Outputs:
+    ran: _Outputs = []
     for step in order:
         half = _HALVES.index(step.upper())
         if step.isupper():
             backends[half].init_forward_metadata(halves[half].batch)
         else:
             # What a layer makes is read before the other half's turn, and never after it.
-            output = halves[half].forward(backends[half]).clone()
-            ran.append(_Ran(half=half, output=output))
+            ran.append((half, halves[half].forward(backends[half]).clone()))
     return ran
 
 
@@ -204,16 +188,8 @@ def _halves(whole: Scene) -> list[Scene]:
 
 
 TWO_BATCH = Check(
-    code="two-batch",
-    claims=("two_batch_overlap",),
-    title="Two objects take turns in the halves of a batch.",
-    proves="Two objects of the same pools, prepared and run in turns for the halves of a batch, in "
-    "several orders, give for each half what it gives alone; also where the halves are unequal, "
-    "in a second batch, and with the device's work eager, lazy, each stream starved, and random.",
-    cannot="Halves on streams of their own, where the runtime lets attentions take turns too, and "
-    "what two objects share that no order here disturbs.",
-    excuse=_excuse_two_batch,
+    about=CATALOG["two-batch"],
+    excuse=unless_claimed("two_batch_overlap"),
     cases=_cases_two_batch,
     run=_run_two_batch,
-    after=("inputs-untouched", "batches-apart", "races"),
 )

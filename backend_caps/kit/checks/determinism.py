@@ -9,7 +9,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from backend_caps.kit.check import Case, Check, Effort, Fault, cases_of, scenario_of
+from backend_caps.kit.check import (
+    Case,
+    Check,
+    Effort,
+    Fault,
+    cases_of,
+    scenario_of,
+    unless_claimed,
+)
 from backend_caps.kit.rig import Rig, baseline_of, difference, on_host
 from backend_caps.kit.scenarios import (
     MOST_REQUESTS,
@@ -22,6 +30,7 @@ from backend_caps.kit.scenarios import (
 )
 from backend_caps.kit.scenes import Scene
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.simulator import Schedule
 
@@ -39,20 +48,8 @@ def bit_scenarios(subject: Subject, seed: int) -> Iterator[Scenario]:
             yield replace(of_forward[forward], min_context_len=_LONG)
 
 
-def other_bits(found: Tensor, expected: Tensor) -> str | None:
-    """Name the tokens whose outputs are not the same; None where all are.
-
-    found, expected  [T, Hq, Dv], host
-    """
-    return difference(found, expected, 0.0)
-
-
 _ORDERS = (Schedule.parse("eager"), Schedule.parse("lazy"))
 _TIMES_AGAIN = 2
-
-
-def _excuse_determinism(subject: Subject) -> str | None:
-    return None if subject.claim("deterministic") is True else "it does not claim deterministic"
 
 
 def _cases_determinism(subject: Subject, effort: Effort) -> Iterable[Case]:
@@ -73,7 +70,7 @@ def _run_determinism(rig: Rig, case: Case) -> Iterator[Fault]:
         again = [_once(there, backend) for _ in range(_TIMES_AGAIN)]
         elsewhere = rig.eager(scene)
     for who, found in (*(("the same", one) for one in again), ("a new", elsewhere)):
-        differs = other_bits(found, expected)
+        differs = difference(found, expected, 0.0)
         if differs is not None:
             yield Fault(what=f"the same batch again, in {who} backend: {differs}")
             return
@@ -86,24 +83,11 @@ def _once(scene: Scene, backend: AttentionBackend) -> Tensor:
 
 
 DETERMINISM = Check(
-    code="determinism",
-    claims=("deterministic",),
-    title="The same batch gives the same bits.",
-    proves="A batch that is run several times in one backend, and once in a new one, has outputs "
-    "of the same bits, in each forward that is claimed, over short contexts and some of hundreds "
-    "of tokens, with device work run as soon as it can be and as late.",
-    cannot="What a real device's atomics do, unless it runs there; and another process, machine, "
-    "or number of threads.",
-    excuse=_excuse_determinism,
+    about=CATALOG["determinism"],
+    excuse=unless_claimed("deterministic"),
     cases=_cases_determinism,
     run=_run_determinism,
-    after=("numerics", "inputs-untouched", "batches-apart", "races"),
 )
-
-
-def _excuse_invariance(subject: Subject) -> str | None:
-    is_claimed = subject.claim("batch_invariant") is True
-    return None if is_claimed else "it does not claim batch_invariant"
 
 
 def _cases_invariance(subject: Subject, effort: Effort) -> Iterable[Case]:
@@ -121,7 +105,7 @@ def _run_invariance(rig: Rig, case: Case) -> Iterator[Fault]:
     for company in _companies(dice):
         some = scene.select(company)
         for request, found in zip(company, _of_requests(some, rig.plain(some)), strict=True):
-            differs = other_bits(found, expected[request])
+            differs = difference(found, expected[request], 0.0)
             if differs is not None:
                 others = ", ".join(str(other) for other in company if other != request)
                 beside = f"beside {others}" if others else "alone"
@@ -147,16 +131,8 @@ def _of_requests(scene: Scene, output: Tensor) -> Sequence[Tensor]:
 
 
 BATCH_INVARIANCE = Check(
-    code="batch-invariance",
-    claims=("batch_invariant",),
-    title="A request's output is the same in every batch.",
-    proves="Requests have outputs of the same bits among others, alone, among fewer, and in other "
-    "places of the batch, in each forward that is claimed, over short contexts and some of "
-    "hundreds of tokens.",
-    cannot="Batches of more than a few requests, and what only a real device chooses by their "
-    "number, unless it runs there.",
-    excuse=_excuse_invariance,
+    about=CATALOG["batch-invariance"],
+    excuse=unless_claimed("batch_invariant"),
     cases=_cases_invariance,
     run=_run_invariance,
-    after=("numerics",),
 )

@@ -19,6 +19,7 @@ from backend_caps.kit.probes.playback import SteadyRun
 from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import Forward, scenarios_of
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import Simulation
 
 _OBJECT_BYTES, _ENTRY_BYTES = 64, 16
@@ -233,16 +234,8 @@ def _faults(growth: Growth, num_steps: int, device: str) -> Iterator[Fault]:
 
 
 MEMORY = Check(
-    code="memory",
-    claims=(),
-    title="Nothing grows with the number of steps.",
-    proves="Over a long run of decode and verify steps, of batches of changing sizes, rows and "
-    "lengths, neither the device's memory nor what the backend's own names lead to on the host "
-    "grows steadily after the first half.",
-    cannot="What grows only with graphs or prompts, what other libraries keep on the host, and a "
-    "store whose bound is above the number of steps, which looks like growth.",
+    about=CATALOG["memory"],
     excuse=always,
     cases=_cases,
     run=_run,
-    after=("mirror-absent", "mirror-bound"),
 )

@@ -12,6 +12,7 @@ from backend_caps.kit.check import Case, Check, Fault
 from backend_caps.kit.probes.declaration_import import ImportedDeclaration, import_declaration
 from backend_caps.kit.rig import Rig
 from backend_caps.kit.scenarios import Forward, Scenario, draw
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import Site
 
 _MOST_SECONDS = 1.0
@@ -110,16 +111,7 @@ def _site(place: str) -> Site:
 
 
 HYGIENE = Check(
-    code="declaration-hygiene",
-    claims=(),
-    title="The declaration is data, and its author's own.",
-    proves="A new process imports the declaration without torch, a kernel library or the "
-    "implementation, in less than a second; gets the same one, through pickle and JSON too; and "
-    "its claims are stated by this plugin, not taken from another's. The implementation has the "
-    "methods that the runtime calls.",
-    cannot="Another environment, where a declaration that looks about may say something else; and "
-    "a claim that was copied by hand. Of a declaration that stands in no file it sees the methods "
-    "alone.",
+    about=CATALOG["declaration-hygiene"],
     excuse=lambda own: None if own.builder is None else _ADAPTED,
     cases=lambda _subject, _effort: [Case(check="declaration-hygiene")],
     run=_run,

@@ -15,7 +15,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.kit.check import (
     Case,
@@ -46,13 +46,13 @@ from backend_caps.kit.rig import Rig, baseline_of, on_host, supplied
 from backend_caps.kit.scenarios import Scenario, draw
 from backend_caps.kit.scenes import Scene
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG, WIDE_CONTEXT
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import Site
 
 _BOUND = HostSeqLens.UPPER_BOUND
 _ASKED = HostSeqLens.EXACT, _BOUND
 _WITHOUT = HostSeqLens.NONE, _BOUND
-_WIDE = 300
 """Width of the page table, in tokens: above the 256 that guesses are made of."""
 
 
@@ -97,13 +97,7 @@ def _mirror_reads(rig: Rig, case: Case, level: HostSeqLens) -> Sequence[Read]:
 
 
 MIRROR_ABSENT = Check(
-    code="mirror-absent",
-    claims=("host_seq_lens",),
-    title="The mirror is not needed.",
-    proves="Decode, verify, draft and draft-extend forwards get None for the mirror and its sum, "
-    "some of them behind prompts that had both, and give what they give with them.",
-    cannot="A read on a path that no case takes; the coverage of lines says which those are. A "
-    "backend that reads the mirror where it is there, and gets along without, is not at fault.",
+    about=CATALOG["mirror-absent"],
     excuse=partial(_excuse, _WITHOUT, "it claims EXACT: the mirror is there"),
     cases=lambda subject, effort: relayed_cases("mirror-absent", subject, effort, *_WITHOUT),
     run=_run_absent,
@@ -133,13 +127,7 @@ def _run_bound(rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 MIRROR_BOUND = Check(
-    code="mirror-bound",
-    claims=("host_seq_lens",),
-    title="Any bound will do.",
-    proves="Decode, verify, draft and draft-extend forwards get None for the mirror and its sum, "
-    "and bounds from the length itself to the longest context, another for each request; and give "
-    "what they give with bounds that are the lengths.",
-    cannot="What a bound that is kept from one batch to the next does; `serving` runs those.",
+    about=CATALOG["mirror-bound"],
     excuse=partial(_excuse, (_BOUND,), "it does not claim UPPER_BOUND: no bound is read"),
     cases=_cases_bound,
     run=_run_bound,
@@ -213,12 +201,7 @@ def _is_same(rig: Rig, case: Case, level: HostSeqLens) -> bool:
 
 
 MIRROR_READ = Check(
-    code="mirror-read",
-    claims=("host_seq_lens",),
-    title="The host lengths that are asked for are read.",
-    proves="Nothing against the claim: who asks for more than it reads is right, and slower. It "
-    "says where no case read the mirror or the bound, or where less would have done.",
-    cannot="A read on a path that no case takes; the coverage of lines says which those are.",
+    about=CATALOG["mirror-read"],
     excuse=partial(_excuse, _ASKED, "it claims NONE: nothing is asked for"),
     cases=lambda subject, effort: relayed_cases("mirror-read", subject, effort, *_ASKED),
     run=_run_read,
@@ -233,7 +216,9 @@ def _excuse_context(subject: Subject) -> str | None:
 
 
 def _cases_context(subject: Subject, effort: Effort) -> Iterable[Case]:
-    wide = (replace(own, min_context_len=_WIDE) for own in relayed_scenarios(subject, *_WITHOUT))
+    wide = (
+        replace(own, min_context_len=WIDE_CONTEXT) for own in relayed_scenarios(subject, *_WITHOUT)
+    )
     return cases_of("context-bound", wide, effort)
 
 
@@ -290,15 +275,8 @@ def _sized(batch: ForwardBatch, level: HostSeqLens, width: int) -> ForwardBatch:
 
 
 CONTEXT_BOUND = Check(
-    code="context-bound",
-    claims=("max_context_len_known",),
-    title="The longest context needs no length on the host.",
-    proves="Decode, verify, draft and draft-extend forwards with a context as long as the page "
-    f"table is wide ({_WIDE} tokens and more) give without the mirror what they give with it, "
-    "behind a forward of a short context, and with a tree mask of the largest size there can be.",
-    cannot=f"A limit above {_WIDE} tokens. A buffer that is sized only within a capture.",
+    about=CATALOG["context-bound"],
     excuse=_excuse_context,
     cases=_cases_context,
     run=_run_context,
-    after=("mirror-absent",),
 )

@@ -24,6 +24,7 @@ from backend_caps.kit.scenarios import (
 )
 from backend_caps.kit.scenes import Scene, dice_of, reference_attention, sharing
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 
 
 def fault_beside_float64(rig: Rig, case: Case) -> Iterator[Fault]:
@@ -121,23 +122,11 @@ def _cases_numerics(subject: Subject, effort: Effort) -> Iterable[Case]:
     )
 
 
-def _run_numerics(rig: Rig, case: Case) -> Iterator[Fault]:
-    yield from fault_beside_float64(rig, case)
-
-
 NUMERICS = Check(
-    code="numerics",
-    claims=("dtypes", "kv_cache_dtypes", "page_sizes", "head_sizes"),
-    title="Outputs are attention's, within the tolerance.",
-    proves="Eager prompts, chunks of prompts, mixed batches, decodes and verified chains are "
-    "within the tolerance of float64, over each dtype, page size and head size that is claimed and "
-    "known here, some of them together, several groupings of heads, contexts that share their "
-    "first pages, and contexts of some hundreds of tokens. The KV cache has the query's dtype.",
-    cannot="Sizes that no case has, contexts of thousands of tokens, and what only a real device "
-    "rounds differently.",
+    about=CATALOG["numerics"],
     excuse=always,
     cases=_cases_numerics,
-    run=_run_numerics,
+    run=fault_beside_float64,
 )
 
 
@@ -164,25 +153,9 @@ def _scenarios_roles(subject: Subject) -> Iterator[Scenario]:
         yield from scenarios_of(subject, (Forward.DECODE,))
 
 
-def _cases_roles(subject: Subject, effort: Effort) -> Iterable[Case]:
-    return cases_of("roles", _scenarios_roles(subject), effort)
-
-
-def _run_roles(rig: Rig, case: Case) -> Iterator[Fault]:
-    yield from fault_beside_float64(rig, case)
-
-
 ROLES = Check(
-    code="roles",
-    claims=("roles", "max_speculative_topk"),
-    title="It drafts and verifies.",
-    proves="Draft steps over beams, draft-extends, and verified trees are within the tolerance of "
-    "float64, in each role that is claimed, and with up to 8 children and beams, or up to 16 where "
-    "that is the limit claimed.",
-    cannot="Wider trees, deeper ones, and what only several steps in a row show; `serving` runs "
-    "those.",
+    about=CATALOG["roles"],
     excuse=_excuse_roles,
-    cases=_cases_roles,
-    run=_run_roles,
-    after=("numerics",),
+    cases=lambda own, effort: cases_of("roles", _scenarios_roles(own), effort),
+    run=fault_beside_float64,
 )

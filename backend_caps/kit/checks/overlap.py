@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -35,8 +35,9 @@ from backend_caps.kit.probes.server_traces import (
 )
 from backend_caps.kit.probes.stories import Story, story_of
 from backend_caps.kit.rig import Rig, baseline_of
-from backend_caps.kit.scenarios import Forward, Scenario, scenarios_of
+from backend_caps.kit.scenarios import Forward, scenarios_by_forward, scenarios_of
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.errors import UnfitBackendError
 from backend_caps.simulator import HOST, Access, OrderPolicy, Race, Schedule
 
@@ -124,15 +125,7 @@ def _access_text(side: Access, names: Mapping[int, str] | None) -> str:
 
 
 RACES = Check(
-    code="races",
-    claims=(),
-    title="Steps may overlap.",
-    proves="Forwards of growing, coming and leaving requests, launched step after step without a "
-    "wait of the host, give what they give in plain order: eagerly, lazily, with each stream "
-    "starved, and in random orders; and the stream sanitizer of torch finds no two accesses that "
-    "nothing orders.",
-    cannot="A race that no order of these stories shows, and what kernels of another library do "
-    "on streams that torch does not know. On a real device there is one order, its own.",
+    about=CATALOG["races"],
     excuse=always,
     cases=_cases_races,
     run=_run_races,
@@ -153,9 +146,7 @@ def _excuse_serving(subject: Subject) -> str | None:
 
 def _cases_serving(subject: Subject, effort: Effort) -> Iterable[Case]:
     """Take each forward at one page size and in one order a seed, the next ones at the next."""
-    by_forward: dict[Forward, list[Scenario]] = {}
-    for scenario in scenarios_of(subject, _FORWARDS):
-        by_forward.setdefault(scenario.forward, []).append(scenario)
+    by_forward = scenarios_by_forward(subject, _FORWARDS)
     for seed in effort.seeds:
         orders = (
             EAGER,
@@ -164,7 +155,7 @@ def _cases_serving(subject: Subject, effort: Effort) -> Iterable[Case]:
             Schedule(OrderPolicy.RANDOM, seed),
         )
         # Half of the forwards a seed: an engine takes as long as twenty batches.
-        for place, of_forward in list(enumerate(by_forward.values()))[seed % 2 :: 2]:
+        for place, of_forward in list(enumerate(by_forward))[seed % 2 :: 2]:
             scenario = of_forward[(place + seed) // 2 % len(of_forward)]
             yield Case(
                 check="serving",
@@ -188,9 +179,13 @@ def _run_serving(rig: Rig, case: Case) -> Iterator[Fault]:
         def served(own: ServerTrace) -> ServedTrace:
             return serve(rig.subject, own, models, rig.device)
 
-        right = replace(_baseline(rig, lambda: served(trace.undrafted)), accepted={})
+        def served_plainly(own: ServerTrace) -> ServedTrace:
+            with rig.running():
+                return served(own)
+
+        right = replace(baseline_of(lambda: served_plainly(trace.undrafted)), accepted={})
         if settings is not None and settings.has_draft_model:
-            drafted = _baseline(rig, lambda: served(trace.plainly))
+            drafted = baseline_of(lambda: served_plainly(trace.plainly))
             right = replace(right, accepted=drafted.accepted)
         with rig.running(case.schedule, check_races=case.schedule == EAGER) as simulation:
             try:
@@ -200,14 +195,6 @@ def _run_serving(rig: Rig, case: Case) -> Iterator[Fault]:
         races = () if simulation is None else simulation.races
     yield from islice(_faults(trace, found, right), 1)
     yield from islice(_race_faults(races, rig.subject), _MOST_RACES)
-
-
-def _baseline(rig: Rig, run: Callable[[], ServedTrace]) -> ServedTrace:
-    try:
-        with rig.running():
-            return run()
-    except Exception as error:  # a plugin raises what it likes
-        raise BaselineError(problem=f"{type(error).__name__}: {error}") from error
 
 
 def _faults(trace: ServerTrace, found: ServedTrace, right: ServedTrace) -> Iterator[Fault]:
@@ -232,37 +219,8 @@ def _faults(trace: ServerTrace, found: ServedTrace, right: ServedTrace) -> Itera
 
 
 SERVING = Check(
-    code="serving",
-    claims=(),
-    title="An engine serves with it.",
-    proves="The engine of this project, overlapped, with chunked and mixed prompts, a KV cache "
-    "too small for all requests, so that some are retracted and run again from their prompts, "
-    "graphs, drafts and halves of batches as they are claimed, and now and then two objects for "
-    "prompts and steps, makes the tokens that its plain loop makes with the same backend, accepts "
-    "as much of each draft, and gets every row and page back, in several orders of the device's "
-    "work.",
-    cannot="What tokens do not show: an error too small to choose another one. It serves in "
-    "float32 alone: the two loops make other batches, in which a backend may add up in another "
-    "order. In bfloat16 that alone chose other tokens in 4 of 120 traces of an honest backend, in "
-    "float32 in none of 60.",
+    about=CATALOG["serving"],
     excuse=_excuse_serving,
     cases=_cases_serving,
     run=_run_serving,
-    after=(
-        "numerics",
-        "roles",
-        "mirror-absent",
-        "mirror-bound",
-        "context-bound",
-        "sync-free-prepare",
-        "inputs-untouched",
-        "padding-harmless",
-        "batches-apart",
-        "replay",
-        "metadata",
-        "addresses",
-        "reads-end",
-        "races",
-        "two-batch",
-    ),
 )

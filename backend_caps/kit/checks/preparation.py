@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from backend_caps.capability.scale import UNDECLARED
+from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.vocabulary import GraphMetadata
 from backend_caps.kit.check import (
     Case,
@@ -20,11 +20,9 @@ from backend_caps.kit.check import (
     rotated_cases,
     scenario_of,
 )
-from backend_caps.kit.errors import BaselineError
 from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.playback import Player
 from backend_caps.kit.probes.replays import (
-    EAGER_CHECKS,
     HINTED,
     first_right,
     listed,
@@ -34,13 +32,14 @@ from backend_caps.kit.probes.replays import (
     unreplayed,
     wrong_replay,
 )
-from backend_caps.kit.probes.seq_lens import BOUND, CUTS, MIRROR, HostWait, Reads, host_waits
+from backend_caps.kit.probes.seq_lens import BOUND, CUTS, MIRROR, Reads, host_waits
 from backend_caps.kit.probes.stories import Turn, story_of
-from backend_caps.kit.rig import Rig
+from backend_caps.kit.rig import Rig, baseline_of
 from backend_caps.kit.scenarios import Forward
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.simulator import Counts, Simulation
+from backend_caps.simulator import Counts, HostSync, Simulation
 
 _HOST, _DEVICE, _IN_GRAPH = GraphMetadata
 
@@ -98,7 +97,7 @@ class Planner:
         self._simulation = simulation
         self._reads = Reads(subject)
         self._spent: list[Counts] = []
-        self._waits: list[HostWait] = []
+        self._waits: list[HostSync] = []
 
     def plan(self, batch: ForwardBatch) -> None:
         """Prepare one replay."""
@@ -144,18 +143,11 @@ def _hints_metadata(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterato
 
 
 METADATA = Check(
-    code="metadata",
-    claims=("graph_metadata",),
-    title="A replay's metadata is rebuilt by whom the declaration names.",
-    proves="Under IN_GRAPH, replays are right though nothing was prepared out of the graph. Under "
-    "DEVICE, what is prepared out of it copies nothing between host and device, does not wait, and "
-    "reads no length of the host.",
-    cannot="Host work that leaves no such trace: numbers that the backend counts up by itself.",
+    about=CATALOG["metadata"],
     excuse=_excuse_metadata,
     cases=lambda own, effort: rotated_cases("metadata", own, _held(own), effort),
     run=_run_metadata,
     hints=_hints_metadata,
-    after=(*EAGER_CHECKS, "replay"),
     unfit=no_graphs,
 )
 
@@ -174,7 +166,7 @@ class _TurnWait:
     place: int
     """Of the turn."""
     turn: Turn
-    wait: HostWait
+    wait: HostSync
 
     @property
     def is_forward(self) -> bool:
@@ -183,9 +175,11 @@ class _TurnWait:
 
 
 def _run_prepare(rig: Rig, case: Case) -> Iterator[Fault]:
-    owed = [own for own in _seen(rig, case) if own.is_forward or _is_claimed(rig.subject, own.turn)]
+    # What a backend lacks that raises is another check's to say.
+    seen = baseline_of(lambda: _seen(rig, case))
+    owed = [own for own in seen if own.is_forward or _is_claimed(rig.subject, own.turn)]
     first_of_line = {(own.method, own.wait.site): own for own in reversed(owed)}
-    for own in [seen for seen in owed if seen in first_of_line.values()][:_MOST_WAITS]:
+    for own in [one for one in owed if one in first_of_line.values()][:_MOST_WAITS]:
         yield _fault(rig.subject, own)
 
 
@@ -205,27 +199,23 @@ def _seen(rig: Rig, case: Case) -> Sequence[_TurnWait]:
     """Play a story, and take down every wait of the backend.
 
     Raises:
-        BaselineError: it raised; what it lacks is another check's to say.
+        Exception: whatever the backend raises.
     """
-    scenario = scenario_of(case)
-    story = story_of(rig.subject, scenario, case.seed)
-    try:
-        # In the lazy order, whatever else a case is: where work runs as soon as it is launched,
-        # a loop that polls an event never gets a no, and looks like no wait.
-        with rig.running("lazy") as simulation:
-            player = Player(rig, story)
-            if replayed_forwards(rig.subject):
-                batches = [turn.scene.batch for turn in story.turns]
-                player.backend.init_cuda_graph_state(
-                    max(own.batch_size for own in batches), max(own.num_tokens for own in batches)
-                )
-            return [
-                own
-                for place, turn in enumerate(story.turns)
-                for own in _of_turn(rig.subject, player, place, turn, simulation)
-            ]
-    except Exception as error:  # a plugin raises what it likes
-        raise BaselineError(problem=f"{type(error).__name__}: {error}") from error
+    story = story_of(rig.subject, scenario_of(case), case.seed)
+    # In the lazy order, whatever else a case is: where work runs as soon as it is launched, a loop
+    # that polls an event never gets a no, and looks like no wait.
+    with rig.running("lazy") as simulation:
+        player = Player(rig, story)
+        if replayed_forwards(rig.subject):
+            batches = [turn.scene.batch for turn in story.turns]
+            player.backend.init_cuda_graph_state(
+                max(own.batch_size for own in batches), max(own.num_tokens for own in batches)
+            )
+        return [
+            own
+            for place, turn in enumerate(story.turns)
+            for own in _of_turn(rig.subject, player, place, turn, simulation)
+        ]
 
 
 def _of_turn(
@@ -270,14 +260,7 @@ def _hints_prepare(subject: Subject, cases: Sequence[Case], rig: Rig) -> Iterato
 
 
 SYNC_FREE_PREPARE = Check(
-    code="sync-free-prepare",
-    claims=("sync_free_prepare",),
-    title="The host does not wait.",
-    proves="In batch after batch of one backend, no forward makes the host wait, which every one "
-    "owes; and no init_forward_metadata does, where sync_free_prepare is claimed.",
-    cannot="A wait on a path that no case takes, and a loop that polls and launches or records "
-    "something each time; on a real device also a synchronize by name, every poll, and what other "
-    "libraries wait for.",
+    about=CATALOG["sync-free-prepare"],
     excuse=always,
     cases=lambda own, effort: rotated_cases(
         "sync-free-prepare", own, list(Forward), effort, share=2

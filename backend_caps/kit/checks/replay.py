@@ -22,7 +22,6 @@ from backend_caps.kit.check import (
 from backend_caps.kit.errors import BaselineError
 from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.replays import (
-    EAGER_CHECKS,
     HINTED,
     LAZY,
     NUM_STREAMS,
@@ -44,6 +43,7 @@ from backend_caps.kit.rig import Rig, difference
 from backend_caps.kit.scenarios import MOST_REQUESTS, Forward, Scenario
 from backend_caps.kit.scenes import Scene
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.simulator import DEVICE_NAME, OrderPolicy, Schedule, systematic_schedules
 
 _OWN_STARVED = Schedule(OrderPolicy.STARVE, NUM_STREAMS - 1)
@@ -103,19 +103,11 @@ def _hints_replay(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterator[
 
 
 REPLAY = Check(
-    code="replay",
-    claims=("graph_replay",),
-    title="A replay gives what an eager forward gives.",
-    proves="Graphs that were captured once give, replay after replay, what eager forwards give: "
-    "for each kind of batch that is claimed, with other lengths, page tables, numbers of requests "
-    "and contents each time, full and padded, none of which waits for the one before, with the "
-    "device's work in some orders; and they write to no slot but the batch's.",
-    cannot="Larger graphs, several layers, and what only shows after more replays than a few.",
+    about=CATALOG["replay"],
     excuse=unreplayed,
     cases=_cases_replay,
     run=_run_replay,
     hints=_hints_replay,
-    after=EAGER_CHECKS,
     unfit=no_graphs,
 )
 
@@ -146,16 +138,10 @@ def _run_addresses(rig: Rig, case: Case) -> Iterator[Fault]:
 
 
 ADDRESSES = Check(
-    code="addresses",
-    claims=("graph_replay",),
-    title="A graph's memory stays where it was.",
-    proves="Graphs still give what eager forwards give once the backend has run a larger batch "
-    "with longer contexts eagerly, and once a larger graph was captured beside them.",
-    cannot="Growth by what no case has: more requests than some, and contexts of thousands.",
+    about=CATALOG["addresses"],
     excuse=unreplayed,
     cases=lambda own, effort: rotated_cases("addresses", own, replayed_of(own), effort),
     run=_run_addresses,
-    after=(*EAGER_CHECKS, "replay"),
     unfit=no_graphs,
 )
 
@@ -265,17 +251,10 @@ def _hints_reads_end(subject: Subject, _ran: Sequence[Case], rig: Rig) -> Iterat
 
 
 READS_END = Check(
-    code="reads-end",
-    claims=("shared_reads_end",),
-    title="Behind the declared point nothing is read that the scheduler shares.",
-    proves="Page table and batch were overwritten right behind the declared point of a replay, "
-    "with the device's work in any of some orders, and the output did not change.",
-    cannot="Reads of what no case overwrites, and orders that no schedule has; on a real device, "
-    "its own order alone.",
+    about=CATALOG["reads-end"],
     excuse=_excuse_reads_end,
     cases=_cases_reads_end,
     run=_run_reads_end,
     hints=_hints_reads_end,
-    after=(*EAGER_CHECKS, "replay"),
     unfit=no_graphs,
 )

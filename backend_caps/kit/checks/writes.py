@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Self
@@ -27,16 +27,23 @@ from backend_caps.kit.check import (
     rotated_cases,
     scenario_of,
 )
-from backend_caps.kit.rig import Rig, baseline_of, difference, on_host, supplied
+from backend_caps.kit.rig import (
+    Rig,
+    baseline_of,
+    changed_rows,
+    difference,
+    on_host,
+    some,
+    supplied,
+)
 from backend_caps.kit.scenarios import Forward, Scenario, draw
 from backend_caps.kit.scenes import Scene, moved
 from backend_caps.kit.subject import Subject
+from backend_caps.report.check_catalog import CATALOG
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
 from backend_caps.simulator import Site
 from backend_caps.startup.graph_modes import Bucket
-
-_MOST_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,13 +151,6 @@ def running_line(subject: Subject) -> Site | None:
     return Site(file, frame.f_lineno) if subject.owns(file) else None
 
 
-def some(numbers: Sequence[int]) -> str:
-    """List the first of some numbers, and count the others."""
-    listed = ", ".join(map(str, numbers[:_MOST_SHOWN]))
-    more = len(numbers) - _MOST_SHOWN
-    return listed if more <= 0 else f"{listed} and {more} more"
-
-
 def _fields(batch: ForwardBatch) -> Mapping[str, object]:
     """Copy what a batch has, by name."""
     found = {own.name: getattr(batch, own.name) for own in fields(batch)}
@@ -166,13 +166,6 @@ def _is_same(one: object, other: object) -> bool:
             one.shape == other.shape and one.dtype == other.dtype and not changed_rows(one, other)
         )
     return type(one) is type(other) and one == other
-
-
-def changed_rows(before: Tensor, now: Tensor) -> list[int]:
-    """List the rows of which a bit changed; both [N, ...], host."""
-    one, other = (own.contiguous().view(torch.uint8).reshape(len(own), -1) for own in (before, now))
-    changed: list[int] = (one != other).any(1).nonzero().flatten().tolist()
-    return changed
 
 
 def _shown(value: object) -> str:
@@ -268,13 +261,7 @@ def _apart(drawn: Scene, device: str) -> Scene:
 
 
 INPUTS_UNTOUCHED = Check(
-    code="inputs-untouched",
-    claims=(),
-    title="What a forward was given stays as it was.",
-    proves="An eager forward leaves each bit of the batch, of the host's lengths, of the page "
-    "table and of the KV cache as it was, but for its tokens' slots and the padding's page; it "
-    "stores their keys and values as they were given, and with save_kv_cache=False none of them.",
-    cannot="What is written and put back before the forward ends.",
+    about=CATALOG["inputs-untouched"],
     excuse=always,
     cases=lambda own, effort: rotated_cases("inputs-untouched", own, list(Forward), effort),
     run=_run_inputs,
@@ -382,13 +369,7 @@ def _output(rig: Rig, scene: Scene, num_tokens: int) -> Tensor:
 
 
 PADDING_HARMLESS = Check(
-    code="padding-harmless",
-    claims=("graph_replay",),
-    title="Padding is harmless.",
-    proves="Batches of each kind that may be replayed, padded as for a larger graph by requests of "
-    "row 0 and tokens of NaN, give what they give without, and write to nobody's slots but those "
-    "of the padding's page. They are run as in front of a capture, without one.",
-    cannot="What only a replay does; `replay` runs those.",
+    about=CATALOG["padding-harmless"],
     excuse=_excuse_padding,
     cases=lambda own, effort: rotated_cases(
         "padding-harmless", own, replayed_forwards(own), effort

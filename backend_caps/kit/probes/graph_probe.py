@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
-from backend_caps.kit.rig import Rig, on_host
+from backend_caps.kit.rig import Rig, changed_rows, on_host
 from backend_caps.kit.scenarios import (
     MOST_REQUESTS,
     TREE_NODES,
@@ -144,15 +144,10 @@ class ForwardResult:
         Sync: the stream.
         """
         with self.streams.using(self.stream):
-            found = [on_host(self.keys), on_host(self.values)]
+            keys, values = on_host(self.keys), on_host(self.values)
         before = scene.pools
-        changed = torch.zeros(len(before.keys), dtype=torch.bool)
-        for now, old in zip(found, (before.keys, before.values), strict=True):
-            is_same = (now == old) | (now.isnan() & old.isnan())
-            changed |= ~is_same.flatten(1).all(1)
-        changed[: before.page_size] = False
-        changed[scene.batch.out_cache_loc] = False
-        return changed.nonzero().flatten().tolist()
+        changed = {*changed_rows(before.keys, keys), *changed_rows(before.values, values)}
+        return sorted(changed - {*range(before.page_size), *scene.batch.out_cache_loc.tolist()})
 
 
 class Graphs:

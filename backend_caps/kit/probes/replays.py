@@ -26,17 +26,6 @@ from backend_caps.simulator import OrderPolicy, Schedule, Simulation, Starvation
 _Level = TypeVar("_Level")
 GRAPHED = (Forward.DECODE, Forward.VERIFY, Forward.TREE, Forward.MIXED)
 """Forwards whose graphs are tried: those of a draft model bring batches of the same shapes."""
-EAGER_CHECKS = (
-    "numerics",
-    "mirror-absent",
-    "mirror-bound",
-    "context-bound",
-    "sync-free-prepare",
-    "inputs-untouched",
-    "padding-harmless",
-    "batches-apart",
-)
-"""What has to hold of eager forwards before a graph of them says anything."""
 LAZY = Schedule(OrderPolicy.LAZY)
 """The order that shows most: nothing runs before the host waits for it."""
 NUM_STREAMS = 4

@@ -25,25 +25,15 @@ from backend_caps.kit.scenarios import Forward, Scenario, draw, forwards_of, sce
 from backend_caps.kit.scenes import Scene, batch_of, causal
 from backend_caps.kit.subject import Subject
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.simulator import Simulation, Site
+from backend_caps.simulator import HostSync, Simulation, Site, Waited, WaitKind
 
 _CUDA_WORDS = "synchronizing CUDA operation"
 _CUDA_WARNS = 1
 _CUDA_IS_SILENT = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostWait:
-    """A wait, and where."""
-
-    cause: str
-    """The operator or the method that waited."""
-    site: Site
-    """The line that called it."""
-
-
 @contextmanager
-def host_waits(simulation: Simulation | None) -> Iterator[list[HostWait]]:
+def host_waits(simulation: Simulation | None) -> Iterator[list[HostSync]]:
     """Collect the waits of a `with` block, in the list that it gives, once the block has ended.
 
     Args:
@@ -51,21 +41,20 @@ def host_waits(simulation: Simulation | None) -> Iterator[list[HostWait]]:
             within an operator and who waits for a stream, and neither waits for events or the whole
             device nor what other libraries do.
     """
-    found: list[HostWait] = []
+    found: list[HostSync] = []
     if simulation is None:
         with _cuda_waits(found):
             yield found
         return
     seen = len(simulation.hidden_syncs), len(simulation.host_waits)
     yield found
-    waits = simulation.hidden_syncs[seen[0] :] + simulation.host_waits[seen[1] :]
-    found += [HostWait(cause=own.cause, site=own.site) for own in waits]
+    found += simulation.hidden_syncs[seen[0] :] + simulation.host_waits[seen[1] :]
 
 
 @contextmanager
-def _cuda_waits(found: list[HostWait]) -> Iterator[None]:
+def _cuda_waits(found: list[HostSync]) -> Iterator[None]:
     """Collect what torch's own watch warns of."""
-    with warnings.catch_warnings(record=True) as describe_reads:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode(_CUDA_WARNS)
         try:
@@ -73,8 +62,12 @@ def _cuda_waits(found: list[HostWait]) -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode(_CUDA_IS_SILENT)
     found += [
-        HostWait(cause="an operator or a stream", site=Site(own.filename, own.lineno))
-        for own in describe_reads
+        HostSync(
+            cause="an operator or a stream",
+            site=Site(own.filename, own.lineno),
+            waited=Waited(WaitKind.HIDDEN, None),
+        )
+        for own in warned
         if _CUDA_WORDS in str(own.message)
     ]
 

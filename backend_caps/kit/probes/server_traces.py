@@ -274,7 +274,7 @@ _BEHIND = 32
 
 
 @dataclass(slots=True)
-class _StepWatch:
+class StepWatch:
     """Observes steps: their mode, retractions and accepted tokens."""
 
     mode: ForwardMode | None = None
@@ -329,7 +329,7 @@ def serve(subject: Subject, trace: ServerTrace, models: SmallModels, device: str
         BackendCapsError: the engine does not take the backend, as it declares itself.
         Exception: whatever the backend raises.
     """
-    watch = _StepWatch()
+    watch = StepWatch()
     settings = trace.speculation
     engine = Engine.from_plan(
         models.target,
@@ -350,7 +350,7 @@ def serve(subject: Subject, trace: ServerTrace, models: SmallModels, device: str
         )
 
 
-def _play(trace: ServerTrace, engine: Engine, watch: _StepWatch) -> Sequence[Request]:
+def _play(trace: ServerTrace, engine: Engine, watch: StepWatch) -> Sequence[Request]:
     """Submit, abort and step as the trace says, until nothing is left to do."""
     requests: dict[int, Request] = {}
     last = max(own.submitted_at for own in trace.asked)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Self
 
-from backend_caps.capability.scale import Scale
+from backend_caps.capability.kind import Scale
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.backend_views import EVIDENCE_COLUMNS, conditions_of, evidence_rows
 from backend_caps.report.backends import BackendDocument, CapabilityDocument, ReportDocument

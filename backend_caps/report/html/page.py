@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.report.backend_views import evidence_view, names_view, problems_view, rules_view
 from backend_caps.report.backends import ReportDocument
-from backend_caps.report.check_documents import CheckListDocument
+from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.dry_run_views import verdict

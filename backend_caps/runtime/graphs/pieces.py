@@ -251,10 +251,7 @@ class Pieces:
         output = cutter.cut(lambda context: self._states(input_ids, positions, context, None))
         observer.captured(GraphMode.PIECEWISE, num_tokens)
         return _Sized(
-            inputs=inputs,
-            graphs=tuple(cutter.graphs),
-            joints=tuple(cutter.joints),
-            output=output,
+            inputs=inputs, graphs=tuple(cutter.graphs), joints=tuple(cutter.joints), output=output
         )
 
 

@@ -138,11 +138,7 @@ _UNKNOWN_OF_FOUR = 3
 
 
 def random_eagle(
-    folder: str | Path,
-    target: LlamaConfig,
-    *,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
+    folder: str | Path, target: LlamaConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> EagleConfig:
     """Write an EAGLE head with random weights for a target, and return its config.
 

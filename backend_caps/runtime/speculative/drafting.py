@@ -14,7 +14,7 @@ from backend_caps.capability.kind import Role
 from backend_caps.relay import DraftShape
 from backend_caps.relay.streams import StreamLike
 from backend_caps.runtime.attention import PhaseBackends
-from backend_caps.runtime.errors import MissingDraftModelError, SpeculationError
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.graphs.capture import CapturedGraphs
 from backend_caps.runtime.graphs.runner import CaptureObserver
 from backend_caps.runtime.memory import Pools, TokenToKVPool, make_cache
@@ -24,8 +24,7 @@ from backend_caps.runtime.model.draft_loading import load_eagle, load_eagle3, lo
 from backend_caps.runtime.model.eagle3 import Eagle3Config, Eagle3Head
 from backend_caps.runtime.model.llama import LlamaModel
 from backend_caps.runtime.options import check_fit
-from backend_caps.runtime.speculation import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.contexts import mask_size
+from backend_caps.runtime.speculation import Algorithm, SpecSettings, misfit
 from backend_caps.runtime.speculative.drafter import (
     Drafter,
     DraftRunner,
@@ -64,17 +63,16 @@ def load_draft(
     The target's `aux_layer_ids` are set, so call it before the target's forwards are captured.
 
     Raises:
-        SpeculationError: trees have more branches than the draft has tokens.
-        MissingDraftModelError: the algorithm drafts with a model, and none is named.
+        EngineError: `speculation`: trees have more branches than the draft has tokens;
+            `draft-model`: the algorithm drafts with a model, and none is named.
         BackendCapsError: the model cannot be loaded.
     """
     _check_topk(settings, target.config.vocab_size, "model")
     if not settings.has_draft_model:
         return None
-    if draft_model_path is None:
-        raise MissingDraftModelError(algorithm=settings.algorithm.value)
     load = _LOADERS[settings.algorithm]
-    model = load(draft_model_path, target, num_positions=target.num_positions)
+    folder = _folder(draft_model_path, settings.algorithm)
+    model = load(folder, target, num_positions=target.num_positions)
     _check_topk(settings, model.vocab_size, "draft")
     if isinstance(model, Eagle3Head):
         target.aux_layer_ids = model.config.layers_read(target.config.num_hidden_layers)
@@ -96,7 +94,7 @@ def draft_shape(
         draft_model_path: the draft's folder, which an EAGLE3 head's width is read from.
 
     Raises:
-        MissingDraftModelError: the algorithm is EAGLE3, and no folder is named.
+        EngineError: `draft-model`: the algorithm is EAGLE3, and no folder is named.
         BackendCapsError: the head's config cannot be read.
     """
     if not settings.has_draft_model:
@@ -105,10 +103,19 @@ def draft_shape(
     if settings.algorithm is Algorithm.EAGLE:
         hidden_size = target.hidden_size
     elif settings.algorithm is Algorithm.EAGLE3:
-        if draft_model_path is None:
-            raise MissingDraftModelError(algorithm=settings.algorithm.value)
-        hidden_size = Eagle3Config.from_folder(draft_model_path).hidden_size
+        folder = _folder(draft_model_path, settings.algorithm)
+        hidden_size = Eagle3Config.from_folder(folder).hidden_size
     return _shape(settings, hidden_size, dtype)
+
+
+def _folder(draft_model_path: str | Path | None, algorithm: Algorithm) -> str | Path:
+    if draft_model_path is not None:
+        return draft_model_path
+    raise EngineError(
+        "draft-model",
+        f"--speculative-algorithm {algorithm.value} drafts with a model, and none was given; a "
+        f"Hugging Face folder of one was expected. Name it: Engine(..., draft_model_path=...).",
+    )
 
 
 def make_drafting(
@@ -145,9 +152,7 @@ def make_drafting(
     site = replace(pools, token_to_kv_pool=cache)
     backends = {role: PhaseBackends(plan.uses, role, site) for role in _ROLES}
     table: Tensor = pools.req_to_token_pool.req_to_token
-    masked = 0
-    if not settings.is_chain:
-        masked = mask_size(1, settings.topk, seq_lens_sum=None, max_context_len=table.shape[1])
+    masked = 0 if settings.is_chain else settings.topk * table.shape[1]
     graphs = {
         role: capture_draft(
             model,
@@ -181,11 +186,8 @@ def _shape(settings: SpecSettings, hidden_size: int | None, dtype: torch.dtype) 
 
 def _check_topk(settings: SpecSettings, vocab_size: int, whose: str) -> None:
     if settings.topk > vocab_size:
-        raise SpeculationError(
-            flag="--speculative-eagle-topk",
-            value=settings.topk,
-            expected=f"at most the {whose}'s {vocab_size} tokens",
-        )
+        expected = f"at most the {whose}'s {vocab_size} tokens"
+        raise misfit("--speculative-eagle-topk", settings.topk, expected)
 
 
 class _Loader(Protocol):

@@ -1,8 +1,15 @@
-"""A speculative step on the device: draft, verify, accept, publish, draft-extend, stash.
+"""A speculative step: how the scheduler prepares it, and what it does on the device.
+
+On the device it is draft, verify, accept, publish, draft-extend, stash.
 
 The lengths are published as soon as the target has accepted, so that whoever builds the next step
 does not wait for the draft model to catch up. All of it is enqueued at once: how much was accepted
 is a tensor, and no shape depends on it.
+
+What a step adds to a context is known on the device between its verify and its draft-extend, and
+on the host when its result is processed. In the overlapped loop the next step is built before that:
+its lengths come from the relay, on the host as far as the plan says. Pages are given out by an
+upper bound in every mode. In the plain loop the host has every result, and so the lengths.
 
 Shapes: B requests and T tokens in the batch, N tokens in a tree, A the most tokens that a step
 accepts, H features of a token.
@@ -10,22 +17,94 @@ accepts, H features of a token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from backend_caps.capability.kind import Phase
+from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap, RelayPayload
 from backend_caps.runtime.attention import BackendSite
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch, sampling_of
 from backend_caps.runtime.model.sampling import sample_tokens
-from backend_caps.runtime.speculation import SpecSettings
+from backend_caps.runtime.request import Request
+from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.drafter import Drafter, DraftState
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree, accepted, predict
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock, now_s
-from backend_caps.runtime.worker import StepOutput, TargetRunner
+from backend_caps.runtime.step import StepOutput, TargetRunner
+
+
+class SpeculativeDecoding:
+    """Several tokens a step, of which the host does not know how many.
+
+    Args:
+        settings: how large a step is.
+        relay: has the lengths on the device, and brings them to the host where the plan says so.
+        overlapped: whether steps are built before the last one's result is processed.
+    """
+
+    def __init__(self, settings: SpecSettings, relay: FutureMap, *, overlapped: bool) -> None:
+        self._settings = settings
+        self._relay = relay
+        self._overlapped = overlapped
+
+    @property
+    def follows_results(self) -> bool:
+        """Drafts that are looked up on the host continue the last step's tokens.
+
+        Where the relay carries no lengths from step to step, the results do.
+        """
+        return self._settings.algorithm is Algorithm.NGRAM or not self._overlapped
+
+    def reach(self, running: ScheduleBatch) -> Sequence[int]:
+        """Return upper bounds: as if every step under way accepted all of its drafts."""
+        accepts, slots = self._settings.accept_tokens, self._settings.num_slots
+        return [
+            request.committed_len + accepts * request.num_steps_under_way + slots
+            for request in running.requests
+        ]
+
+    def enter(self, requests: Sequence[Request]) -> None:
+        """Open the requests' generations with the lengths that decode starts from."""
+        self._tell(requests, [len(request.prefill) for request in requests])
+
+    def prepare(self, running: ScheduleBatch, clock: StepClock) -> None:
+        """Make a batch's next step, from the lengths that the relay has.
+
+        Sync: the relay's, which waits for lengths where the plan says so.
+        """
+        running.prepare_for_speculation(self.reach(running), DraftState())
+        clock.built_s = now_s()
+        self._relay.resolve_seq_lens_cpu(running)
+        if not self._overlapped:
+            running.seq_lens_cpu = torch.tensor([own.committed_len for own in running.requests])
+        elif self._relay.host_seq_lens is HostSeqLens.EXACT:
+            clock.num_lengths = len(running.requests)
+        clock.lengths_s = now_s()
+
+    def prepare_mixed(self, running: ScheduleBatch, clock: StepClock) -> None:
+        """Make a batch's next step one of a token a request, which drafts nothing.
+
+        Sync: as of `prepare`.
+        """
+        self.prepare(running, clock)
+        running.make_plain()
+
+    def commit(self, requests: Sequence[Request]) -> None:
+        """Tell the relay what is committed now, so that its upper bounds stay tight."""
+        self._tell(requests, [request.committed_len for request in requests])
+
+    def _tell(self, requests: Sequence[Request], lengths: Sequence[int]) -> None:
+        if self._relay.host_seq_lens is not HostSeqLens.UPPER_BOUND or not requests:
+            return
+        numbers = [(own.row, own.generation) for own in requests]
+        rows_cpu, generations = torch.tensor(numbers).unbind(dim=1)
+        self._relay.commit_lengths(rows_cpu, torch.tensor(lengths), generations)
 
 
 class SpeculativeRunner:
@@ -85,11 +164,12 @@ class SpeculativeRunner:
         last = forward.last_token_indices
         assert last is not None, "prompts are cut, and each stretch has a last token"
         hidden = self._target.hidden_states(forward)
-        scores = self._target.logits(hidden.states.index_select(0, last))
+        scores = self._target.logits(hidden.output.index_select(0, last))
         tokens = sample_tokens(scores, forward.sampling)
         self._relay.publish(batch.req_pool_indices, batch.seq_lens)
         next_ids = self._next_ids(batch, tokens)
-        state = self._drafter.follow_prompts(forward, hidden.features, next_ids)
+        features = self._target.features(hidden.output)
+        state = self._drafter.follow_prompts(forward, features, next_ids)
         self._stash(batch, tokens, state)
         return StepOutput(
             tokens=tokens,
@@ -104,13 +184,13 @@ class SpeculativeRunner:
         verify = self._verify_batch(contexts, tree)
         hidden = self._target.hidden_states(verify)
         sampling = sampling_of(batch, self._staging)
-        scores = self._target.logits(hidden.states)
+        scores = self._target.logits(hidden.output)
         predicted = predict(scores, tree.depths, contexts.seq_lens, sampling)
         taken = accepted(tree, predicted, num_steps=self._settings.num_steps)
         self._relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)
         if tree.visible is not None:
             self._close_up(verify.out_cache_loc, taken)
-        features = hidden.features.view(*tree.tokens.shape, -1)
+        features = self._target.features(hidden.output).view(*tree.tokens.shape, -1)
         followed = self._drafter.follow_accepted(contexts, taken, features)
         self._stash(batch, taken.bonus_tokens, followed.state)
         # The scheduler may write the page table behind the step's last forward that reads it.

@@ -21,13 +21,14 @@ from torch import Tensor
 from backend_caps import BatchKind, Declaration, HostSeqLens, Phase, Plan, SharedReadsEnd
 from backend_caps.engines.sglang.drop_in import parsed_flags, values_of_context
 from backend_caps.protocols import ForwardBatch, ReqToTokenPool
-from backend_caps_sglang.bridging.errors import (
+from backend_caps_sglang.draft_steps import BranchTable, DraftSteps
+from backend_caps_sglang.errors import (
     UnbridgedBackendError,
     UnbridgedBatchError,
     UnbridgedLayerError,
     UnreplayedBatchError,
 )
-from backend_caps_sglang.bridging.fitting import (
+from backend_caps_sglang.fit import (
     DRAFT_STEPS,
     Place,
     SGLangLayer,
@@ -38,10 +39,9 @@ from backend_caps_sglang.bridging.fitting import (
     reasons_of_layer,
     reasons_of_server,
 )
-from backend_caps_sglang.bridging.own import OwnBackend, built
-from backend_caps_sglang.bridging.views import BatchView, PoolView, SGLangBatch, Site
-from backend_caps_sglang.draft_steps import BranchTable, DraftSteps
+from backend_caps_sglang.own_backend import OwnBackend, built
 from backend_caps_sglang.verify_masks import VerifyMasks
+from backend_caps_sglang.views import BatchView, PoolView, SGLangBatch, Site
 
 _EXTENDS = (ForwardMode.EXTEND, ForwardMode.MIXED)
 _BRIDGED = (
@@ -180,35 +180,8 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
             UnbridgedLayerError: the layer asks for what the backend is not told.
         """
         self._check(layer, sinks)
-        return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
-
-    def forward_extend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: SGLangLayer,
-        forward_batch: SGLangBatch,
-        save_kv_cache: bool = True,
-        *,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Attend in one layer of a prefill, as `forward_decode` does."""
-        self._check(layer, sinks)
-        return self._attend(q, k, v, layer, forward_batch, save_kv_cache)
-
-    def _attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        layer: SGLangLayer,
-        forward_batch: SGLangBatch,
-        save_kv_cache: bool,
-    ) -> Tensor:
         if k is None or v is None:
-            reasons = ["it attends to another layer's keys and values"]
-            raise self._unbridged(layer, reasons)
+            raise self._unbridged(layer, ["it attends to another layer's keys and values"])
         return self._own.forward(
             q.reshape(len(q), -1),
             k.reshape(len(k), -1),
@@ -217,6 +190,9 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
             self._view(forward_batch),
             save_kv_cache=save_kv_cache,
         )
+
+    forward_extend = forward_decode
+    """Attend in one layer of a prefill or a verify, as in one of a decode."""
 
     def _check(self, layer: SGLangLayer, sinks: Tensor | None) -> None:
         """Refuse a layer that is not bridged, when it runs for the first time."""

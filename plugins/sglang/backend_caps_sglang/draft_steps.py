@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from backend_caps import HostSeqLens, Plan
-from backend_caps_sglang.bridging.fitting import SGLangRunner
-from backend_caps_sglang.bridging.views import SGLangBatch
+from backend_caps_sglang.fit import SGLangRunner
+from backend_caps_sglang.views import BatchView, SGLangBatch
 
 
 class StepBackend(Protocol):
@@ -44,14 +44,9 @@ class StepBackend(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BranchView:
-    """One step of a draft as a decode of each branch, by `backend_caps.protocols`."""
+class BranchView(BatchView):
+    """One step of a draft as a decode of each branch, which sees all that its row holds."""
 
-    batch: SGLangBatch
-    host_seq_lens: HostSeqLens
-    """What the backend declares to read of lengths on the host."""
-    step: int
-    """The step's number, from 0."""
     topk: int
     """W."""
     num_steps: int
@@ -67,49 +62,23 @@ class BranchView:
         return torch.where(self._each(rows) == 0, 0, own)
 
     @property
-    def seq_lens(self) -> Tensor:
-        """[B * W] int64, device: the context, and the branch up to this step's token."""
-        return self._each(self.batch.seq_lens[: self.batch.batch_size] + self.step + 1)
-
-    @property
-    def seq_lens_cpu(self) -> Tensor | None:
-        """[B * W] int64, host: the mirror, where it is declared."""
-        return self._mirror() if self.host_seq_lens is HostSeqLens.EXACT else None
-
-    @property
-    def seq_lens_cpu_upper_bound(self) -> Tensor | None:
-        """[B * W] int64, host. SGLang keeps no bound apart from the mirror, which is exact."""
-        return None if self.host_seq_lens is HostSeqLens.NONE else self._mirror()
-
-    @property
-    def extend_seq_lens(self) -> None:
-        """None: each branch brings one token."""
-
-    @property
-    def extend_seq_lens_cpu(self) -> None:
-        """None: each branch brings one token."""
-
-    @property
-    def tree_mask(self) -> None:
-        """None: a branch sees all that its row holds."""
-
-    @property
     def out_cache_loc(self) -> Tensor:
         """[B * W] int64, device: this step's slots.
 
         Before the first step SGLang's batch has all steps' slots, in a step its own.
         """
         slots, count = self.batch.out_cache_loc, self.batch.batch_size * self.topk
-        return slots if len(slots) == count else slots.view(count, self.num_steps)[:, self.step]
+        if len(slots) == count:
+            return slots
+        return slots.view(count, self.num_steps)[:, self.num_unwritten - 1]
+
+    def _included(self, lengths: Tensor) -> Tensor:
+        """Return the context, and the branch up to this step's token, of each branch [B * W]."""
+        return self._each(BatchView._included(self, lengths))  # noqa: SLF001 - slots have no super()
 
     def _each(self, values: Tensor) -> Tensor:
         """Repeat a request's value [B] for each of its branches."""
         return values if self.topk == 1 else values[:, None].expand(-1, self.topk).flatten()
-
-    def _mirror(self) -> Tensor | None:
-        lengths = self.batch.seq_lens_cpu
-        known = None if lengths is None else lengths[: self.batch.batch_size] + self.step + 1
-        return None if known is None else self._each(known)
 
 
 class BranchTable:
@@ -153,7 +122,8 @@ class BranchTable:
         return BranchView(
             batch=batch,
             host_seq_lens=level,
-            step=step,
+            tokens_each=1,
+            num_unwritten=step + 1,
             topk=self._topk,
             num_steps=self._num_steps,
         )

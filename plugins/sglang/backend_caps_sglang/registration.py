@@ -1,20 +1,28 @@
-"""Put what is installed and declared into SGLang: all of it, or nothing."""
+"""Put what is installed and declared into SGLang: all of it, or nothing.
+
+SGLang starts its schedulers as processes of `multiprocessing`, and each loads its plugins anew.
+The environment variable holds what was registered by process id, and counts for the children of
+that process alone: a server that is started from within another is another one.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from multiprocessing import parent_process
+
+from pydantic import TypeAdapter, ValidationError
 
 from backend_caps import Settings
 from backend_caps.capability.evidence import CheckEvidence
-from backend_caps.capability.status import Status
+from backend_caps.capability.provenance import Status
 from backend_caps.discovery.evidence import read_standings
-from backend_caps.discovery.registrations import check_against_parent, tell_children
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
 from backend_caps_sglang.adapters import Adapter, adapters_of
@@ -22,8 +30,10 @@ from backend_caps_sglang.engine import DECISION, Engine, told
 from backend_caps_sglang.errors import (
     DecisionTakenError,
     NameTakenError,
+    ParentDiffersError,
     RefutedBackendError,
     UnsupportedSGLangError,
+    entry_differences,
 )
 from backend_caps_sglang.hooks import (
     DRAFT_BACKENDS,
@@ -36,7 +46,10 @@ from backend_caps_sglang.hooks import (
 from backend_caps_sglang.metrics import publish
 
 _LOG = logging.getLogger("backend_caps_sglang")
-_REGISTRAR = "sglang"
+VARIABLE = "BACKEND_CAPS_REGISTERED"
+"""The environment variable that holds what was registered, by process id."""
+_ByProcess = dict[str, dict[str, str]]
+_BY_PROCESS = TypeAdapter(_ByProcess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +100,16 @@ def register() -> None:
     Raises:
         BackendCapsError: a setting of backend-caps is refused.
         DecisionTakenError: another plugin has replaced the decision function.
-        DiscoveryError: the process that started this one registered something else.
+        ParentDiffersError: the process that started this one registered something else.
     """
     try:
         engine = Engine.installed()
     except UnsupportedSGLangError as error:
         _LOG.error("%s", error)
         return
-    tell_children(_REGISTRAR, {}, os.environ)  # holds where the next line raises
+    publish_to_workers({}, os.environ)  # holds where the next line raises
     entries = _registered(engine)
-    tell_children(_REGISTRAR, entries, os.environ)
+    publish_to_workers(entries, os.environ)
 
 
 def _registered(engine: Engine) -> Mapping[str, str]:
@@ -118,7 +131,7 @@ def _registered(engine: Engine) -> Mapping[str, str]:
         _hook(engine, FUTURE_MAP, drop_unused_copy, engine.after, undo)
         drafts = DraftBackends(engine.backends, partial(_hook_draft_graphs, engine))
         _hook(engine, DRAFT_BACKENDS, drafts, engine.around, undo)
-        check_against_parent(_REGISTRAR, entries, os.environ)
+        check_against_parent(entries, os.environ)
         undo.pop_all()
     return entries
 
@@ -220,3 +233,44 @@ def _hook_draft_graphs(engine: Engine) -> None:
     """Hook the capture of a draft's graphs, in a process that has a draft worker."""
     _hook(engine, DRAFT_GRAPHS, capture_draft_extend, engine.after, ExitStack())
     engine.apply_hooks()
+
+
+def check_against_parent(entries: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Compare with what the parent process registered; without one nothing is compared.
+
+    Args:
+        entries: what is registered here, by what it is.
+        environ: this process's.
+
+    Raises:
+        ParentDiffersError: an entry is another, or is on one side alone.
+    """
+    parent = parent_process()
+    if parent is None or parent.pid is None:
+        return
+    theirs = _by_process(environ).get(f"{parent.pid}")
+    if theirs is None:
+        return
+    differences = entry_differences(theirs, entries)
+    if differences:
+        raise ParentDiffersError(parent=parent.pid, differences=differences)
+
+
+def publish_to_workers(entries: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
+    """Write what is registered here for the processes that this one starts.
+
+    What the parent process wrote is kept, for a later call of `check_against_parent`.
+    """
+    parent = parent_process()
+    kept = {} if parent is None else {f"{parent.pid}": _by_process(environ).get(f"{parent.pid}")}
+    known = {pid: own for pid, own in kept.items() if own is not None}
+    own = dict(sorted(entries.items()))
+    environ[VARIABLE] = json.dumps({**known, f"{os.getpid()}": own}, sort_keys=True)
+
+
+def _by_process(environ: Mapping[str, str]) -> _ByProcess:
+    """Read the variable; what is not of its form counts as empty."""
+    try:
+        return _BY_PROCESS.validate_json(environ.get(VARIABLE, "{}"))
+    except ValidationError:
+        return {}

@@ -19,18 +19,19 @@ from torch import distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from backend_caps.capability.model import FrozenModel
-from backend_caps.startup.agreement.statement import host_name
 from backend_caps.startup.errors import Difference, listed
+from backend_caps.startup.statement import host_name
 from backend_caps_sglang.errors import (
+    NOTHING,
     LateSchedulerError,
     SchedulersDifferError,
     UnheardSchedulersError,
+    entry_differences,
 )
 
 _LOG = logging.getLogger("backend_caps_sglang")
 _KEYS = "backend_caps/sglang/1"
 """What the keys begin with; who says other words than these has another number."""
-_NOTHING = "nothing"
 _READING_S = 5.0
 """How long a scheduler that is about to end waits at most until the others have read all words."""
 
@@ -185,10 +186,7 @@ def _against(
     needs_cpu_seq_lens: bool, entries: Mapping[str, str], earlier: Outcome
 ) -> Iterator[str]:
     """Say of what keeps a late scheduler out what it is there, and what here."""
-    for name in sorted({*entries, *earlier.entries}):
-        there, here = (each.get(name, _NOTHING) for each in (earlier.entries, entries))
-        if there != here:
-            yield f"{name} is {there} there, and {here} here"
+    yield from entry_differences(earlier.entries, entries)
     if needs_cpu_seq_lens and not earlier.needs_cpu_seq_lens:
         yield "needs_cpu_seq_lens is False there, and True here"
 
@@ -206,6 +204,6 @@ def _differences(entries: Sequence[Mapping[str, str]], words: Sequence[Word]) ->
     """Say of each entry that is not the same on all what it is on which of them."""
     hosts = {rank: word.host for rank, word in enumerate(words)}
     for name in sorted({name for own in entries for name in own}):
-        held = ((own.get(name, _NOTHING), (rank,)) for rank, own in enumerate(entries))
+        held = ((own.get(name, NOTHING), (rank,)) for rank, own in enumerate(entries))
         if (found := Difference.among(name, held)) is not None:
             yield found.told(hosts)

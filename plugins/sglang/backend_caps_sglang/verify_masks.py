@@ -13,8 +13,8 @@ from sglang.srt.layers.attention.verify_mask import VerifyMask, tree_mask_numel
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
 from backend_caps import HostSeqLens
-from backend_caps_sglang.bridging.fitting import SGLangRunner, Speculation
-from backend_caps_sglang.bridging.views import BatchView, SGLangBatch, SpecInfo
+from backend_caps_sglang.fit import SGLangRunner, Speculation
+from backend_caps_sglang.views import BatchView, SGLangBatch, SpecInfo
 
 
 class VerifyMasks:

@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 
 from backend_caps import BackendCapsError
-from backend_caps_vllm.checking import seen_of
 from backend_caps_vllm.engine import REGISTRY, check_version
+from backend_caps_vllm.graph_statements import statements_of
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
         found = check_version()
         import_module(REGISTRY)
         import_module("vllm.plugins").load_general_plugins()
-        seen = list(seen_of(imports=True))
+        seen = list(statements_of(imports=True))
     except BackendCapsError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program's output
         return 2

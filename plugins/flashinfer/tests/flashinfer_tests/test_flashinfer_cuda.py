@@ -28,7 +28,7 @@ from backend_caps.kit.scenes import (
 )
 from backend_caps.runtime.model.layers import AttentionLayer
 
-from .replaying import replayed, roomy
+from .replays import replayed, roomy
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """Absolute and relative, for outputs of about 1: a few of the dtype's last places."""

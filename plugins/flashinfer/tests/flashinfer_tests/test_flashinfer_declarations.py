@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import flashinfer_caps
@@ -11,7 +10,7 @@ import pytest
 from backend_caps_flashinfer import FlashInfer, MissingFlashInferError
 from flashinfer_caps import FLASHINFER
 
-from backend_caps import Declaration, Facts, HostSeqLens
+from backend_caps import Facts
 from backend_caps.kit.scenes import DECODE, scene
 
 PROJECT = Path(flashinfer_caps.__file__).parent
@@ -30,49 +29,6 @@ def test_implementation_loads_no_flashinfer() -> None:
     )
 
     assert "flashinfer" not in run.stdout.split()
-
-
-def test_entry_point_names_the_declaration() -> None:
-    """The project's entry points are the module's declarations, one for one."""
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    entry_points = project["entry-points"]["backend_caps.backends"]
-
-    declared = {
-        name.lower(): f"flashinfer_caps:{name}"
-        for name, value in vars(flashinfer_caps).items()
-        if isinstance(value, Declaration)
-    }
-
-    assert entry_points == declared
-
-
-def test_declaration_points_to_its_implementation() -> None:
-    """`implementation` is importable without FlashInfer, and is the class."""
-    assert FLASHINFER.implementation is not None
-    module, _, name = FLASHINFER.implementation.partition(":")
-
-    found = getattr(import_module(module), name)
-
-    assert found is FlashInfer
-
-
-def test_declaration_leaves_nothing_unsaid() -> None:
-    """Every capability is stated: nothing falls back to the worst value."""
-    unsaid = set(type(FLASHINFER.capabilities).model_fields) - {
-        *FLASHINFER.capabilities.stated(),
-        "needs_cpu_seq_lens",
-    }
-
-    assert unsaid == set()
-
-
-def test_declaration_reads_exact_lengths() -> None:
-    """It says so in SGLang's spelling too."""
-    capabilities = FLASHINFER.capabilities
-
-    said = capabilities.host_seq_lens, capabilities.needs_cpu_seq_lens
-
-    assert said == (HostSeqLens.EXACT, True)
 
 
 @pytest.mark.parametrize(
@@ -153,4 +109,7 @@ def test_extra_installs_what_the_error_asks_for() -> None:
 
     extras = project["optional-dependencies"]
 
-    assert extras == {"cuda": ["flashinfer-python>=0.7.2,<0.8"]}
+    assert extras["cuda"] == [
+        "backend-caps-flashinfer[backend]",
+        "flashinfer-python>=0.7.2,<0.8",
+    ]

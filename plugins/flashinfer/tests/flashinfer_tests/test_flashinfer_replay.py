@@ -16,7 +16,7 @@ from backend_caps.kit.scenes import (
 )
 from backend_caps.simulator import simulate
 
-from .replaying import replayed
+from .replays import replayed
 
 pytestmark = pytest.mark.usefixtures("fake_flashinfer")
 

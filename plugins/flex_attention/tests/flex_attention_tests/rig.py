@@ -11,7 +11,7 @@ import pytest
 from backend_caps_flex_attention import FlexAttention, Mode
 from torch import Tensor
 
-from backend_caps.kit.scenes import Scene, padded
+from backend_caps.kit.scenes import Scene
 
 EAGER = partial(FlexAttention, mode=Mode.EAGER)
 needs_compiler = pytest.mark.skipif(
@@ -39,8 +39,3 @@ def compiled_output(batch: Scene) -> Tensor:
     output = batch.forward(backend)
     assert (backend.mode, backend.reason) == (Mode.COMPILED, None)
     return output
-
-
-def with_padding(real: Scene) -> Scene:
-    """Add as many tokens as there are, in as many rows."""
-    return padded(real, rows=len(real.counts), tokens=len(real.q))

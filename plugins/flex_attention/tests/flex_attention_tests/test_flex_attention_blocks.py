@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from backend_caps_flex_attention.blocks import BLOCK, BlockTable, block_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
+
+pytestmark = pytest.mark.slow
 
 _SPAN = st.tuples(st.integers(0, 700), st.integers(0, 700))
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
 from backend_caps.kit.scenes import (
+    DECODE,
+    GROVE,
+    PREFIXED,
+    VERIFY,
+    Scene,
     Setting,
     reference_attention,
     scene,
+    tree_scene,
 )
 
 from .rig import EAGER, bounded
+
+pytestmark = pytest.mark.slow
 
 _WIDE = Setting(max_context_len=1024, num_slots=1200)
 _REQUESTS = ((600, 1), (3, 1))
@@ -27,6 +36,28 @@ def test_a_batch_without_bounds_reads_whole_rows() -> None:
 
     assert batch.batch.seq_lens_cpu_upper_bound is None
     torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(scene(PREFIXED), id="prefill"),
+        pytest.param(scene(DECODE, uniform=True), id="decode"),
+        pytest.param(scene(VERIFY, uniform=True), id="verify"),
+        pytest.param(tree_scene(GROVE), id="trees"),
+    ],
+)
+def test_output_does_not_depend_on_the_bounds_of_memory(
+    batch: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One context after the other, and few tokens at a time, give what all together give."""
+    together = batch.run(EAGER)
+    monkeypatch.setattr("backend_caps_flex_attention.parts._TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr("backend_caps_flex_attention.parts._QUERIES_AT_ONCE", 2)
+
+    apart = batch.run(EAGER)
+
+    torch.testing.assert_close(apart, together, atol=1e-6, rtol=1e-6)
 
 
 def test_bounds_below_the_truth_cut_contexts_off() -> None:

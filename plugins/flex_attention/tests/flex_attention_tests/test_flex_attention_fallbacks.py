@@ -16,6 +16,8 @@ from backend_caps.simulator import simulate
 
 from .rig import EAGER
 
+pytestmark = pytest.mark.slow
+
 _WITHOUT_COMPILER = """
 import logging
 import torch

@@ -30,7 +30,7 @@ from backend_caps.kit.scenes import (
 from .rig import bounded, compiled_output, needs_compiler
 
 # A kernel takes seconds to compile, and many times that on a machine that compiles others.
-pytestmark = [needs_compiler, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, needs_compiler, pytest.mark.timeout(400)]
 
 _WIDE = Setting(max_context_len=1024, num_slots=4096, seed=1)
 KINDS = [

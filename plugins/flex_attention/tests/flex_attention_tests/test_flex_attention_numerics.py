@@ -7,41 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_caps.kit.scenes import (
-    DECODE,
-    PREFIXED,
-    Requests,
-    Setting,
-    layer_of,
-    reference_attention,
-    scene,
-)
+from backend_caps.kit.scenes import Setting, reference_attention, scene
 
 from .rig import EAGER, bounded
 
-
-@pytest.mark.parametrize(
-    ("requests", "uniform"),
-    [pytest.param(PREFIXED, False, id="prefill"), pytest.param(DECODE, True, id="decode")],
-)
-def test_values_may_be_wider_than_keys(requests: Requests, *, uniform: bool) -> None:
-    """Values of another size than keys give the attention that float64 loops give."""
-    wider = Setting(layer=layer_of(head_size=8, value_size=12))
-    batch = scene(requests, uniform=uniform, setting=wider)
-
-    output = bounded(batch).run(EAGER)
-
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=1e-5, rtol=1e-5)
-
-
-def test_attention_reads_a_cache_of_another_dtype() -> None:
-    """A 16-bit cache serves a float32 model, within the cache's precision."""
-    batch = scene(PREFIXED, setting=Setting(cache_dtype=torch.bfloat16))
-
-    output = bounded(batch).run(EAGER)
-
-    assert output.dtype == torch.float32
-    torch.testing.assert_close(output.double(), reference_attention(batch), atol=2e-2, rtol=2e-2)
+pytestmark = pytest.mark.slow
 
 
 @settings(deadline=None, max_examples=40, database=None)

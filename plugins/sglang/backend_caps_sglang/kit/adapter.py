@@ -21,7 +21,7 @@ from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
-from backend_caps_sglang.kit.loading import SGLang
+from backend_caps_sglang.kit.engine_modules import SGLang
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from backend_caps.kit.probes.replays import replayed_of, story
 from backend_caps.kit.rig import baseline_of, on_host, supplied
 from backend_caps.kit.scenarios import MOST_REQUESTS, dice_for, draw, draw_requests, scenarios_of
 from backend_caps.kit.scenes import Scene, reference_attention
+from backend_caps.report.check_catalog import CheckDescription
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.buffers import GraphBuffers
@@ -74,19 +75,21 @@ def _narrowed(visible: Tensor, window: int) -> Tensor:
 
 
 SLIDING_WINDOW = Check(
-    code="sliding-window",
-    claims=(),
-    title="A layer's window is as wide as it says.",
-    proves="Eager prompts, chunks, mixed batches, decodes and verified chains of layers with a "
-    f"window of {WINDOW} are within the tolerance of float64, where each token sees itself and the "
-    f"{WINDOW} before it.",
-    cannot="Windows of other widths, windows over pools of their own, and windowed trees.",
+    about=CheckDescription(
+        code="sliding-window",
+        claims=[],
+        title="A layer's window is as wide as it says.",
+        proves="Eager prompts, chunks, mixed batches, decodes and verified chains of layers with a "
+        f"window of {WINDOW} are within the tolerance of float64, where each token sees itself and "
+        f"the {WINDOW} before it.",
+        cannot="Windows of other widths, windows over pools of their own, and windowed trees.",
+        after=["numerics"],
+    ),
     excuse=lambda own: "its layers have no window" if own.builder is None else None,
     cases=lambda subject, effort: cases_of(
         "sliding-window", scenarios_of(subject, FORWARDS), effort
     ),
     run=_run_window,
-    after=("numerics",),
 )
 
 
@@ -192,25 +195,31 @@ def _faults(
 
 
 GRAPH_METADATA = Check(
-    code="graph-metadata",
-    claims=("graph_replay",),
-    title="Metadata that is refreshed for a replay gives what an eager forward gives.",
-    proves="Batch after batch, full and padded, over static buffers: the metadata of the capture, "
-    "filled anew out of the graph, gives what an eager forward of a new backend gives. What a "
-    "graph repeats is run by hand.",
-    cannot="Whether a device can capture it, and what a graph reads at addresses of the capture.",
+    about=CheckDescription(
+        code="graph-metadata",
+        claims=["graph_replay"],
+        title="Metadata that is refreshed for a replay gives what an eager forward gives.",
+        proves="Batch after batch, full and padded, over static buffers: the metadata of the "
+        "capture, filled anew out of the graph, gives what an eager forward of a new backend "
+        "gives. What a graph repeats is run by hand.",
+        cannot="Whether a device can capture it, and what a graph reads at addresses of the "
+        "capture.",
+        after=["numerics", "padding-harmless"],
+    ),
     excuse=_excuse,
     cases=partial(_cases, "graph-metadata", ()),
     run=_run,
-    after=("numerics", "padding-harmless"),
 )
 WINDOWED_GRAPH_METADATA = replace(
     GRAPH_METADATA,
-    code="graph-metadata-window",
-    claims=(),
-    title="Metadata of sliding windows is refreshed for a replay.",
-    proves="The same, of layers with a sliding window, beside eager forwards of such layers.",
+    about=CheckDescription(
+        code="graph-metadata-window",
+        claims=[],
+        title="Metadata of sliding windows is refreshed for a replay.",
+        proves="The same, of layers with a sliding window, beside eager forwards of such layers.",
+        cannot=GRAPH_METADATA.about.cannot,
+        after=["graph-metadata"],
+    ),
     cases=partial(_cases, "graph-metadata-window", (Forward.TREE,)),
     run=_run_windowed,
-    after=("graph-metadata",),
 )

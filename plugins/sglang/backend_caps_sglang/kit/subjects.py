@@ -8,14 +8,14 @@ from importlib import import_module
 from backend_caps.capability.backend import Backend
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.kind import Role
-from backend_caps.capability.sizes import OneOf
+from backend_caps.capability.sets import OneOf
 from backend_caps.capability.vocabulary import BatchKind, Capabilities
 from backend_caps.discovery.registry import Registry
 from backend_caps.kit import KitError, Subject
 from backend_caps.kit.scenes import Pools
 from backend_caps.runtime.attention import BackendSite
 from backend_caps_sglang.kit.adapter import Adapted
-from backend_caps_sglang.kit.loading import ENGINE, load_sglang
+from backend_caps_sglang.kit.engine_modules import ENGINE, load_sglang
 
 TRIED: Mapping[str, Capabilities] = {
     "TorchNativeAttnBackend": Capabilities(

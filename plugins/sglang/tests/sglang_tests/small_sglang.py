@@ -14,7 +14,7 @@ from enum import Enum
 from types import ModuleType, SimpleNamespace
 
 import torch
-from backend_caps_sglang.kit.loading import SGLang
+from backend_caps_sglang.kit.engine_modules import SGLang
 from torch import Tensor, nn
 
 

@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 from backend_caps_sglang import NameTakenError, engine, register
-
-from backend_caps.discovery.registrations import VARIABLE
+from backend_caps_sglang.registration import VARIABLE
 
 
 def test_register_without_sglang_is_one_line(

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 from backend_caps_sglang.adapters import adapters_of
-from backend_caps_sglang.bridging.errors import UnbridgedBackendError
+from backend_caps_sglang.errors import UnbridgedBackendError
 
 from backend_caps import Capabilities, Declaration, Given, Part, When
 from backend_caps.capability.backend import Backend, Status

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from backend_caps_sglang.bridging.fitting import RULES
+from backend_caps_sglang.fit import RULES
 from backend_caps_sglang.metrics import LABELS, publish, series
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector

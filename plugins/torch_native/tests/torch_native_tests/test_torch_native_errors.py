@@ -4,10 +4,10 @@ from copy import copy
 from dataclasses import replace
 
 import pytest
-from backend_caps_torch_native import MissingMirrorError, TorchNative, TorchPadded, TreeMaskError
+from backend_caps_torch_native import MissingMirrorError, TorchNative, TreeMaskError
 from torch_native_caps import TORCH_NATIVE
 
-from backend_caps.kit.scenes import GROVE, PREFIXED, VERIFY, scene, tree_scene, with_mask
+from backend_caps.kit.scenes import GROVE, PREFIXED, scene, tree_scene
 
 
 @pytest.mark.parametrize("field", ["seq_lens_cpu", "extend_seq_lens_cpu"])
@@ -39,12 +39,3 @@ def test_torch_native_refuses_trees() -> None:
         "max_speculative_topk=1, a chain, where each token sees all before it. "
         "Set --speculative-eagle-topk to 1, or use another backend."
     )
-
-
-def test_torch_padded_refuses_a_tree_mask_beside_extend_lengths() -> None:
-    """Where each request brings its own number of tokens, the mask's rows would be anyone's."""
-    trees = scene(VERIFY)
-    batch = with_mask(trees, trees.visible)
-
-    with pytest.raises(AssertionError, match="trees have the same number of tokens"):
-        batch.run(TorchPadded)

@@ -18,6 +18,8 @@ from backend_caps.kit.scenes import (
     tree_scene,
 )
 
+pytestmark = pytest.mark.slow
+
 every_batch = pytest.mark.parametrize(
     "batch",
     [

@@ -11,6 +11,8 @@ from backend_caps.kit.scenes import reference_attention
 
 from .graphs import DECODE, NUM_REQUESTS, TREES, VERIFY, Captured, drawn
 
+pytestmark = pytest.mark.slow
+
 NUM_REPLAYS = 500
 every_kind = pytest.mark.parametrize(
     "num_tokens",

@@ -16,6 +16,8 @@ from backend_caps.runtime import Engine, EngineOptions
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [[5, 6, 7], [8], list(range(1, 40)), [10, 11, 12, 13, 14, 15, 16], [3] * 21]
 NUM_NEW = 6
 OPTIONS = EngineOptions(max_running_requests=3, chunked_prefill_size=16, graph_batch_sizes=(3,))

@@ -24,7 +24,9 @@ from backend_caps.kit.scenes import (
     tree_scene,
 )
 
-from .compiling import SHARED_BYTES, compiling_for, launch_attend, launch_plan
+from .compilation import SHARED_BYTES, compiling_for, launch_attend, launch_plan
+
+pytestmark = pytest.mark.slow
 
 every_batch = pytest.mark.parametrize(
     "batch",

@@ -10,6 +10,8 @@ from backend_caps.simulator import simulate
 
 from .graphs import DECODE, NUM_REQUESTS, TREES, VERIFY, Captured, drawn
 
+pytestmark = pytest.mark.slow
+
 NUM_REPLAYS = 500
 
 

@@ -18,6 +18,8 @@ from backend_caps.runtime.model.layers import AttentionLayer
 
 from .grid import Case, cases
 
+pytestmark = pytest.mark.slow
+
 BATCHES = [
     pytest.param(PREFILL, False, id="prefill"),
     pytest.param(PREFIXED, False, id="prefill over a prefix"),

@@ -16,6 +16,8 @@ from backend_caps.kit.scenes import (
     scene,
 )
 
+pytestmark = pytest.mark.slow
+
 every_batch = pytest.mark.parametrize(
     ("requests", "uniform"),
     [

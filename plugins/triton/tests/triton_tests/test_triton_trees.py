@@ -29,6 +29,8 @@ from backend_caps.kit.scenes import (
 )
 from backend_caps.runtime.model.layers import AttentionLayer
 
+pytestmark = pytest.mark.slow
+
 HEADS = [
     pytest.param(layer_of(num_query_heads=2, num_kv_heads=2), id="MHA"),
     pytest.param(layer_of(num_query_heads=6, num_kv_heads=2), id="GQA"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from backend_caps_sglang.bridging.probe import contradictions
+from backend_caps_sglang.own_backend import contradictions
 
 from backend_caps import BatchKind, Capabilities, Declaration, HostSeqLens
 from backend_caps.protocols import ForwardBatch

@@ -1,15 +1,17 @@
-"""What a built backend does otherwise than it declares, as far as a server's start can see.
+"""The backend that is bridged: built from its declaration, and held to what a start can see of it.
 
 That is whether it has the methods that it promises, and what it reads on the host to prepare one
 padded request. `backend-caps check` sees more, and compares numbers.
 
-Shapes: B requests and T tokens in the probe, one of each.
+Shapes: B requests and T tokens in a batch, one of each in the probe, Hq query heads, Hk key and
+value heads, D and Dv their sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -17,8 +19,10 @@ from torch import Tensor
 
 from backend_caps import Declaration, HostSeqLens
 from backend_caps.capability.fit import text_of
-from backend_caps.protocols import ForwardBatch
+from backend_caps.protocols import ForwardBatch, Layer
 from backend_caps.resolution.contributions import declared
+from backend_caps_sglang.errors import ContradictedDeclarationError, UnbridgedBackendError
+from backend_caps_sglang.views import Site
 
 _ALWAYS = ("init_forward_metadata", "forward")
 _REPLAYED = (
@@ -27,6 +31,62 @@ _REPLAYED = (
     "init_forward_metadata_in_graph",
 )
 """What SGLang calls around the capture and the replay of a graph."""
+
+
+class OwnBackend(Protocol):
+    """What the runtime of backend-caps asks of a backend too."""
+
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
+        """Prepare an eager forward."""
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Make the buffers whose addresses captures keep."""
+
+    def init_forward_metadata_out_graph(self, batch: ForwardBatch) -> None:
+        """Do the host's share."""
+
+    def init_forward_metadata_in_graph(self, batch: ForwardBatch) -> None:
+        """Do the device's share."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: Layer,
+        batch: ForwardBatch,
+        *,
+        save_kv_cache: bool = True,
+    ) -> Tensor:
+        """Attend in one layer.
+
+        q        [T, Hq * D], device
+        k        [T, Hk * D], device
+        v        [T, Hk * Dv], device
+        returns  [T, Hq * Dv], device
+        """
+
+
+def built(name: str, declaration: Declaration, site: Site) -> OwnBackend:
+    """Import what a declaration names, build it on SGLang's pools, and hold it to what it declares.
+
+    Raises:
+        UnbridgedBackendError: it names nothing, cannot be imported, or raises.
+        ContradictedDeclarationError: it does otherwise than it declares.
+    """
+    place = declaration.implementation
+    if place is None:
+        raise UnbridgedBackendError(backend=name, reasons=("it names no implementation",))
+    try:
+        make: Callable[[Site], OwnBackend] = resolve_name(place)
+        made = make(site)
+    except Exception as error:  # a plugin raises what it likes
+        told = f"{place} raised {type(error).__name__}: {error}"
+        raise UnbridgedBackendError(backend=name, reasons=(told,)) from error
+    device = site.req_to_token_pool.req_to_token.device
+    if found := tuple(contradictions(made, declaration, device)):
+        raise ContradictedDeclarationError(backend=name, place=place, contradictions=found)
+    return made
 
 
 @runtime_checkable

@@ -1,8 +1,10 @@
-"""How ranks come to one plan: decide, exchange statements, join the plans, or fail on all.
+"""Agreement: every rank of a job starts from one plan, or none of them starts. Loads torch.
 
-Where all have one plan, two integers are compared and a barrier acknowledges it. Where they do not,
-the marks of all are gathered, and of ranks that state the same the lowest speaks: 16 bytes a rank
-cross, and one statement for each that is different.
+Each rank resolves by itself, from its own environment; what they come to is compared before
+anything is captured. docs/explanation/how-ranks-agree.md says how, and what it costs. Where all
+have one plan, two integers are compared and a barrier acknowledges it. Where they do not, the marks
+of all are gathered, and of ranks that state the same the lowest speaks: 16 bytes a rank cross, and
+one statement for each that is different.
 """
 
 from __future__ import annotations
@@ -22,8 +24,16 @@ from backend_caps.resolution.plan import Cause, Plan, Resolved, in_order, resolv
 from backend_caps.resolution.problems import problems_of_values
 from backend_caps.resolution.resolver import under_policy
 from backend_caps.settings.settings import AGREEMENT_DEADLINE_S
-from backend_caps.startup.agreement.channel import Channel, GroupChannel
-from backend_caps.startup.agreement.statement import (
+from backend_caps.startup.channel import Channel, GroupChannel
+from backend_caps.startup.errors import (
+    Difference,
+    MissingRanksError,
+    RankFailedError,
+    RankNumbers,
+    RanksDifferError,
+    StartupError,
+)
+from backend_caps.startup.statement import (
     FLAG,
     VERSION,
     Statement,
@@ -35,14 +45,8 @@ from backend_caps.startup.agreement.statement import (
     statement_of,
     without_path,
 )
-from backend_caps.startup.errors import (
-    Difference,
-    MissingRanksError,
-    RankFailedError,
-    RankNumbers,
-    RanksDifferError,
-    StartupError,
-)
+
+__all__ = ["Ranks", "Statement", "Treatment", "agree", "send_failure", "statement_of"]
 
 _COMPARING = "the comparison of fingerprints"
 _ENDING = "the acknowledgement"
@@ -274,7 +278,8 @@ def judge(plan: Plan, said: Sequence[RankStatement]) -> Plan:
     Raises:
         PlanRefusedError: the policy is strict, and there is a problem with what was joined.
     """
-    joint = reduce(Plan.join, _plans(plan, said))
+    reader = _Reader(plan, said)
+    joint = reduce(Plan.join, (plan.with_values(reader.of(each.statement)) for each in said))
     told = (_differing(each, said) for each in _differences(said, Treatment.TOLD))
     problems = {*plan.problems, *problems_of_values(joint), *told}
     return under_policy(joint, in_order(problems))
@@ -349,13 +354,6 @@ def _differing(difference: Difference, said: Sequence[RankStatement]) -> Problem
         remedy="Where the ranks' machines differ this is as it should be; else name one backend "
         "in the flag.",
     )
-
-
-def _plans(plan: Plan, said: Sequence[RankStatement]) -> Iterator[Plan]:
-    """Make a plan of each statement, on the premises that all have in common."""
-    reader = _Reader(plan, said)
-    for each in said:
-        yield plan.with_values(reader.of(each.statement))
 
 
 class _Reader:

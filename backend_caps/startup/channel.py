@@ -42,6 +42,7 @@ _NUM_AGREEMENTS: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 """How often this process has agreed in a group: as often as all its other ranks."""
 _ENDING_S = 1.0
 """What is left at least once all ranks have come: who comes at the last moment splits no group."""
+_GAVE_UP, _LATE = "another rank gave up", "the time is over"
 _LEAST_S = 0.001
 """What gloo takes for a time-out."""
 RoundOptions = dist.AllreduceOptions | dist.BarrierOptions | dist.BroadcastOptions
@@ -159,15 +160,18 @@ class GroupChannel:
         left = max(self._until - time.monotonic(), _LEAST_S)
         options.timeout = timedelta(seconds=left)
         try:
-            work = start()
-            while not is_over(work):
-                if self._presence.somebody_gave_up():
-                    raise _GivenUpError
-                if time.monotonic() > self._until + LOOKING_S:
-                    raise _LateError
+            self._finish(start())
         except RuntimeError as error:  # of gloo, which has no class for it
             raise self._missing(round_name, error) from error
         self._until = min(max(self._until, time.monotonic() + _ENDING_S), self._latest)
+
+    def _finish(self, work: dist.Work) -> None:
+        """Wait for a round to end, unless another rank gives up or the time is over."""
+        while not is_over(work):
+            if self._presence.somebody_gave_up():
+                raise RuntimeError(_GAVE_UP)
+            if time.monotonic() > self._until + LOOKING_S:
+                raise RuntimeError(_LATE)
 
     def _missing(self, round_name: str, error: Exception) -> MissingRanksError:
         seconds = time.monotonic() - self._started
@@ -181,7 +185,7 @@ class GroupChannel:
             silent=tuple(job[rank] for rank in found.silent),
             gave_up=tuple(job[rank] for rank in found.gave_up if rank != self.rank),
             hosts={job[rank]: host for rank, host in found.hosts.items()},
-            cause=_short(error),
+            cause=first_sentence(error),
             unknown=found.unknown,
         )
 
@@ -198,21 +202,7 @@ def is_over(work: dist.Work) -> bool:
         return work.is_completed() and work.wait()
 
 
-class _GivenUpError(RuntimeError):
-    """Another rank has given up."""
-
-    def __str__(self) -> str:
-        return "another rank gave up"
-
-
-class _LateError(RuntimeError):
-    """The time is over, though gloo has not said so."""
-
-    def __str__(self) -> str:
-        return "the time is over"
-
-
-def _short(error: Exception) -> str:
+def first_sentence(error: Exception) -> str:
     """Take gloo's first sentence, without the place in its source."""
     (line, *_) = str(error).splitlines() or [type(error).__name__]
     return re.sub(r"^\[[^\]]*\] ", "", line).partition(". ")[0]

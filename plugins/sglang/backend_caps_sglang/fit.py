@@ -13,7 +13,7 @@ from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.protocols import Layer, ReqToTokenPool
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.problems import misfits_of, problems_of_values
-from backend_caps_sglang.bridging.views import SGLangPool
+from backend_caps_sglang.views import Named, SGLangPool
 
 RULES = "sglang-0.5.23"
 SPECULATION = ("EAGLE", "EAGLE3", "STANDALONE")
@@ -27,14 +27,6 @@ _CACHE_DTYPES = {"torch.float8_e4m3fn": "fp8_e4m3", "torch.float8_e5m2": "fp8_e5
 """Of torch's dtypes, those that declarations call by SGLang's names."""
 
 _ARCHS = {arch.name: arch for arch in AttentionArch}
-
-
-class Named(Protocol):
-    """A member of one of SGLang's enums."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
 
 
 class SGLangModel(Protocol):

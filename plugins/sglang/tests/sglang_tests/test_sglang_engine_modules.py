@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from backend_caps_sglang.kit import loading, sglang_subject
+from backend_caps_sglang.kit import engine_modules, sglang_subject
 
 from backend_caps.discovery.registry import Registry
 from backend_caps.engines.read import read_engine
@@ -53,9 +53,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    loading.load_sglang.cache_clear()
+    engine_modules.load_sglang.cache_clear()
     yield root
-    loading.load_sglang.cache_clear()
+    engine_modules.load_sglang.cache_clear()
     for name in [own for own in sys.modules if own.partition(".")[0] in {"sglang", "torchvision"}]:
         del sys.modules[name]
 
@@ -69,7 +69,7 @@ def registry() -> Registry:
 @pytest.mark.usefixtures("package")
 def test_loading_publishes_a_plain_server() -> None:
     """SGLang's modules are imported, and its configuration is that of a server on one CPU."""
-    found = loading.load_sglang()
+    found = engine_modules.load_sglang()
 
     assert found.version == "0.0.1"
     assert found.context.published == [{"device": "cpu"}, {"attn_dcp_rank": 0}]
@@ -101,12 +101,12 @@ def test_package_that_cannot_be_imported_is_told(package: Path) -> None:
     (package / "srt" / "layers" / "radix_attention.py").write_text("raise RuntimeError('no GPU')")
 
     with pytest.raises(KitError, match="RuntimeError: no GPU"):
-        loading.load_sglang()
+        engine_modules.load_sglang()
 
 
 def test_without_sglang_there_is_nothing_to_check(registry: Registry) -> None:
     """Where SGLang is not installed the error says how its environment is built."""
-    loading.load_sglang.cache_clear()
+    engine_modules.load_sglang.cache_clear()
 
     with pytest.raises(KitError, match="make upstream"):
         sglang_subject(registry, "TritonAttnBackend")

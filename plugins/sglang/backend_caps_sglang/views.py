@@ -20,8 +20,8 @@ from backend_caps import HostSeqLens
 from backend_caps.protocols import Layer, ReqToTokenPool
 
 
-class Mode(Protocol):
-    """A member of SGLang's `ForwardMode`."""
+class Named(Protocol):
+    """A member of one of SGLang's enums."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class SGLangBatch(Protocol):
     """What is read of SGLang's `ForwardBatch`."""
 
     @property
-    def forward_mode(self) -> Mode:
+    def forward_mode(self) -> Named:
         """What kind of forward it is."""
 
     @property

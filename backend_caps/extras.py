@@ -1,0 +1,58 @@
+"""The extras of this distribution: what some of its parts import beyond its dependencies.
+
+`pip install backend-caps` brings what declaring, discovering, resolving, reading engines and
+reporting need. A folder or command that needs more calls `require_extra` before it imports that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from backend_caps.errors import BackendCapsError
+
+EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "html": ("jinja2",),
+        "kit": ("torch", "numpy", "safetensors", "coverage", "jinja2"),
+        "metrics": ("prometheus_client",),
+        "relay": ("torch", "numpy"),
+    }
+)
+"""The modules that each extra of `pyproject.toml` brings."""
+
+
+@dataclass(eq=False, kw_only=True)
+class MissingExtraError(BackendCapsError, ImportError):
+    """A module that an extra of backend-caps brings is not installed."""
+
+    part: str
+    """What needs it, such as `backend_caps.relay`."""
+    extra: str
+    modules: tuple[str, ...]
+    """Those that were not found."""
+
+    @property
+    def message(self) -> str:
+        """What is missing, for what, and what to install."""
+        return (
+            f"{self.part} needs what is not installed here ({', '.join(self.modules)}): "
+            f"pip install 'backend-caps[{self.extra}]'"
+        )
+
+
+def require_extra(extra: str, part: str) -> None:
+    """Require the modules of an extra; none is imported.
+
+    Args:
+        extra: one of `EXTRAS`.
+        part: what needs them, for the error.
+
+    Raises:
+        MissingExtraError: one of them is not installed.
+    """
+    missing = tuple(module for module in EXTRAS[extra] if find_spec(module) is None)
+    if missing:
+        raise MissingExtraError(part=part, extra=extra, modules=missing)

@@ -1,0 +1,213 @@
+"""What out-of-tree backends state of CUDA graphs, who states it, and what is wrong with that."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from importlib import import_module
+
+from backend_caps import BackendCapsError, Settings
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.vocabulary import BatchKind
+from backend_caps.engines.vllm.capabilities import LEVELS
+from backend_caps_vllm.engine import ENGINE, Registered, check_version, later_plugins, registered
+
+# Below vLLM's own logger: no other one shows what is only information.
+_LOG = logging.getLogger("vllm.backend_caps_vllm")
+_FIELD = "graph_replay"
+_ROOT = "AttentionMetadataBuilder"
+_ATTRIBUTE = "_cudagraph_support"
+_METHOD = "get_cudagraph_support"
+
+
+def check() -> None:
+    """Log what out-of-tree backends state of graphs; vLLM's plugin loader calls it.
+
+    Nothing is changed, and nothing is raised: vLLM would not start. A backend whose module nobody
+    has imported is left alone.
+    """
+    try:
+        found = check_version()
+        for seen in list(statements_of(imports=False)):
+            level = logging.WARNING if seen.fault else logging.INFO
+            _LOG.log(level, "vLLM %s: %s", found, seen)
+        _tell_of_later_plugins()
+    except BackendCapsError as error:
+        _LOG.error("%s", error)
+    except Exception:  # noqa: BLE001 - vLLM does not isolate what a plugin raises
+        _LOG.exception("backend-caps-vllm could not check the backends; vLLM goes on without it")
+
+
+def statements_of(*, imports: bool) -> Iterator[GraphStatement]:
+    """Look at every out-of-tree backend, and compare it with what it declares to backend-caps.
+
+    Args:
+        imports: whether modules that are not there yet are imported.
+
+    Raises:
+        UnsupportedVLLMError: vLLM's registry is not as expected.
+        BackendCapsError: a setting of backend-caps is refused.
+    """
+    found = registered()
+    declared = _by_class(Settings.load().discover().values()) if found else {}
+    for own in found:
+        seen = look(own, imports=imports)
+        backend = declared.get(own.path)
+        yield seen if backend is None else _compared(seen, backend)
+
+
+def _by_class(backends: Iterable[Backend]) -> Mapping[str, Backend]:
+    """Find declared backends by the class that they name as their adapter for vLLM."""
+    return {
+        backend.declaration.adapters[ENGINE].replace(":", "."): backend
+        for backend in backends
+        if backend.declaration is not None and ENGINE in backend.declaration.adapters
+    }
+
+
+def _compared(seen: GraphStatement, backend: Backend) -> GraphStatement:
+    """Hold what a class states to what its backend declares; what depends is not compared."""
+    declaration = backend.declaration
+    assert declaration is not None, "it was found by what it declares"
+    declared = declaration.capabilities.stated().get(_FIELD)
+    depends = any(_FIELD in when.capabilities.stated() for when in declaration.conditions)
+    if not isinstance(declared, frozenset) or depends or seen.replays in {None, declared}:
+        return seen
+    assert seen.replays is not None, "None was left out above"
+    fault = (
+        f"Its class replays {_shown(seen.replays)}, and backend {backend.name!r} of "
+        f"{backend.source.distribution} {backend.source.version} declares "
+        f"{_FIELD}={_shown(declared)}. Correct one of the two."
+    )
+    return replace(seen, fault=" ".join(filter(None, (seen.fault, fault))))
+
+
+def _shown(kinds: frozenset[BatchKind]) -> str:
+    return f"{{{', '.join(sorted(kind.value for kind in kinds))}}}"
+
+
+def _tell_of_later_plugins() -> None:
+    said = os.environ.get("VLLM_PLUGINS")  # read as vLLM reads it
+    if later := later_plugins(None if said is None else said.split(",")):
+        _LOG.info(
+            "vLLM calls these plugins later, and what they register was not looked at: %s. "
+            "python -m backend_caps_vllm looks at all of them.",
+            ", ".join(later),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphStatement:
+    """What one backend states, in words that a log repeats."""
+
+    registered: Registered
+    words: str
+    level: str | None = None
+    """The level where there is one; None where it depends, or could not be read."""
+    fault: str | None = None
+    """What is wrong with it, and what to do; None where nothing is."""
+
+    @property
+    def replays(self) -> frozenset[BatchKind] | None:
+        """The batches whose graphs can be replayed; None where that is open."""
+        return None if self.level is None else LEVELS[self.level]
+
+    def __str__(self) -> str:
+        said = f"{self.registered.name} ({self.registered.path}): {self.words}."
+        return f"{said} {self.fault}" if self.fault else said
+
+
+def look(registered: Registered, *, imports: bool) -> GraphStatement:
+    """Look at a backend's class.
+
+    Args:
+        registered: where it is.
+        imports: whether its module is imported; else one that is not there yet is left alone.
+    """
+    try:
+        found = _class_at(registered.path, imports=imports)
+        if found is None:
+            return GraphStatement(
+                registered=registered,
+                words="its module is not imported yet, and was not looked at",
+            )
+        return _stated(registered, _builder_of(found))
+    except Exception as error:  # noqa: BLE001 - whatever a third party's code raises is told
+        told = f"{type(error).__name__}: {error}"
+        fault = f"Its class and its builder could not be read ({told}). Repair it, or uninstall it."
+        return GraphStatement(
+            registered=registered, words="nothing is known of its graphs", fault=fault
+        )
+
+
+def _class_at(path: str, *, imports: bool) -> type | None:
+    module, _, name = path.rpartition(".")
+    if module not in sys.modules and not imports:
+        return None
+    found: object = vars(import_module(module))[name]
+    if not isinstance(found, type):
+        raise TypeError(f"{path} is of type {type(found).__name__}, not a class")
+    return found
+
+
+def _builder_of(backend: type) -> type:
+    builder: object = backend.get_builder_cls()  # type: ignore[attr-defined] # vLLM's contract
+    if not isinstance(builder, type):
+        raise TypeError(f"get_builder_cls() returned an object of type {type(builder).__name__}")
+    return builder
+
+
+def _stated(registered: Registered, builder: type) -> GraphStatement:
+    """Say what a builder states: by its method where there is one, else by its attribute."""
+    method, attribute = _stater(builder, _METHOD), _stater(builder, _ATTRIBUTE)
+    if method is not None and not _is_root(method):
+        words = f"{builder.__name__} decides by its configuration, in {method.__name__}.{_METHOD}()"
+        return GraphStatement(
+            registered=registered, words=words, fault=_of_another(builder, method, _METHOD)
+        )
+    if attribute is None or _is_root(attribute):
+        words = f"{builder.__name__} states nothing of graphs, so vLLM captures none of it"
+        return GraphStatement(registered=registered, words=words, level="NEVER")
+    return _of_attribute(registered, builder, attribute)
+
+
+def _of_attribute(registered: Registered, builder: type, stater: type) -> GraphStatement:
+    value: object = vars(stater)[_ATTRIBUTE]
+    level = _name_of(value)
+    words = f"{stater.__name__} states {_ATTRIBUTE} = {level or repr(value)}"
+    if level is None:
+        fault = f"That is no level of vLLM's; expected one of {', '.join(LEVELS)}. State one."
+        return GraphStatement(registered=registered, words=words, fault=fault)
+    inherited = _of_another(builder, stater, _ATTRIBUTE) if LEVELS[level] else None
+    return GraphStatement(registered=registered, words=words, level=level, fault=inherited)
+
+
+def _name_of(value: object) -> str | None:
+    """Read a level by its name, of whatever enum it is."""
+    return value.name if isinstance(value, Enum) and value.name in LEVELS else None
+
+
+def _stater(builder: type, name: str) -> type | None:
+    return next((own for own in builder.__mro__ if name in vars(own)), None)
+
+
+def _is_root(kind: type) -> bool:
+    return kind.__name__ == _ROOT and _package(kind) == ENGINE
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _of_another(builder: type, stater: type, name: str) -> str | None:
+    """Tell of an optimistic claim that its author may not know of."""
+    if _package(builder) == _package(stater):
+        return None
+    return (
+        f"{builder.__name__} inherits {name} of {stater.__module__}.{stater.__name__}, whose "
+        f"author did not know it. State {name} in {builder.__name__}, if that is true of it."
+    )
