@@ -84,21 +84,21 @@ BREAKS: tuple[Break, ...] = (
         file="resolution/uses.py",
         line='verify = prefill if flags.speculative_attention_mode == "prefill" else decode',
         broken="verify = decode",
-        test="tests/unit/resolution/test_uses.py::test_uses_follow_the_engines_routing",
+        test="tests/unit/resolution/test_uses.py::test_uses_of_a_draft_model_follow_the_engines_routing",
     ),
     Break(
         hop="use",
         file="resolution/uses.py",
         line="yield _Slot(Role.DRAFT_EXTEND, Phase.VERIFY, *(draft or verify))",
         broken="return",
-        test="tests/unit/resolution/test_uses.py::test_uses_follow_the_engines_routing",
+        test="tests/unit/resolution/test_uses.py::test_uses_of_a_draft_model_follow_the_engines_routing",
     ),
     Break(
         hop="use",
         file="resolution/uses.py",
         line="if flags.speculative_num_steps != 1:",
         broken="if flags.speculative_num_steps is None:",
-        test="tests/unit/resolution/test_uses.py::test_uses_follow_the_engines_routing",
+        test="tests/unit/resolution/test_uses.py::test_uses_of_a_draft_model_follow_the_engines_routing",
     ),
     Break(
         hop="cause",
@@ -165,7 +165,7 @@ BREAKS: tuple[Break, ...] = (
     ),
     Break(
         hop="step",
-        file="runtime/speculative/decoding.py",
+        file="runtime/speculative/runner.py",
         line="self._relay.resolve_seq_lens_cpu(running)",
         broken="pass",
         test="tests/runtime/speculative/test_decoding.py::test_prepare_takes_lengths_from_the_device",

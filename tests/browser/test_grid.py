@@ -12,6 +12,8 @@ from tests.browser.conftest import Show
 from tests.unit.building import installed
 from tests.unit.report.html.pages import PAGES, SCRIPT, hostile
 
+pytestmark = pytest.mark.slow
+
 _LINES = """told => {
     const lines = new Map();
     const range = document.createRange();

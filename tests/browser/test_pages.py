@@ -16,6 +16,8 @@ from tests.unit.building import installed
 from tests.unit.report import scene
 from tests.unit.report.html.pages import PAGES
 
+pytestmark = pytest.mark.slow
+
 _EACH = pytest.mark.parametrize("kind", PAGES)
 _SHEET: ViewportSize = {"width": 1055, "height": 726}
 """A4 in landscape, without its margins of 9 mm."""
@@ -63,17 +65,62 @@ def test_comparison_on_a_telephone_shows_more_than_its_subjects(show: Show) -> N
     assert max(widths) <= 160
 
 
-@pytest.mark.parametrize(("width", "is_told"), [(400, True), (800, True), (1280, False)])
-def test_drawing_that_is_cut_is_told(width: int, is_told: bool, show: Show) -> None:
-    """Wherever a part of the drawing is beyond the screen, its lines stand below it in words."""
+@pytest.mark.parametrize("kind", ["report", "evidence", "diff"])
+def test_page_on_a_telephone_opens_on_its_table(kind: str, show: Show) -> None:
+    """On 390 pixels the table begins in the upper half: the legend is below, filters are folded."""
+    page = show(PAGES[kind]())
+
+    page.set_viewport_size({"width": 390, "height": 844})
+
+    tops = page.locator(".grid :is(.wide, .legend)").evaluate_all(
+        "all => all.map((own) => own.getBoundingClientRect().top)"
+    )
+    legend, table = tops
+    assert (table < 422, legend > table) == (True, True)
+
+
+@pytest.mark.parametrize(("width", "is_shown"), [(390, False), (1280, True)])
+def test_filters_are_folded_on_a_telephone(width: int, is_shown: bool, show: Show) -> None:
+    """Where there is room all filters are shown; where not, all but the first can be opened."""
+    page = show(PAGES["report"]())
+    page.set_viewport_size({"width": width, "height": 844})
+    where, more = page.get_by_label("where"), page.get_by_text("More filters")
+
+    folded = (where.is_visible(), more.is_visible())
+    if more.is_visible():
+        more.click()
+
+    assert (*folded, where.is_visible()) == (is_shown, not is_shown, True)
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280])
+def test_drawing_of_who_forces_what_is_never_cut(width: int, show: Show) -> None:
+    """Each box of the drawing is within the screen."""
     page = show(PAGES["explain"]())
 
     page.set_viewport_size({"width": width, "height": 800})
 
-    region = page.get_by_role("region", name="Who forces what, drawn")
-    is_cut = region.evaluate("region => region.scrollWidth > region.clientWidth")
-    height = page.locator(".heard").evaluate("list => list.offsetHeight")
-    assert (is_cut, height > 1) == (is_told, is_told)
+    ends = page.locator(".forces li:visible").evaluate_all(
+        "all => all.map((box) => box.getBoundingClientRect().right)"
+    )
+    assert max(ends) <= width
+
+
+def test_drawing_shows_who_decides_and_folds_what_nobody_declares(show: Show) -> None:
+    """Values that are the worst because nobody declares them are opened by hand."""
+    page = show(PAGES["explain"]())
+    drawing = page.locator("figure", has=page.locator(".forces"))
+
+    shown = drawing.locator("> .forces > li").first.inner_text().split("\n")
+    folded = drawing.get_by_text("deterministic = no")
+    was_visible = folded.is_visible()
+    drawing.get_by_text("nobody declares them").click()
+
+    assert [line for line in shown if line] == [
+        *("fa3", "backend", "piecewise-cuda-graph", "rule", "two-batch-overlap", "rule"),
+        *("decide", "host_seq_lens = exact", "for the server"),
+    ]
+    assert (was_visible, folded.is_visible()) == (False, True)
 
 
 def test_long_name_leaves_room_for_what_is_told_of_it(show: Show) -> None:

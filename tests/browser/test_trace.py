@@ -21,6 +21,8 @@ from tests.docs.pages import ROOT
 from tests.insight.trace.conftest import CHAIN, recorded
 from tests.unit.report.timelines import EXACT, NONE, details, level
 
+pytestmark = pytest.mark.slow
+
 PICTURE = (ROOT / "docs" / "images" / "the-relay-timeline.svg").read_text("utf-8")
 ON_A_PAGE = (
     f'<!doctype html><html lang="en"><title>t</title><main><h1>t</h1>{PICTURE}</main></html>'
@@ -182,6 +184,18 @@ def test_page_of_a_trace_prints_on_one_sheet(show: Show) -> None:
     page = show(pages.page(document, [*trace_view(document, files), picture]))
 
     assert page.pdf(prefer_css_page_size=True).count(b"/Type /Page\n") == 1
+
+
+def test_page_of_a_trace_keeps_its_last_column_on_a_telephone(show: Show) -> None:
+    """On 390 pixels the table of levels is as wide as the page, and no column is beyond it."""
+    told = details()
+    document = TraceDocument(schema_="backend-caps/trace@1", otherData=told, traceEvents=[])
+    page = show(pages.page(document, trace_view(document, ())))
+
+    page.set_viewport_size({"width": 390, "height": 844})
+
+    last = page.get_by_role("columnheader", name="bytes to host")
+    assert last.evaluate("cell => cell.getBoundingClientRect().right") <= 390 - 16
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,9 @@ from click.testing import CliRunner, Result
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 
+CASES = Path(__file__).parent / "cases"
+"""Command lines with the status and the sentence that they end with."""
+_VARIABLE = re.compile("[A-Z_]+=")
 DECLARATIONS = """\
 from backend_caps import BatchKind, Capabilities, Declaration, Given, Phase, Role, When
 
@@ -65,12 +70,47 @@ class CommandLine:
             cli, own.split(), obj=Invocation(server_flags=tuple(flags.split()))
         )
 
+    def transcript(self, line: str) -> str:
+        """Run a command line, before which variables may be set; return all that is printed."""
+        words = line.split(" ")
+        variables = [word.partition("=") for word in takewhile(_VARIABLE.match, words)]
+        with pytest.MonkeyPatch.context() as environ:
+            for name, _, value in variables:
+                environ.setenv(name, value)
+            result = self.run(" ".join(words[len(variables) :]))
+        printed = result.stdout + result.stderr
+        for root in (str(self.root), str(self.root).replace("_", "\\_")):  # in markdown too
+            printed = printed.replace(root, "@")
+        printed = "\n".join(own.rstrip() for own in printed.splitlines()).strip("\n")
+        return f"{printed}\n[{result.exit_code}]" if result.exit_code else printed
+
+    def refusal(self, line: str) -> str:
+        """Run a command line that prints no document; return its status and last sentence."""
+        result = self.run(line)
+        assert result.stdout == ""
+        last = result.stderr.splitlines()[-1]
+        return f"{result.exit_code} {last}".replace(str(self.root), "@")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unset() -> Iterator[None]:
+    """No setting of this environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("BACKEND_CAPS_")]:
+            patch.delenv(name)
+        yield
+
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+def acme(tmp_path: Path) -> CommandLine:
     """Two backends of one plugin: one reads lengths on the host, the other does not."""
-    for variable in [name for name in os.environ if name.startswith("BACKEND_CAPS_")]:
-        monkeypatch.delenv(variable)
     line = CommandLine(tmp_path / "site")
     line.install("acme", ENTRY_POINTS, DECLARATIONS)
     return line
+
+
+@pytest.fixture
+def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line over the one plugin that comes with the package."""
+    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
+    return acme

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,14 @@ def test_what_an_adapter_cannot_do_is_refused(words: str, said: str) -> None:
 
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_checks_of_an_engines_adapter_are_listed() -> None:
+    """`--list --engine` has the kit's checks, and those of the adapter alone."""
+    result = CliRunner().invoke(cli, ["check", "--list", "--engine", "sglang", "--format", "json"])
+
+    codes = [own["code"] for own in json.loads(result.stdout)["checks"]]
+    assert {"numerics", "sliding-window"} <= {*codes}
 
 
 def test_engine_that_is_not_installed_is_told() -> None:

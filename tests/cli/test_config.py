@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -17,8 +17,7 @@ from backend_caps.settings.sources import SECTIONS
 from tests.cli.conftest import CommandLine
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spellings:
+class Spellings(NamedTuple):
     """A setting with another value in each layer; `@` is the folder of plugins."""
 
     file: str
@@ -28,48 +27,24 @@ class Spellings:
     """As the file, the variable and the option have it."""
 
 
+_RULES = ("sglang-0.5.13", "sglang-0.5.23", "sglang-0.5.13")
+_DTYPES = ("bfloat16", "float16", "float32")
+_PATHS = (["@/one", "@"], ["@/two", "@"], ["@/three"])
 SPELLED: Mapping[str, Spellings] = {
-    "engine": Spellings(
-        file="sglang", variable="vllm", option="none", values=("sglang", "vllm", "none")
-    ),
-    "source": Spellings(
-        file="one", variable="@/two", option="@/three", values=("@/one", "@/two", "@/three")
-    ),
-    "rules": Spellings(
-        file="sglang-0.5.13",
-        variable="sglang-0.5.23",
-        option="sglang-0.5.13",
-        values=("sglang-0.5.13", "sglang-0.5.23", "sglang-0.5.13"),
-    ),
-    "policy": Spellings(
-        file="strict", variable="quiet", option="warn", values=("strict", "quiet", "warn")
-    ),
-    "plugins": Spellings(
-        file="[a]", variable="b,c", option="d,e", values=(["a"], ["b", "c"], ["d", "e"])
-    ),
-    "path": Spellings(
-        file="[one, .]",
-        variable="@/two:@",
-        option="@/three",
-        values=(["@/one", "@"], ["@/two", "@"], ["@/three"]),
-    ),
-    "discovery-deadline": Spellings(file="5", variable="6.5", option="7", values=(5.0, 6.5, 7.0)),
-    "require-evidence": Spellings(
-        file="true", variable="no", option="", values=(True, False, True)
-    ),
-    "agreement-deadline": Spellings(file="5", variable="6.5", option="7", values=(5.0, 6.5, 7.0)),
-    "lock": Spellings(
-        file="a.lock", variable="b.lock", option="c.lock", values=("@/a.lock", "b.lock", "c.lock")
-    ),
-    "device": Spellings(file="cuda", variable="sim", option="cpu", values=("cuda", "sim", "cpu")),
-    "verbose": Spellings(file="true", variable="no", option="", values=(True, False, True)),
-    "facts.dtype": Spellings(
-        file="bfloat16",
-        variable="float16",
-        option="float32",
-        values=("bfloat16", "float16", "float32"),
-    ),
-    "server.page-size": Spellings(file="16", variable="32", option="64", values=(16, 32, 64)),
+    "engine": Spellings("sglang", "vllm", "none", ("sglang", "vllm", "none")),
+    "source": Spellings("one", "@/two", "@/three", ("@/one", "@/two", "@/three")),
+    "rules": Spellings(*_RULES, _RULES),
+    "policy": Spellings("strict", "quiet", "warn", ("strict", "quiet", "warn")),
+    "plugins": Spellings("[a]", "b,c", "d,e", (["a"], ["b", "c"], ["d", "e"])),
+    "path": Spellings("[one, .]", "@/two:@", "@/three", _PATHS),
+    "discovery-deadline": Spellings("5", "6.5", "7", (5.0, 6.5, 7.0)),
+    "require-evidence": Spellings("true", "no", "", (True, False, True)),
+    "agreement-deadline": Spellings("5", "6.5", "7", (5.0, 6.5, 7.0)),
+    "lock": Spellings("a.lock", "b.lock", "c.lock", ("@/a.lock", "b.lock", "c.lock")),
+    "device": Spellings("cuda", "sim", "cpu", ("cuda", "sim", "cpu")),
+    "verbose": Spellings("true", "no", "", (True, False, True)),
+    "facts.dtype": Spellings(*_DTYPES, _DTYPES),
+    "server.page-size": Spellings("16", "32", "64", (16, 32, 64)),
 }
 """Every setting but `format`, which says how the answer is printed, and a name of each section."""
 _SPELLED_ON = {"facts.dtype": "--fact dtype=float32 ", "server.page-size": "-- --page-size 64"}
@@ -121,31 +96,18 @@ def test_every_setting_is_spelled_here() -> None:
 def test_first_layer_that_says_it_counts(
     site: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str, num_layers: int
 ) -> None:
-    """The command line goes before the environment, and that before the file."""
+    """The command line goes before the environment, and that before the file; all are shown."""
     root = str(site.root)
     words = _words(name, monkeypatch, root, num_layers)
 
     shown = _shown(site, words)[name]
 
     value = json.dumps(SPELLED[name].values[num_layers - 1]).replace("@", root)
-    assert shown["layer"] == LAYERS[num_layers - 1]
-    assert shown["value"] == json.loads(value)
-
-
-@pytest.mark.parametrize("name", SPELLED)
-def test_what_does_not_count_is_shown(
-    site: CommandLine, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Beside each value stands what it goes before, the default at last."""
-    words = _words(name, monkeypatch, str(site.root), 3)
-
-    overrides = _shown(site, words)[name]["overrides"]
-
-    assert isinstance(overrides, list)
-    has_default = name.partition(".")[0] not in SECTIONS
-    assert [each["layer"] for each in overrides] == ["environment", "file", "default"][
-        : 3 if has_default else 2
-    ]
+    assert (shown["layer"], shown["value"]) == (LAYERS[num_layers - 1], json.loads(value))
+    default = [] if name.partition(".")[0] in SECTIONS else ["default"]
+    assert isinstance(shown["overrides"], list)
+    below = [each["layer"] for each in shown["overrides"]]
+    assert below == [*reversed(LAYERS[: num_layers - 1]), *default]
 
 
 @pytest.mark.parametrize(
@@ -157,11 +119,7 @@ def test_what_does_not_count_is_shown(
     ],
 )
 def test_format_is_a_setting_too(
-    site: CommandLine,
-    monkeypatch: pytest.MonkeyPatch,
-    file: str,
-    variable: str | None,
-    option: str,
+    site: CommandLine, monkeypatch: pytest.MonkeyPatch, file: str, variable: str | None, option: str
 ) -> None:
     """How a command prints is decided in the same order."""
     Path("s.yaml").write_text(f"format: {file}", "utf-8")

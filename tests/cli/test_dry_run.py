@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,8 @@ from backend_caps.cli.main import cli
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.model.random_models import random_llama
-from tests.cli.conftest import CommandLine
+from tests.cases import cases_of
+from tests.cli.conftest import CASES, CommandLine
 from tests.machine import free_port
 
 ONE_PLUGIN = "--plugins backend-caps-torch-native"
@@ -73,15 +73,6 @@ def _document(line: str, status: int = 0) -> DryRunDocument:
     result = _run(f"--format json {line}")
     assert result.exit_code == status, result.stderr
     return DryRunDocument.model_validate_json(result.stdout)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unsaid() -> Iterator[None]:
-    """No setting of this environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("BACKEND_CAPS_")]:
-            patch.delenv(name)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +208,8 @@ def test_prompts_that_are_larger_than_graphs_say_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param("--cuda-graph-max-bs 1", id="a bound"),
-        pytest.param("--cuda-graph-bs 1 64 --disable-cuda-graph-padding", id="no padding"),
+        pytest.param("--cuda-graph-max-bs-decode 1", id="a bound"),
+        pytest.param("--cuda-graph-bs-decode 1 64 --disable-cuda-graph-padding", id="no padding"),
     ],
 )
 def test_batches_that_the_servers_graphs_do_not_hold_run_eagerly(flags: str) -> None:
@@ -240,28 +231,7 @@ def test_model_of_a_folder_is_run(tmp_path: Path) -> None:
     assert (document.model, sizes["--context-length"]) == (str(tmp_path), "40")
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        pytest.param(f"-- {FA3}", "Add --stand-in torch_native", id="missing"),
-        pytest.param("-- --page-size 16", "what an engine picks by itself", id="no backend"),
-        pytest.param(
-            f"--stand-in torch_native -- {NATIVE} {DRAFTS} --enable-dp-attention",
-            "--enable-dp-attention",
-            id="a flag that is not served",
-        ),
-        pytest.param(
-            f"--stand-in fa4 -- {FA3}", "no installed plugin declares it", id="no stand-in"
-        ),
-        pytest.param(
-            f"--draft-model drafts -- {NATIVE}", "Add --model", id="a draft model without a model"
-        ),
-        pytest.param(f"--lock no.lock -- {NATIVE}", "no.lock", id="no lock"),
-        pytest.param(f"--device xpu -- {NATIVE}", "device 'xpu' is not available", id="device"),
-        pytest.param(f"-- {NATIVE} --max-running-requests many", "a number", id="a size"),
-        pytest.param(f"--stand-in verify=torch_native -- {NATIVE}", "with a role of", id="no role"),
-    ],
-)
+@pytest.mark.parametrize(("line", "told"), cases_of(CASES / "dry_run.txt"))
 def test_what_cannot_start_ends_with_2(line: str, told: str) -> None:
     """What cannot start is said with its reason, and the exit status is 2."""
     result = _run(line)
@@ -378,7 +348,9 @@ def test_rank_that_cannot_start_says_so_under_its_number(
 
 def test_ranks_that_were_told_otherwise_both_end_with_2() -> None:
     """Where environments and sizes differ, each rank says so under its number, and none runs."""
-    words = f"backend_caps dry-run {ONE_PLUGIN} --deadline 120 -- {NATIVE} --cuda-graph-max-bs"
+    words = (
+        f"backend_caps dry-run {ONE_PLUGIN} --deadline 120 -- {NATIVE} --cuda-graph-max-bs-decode"
+    )
     port = free_port()
     environments = [
         _environment(0, 2, port),
@@ -394,7 +366,7 @@ def test_ranks_that_were_told_otherwise_both_end_with_2() -> None:
         assert told == ""
         assert f"rank {rank}: error: the ranks of this job differ: " in said
         assert "flag page_size is" in said
-        assert "--cuda-graph-max-bs is 2 on rank 0" in said
+        assert "--cuda-graph-max-bs-decode is 2 on rank 0" in said
 
 
 def test_deadline_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,9 +11,11 @@ from types import ModuleType
 import pytest
 
 from backend_caps.engines.reading import EngineError, EngineReading
-from tests.cli.conftest import CommandLine
+from tests.cases import cases_of, compare
+from tests.cli.conftest import CASES, CommandLine
 from tests.unit.report import engine_scene
 
+_ENGINES = CASES / "engines.txt"
 SPECULATING = "--speculative-algorithm EAGLE"
 TRITON = "[backend_caps.backends]\ntriton = tri_caps:X\n"
 TRITON_DECLARES = "from backend_caps import Declaration\nX = Declaration()\n"
@@ -48,14 +49,10 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
 
 
 @pytest.mark.usefixtures("reader")
-def test_report_on_an_engine_is_headed_by_it(acme: CommandLine) -> None:
-    """The report says what was read, and shows the plugins beside it."""
-    result = acme.run("report --path @ --engine sglang")
-
-    assert result.exit_code == 0
-    lines = result.stdout.splitlines()
-    assert lines[1].startswith("sglang 0.5.23, read from sglang-0.5.23-py3-none-any.whl: 8 classes")
-    assert "Plugins" in lines
+@pytest.mark.parametrize(("line", "answer"), cases_of(_ENGINES))
+def test_engine_is_answered_for_in_words(acme: CommandLine, line: str, answer: str) -> None:
+    """Reports and plans say which engine was read, what of it was not, and whose line decides."""
+    compare(_ENGINES, line, answer, acme.transcript(line))
 
 
 @pytest.mark.usefixtures("reader")
@@ -87,32 +84,6 @@ def test_report_without_an_engine_reads_none(acme: CommandLine, reader: Reader) 
 
 
 @pytest.mark.usefixtures("reader")
-@pytest.mark.parametrize("command", ["report", "resolve"])
-def test_plan_says_with_which_engine(acme: CommandLine, command: str) -> None:
-    """The plan's answer names the engine, and the class that decides."""
-    flags = f"--attention-backend triton {SPECULATING}"
-    result = acme.run(f"{command} --path @ --engine sglang --format markdown -- {flags}")
-
-    cost = "a D2H copy and a host wait in every overlapped speculative step"
-    answer = f"- with sglang 0.5.23, host\\_seq\\_lens counts as exact ({cost})"
-    assert answer in result.stdout.splitlines()
-    assert "- because backend TritonMultiStepDraftBackend: inherits " in result.stdout
-
-
-@pytest.mark.usefixtures("reader")
-def test_plan_of_an_engine_says_what_was_not_read(acme: CommandLine) -> None:
-    """What the reader could not read may be what the answer rests on."""
-    unread = {problem.code for problem in engine_scene.SGLANG.problems}
-
-    result = acme.run(
-        "resolve --path @ --engine sglang --format json -- --attention-backend triton"
-    )
-
-    assert unread <= {problem["code"] for problem in json.loads(result.stdout)["problems"]}
-    assert unread
-
-
-@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize(("arch", "told"), [("ssm", True), ("mha", False)])
 def test_wrapper_that_the_model_brings_is_told(acme: CommandLine, arch: str, told: bool) -> None:
     """Linear attention runs in a wrapper that no flag names, so the plan may lack its word."""
@@ -122,16 +93,6 @@ def test_wrapper_that_the_model_brings_is_told(acme: CommandLine, arch: str, tol
 
     codes = {problem["code"] for problem in json.loads(result.stdout)["problems"]}
     assert ("engine-wrapper-not-checked" in codes) is told
-
-
-@pytest.mark.usefixtures("reader")
-def test_explanation_names_the_engines_line(acme: CommandLine) -> None:
-    """The cause of a value stands in the engine's own file."""
-    result = acme.run(f"explain --path @ --engine sglang -- --attention-backend fa3 {SPECULATING}")
-
-    assert result.exit_code == 0
-    assert "host_seq_lens with sglang 0.5.23 = exact" in result.stdout
-    assert "flashattention_backend.py:132" in result.stdout
 
 
 @pytest.mark.usefixtures("reader")
@@ -178,7 +139,7 @@ def test_engine_without_rules_or_a_command_line_has_the_named(
         "resolve --path @ --engine sglang --format json -- --attention-backend triton"
     )
 
-    assert json.loads(result.stdout)["rules"] == "sglang-0.5.13"
+    assert json.loads(result.stdout)["rules"] == "sglang-0.5.23"
 
 
 @pytest.mark.usefixtures("reader")
@@ -217,15 +178,6 @@ def test_engines_own_goes_before_a_plugins(acme: CommandLine) -> None:
     assert "TritonAttnBackend" in str(document["plan"]["server"])
 
 
-@pytest.mark.usefixtures("reader")
-def test_strict_report_refuses_what_could_not_be_read(acme: CommandLine) -> None:
-    """Under strict, a part of an engine that could not be read is an error."""
-    result = acme.run("report --path @ --engine sglang --policy strict")
-
-    assert result.exit_code == 1
-    assert "sglang/srt/choices.py is not there." in result.stderr
-
-
 def test_engine_that_is_not_installed_is_said(
     acme: CommandLine, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,46 +195,12 @@ def test_engine_that_is_not_installed_is_said(
     assert reader.asked == []
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        pytest.param(
-            "report --path @ --source @",
-            "Error: --source @ names no engine; add --engine.",
-            id="source of no engine",
-        ),
-        pytest.param(
-            "report --path @ --engine sglang --source @/none.whl",
-            "Error: Invalid value for '--source': Path '@/none.whl' does not exist.",
-            id="source that is not there",
-        ),
-        pytest.param(
-            "report --path @ --engine trt",
-            "Error: Invalid value for '--engine': 'trt' is not one of 'sglang', 'vllm', 'none'.",
-            id="engine that nobody reads",
-        ),
-        pytest.param("resolve --path @ --engine vllm", NO_PLAN, id="plan of vLLM"),
-        pytest.param("explain --path @ --engine vllm", NO_PLAN, id="explanation of vLLM"),
-        pytest.param(
-            "report --path @ --engine vllm -- --attention-backend FLASH_ATTN",
-            NO_PLAN,
-            id="report of vLLM with flags",
-        ),
-        pytest.param(
-            "relay --path @ --engine sglang",
-            "Error: No such option '--engine'. Server flags go after --. Did you mean '--device'?",
-            id="relay of an engine",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("line", "answer"), cases_of(CASES / "engine.txt"))
 def test_error_is_said_before_anything_is_read(
-    acme: CommandLine, reader: Reader, line: str, message: str
+    acme: CommandLine, reader: Reader, line: str, answer: str
 ) -> None:
     """What an engine cannot do is a usage error, and costs no reading."""
-    result = acme.run(line)
-
-    assert result.stderr.splitlines()[-1] == message.replace("@", str(acme.root))
-    assert (result.exit_code, result.stdout, reader.asked) == (2, "", [])
+    assert (acme.refusal(line), reader.asked) == (answer, [])
 
 
 def test_flags_in_the_environment_count_as_flags(
@@ -295,20 +213,3 @@ def test_flags_in_the_environment_count_as_flags(
 
     assert (result.exit_code, reader.asked) == (2, [])
     assert result.stderr.splitlines()[-1] == NO_PLAN
-
-
-def test_plain_report_loads_no_reader_of_engines() -> None:
-    """Who asks for no engine pays for none."""
-    script = (
-        "import sys\nfrom backend_caps.__main__ import main\n"
-        "try: main(['report', '--format', 'json'])\nexcept SystemExit: pass\n"
-        "print(*sys.modules)"
-    )
-
-    finished = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
-    )
-
-    loaded = finished.stdout.splitlines()[-1].split()
-    assert "backend_caps.report.backend_views" in loaded
-    assert [name for name in loaded if name.startswith("backend_caps.engines")] == []

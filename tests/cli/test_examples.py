@@ -19,12 +19,7 @@ DIFFERS = {"diff"}
 """Commands whose status says that something differs, and here it does."""
 _HEAD = "  Examples:\n"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_PLAIN = {
-    "COLUMNS": "80",
-    "FORCE_COLOR": "1",
-    "NO_COLOR": "1",
-    "TERM": "xterm",
-}
+_PLAIN = {"COLUMNS": "80", "FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm"}
 """A terminal of 80 columns that wants no colour; as for its characters, it has ASCII alone."""
 
 
@@ -90,6 +85,15 @@ def test_help_ends_with_two_examples(command: tuple[str, ...]) -> None:
     own = [line.startswith(" ".join(("backend-caps", *command))) for line in found]
     assert own == [True, True]
     assert [line for line in _help(command).splitlines() if len(line) > 80] == []
+
+
+def test_list_of_commands_cuts_no_sentence() -> None:
+    """Each command is summed up in a sentence that has room beside its name."""
+    _, _, listed = _help(()).partition("Commands:\n")
+
+    sentences = listed.partition("\n\n")[0].splitlines()
+    assert len(sentences) == len(cli.list_commands(click.Context(cli)))
+    assert [line for line in sentences if not re.fullmatch(r"  [\w-]+ +[A-Z].*\w\.", line)] == []
 
 
 @pytest.mark.parametrize("line", EXAMPLES)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +19,8 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.metrics import Metrics
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.options import EngineOptions
-from tests.cli.conftest import CommandLine
+from tests.cases import cases_of
+from tests.cli.conftest import CASES, CommandLine
 
 NATIVE = "--attention-backend torch_native"
 PADDED = "--attention-backend torch_padded"
@@ -43,13 +42,6 @@ def build(site):
 """
 """A backend with code of its own, which asks the device for a number."""
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
-
-
-@pytest.fixture
-def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line over the one plugin that comes with the package."""
-    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
-    return acme
 
 
 @pytest.fixture
@@ -140,14 +132,6 @@ def test_generate_resolves_with_what_the_model_says(acme: CommandLine) -> None:
     refused = acme.run("generate --path @ --policy strict -- --attention-backend wide")
 
     assert "backend 'wide' takes head_size 128; here it is 16." in refused.stderr
-
-
-def test_generate_without_a_model_says_what_it_runs(line: CommandLine) -> None:
-    """The tokens of random weights are not taken for a model's."""
-    result = line.run(f"generate -- {NATIVE}")
-
-    assert result.exit_code == 0
-    assert "model: a small Llama with random weights" in result.stdout
 
 
 def test_generate_shows_the_first_steps_and_sums_them_all(line: CommandLine) -> None:
@@ -419,133 +403,10 @@ def test_generate_converts_weights_where_a_dtype_is_named(line: CommandLine, mod
     assert run.num_made == 6
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "message"),
-    [
-        pytest.param(
-            f"generate -- {NATIVE} --tp-size 2",
-            1,
-            "error: the plan was resolved with --tp-size 2, which this engine does not do; "
-            "flags of one process that decodes text, with a KV cache of bfloat16, float16 or "
-            "float32, were expected. Resolve a plan without them.",
-            id="two ranks",
-        ),
-        pytest.param(
-            "generate",
-            1,
-            "error: no flag names the attention backend of prefill and decode; auto or one of "
-            "these was expected: torch_native, torch_padded. Write it after --, as in: "
-            "backend-caps generate -- --attention-backend auto",
-            id="no backend",
-        ),
-        pytest.param(
-            "generate --path @/..",
-            1,
-            "error: no flag names the attention backend of prefill and decode; auto or one of "
-            "these was expected: none is installed. Write it after --, as in: backend-caps "
-            "generate -- --attention-backend NAME",
-            id="no plugin",
-        ),
-        pytest.param(
-            f"generate --model /no-such-folder -- {NATIVE}",
-            1,
-            "error: config.json was expected in '/no-such-folder', which is no folder. Name a "
-            "folder that save_pretrained of transformers wrote.",
-            id="no model",
-        ),
-        pytest.param(
-            f"generate --token-ids 1,512 -- {NATIVE}",
-            1,
-            "error: a prompt holds token 512; the model's are 0 to 511. Check the tokenizer that "
-            "made it.",
-            id="no such token",
-        ),
-        pytest.param(
-            f"generate --device xpu -- {NATIVE}",
-            1,
-            "error: device 'xpu' is not available to torch on this machine. Name one that is, such "
-            "as 'cpu', or install the torch build for it.",
-            id="no such device",
-        ),
-        pytest.param(
-            "generate --token-ids 1,x",
-            2,
-            "Error: Invalid value for '--token-ids': '1,x' holds what is no number; numbers with "
-            "commas between them were expected, such as 1,2,3.",
-            id="no numbers",
-        ),
-        pytest.param(
-            "generate --temperature nan",
-            2,
-            "Error: Invalid value for '--temperature': nan is no temperature; 0 to 100 was "
-            "expected, where 0 takes the likeliest token.",
-            id="no number",
-        ),
-        pytest.param(
-            "generate --temperature 101",
-            2,
-            "Error: Invalid value for '--temperature': 101 is no temperature; 0 to 100 was "
-            "expected, where 0 takes the likeliest token.",
-            id="too hot",
-        ),
-        pytest.param(
-            "generate --graph-batch-sizes 1,x",
-            2,
-            "Error: Invalid value for '--graph-batch-sizes': '1,x' is none; numbers from 1 with "
-            "commas between them were expected, such as 1,2,4.",
-            id="no sizes",
-        ),
-        pytest.param(
-            "generate --graph-token-counts 0",
-            2,
-            "Error: Invalid value for '--graph-token-counts': '0' is none; numbers from 1 with "
-            "commas between them were expected, such as 1,2,4.",
-            id="a size of nothing",
-        ),
-        pytest.param(
-            f"generate --graph-token-counts 16,1000000000 -- {NATIVE}",
-            1,
-            "error: graph_token_counts has 1000000000; at most 8192 was expected, the tokens of "
-            "the largest step that the options and the context allow. Name 8192 for all that can "
-            "be, or fewer.",
-            id="a size of no step",
-        ),
-        pytest.param(
-            "generate --schedule lazy",
-            2,
-            "Error: --schedule lazy orders the work of a simulated device, and --device is cpu; "
-            "--device sim was expected with it.",
-            id="a schedule of no device",
-        ),
-        pytest.param(
-            f"generate --device sim --schedule= -- {NATIVE}",
-            1,
-            "error: '' is no schedule; expected eager, lazy, starve:<stream> or random:<seed>. "
-            "Copy the word that the failing run printed.",
-            id="no schedule",
-        ),
-        pytest.param(
-            f"generate --token-ids 1,2,3 --max-total-tokens 8 -- {NATIVE}",
-            1,
-            "error: a prompt of 3 tokens with max_new_tokens=16 needs 18 tokens, the last one's "
-            "keys aside; the KV cache has 8. Shorten one of them, or enlarge that.",
-            id="too little room",
-        ),
-        pytest.param(
-            "generate --token-ids 1 --prompts 2",
-            2,
-            "Error: --prompts and --token-ids both say what to run; give one of them.",
-            id="two kinds of prompts",
-        ),
-    ],
-)
-def test_generate_refuses_in_a_sentence(
-    line: CommandLine, command: str, status: int, message: str
-) -> None:
-    """What cannot run is named, with what was expected and what to do."""
-    result = line.run(command)
-
-    assert _refused(result) == (status, message)
+@pytest.mark.parametrize(("command", "answer"), cases_of(CASES / "generate.txt"))
+def test_generate_refuses_in_a_sentence(line: CommandLine, command: str, answer: str) -> None:
+    """What cannot run or draft is named, with what was expected and what to do."""
+    assert line.refusal(command) == answer
 
 
 def test_generate_names_the_list_that_leaves_every_backend_out(
@@ -559,29 +420,6 @@ def test_generate_names_the_list_that_leaves_every_backend_out(
     assert "was expected: none, BACKEND_CAPS_PLUGINS leaves out acme_lean, acme_reads. Write" in (
         result.stderr
     )
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(["--help"], id="help of all"),
-        pytest.param(["generate", "--help"], id="own help"),
-        pytest.param(["generate", "--token-ids", "1,x"], id="wrong words"),
-        pytest.param(["generate"], id="no backend"),
-    ],
-)
-def test_generate_loads_no_torch_to_say_no(words: list[str]) -> None:
-    """Help and a refusal of the command line come before torch is loaded."""
-    script = (
-        "import sys\nfrom backend_caps.__main__ import main\n"
-        f"try: main({words!r})\nfinally: assert 'torch' not in sys.modules\n"
-    )
-
-    finished = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, check=False
-    )
-
-    assert "Traceback" not in finished.stderr
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,6 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10]]
 
 
 @pytest.fixture
-def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line over the one plugin that comes with the package."""
-    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
-    return acme
-
-
-@pytest.fixture
 def drafted(tmp_path: Path) -> tuple[Path, Path]:
     """The folders of a target, and of a small model that drafts for it."""
     folder, draft = tmp_path / "target", tmp_path / "draft"
@@ -167,57 +160,6 @@ def test_generate_needs_no_draft_model_for_n_grams(
     assert document.draft_model is None
     assert document.speculation is not None
     assert document.speculation.draft_backends == {}
-
-
-@pytest.mark.parametrize(
-    ("command", "status", "message"),
-    [
-        pytest.param(
-            f"generate -- {NATIVE} --speculative-algorithm DFLASH",
-            1,
-            "error: --speculative-algorithm is 'DFLASH'; one of EAGLE, EAGLE3, NGRAM, STANDALONE "
-            "was expected. Give such a value, or leave it to the engine's default.",
-            id="an algorithm of others",
-        ),
-        pytest.param(
-            f"generate --model /target -- {NATIVE} --speculative-algorithm EAGLE",
-            2,
-            "Error: --speculative-algorithm EAGLE drafts with a model, and none is named for "
-            "/target. Add --draft-model FOLDER, or leave --model out: both are then made, small.",
-            id="no draft model",
-        ),
-        pytest.param(
-            f"generate --draft-model /draft -- {NATIVE} --speculative-algorithm EAGLE",
-            2,
-            "Error: --draft-model /draft drafts for a model of its own, and none is named. Add "
-            "--model, or leave --draft-model out: a small one is then made with the small model.",
-            id="a draft model alone",
-        ),
-        pytest.param(
-            f"generate --draft-model /draft -- {NATIVE}",
-            2,
-            "Error: --draft-model /draft drafts for EAGLE, EAGLE3, STANDALONE, and the server "
-            "flags name none. Add --speculative-algorithm with one of these after --, or leave "
-            "--draft-model out.",
-            id="a draft model for nothing",
-        ),
-        pytest.param(
-            f"generate --model /t --draft-model /d -- {NATIVE} --speculative-algorithm NGRAM",
-            2,
-            "Error: --draft-model /d drafts for EAGLE, EAGLE3, STANDALONE, and the server flags "
-            "name NGRAM. Add --speculative-algorithm with one of these after --, or leave "
-            "--draft-model out.",
-            id="a draft model for n-grams",
-        ),
-    ],
-)
-def test_generate_refuses_drafts_in_a_sentence(
-    line: CommandLine, command: str, status: int, message: str
-) -> None:
-    """What cannot draft is named, with what was expected and what to do."""
-    result = line.run(command)
-
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (status, message)
 
 
 LIES = """\

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from backend_caps.capability.vocabulary import CAPABILITIES
-from backend_caps.cli.check_run import check_list_document
-from backend_caps.kit.checks import CHECKS
+from backend_caps.report.check_catalog import CATALOG, CheckListDocument
 from backend_caps.report.check_views import check_list_view, check_view
 from backend_caps.report.html.page import page
 from backend_caps.report.sections import Lines
@@ -58,27 +54,12 @@ def test_explanation_of_a_phase_stands_open_there_alone(acme: CommandLine) -> No
     assert opened.partition("</b>")[0].strip() == "<summary><b>graph_<wbr>replay"
 
 
-@pytest.mark.parametrize(("format_", "loads"), [("json", False), ("html", True)])
-def test_templates_are_loaded_for_pages_alone(format_: str, loads: bool) -> None:
-    """A report that is no page does not pay for them, and no report pays for torch."""
-    code = (
-        "import sys\nfrom backend_caps.__main__ import main\n"
-        f"try: main(['report', '--format', '{format_}'])\nexcept SystemExit: pass\n"
-        "print(file=sys.stderr, *(name in sys.modules for name in ('jinja2', 'torch')))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/"
-    )
-
-    assert done.stderr.split() == [str(loads), "False"]
-
-
 def test_claims_and_checks_stand_open_on_their_page() -> None:
     """What a check was run for is not folded, though it claims and checks all that there is."""
     failed = checked()
     (claim, *_), (check, *_) = failed.claims, failed.checks
     claims = [claim.model_copy(update={"capability": name}) for name in CAPABILITIES]
-    checks = [check.model_copy(update={"check": own.code}) for own in CHECKS]
+    checks = [check.model_copy(update={"code": code}) for code in CATALOG]
     whole = failed.model_copy(update={"claims": claims, "checks": checks})
     about = [each for each in check_view(whole) if not isinstance(each, Lines)]
 
@@ -96,6 +77,6 @@ def test_failed_claim_is_seen_among_others() -> None:
 
 def test_check_list_is_no_check() -> None:
     """The page of all checks is not called by the first of them."""
-    document = check_list_document(CHECKS)
+    document = CheckListDocument(schema_="backend-caps/check-list@1", checks=[*CATALOG.values()])
 
     assert "<h1>Check list</h1>" in page(document, check_list_view(document))

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.engines.reading import EngineError, EngineReading
-from tests.cli.conftest import DECLARATIONS, CommandLine
+from tests.cases import cases_of
+from tests.cli.conftest import CASES, DECLARATIONS, CommandLine
 from tests.unit.report import sides
 
 LEAN = "--attention-backend acme_lean --speculative-algorithm EAGLE --kv-cache-dtype bfloat16"
@@ -164,14 +165,9 @@ def test_verify_names_what_changed(acme: CommandLine) -> None:
         (each["kind"], each["subject"], each["field"], each["after"])
         for each in json.loads(result.stdout)["differences"]
     ]
-    # Piecewise graphs force the plan's value, so it stays.
     assert told == [
-        (
-            "changed",
-            "backend acme_lean",
-            "host_seq_lens",
-            "exact on a condition, else upper_bound",
-        )
+        ("stricter", "plan", "host_seq_lens", "upper_bound, decided by backend acme_lean"),
+        ("changed", "backend acme_lean", "host_seq_lens", "exact on a condition, else upper_bound"),
     ]
 
 
@@ -313,60 +309,14 @@ def test_diff_of_two_locks(acme: CommandLine) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        pytest.param(["a"], "Missing argument 'B'", id="one side"),
-        pytest.param(
-            ["none", "none"], "error: lock file 'none' cannot be read: No such", id="no file"
-        ),
-        pytest.param(
-            ["trt@x", "none"], "error: lock file 'trt@x' cannot be read: No such", id="no engine"
-        ),
-        pytest.param(["sglang@", "b"], "no distribution 'sglang' is installed", id="absent"),
-        pytest.param(
-            ["sglang@installed", "b"], "no distribution 'sglang' is installed", id="absent, named"
-        ),
-        pytest.param(["a-1.whl", "b"], "'a-1.whl' is a wheel; expected a lock file", id="wheel"),
-        pytest.param([".", "b"], "is a folder; expected a lock file, or an engine", id="folder"),
-    ],
-)
+@pytest.mark.parametrize(("sides", "told"), cases_of(CASES / "diff.txt"))
 @pytest.mark.usefixtures("engines")
-def test_diff_of_what_cannot_be_read_is_wrong_usage(words: list[str], told: str) -> None:
+def test_diff_of_what_cannot_be_read_is_wrong_usage(sides: str, told: str) -> None:
     """What cannot be compared is no difference, so its status is another."""
-    result = _diff(*words)
+    result = _diff(*sides.split())
 
     assert result.exit_code == 2
     assert told in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize("command", ["lock", "verify", "diff"])
-def test_command_loads_no_torch(acme: CommandLine, command: str) -> None:
-    """Locking and comparing start no torch."""
-    file = _lock(acme)
-    words = {"lock": ["lock"], "verify": ["verify", str(file)], "diff": ["diff", *[str(file)] * 2]}
-    code = (
-        "import sys\nfrom backend_caps.__main__ import main\n"
-        f"try: main({words[command]!r})\nexcept SystemExit: pass\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-
-    assert finished.returncode == 0
-
-
-def test_report_loads_nothing_of_locks() -> None:
-    """A report is not slower for the commands that it does not run."""
-    code = (
-        "import sys\nfrom backend_caps.__main__ import main\n"
-        "try: main(['report'])\nexcept SystemExit: pass\n"
-        "sys.exit('backend_caps.report.lock' in sys.modules)"
-    )
-
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-
-    assert finished.returncode == 0
 
 
 def _install_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

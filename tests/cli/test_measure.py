@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
-from backend_caps.insight import measure
+from backend_caps.insight import gpu_results
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import measured_levels
 from backend_caps.relay.host_lengths import NoLengths
 from backend_caps.report.step_costs import LevelDocument, MeasureDocument
 from backend_caps.resolution.rules import RuleSet
 from benchmarks.gpu import Timing
-from tests.cli.conftest import CommandLine
+from tests.cases import cases_of
+from tests.cli.conftest import CASES, CommandLine
 
 PADDED = "--attention-backend torch_padded"
 EAGLE3 = f"{PADDED} --speculative-algorithm EAGLE3"
@@ -58,13 +59,6 @@ RESULT = {"benchmark": "gpu", "hardware": "NVIDIA H200", "rows": [asdict(row) fo
 """As `make gpu` writes one: by our relay, by SGLang's, and of another comparison."""
 
 
-@pytest.fixture
-def line(acme: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line over the one plugin that comes with the package, and no stored result."""
-    monkeypatch.setenv("BACKEND_CAPS_PLUGINS", "backend-caps-torch-native")
-    return acme
-
-
 def _plan(flags: str, facts: Facts | None = None) -> Plan:
     registry, read = discover(), ServerFlags.from_argv(f"{flags} {SMALL}".split())
     return resolve(
@@ -77,7 +71,9 @@ def _plan(flags: str, facts: Facts | None = None) -> Plan:
 
 
 def _document(line: CommandLine, flags: str, options: str = "") -> MeasureDocument:
-    result = line.run(f"explain --measure {options} --format json -- {flags} {SMALL}")
+    result = line.run(
+        f"explain --measure --rules sglang-0.5.13 {options} --format json -- {flags} {SMALL}"
+    )
     assert result.exit_code == 0, result.stderr
     return MeasureDocument.model_validate_json(result.stdout)
 
@@ -168,42 +164,12 @@ def test_measure_shows_the_explanation_first(line: CommandLine) -> None:
     assert "| none (this plan) | 1 | 0 |" in costs
 
 
-@pytest.mark.parametrize(
-    ("flags", "problem"),
-    [
-        pytest.param(
-            "--attention-backend fa3 --speculative-algorithm EAGLE3",
-            "backend 'fa3' cannot be built: no installed plugin declares backend 'fa3'",
-            id="a backend that is not installed",
-        ),
-        pytest.param(
-            f"{EAGLE3} --tp-size 8",
-            "the plan was resolved with --tp-size 8, which this engine does not do",
-            id="a flag of several ranks",
-        ),
-        pytest.param(
-            f"{PADDED} --speculative-algorithm DFLASH",
-            "--speculative-algorithm is 'DFLASH'",
-            id="another algorithm",
-        ),
-        pytest.param(
-            "--speculative-algorithm EAGLE3",
-            "no flag names the attention backend of every forward",
-            id="no backend",
-        ),
-        pytest.param(
-            "--attention-backend torch_native --speculative-algorithm EAGLE3 "
-            "--speculative-eagle-topk 2 --speculative-num-steps 2",
-            "the plan cannot run here: --speculative-eagle-topk",
-            id="a tree for a backend of chains",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("flags", "problem"), cases_of(CASES / "measure.txt"))
 def test_measure_says_why_nothing_can_be_counted(
     line: CommandLine, flags: str, problem: str
 ) -> None:
     """What cannot run here is explained all the same; the reason and a status say the rest."""
-    result = line.run(f"explain --measure -- {flags}")
+    result = line.run(f"explain --measure --rules sglang-0.5.13 -- {flags}")
 
     nothing = "error: this configuration cannot be run here, so nothing of it is counted: "
     assert result.exit_code == 2
@@ -380,9 +346,9 @@ def test_installed_package_has_no_times(monkeypatch: pytest.MonkeyPatch, tmp_pat
     """Beside an installed package lies no checkout, so whatever else lies there is not read."""
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "benchmarks" / "results" / "alien.json").write_text("{}")
-    monkeypatch.setattr(measure, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(gpu_results, "_CHECKOUT", tmp_path)
 
-    assert measure.stored_times(None) == []
+    assert gpu_results.stored_times(None) == []
 
 
 def test_measure_refuses_a_result_that_is_none(line: CommandLine, tmp_path: Path) -> None:

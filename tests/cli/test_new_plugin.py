@@ -14,10 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from backend_caps import HostSeqLens, discover
-from backend_caps.capability.status import Status
+from backend_caps.capability.provenance import Status
 from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.main import cli
 from backend_caps.cli.new_plugin import LONGEST, project_files
+from tests.cases import cases_of
+from tests.cli.conftest import CASES
 from tests.machine import ROOT, git
 
 NAME = "acme_attention"
@@ -36,16 +38,11 @@ Wrote a plugin for the backend '{NAME}' into PLACE:
 It passes its own tests as it stands. What to do next:
 
   cd PLACE
-  pip install --editable . pytest
+  pip install --editable . 'backend-caps[kit]' pytest
   pytest
   backend-caps report
   backend-caps generate -- --attention-backend {NAME}
 """
-SPELLED = (
-    "it is to name a Python package too; up to 30 letters and digits in lower case, with '_' "
-    "between words was expected"
-)
-FREE = "a name that nothing else has was expected"
 
 
 @pytest.fixture(scope="module")
@@ -180,20 +177,6 @@ def test_tests_of_new_plugin_find_a_fault(
     assert f"FAILED backend-caps::{NAME}::{caught_by}::" in tested.stdout
 
 
-def test_new_plugin_loads_no_torch(tmp_path: Path) -> None:
-    """Writing a plugin runs no plugin's code, and starts no torch."""
-    code = (
-        "import sys\nfrom backend_caps.__main__ import main\n"
-        f"try: main(['new-plugin', '{NAME}'])\nexcept SystemExit: print(*sys.modules)"
-    )
-
-    done = _run("-c", code, cwd=tmp_path)
-
-    loaded = done.stdout.splitlines()[-1].split()
-    assert "backend_caps.cli.new_plugin" in loaded
-    assert {"torch", "torch_native_caps"}.isdisjoint(loaded)
-
-
 @pytest.mark.parametrize("place", ["new", "several/new/folders", "with a space"])
 def test_command_says_what_was_written_and_what_is_next(place: str, tmp_path: Path) -> None:
     """All that was written is named, and commands that can be pasted lead on."""
@@ -240,64 +223,12 @@ def test_template_holds_nothing_but_the_project() -> None:
     assert written == {*listed.splitlines()}
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        pytest.param("acme-flash", f"{SPELLED}. Write 'acme_flash'.", id="dash"),
-        pytest.param("AcmeFlash", f"{SPELLED}. Write 'acme_flash'.", id="capitals"),
-        pytest.param("2d", f"{SPELLED}. Write 'my_2d'.", id="digit first"),
-        pytest.param("_", f"{SPELLED}. Choose another.", id="nothing to spell"),
-        pytest.param("x" * 31, f"{SPELLED}. Write '{'x' * 30}'.", id="long"),
-        pytest.param(
-            "torch-native", f"{SPELLED}. Write 'my_torch_native'.", id="near a backend's name"
-        ),
-        pytest.param(
-            "class", f"it is a keyword of Python; {FREE}. Write 'my_class'.", id="keyword"
-        ),
-        pytest.param(
-            "json",
-            f"it is a module of Python's standard library; {FREE}. Write 'my_json'.",
-            id="standard library",
-        ),
-        pytest.param(
-            "pyyaml",
-            f"distribution 'pyyaml' is installed, and would be replaced; {FREE}. "
-            "Write 'my_pyyaml'.",
-            id="distribution",
-        ),
-        pytest.param(
-            "yaml",
-            f"module 'yaml' is there to be imported already; {FREE}. Write 'my_yaml'.",
-            id="module",
-        ),
-        pytest.param(
-            "torch_native",
-            f"backend-caps-torch-native {version('backend-caps')} declares a backend of that name; "
-            f"{FREE}. Write 'my_torch_native'.",
-            id="backend",
-        ),
-        pytest.param(
-            "auto",
-            f"as a server flag it leaves the choice to the engine; {FREE}. Write 'my_auto'.",
-            id="flag's own value",
-        ),
-        pytest.param(
-            "tests",
-            f"the folder of the plugin's tests has that name; {FREE}. Write 'my_tests'.",
-            id="folder of tests",
-        ),
-        pytest.param(
-            "test_flash",
-            "its class would be called Test…, and pytest would take that for tests; "
-            f"{FREE}. Write 'my_test_flash'.",
-            id="taken for tests",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "problem"), cases_of(CASES / "plugin_names.txt"))
 def test_name_that_will_not_do_is_refused(name: str, problem: str, tmp_path: Path) -> None:
     """A name that cannot be imported, or that something has, is refused with one that would do."""
     result = _new_plugin(name, tmp_path / "new")
 
+    problem = problem.replace("VERSION", version("backend-caps"))
     assert result.stderr == f"error: no plugin can be named {name!r}: {problem}\n"
     assert result.exit_code == 2
     assert not (tmp_path / "new").exists()
@@ -327,24 +258,21 @@ def test_folder_that_holds_something_is_left_alone(
     assert _texts(tmp_path) == dict.fromkeys(held, "mine")
 
 
-def test_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    """A file of that name stands in the way, and the sentence says that it is one."""
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        pytest.param("file", "it is a file", id="a file"),
+        pytest.param("file/new", "Not a directory", id="below a file"),
+    ],
+)
+def test_file_in_the_way_is_left_alone(place: str, problem: str, tmp_path: Path) -> None:
+    """What stands in the way, or what the system says of it, is part of the sentence."""
     (tmp_path / "file").write_text("mine")
 
-    result = _new_plugin(NAME, tmp_path / "file")
+    result = _new_plugin(NAME, tmp_path / place)
 
-    assert "cannot take a new plugin: it is a file; a folder" in result.stderr
-    assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_folder_below_a_file_is_refused(tmp_path: Path) -> None:
-    """What the system says of a place is part of the sentence."""
-    (tmp_path / "file").write_text("mine")
-
-    result = _new_plugin(NAME, tmp_path / "file" / "new")
-
-    assert "cannot take a new plugin: Not a directory; a folder" in result.stderr
-    assert result.exit_code == 2
+    assert f"cannot take a new plugin: {problem}; a folder" in result.stderr
+    assert (result.exit_code, (tmp_path / "file").read_text()) == (2, "mine")
 
 
 def test_folder_that_holds_a_repository_alone_is_written_into(tmp_path: Path) -> None:

@@ -49,6 +49,41 @@ def test_metadata_in_the_working_directory_is_skipped_and_said(acme: CommandLine
     assert "--path ." in found.problems[0].remedy
 
 
+LOADED = """
+import sys
+from backend_caps.__main__ import main
+try: main(sys.argv[1:])
+except SystemExit: print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "absent"),
+    [
+        ("report", "torch jinja2 yaml backend_caps.report.lock backend_caps.engines"),
+        ("report --format html", "torch"),
+        ("lock", "torch jinja2"),
+        ("verify a.lock", "torch jinja2"),
+        ("diff a.lock a.lock", "torch jinja2"),
+        ("new-plugin acme_attention", "torch torch_native_caps"),
+        ("--help", "torch"),
+        ("generate --help", "torch"),
+        ("generate --token-ids 1,x", "torch"),
+        ("generate", "torch"),
+    ],
+)
+def test_command_loads_only_what_it_needs(tmp_path: Path, command: str, absent: str) -> None:
+    """Reports, locks, help and refusals start no torch, and a report nothing of other commands."""
+    if "a.lock" in command:
+        _run(PROGRAM, "lock", "--output", "a.lock", cwd=tmp_path)
+
+    done = _run(sys.executable, "-c", LOADED, *command.split(), cwd=tmp_path)
+
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "backend_caps.cli.main" in loaded
+    assert [name for name in loaded if name.startswith(tuple(absent.split()))] == []
+
+
 INTERRUPTED = """
 import os, signal
 from backend_caps import __main__

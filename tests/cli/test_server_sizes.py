@@ -22,6 +22,8 @@ NEW = "--rules sglang-0.5.23"
 
 def _context(line: str) -> click.Context:
     words, _, flags = line.partition("-- ")
+    if "--rules" not in words:
+        words = f"--rules sglang-0.5.13 {words}"
     invocation = Invocation(server_flags=tuple(flags.split()))
     return dry_run.make_context("dry-run", words.split(), obj=invocation)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
@@ -25,15 +23,6 @@ DEEP = OWN.replace("num-steps 1", "num-steps 8")
 def _run(own: str, server: str = OWN) -> Result:
     words = f"trace --plugins backend-caps-torch-native --steps 1 {own}".split()
     return CliRunner().invoke(cli, words, obj=Invocation(server_flags=tuple(server.split())))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unsaid() -> Iterator[None]:
-    """No setting of this environment."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("BACKEND_CAPS_")]:
-            patch.delenv(name)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.discovery.claims import Claim, Scan
 from backend_caps.discovery.process import Search
 from backend_caps.discovery.registry import Registry, discover
-from backend_caps.discovery.scan import scan
+from backend_caps.discovery.scan import Claim, Scan, scan
 
 DECLARES = """\
 from backend_caps.capability.declaration import Declaration

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery.claims import AllowList, Claim, Scan, admit
+from backend_caps.capability.provenance import Problem, Status
 from backend_caps.discovery.process import Search
-from backend_caps.discovery.scan import scan
+from backend_caps.discovery.scan import AllowList, Claim, Scan, admit, scan
 from tests.discovery.conftest import Site
 
 

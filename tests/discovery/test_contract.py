@@ -19,11 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import backend_caps
-from backend_caps.capability.status import Status
-from backend_caps.discovery.claims import BACKENDS, RULES
+from backend_caps.capability.provenance import Status
 from backend_caps.discovery.metadata import normalised
 from backend_caps.discovery.process import Search
-from backend_caps.discovery.scan import scan
+from backend_caps.discovery.scan import BACKENDS, RULES, scan
 from tests.discovery.conftest import DECLARES
 
 Found = set[tuple[str, str, str, str, str | None]]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from backend_caps.capability.status import Problem, Status
+from backend_caps.capability.provenance import Problem, Status
 from backend_caps.discovery.loading import Loading
 from backend_caps.discovery.registry import Registry
 from tests.discovery.conftest import DECLARES, Site
@@ -44,49 +44,37 @@ def test_loading_reads_a_declaration_with_its_line(site: Site) -> None:
     assert backend.problems == ()
 
 
+DECLARES_ONLY = "expected a module that only declares."
+IMPORTED = f"while it is imported; {DECLARES_ONLY}"
+
+
 @pytest.mark.parametrize(
     ("source", "code", "said"),
     [
-        pytest.param(
+        (
             "1 / 0",
             "raises",
-            "raises ZeroDivisionError: division by zero at {file}:1; expected a module that only "
-            "declares.",
-            id="raises",
+            f"raises ZeroDivisionError: division by zero at {{file}}:1; {DECLARES_ONLY}",
         ),
-        pytest.param(
+        (
             "raise KeyboardInterrupt",
             "raises",
-            "raises KeyboardInterrupt at {file}:1; expected a module that only declares.",
-            id="keyboard-interrupt",
+            f"raises KeyboardInterrupt at {{file}}:1; {DECLARES_ONLY}",
         ),
-        pytest.param(
-            "import sys\nsys.exit(3)",
-            "exits",
-            "calls sys.exit(3) while it is imported; expected a module that only declares.",
-            id="sys-exit",
-        ),
-        pytest.param(
-            "import os\nos._exit(4)",
-            "exits",
-            "ends its process with status 4 while it is imported; expected a module that only "
-            "declares.",
-            id="os-exit",
-        ),
-        pytest.param(
+        ("import sys\nsys.exit(3)", "exits", f"calls sys.exit(3) {IMPORTED}"),
+        ("import os\nos._exit(4)", "exits", f"ends its process with status 4 {IMPORTED}"),
+        (
             "import os\nos.closerange(3, 99)\nos._exit(1)",
             "exits",
-            "ends its process with status 1 while it is imported; expected a module that only "
-            "declares.",
-            id="closes-the-pipe",
+            f"ends its process with status 1 {IMPORTED}",
         ),
-        pytest.param(
+        (
             "import ctypes\nctypes.string_at(0)",
             "crashes",
             "crashes the interpreter by signal 11 (Segmentation fault) while it is read.",
-            id="segfault",
         ),
     ],
+    ids=["raises", "keyboard-interrupt", "sys-exit", "os-exit", "closes-the-pipe", "segfault"],
 )
 def test_loading_tells_how_a_plugin_ended(site: Site, source: str, code: str, said: str) -> None:
     """Whatever a plugin does at import, the others are read, and it is named."""
@@ -290,26 +278,8 @@ def test_loading_lets_no_fork_answer_twice(site: Site) -> None:
     assert (status, told) == (Status.OK, ())
 
 
-def test_loading_takes_garbage_in_its_pipe_for_the_plugins_end(site: Site) -> None:
-    """A plugin that writes into every open file harms itself alone."""
-    source = (
-        "import os, stat\n"
-        "for number in range(3, 99):\n"
-        "    try:\n"
-        "        if stat.S_ISFIFO(os.fstat(number).st_mode): os.write(number, b'garbage\\n')\n"
-        "    except OSError: pass\n"
-    )
-
-    status, told = read(site, source + DECLARES)
-
-    assert status is Status.BROKEN
-    assert told[0].message.endswith(
-        "writes into the pipe of the results while it is imported; expected a module that only "
-        "declares."
-    )
-
-
 FORGED = [
+    "garbage",
     '{"fault": "zzz"}',
     '{"fault": ["hangs"]}',
     '{"is_done": 1}',
@@ -332,7 +302,10 @@ def test_loading_takes_no_forged_answer(site: Site, line: str) -> None:
     backend = site.discover()["bad"]
 
     assert backend.status is Status.BROKEN
-    assert "writes into the pipe of the results" in backend.problems[0].message
+    assert backend.problems[0].message.endswith(
+        "writes into the pipe of the results while it is imported; expected a module that only "
+        "declares."
+    )
 
 
 def test_loading_survives_a_forged_count_of_output(site: Site) -> None:
@@ -411,23 +384,9 @@ def test_loading_survives_a_python_that_ends_at_once(site: Site) -> None:
     assert "the process that reads says '-P -u -c" in problem.message
 
 
-def test_loading_reads_nothing_where_nothing_is_declared(site: Site) -> None:
-    """Without an entry no process is started."""
-    loading = Loading(site.scan(), deadline_s=30, executable="/no/such/python")
-
-    assert loading.results() == ()
-
-
-def test_loading_gives_its_results_again(site: Site) -> None:
-    """Asking twice reads once."""
-    site.plugin("good", DECLARES)
-    loading = Loading(site.scan(), deadline_s=30, executable=sys.executable)
-
-    assert loading.results() == loading.results()
-
-
 def test_loading_that_is_closed_unread_ends_its_process(site: Site) -> None:
-    """A caller that changes its mind leaves no process behind."""
+    """A caller that changes its mind leaves no process behind; without entries none is started."""
+    empty = Loading(site.scan(), deadline_s=30, executable="/no/such/python")
     site.plugin("slow", "import time\ntime.sleep(600)")
     loading = Loading(site.scan(), deadline_s=30, executable=sys.executable)
 
@@ -438,3 +397,4 @@ def test_loading_that_is_closed_unread_ends_its_process(site: Site) -> None:
         "backend 'slow' of slow 1.0 (slow_caps:DECLARATION) was not read: reading was ended before "
         "its turn."
     )
+    assert (loading.results(), empty.results()) == ((loaded,), ())

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.declaration import Declaration
-from backend_caps.discovery.claims import BACKENDS, RULES
 from backend_caps.discovery.loading_child import Channel, read
 from backend_caps.discovery.process import Answer, Work
+from backend_caps.discovery.scan import BACKENDS, RULES
 from backend_caps.resolution.rules import Rule
 from tests.discovery.conftest import DECLARES
 

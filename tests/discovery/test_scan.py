@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.capability.status import Problem, Status
-from backend_caps.discovery.claims import Claim, Scan
+from backend_caps.capability.provenance import Problem, Status
 from backend_caps.discovery.process import Search
-from backend_caps.discovery.scan import scan
+from backend_caps.discovery.scan import Scan, scan
 from tests.discovery.conftest import Site
 
 FA3 = "[backend_caps.backends]\nfa3 = acme_caps:DECLARATION\n"
@@ -30,38 +29,23 @@ def test_scan_reads_a_claim_with_all_its_metadata(site: Site) -> None:
         metadata="Name: Acme.Caps\nVersion: 2.0\nRequires-Dist: backend-caps>=0.1\n"
     )
 
-    scanned = site.scan()
+    scanned, claim = site.scan(), site.claim()
 
     assert scanned.problems == ()
-    assert scanned.claims == (
-        Claim(
-            group="backend_caps.backends",
-            name="fa3",
-            value="acme_caps:DECLARATION",
-            distribution="acme-caps",
-            version="2.0",
-            stated_at=f"{info}/entry_points.txt:2",
-            requires="backend-caps>=0.1",
-        ),
-    )
-
-
-def test_scan_takes_name_and_version_from_the_folder_without_metadata(site: Site) -> None:
-    """A distribution whose METADATA is gone is still named."""
-    site.install("Acme_Caps-2.0.dist-info")
-
-    claim = site.claim()
-
     assert str(claim) == "backend 'fa3' of acme-caps 2.0 (acme_caps:DECLARATION)"
+    assert claim.stated_at == f"{info}/entry_points.txt:2"
+    assert (claim.group, claim.requires) == ("backend_caps.backends", "backend-caps>=0.1")
 
 
-def test_scan_names_a_distribution_without_a_version(site: Site) -> None:
-    """A develop install's egg-info may state no version."""
-    site.install("acme_caps.egg-info")
+@pytest.mark.parametrize(
+    ("folder", "owner"),
+    [("Acme_Caps-2.0.dist-info", "acme-caps 2.0"), ("acme_caps.egg-info", "acme-caps")],
+)
+def test_scan_takes_name_and_version_from_the_folder(site: Site, folder: str, owner: str) -> None:
+    """A distribution whose METADATA is gone is named; a develop install may have no version."""
+    site.install(folder)
 
-    claim = site.claim()
-
-    assert (claim.owner, claim.version) == ("acme-caps", None)
+    assert site.claim().owner == owner
 
 
 @pytest.mark.parametrize(

@@ -28,20 +28,12 @@ def run(arguments: list[str], folder: Path) -> str:
     return done.stdout.strip()
 
 
-def test_search_leaves_the_working_directory_out(tmp_path: Path) -> None:
-    """What `-c` puts first on the path by itself is not searched."""
-    actual = run(["-c", TELL], tmp_path)
-
-    assert actual == f"{tmp_path} True"
-
-
-def test_search_leaves_the_module_switches_working_directory_out(tmp_path: Path) -> None:
-    """What `-m` puts first on the path by itself is not searched."""
+@pytest.mark.parametrize("arguments", [["-c", TELL], ["-m", "tell"]], ids=["-c", "-m"])
+def test_search_leaves_the_working_directory_out(tmp_path: Path, arguments: list[str]) -> None:
+    """What `-c` and `-m` put first on the path by themselves is not searched."""
     (tmp_path / "tell.py").write_text(TELL)
 
-    actual = run(["-m", "tell"], tmp_path)
-
-    assert actual == f"{tmp_path} True"
+    assert run(arguments, tmp_path) == f"{tmp_path} True"
 
 
 def test_search_keeps_a_path_that_python_did_not_add_to(tmp_path: Path) -> None:

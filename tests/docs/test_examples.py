@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from docs.tools.examples import RENEW, differences, has_examples
+from docs.tools.examples import differences, has_examples
+from docs.tools.generated import RENEW
 from tests.docs.pages import PAGES, name_of
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if has_examples(p)], ids=name_of)

@@ -20,6 +20,8 @@ from playwright.sync_api import Browser
 from docs.tools.public import MODULES, is_error, public_names
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.slow
+
 _OFFLINE = """
 import runpy, sys
 

@@ -16,6 +16,8 @@ from backend_caps.cli.new_plugin import project_files, write_project
 from docs.tools.examples import blocks_of
 from tests.docs.pages import ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs" / "how-to" / "put-the-kit-in-your-ci.md"
 NAME = "my_flash"
 LESS = "--quick --only declaration-hygiene --only mirror-absent --no-lines"

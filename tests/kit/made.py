@@ -9,9 +9,10 @@ from backend_caps_torch_native import TorchPadded
 
 from backend_caps.kit import Case, Check, Effort, Fault, Forward, Rig, Scenario, Subject
 from backend_caps.kit.check import always, cases_of
-from tests.kit.liars.liar import liar
+from backend_caps.report.check_catalog import CheckDescription
+from tests.kit.specimen import subject_of
 
-HONEST = liar(TorchPadded, seen="-", check="-").subject
+HONEST = subject_of(TorchPadded)
 SCENARIO = Scenario(forward=Forward.DECODE)
 
 
@@ -31,14 +32,17 @@ def _fault_of_odd_seeds(_rig: Rig, case: Case) -> Iterator[Fault]:
         yield Fault(what=f"seed {case.seed} is odd")
 
 
-ODD = Check(
-    code="made",
-    claims=("host_seq_lens",),
-    title="Seeds are even.",
-    proves="nothing",
-    cannot="anything",
-    excuse=always,
-    cases=_cases,
-    run=_fault_of_odd_seeds,
-)
-"""A check that faults odd seeds."""
+def odd_check(code: str, *after: str, claim: str = "host_seq_lens") -> Check:
+    """Make a check that faults odd seeds."""
+    about = CheckDescription(
+        code=code,
+        claims=[claim],
+        title="Seeds are even.",
+        proves="nothing",
+        cannot="anything",
+        after=[*after],
+    )
+    return Check(about=about, excuse=always, cases=_cases, run=_fault_of_odd_seeds)
+
+
+ODD = odd_check("made")

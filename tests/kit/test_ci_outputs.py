@@ -18,11 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
 from backend_caps.cli.check_run import Run, check_document
-from backend_caps.kit import Effort, checks_named, run_checks
+from backend_caps.kit import Effort, run_checks
 from backend_caps.kit.checks import CHECKS
+from backend_caps.report.check_catalog import checks_named
 from backend_caps.report.check_documents import CheckDocument
 from backend_caps.report.check_views import junit, sarif
-from tests.kit.liars.mirror import LIARS
+from tests.kit.specimens import SUBJECTS
 
 ROOT = Path(__file__).parents[2]
 RUN = ("mirror-absent", "inputs-untouched", "replay")
@@ -104,7 +105,7 @@ class _Log(_Part):
 @pytest.fixture(scope="module")
 def failing() -> CheckDocument:
     """A liar before some checks, run in the folder of the project."""
-    [subject] = [own.subject for own in LIARS if own.name == "longest_on_host"]
+    subject = SUBJECTS["longest_on_host"]
     effort = Effort(seeds=[0])
     with chdir(ROOT):
         results = run_checks(subject, checks_named(CHECKS, RUN), effort=effort)

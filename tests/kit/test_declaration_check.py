@@ -25,10 +25,9 @@ from backend_caps.kit.probes.declaration_import import (
     seen,
 )
 from backend_caps.runtime.attention import AttentionBackend
-from tests.kit.liars.declarations import LIARS
 from tests.kit.made import HONEST
+from tests.kit.specimens import SUBJECTS
 
-OF_NAME = {own.name: own.subject for own in LIARS}
 DECLARED = Path(__file__).parent / "liars" / "declared"
 Plugin = Callable[[str], ImportRequest]
 _IMPORTS = "from backend_caps import Capabilities, Declaration\n"
@@ -130,7 +129,7 @@ def test_shipped_declaration_holds() -> None:
 )
 def test_fault_is_told_with_its_line(name: str, what: str, at: str) -> None:
     """A declaration that is no data is told with the plugin's own line."""
-    finding = _findings(OF_NAME[name])[0]
+    finding = _findings(SUBJECTS[name])[0]
 
     assert what in finding.fault.what
     assert str(finding.fault.site).endswith(at)
@@ -138,7 +137,7 @@ def test_fault_is_told_with_its_line(name: str, what: str, at: str) -> None:
 
 def test_heavy_import_is_told_with_the_line_that_begins_it() -> None:
     """Torch, and the implementation with it, are found in a new process."""
-    whats = [own.fault.what for own in _findings(OF_NAME["eager_plugin"])]
+    whats = [own.fault.what for own in _findings(SUBJECTS["eager_plugin"])]
 
     assert "importing the declaration imports torch" in whats
     assert "importing the declaration imports the implementation" in whats
@@ -146,7 +145,7 @@ def test_heavy_import_is_told_with_the_line_that_begins_it() -> None:
 
 def test_slow_import_is_told_with_its_time() -> None:
     """An import that works for more than a second is told, once it did so twice."""
-    finding = _findings(OF_NAME["slow"])[0]
+    finding = _findings(SUBJECTS["slow"])[0]
 
     assert finding.fault.what.endswith("s of the processor, allowed is 1.0")
 

@@ -32,7 +32,7 @@ from backend_caps.kit import (
     write_evidence,
 )
 from backend_caps.kit.checks import CHECKS
-from tests.kit.made import HONEST, ODD
+from tests.kit.made import HONEST, ODD, odd_check
 
 _DAY = date(2026, 11, 22)
 _EVEN, _ODD = Effort(seeds=(0, 2)), Effort(seeds=(0, 1))
@@ -88,39 +88,32 @@ def test_evidence_says_why_a_claim_was_not_checked() -> None:
     )
 
 
-def test_claim_whose_check_was_not_asked_for_is_not_checked() -> None:
-    """What was left out is told from what nobody could have looked at."""
-    results = run_checks(HONEST, [])
+@pytest.mark.parametrize(
+    ("claim", "is_run", "verdict", "reason"),
+    [
+        pytest.param(
+            "host_seq_lens",
+            False,
+            Verdict.NOT_CHECKED,
+            "its checks were not asked for",
+            id="left out",
+        ),
+        pytest.param(
+            "roles", True, Verdict.NOT_CHECKED, "no case has draft_extend", id="no case has it all"
+        ),
+        pytest.param("dtypes", True, Verdict.HELD, None, id="every case has it"),
+    ],
+)
+def test_claim_is_checked_where_cases_had_all_of_it(
+    claim: str, *, is_run: bool, verdict: Verdict, reason: str | None
+) -> None:
+    """What was left out, or no case had, was not looked at; a decode is a draft step too."""
+    check = odd_check("made", claim=claim)
+    results = run_checks(HONEST, [check] if is_run else [], effort=_EVEN)
 
-    (claimed,) = [each for each in claims_of(results, [ODD]) if each.capability == "host_seq_lens"]
+    (claimed,) = [each for each in claims_of(results, [check]) if each.capability == claim]
 
-    assert (claimed.status, claimed.reason) == (
-        Verdict.NOT_CHECKED.value,
-        "its checks were not asked for",
-    )
-
-
-def test_claim_that_no_case_has_is_not_checked() -> None:
-    """What a claim names and no case had was not looked at; a decode is a draft step too."""
-    drafting = replace(ODD, claims=("roles",))
-    results = run_checks(HONEST, [drafting], effort=_EVEN)
-
-    (claimed,) = [each for each in claims_of(results, [drafting]) if each.capability == "roles"]
-
-    assert (claimed.status, claimed.reason) == (
-        Verdict.NOT_CHECKED.value,
-        "no case has draft_extend",
-    )
-
-
-def test_claim_of_what_every_case_has_held() -> None:
-    """Where cases had all that a claim names, it is checked."""
-    numbers = replace(ODD, claims=("dtypes",))
-    results = run_checks(HONEST, [numbers], effort=_EVEN)
-
-    (claimed,) = [each for each in claims_of(results, [numbers]) if each.capability == "dtypes"]
-
-    assert (claimed.status, claimed.reason) == (Verdict.HELD.value, None)
+    assert (claimed.status, claimed.reason) == (verdict.value, reason)
 
 
 def test_evidence_of_the_same_run_is_the_same() -> None:

@@ -27,7 +27,7 @@ from backend_caps.kit import (
     run_checks,
 )
 from backend_caps.simulator import Schedule
-from tests.kit.made import HONEST, ODD, SCENARIO
+from tests.kit.made import HONEST, ODD, SCENARIO, odd_check
 
 EVEN = Effort(seeds=(0, 2))
 
@@ -103,7 +103,7 @@ def test_excused_check_is_not_checked() -> None:
 
 def test_check_behind_a_failed_one_is_not_checked() -> None:
     """What a check is compared by has to hold first."""
-    later = replace(ODD, code="later", after=("made",))
+    later = odd_check("later", "made")
 
     results = run_checks(HONEST, [ODD, later], effort=Effort(seeds=(1,)))
 
@@ -136,7 +136,7 @@ def test_raised_error_is_a_fault() -> None:
 
 def test_claim_that_one_check_failed_is_failed() -> None:
     """Of several checks of a claim the worst counts, and one that looked is more than none."""
-    codes = [replace(ODD, excuse=lambda _: "no"), replace(ODD, code="b"), ODD]
+    codes = [replace(ODD, excuse=lambda _: "no"), odd_check("b"), ODD]
     held = run_checks(HONEST, codes[:2], effort=EVEN)
     failed = run_checks(HONEST, [*codes, codes[1]], effort=Effort(seeds=(1,)))
 
@@ -214,7 +214,7 @@ def _drawn(*, terminal: bool) -> str:
     file = StringIO()
     console = Console(file=file, force_terminal=terminal, width=120, color_system=None)
     with CheckProgress(2, console) as progress:
-        checks = [ODD, replace(ODD, code="later")]
+        checks = [ODD, odd_check("later")]
         run_checks(HONEST, checks, effort=Effort(seeds=range(4)), observer=progress)
     return file.getvalue()
 

@@ -18,24 +18,21 @@ from backend_caps.kit import (
     Scenario,
     Subject,
     Verdict,
-    find_case,
     run_case,
     run_checks,
 )
-from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.checks.preparation import METADATA, Planner
 from backend_caps.kit.checks.replay import ADDRESSES, READS_END, REPLAY
 from backend_caps.kit.probes.graph_probe import Graphs
 from backend_caps.kit.probes.replays import story
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import Schedule
-from tests.kit.honest.graphs import ODD
-from tests.kit.liars.graphs import LIARS, TableCopiedBeside
-from tests.kit.liars.liar import subject_of
+from tests.kit.liars.graphs import TableCopiedBeside
 from tests.kit.made import HONEST, claiming
+from tests.kit.specimen import subject_of
+from tests.kit.specimens import SUBJECTS
 
 GRAPH_CHECKS = (REPLAY, METADATA, ADDRESSES, READS_END)
-OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
 DECODE = Scenario(forward=Forward.DECODE)
 SINGLE = frozenset({BatchKind.SINGLE_TOKEN_DECODE})
@@ -69,69 +66,11 @@ def _decode(check: Check, schedule: str = "eager") -> Case:
 
 def _fault(name: str, check: Check, schedule: str = "eager") -> Fault:
     """Say what a case of decodes finds first."""
-    return run_case(OF_NAME[name], check, _decode(check, schedule)).findings[0].fault
+    return run_case(SUBJECTS[name], check, _decode(check, schedule)).findings[0].fault
 
 
 def _hints(subject: Subject, check: Check) -> Sequence[tuple[str, str]]:
     return [(hint.claim, hint.what) for hint in _result(subject, check).hints]
-
-
-@every_check
-def test_who_claims_no_graphs_is_excused(check: Check) -> None:
-    """Without a kind of batch there is nothing to replay."""
-    assert check.excuse(NATIVE) == "it claims no kind of batch in graph_replay"
-
-
-@pytest.mark.parametrize(
-    ("check", "subject", "reason"),
-    [
-        (REPLAY, HONEST, None),
-        (ADDRESSES, HONEST, None),
-        (METADATA, HONEST, None),
-        (
-            METADATA,
-            claiming(graph_metadata=GraphMetadata.HOST),
-            "it claims HOST, which asks for nothing",
-        ),
-        (READS_END, HONEST, None),
-        (
-            READS_END,
-            claiming(shared_reads_end=SharedReadsEnd.UNKNOWN),
-            "it claims UNKNOWN: nobody writes before the forward's end",
-        ),
-    ],
-)
-def test_claim_that_asks_for_nothing_is_excused(
-    check: Check, subject: Subject, reason: str | None
-) -> None:
-    """The worst value of a claim is kept by everybody."""
-    assert check.excuse(subject) == reason
-
-
-@every_check
-def test_device_without_graphs_is_the_reason(check: Check) -> None:
-    """Nothing is checked where there are no graphs, and nothing hinted at."""
-    result = run_checks(HONEST, [check], device="cpu").checks[0]
-
-    assert (result.status, result.reason) == (Verdict.NOT_CHECKED, "no graphs on cpu")
-    assert list(result.hints) == []
-
-
-@every_check
-def test_honest_backend_holds(check: Check) -> None:
-    """Whoever keeps a claim is failed by nothing."""
-    result = _result(HONEST, check)
-
-    assert [finding.fault.what for finding in result.findings] == []
-    assert result.status is Verdict.HELD
-
-
-@every_check
-def test_cases_are_found_by_name(check: Check) -> None:
-    """The name that a finding prints is enough to repeat its case."""
-    cases = list(check.cases(HONEST, Effort(seeds=[5])))
-
-    assert [find_case(HONEST, CHECKS, own.name)[1] for own in cases] == cases
 
 
 def test_orders_of_reads_end_are_lazy_starved_and_random() -> None:
@@ -185,7 +124,7 @@ def test_replays_run_ahead_of_their_results(schedule: str, expected: Verdict) ->
     """A plan that is written anew in flight is wrong only where the device is late."""
     case = _decode(REPLAY, schedule)
 
-    result = run_case(OF_NAME["pinned_in_flight"], REPLAY, case)
+    result = run_case(SUBJECTS["pinned_in_flight"], REPLAY, case)
 
     assert result.status is expected
 
@@ -219,7 +158,7 @@ def test_plan_that_is_made_outside_is_told() -> None:
 )
 def test_host_work_for_a_replay_is_told(name: str, words: list[str]) -> None:
     """A fault says what the device did not do, and the first one on which line."""
-    subject = claims_single(OF_NAME[name])
+    subject = claims_single(SUBJECTS[name])
 
     faults = [own.fault for own in _result(subject, METADATA).findings]
 
@@ -230,7 +169,7 @@ def test_host_work_for_a_replay_is_told(name: str, words: list[str]) -> None:
 
 def test_host_work_is_not_counted_on_a_real_device() -> None:
     """Nobody counts there; what is read of the host is seen all the same."""
-    rig = Rig(subject=OF_NAME["uploads_lengths"])
+    rig = Rig(subject=SUBJECTS["uploads_lengths"])
     with rig.running():
         graphs = Graphs(rig, DECODE)
         planner = Planner(graphs, rig.subject, None)
@@ -269,7 +208,7 @@ def test_read_behind_the_point_is_told(schedule: str) -> None:
 
 def test_read_behind_the_point_does_not_show_in_plain_order() -> None:
     """A device that runs everything at once hides it: that is what other orders are for."""
-    subject, case = OF_NAME["table_read_in_graph"], _decode(READS_END)
+    subject, case = SUBJECTS["table_read_in_graph"], _decode(READS_END)
 
     result = run_case(subject, READS_END, case)
 
@@ -314,7 +253,7 @@ def test_who_bakes_host_values_is_given_no_hint(check: Check) -> None:
             id="in the graph",
         ),
         pytest.param(
-            claims_single(OF_NAME["table_copied_first"]),
+            claims_single(SUBJECTS["table_copied_first"]),
             None,
             id="as it is",
         ),

@@ -11,8 +11,8 @@ from backend_caps_torch_native import TorchPadded
 
 from backend_caps.kit import Rig, draw
 from backend_caps.kit.checks.growth import Growth, HeldMemory, held_memory, quickly_collected
-from tests.kit.liars.liar import subject_of
 from tests.kit.made import SCENARIO
+from tests.kit.specimen import subject_of
 
 POOLS = draw(SCENARIO, 0).pools
 
@@ -159,6 +159,7 @@ def test_old_objects_are_left_out_of_collections() -> None:
 
 def test_what_others_left_out_stays_out() -> None:
     """Where the process has frozen its own, a check that ends does not hand it to collections."""
+    gc.freeze()
     before = gc.get_freeze_count()
     with quickly_collected():
         within = gc.get_freeze_count()

@@ -21,10 +21,10 @@ from backend_caps.kit import (
 )
 from backend_caps.simulator import Site
 from backend_caps.supervisor import Crash, Log
-from tests.kit.made import HONEST, ODD
+from tests.kit.made import HONEST, ODD, odd_check
 
 SEGV = -signal.SIGSEGV
-LATER = replace(ODD, code="later", run=lambda _rig, _case: iter(()))
+LATER = replace(odd_check("later"), run=lambda _rig, _case: iter(()))
 CHECKS = [ODD, LATER]
 
 

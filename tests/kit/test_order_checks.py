@@ -20,14 +20,12 @@ from backend_caps.kit.checks.overlap import RACES
 from backend_caps.kit.checks.preparation import SYNC_FREE_PREPARE
 from backend_caps.kit.execution import cases_on
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.kit.honest.order import ODD, PinnedRingThatWaits
-from tests.kit.liars.liar import subject_of
-from tests.kit.liars.streams import LIARS
+from tests.kit.honest_backends import PinnedRingThatWaits
 from tests.kit.made import HONEST, claiming
+from tests.kit.specimen import subject_of
+from tests.kit.specimens import SUBJECTS
 
-OF_NAME = {own.name: own.subject for own in LIARS} | {own.name: own.subject for own in ODD}
 ONE = Effort(seeds=[1])
-every_check = pytest.mark.parametrize("check", [SYNC_FREE_PREPARE, RACES], ids=lambda own: own.code)
 _UPLOADS: dict[str, object] = {"host_seq_lens": HostSeqLens.EXACT, "graph_replay": frozenset()}
 FOUR = "4 forwards (chunk, decode, draft-extend, tree)"
 
@@ -40,27 +38,9 @@ def _words(result: CheckResult) -> list[str]:
     return [finding.fault.what for finding in result.findings]
 
 
-@every_check
-def test_honest_backend_holds(check: Check) -> None:
-    """A backend without a stream of its own, which waits for nothing, is at no fault."""
-    result = _result(HONEST, check)
-
-    assert (result.status, result.findings) == (Verdict.HELD, [])
-
-
-@every_check
-def test_cases_are_found_by_name(check: Check) -> None:
-    """What a seed tries follows from the seed alone."""
-    cases = cases_on("sim", check, HONEST, Effort(seeds=range(3)))
-
-    found = [find_case(HONEST, [check], own.name)[1] for own in cases]
-
-    assert found == list(cases)
-
-
 def test_wait_is_told_with_its_line() -> None:
     """A fault says which method waited, by what, where, and what was claimed."""
-    result = _result(OF_NAME["longest_in_prepare"], SYNC_FREE_PREPARE)
+    result = _result(SUBJECTS["longest_in_prepare"], SYNC_FREE_PREPARE)
 
     fault = result.findings[0].fault
     assert fault.site is not None
@@ -73,7 +53,7 @@ def test_wait_is_told_with_its_line() -> None:
 
 def test_forward_owes_what_nobody_claims() -> None:
     """A layer that waits is at fault, whatever is claimed of preparing."""
-    words = _words(_result(OF_NAME["longest_in_forward"], SYNC_FREE_PREPARE))
+    words = _words(_result(SUBJECTS["longest_in_forward"], SYNC_FREE_PREPARE))
 
     assert words[0].startswith("forward made the host wait")
     assert words[0].endswith("its contract says Sync: none")
@@ -100,7 +80,7 @@ def test_poll_in_prepare_is_a_wait() -> None:
 
 def test_wait_that_is_not_claimed_away_is_none() -> None:
     """Who claims no sync-free prepare may wait in it."""
-    result = _result(OF_NAME["pinned_ring_that_waits"], SYNC_FREE_PREPARE)
+    result = _result(SUBJECTS["pinned_ring_that_waits"], SYNC_FREE_PREPARE)
 
     assert (result.status, result.hints) == (Verdict.HELD, ())
 
@@ -118,35 +98,9 @@ def test_prepare_that_never_waits_is_a_candidate(claimed: object, words: str) ->
     ]
 
 
-@every_check
-def test_backend_that_raises_is_not_checked(check: Check) -> None:
-    """What a backend lacks is another check's to say."""
-    broken = HONEST.declaration.model_copy(update={"implementation": "nowhere:Nothing"})
-
-    result = _result(Subject(name="own", declaration=broken), check)
-
-    assert result.status is Verdict.NOT_CHECKED
-
-
-def test_host_has_nothing_to_wait_for() -> None:
-    """On the CPU there is no wait to see, and the check says so."""
-    results = run_checks(HONEST, [SYNC_FREE_PREPARE], device="cpu", effort=ONE)
-
-    assert results.checks[0].reason == (
-        "on cpu the host does the work itself, and waits for nobody"
-    )
-
-
-def test_plain_order_runs_on_the_host_too() -> None:
-    """There overlapped steps come one after the other, and are what they are."""
-    results = run_checks(HONEST, [RACES], device="cpu", effort=ONE)
-
-    assert results.checks[0].status is Verdict.HELD
-
-
 def test_race_is_told_with_both_sides() -> None:
     """A fault names both accesses, their streams and lines, and has the backend's line."""
-    result = _result(OF_NAME["pinned_plan"], RACES)
+    result = _result(SUBJECTS["pinned_plan"], RACES)
 
     fault = result.findings[0].fault
     assert fault.site is not None
@@ -156,7 +110,7 @@ def test_race_is_told_with_both_sides() -> None:
 
 def test_race_that_torch_cannot_see_is_another_output() -> None:
     """Where the sanitizer sees one side alone, an order of the device shows it."""
-    result = _result(OF_NAME["pinned_ring"], RACES)
+    result = _result(SUBJECTS["pinned_ring"], RACES)
 
     orders = {str(finding.case.schedule) for finding in result.findings}
     assert "eager" not in orders
@@ -165,17 +119,17 @@ def test_race_that_torch_cannot_see_is_another_output() -> None:
 
 def test_missing_record_stream_is_an_early_free() -> None:
     """Memory that is freed while another stream reads it is a race with who gets it next."""
-    words = _words(_result(OF_NAME["freed_plan"], RACES))
+    words = _words(_result(SUBJECTS["freed_plan"], RACES))
 
     assert "the write by free on the forward stream" in words[0]
 
 
 def test_replayed_race_is_found_again() -> None:
     """The case that a finding names finds the same alone."""
-    finding = _result(OF_NAME["plan_beside"], RACES).findings[0]
-    check, case = find_case(OF_NAME["plan_beside"], CHECKS, finding.case.name)
+    finding = _result(SUBJECTS["plan_beside"], RACES).findings[0]
+    check, case = find_case(SUBJECTS["plan_beside"], CHECKS, finding.case.name)
 
-    again = run_case(OF_NAME["plan_beside"], check, case)
+    again = run_case(SUBJECTS["plan_beside"], check, case)
 
     assert finding.fault in [own.fault for own in again.findings]
 

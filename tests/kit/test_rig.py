@@ -12,7 +12,7 @@ import torch
 
 from backend_caps.kit import Case, Effort, Fault, Hint, Rig, Verdict, run_checks, single_threaded
 from backend_caps.kit.rig import OverdueError, ends_within
-from tests.kit.made import HONEST, ODD
+from tests.kit.made import HONEST, ODD, odd_check
 
 SHORT_S, LONG_S = 0.2, 60.0
 
@@ -100,7 +100,7 @@ def _endless(rig: Rig, case: Case) -> Iterator[Fault]:
 
 def test_case_that_does_not_end_is_a_finding() -> None:
     """It has what it found before, the other cases run, and the next check too."""
-    checks = [replace(ODD, run=_endless), replace(ODD, code="later")]
+    checks = [replace(ODD, run=_endless), odd_check("later")]
 
     results = run_checks(HONEST, checks, effort=Effort(seeds=(2, 1)), deadline_s=SHORT_S)
 

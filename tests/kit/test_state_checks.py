@@ -1,35 +1,20 @@
 from __future__ import annotations
 
-import pytest
-
 from backend_caps import BatchKind
-from backend_caps.kit import Check, CheckResult, Effort, Subject, Verdict, run_checks
+from backend_caps.kit import Check, CheckResult, Effort, run_checks
 from backend_caps.kit.checks.batches import BATCHES_APART
 from backend_caps.kit.checks.writes import INPUTS_UNTOUCHED, PADDING_HARMLESS
 from backend_caps.kit.execution import cases_on
-from tests.kit.liars.state import LIARS
-from tests.kit.made import HONEST, claiming
-
-OF_NAME = {own.name: own.subject for own in LIARS}
-STATE_CHECKS = (INPUTS_UNTOUCHED, PADDING_HARMLESS, BATCHES_APART)
-every_check = pytest.mark.parametrize("check", STATE_CHECKS, ids=lambda own: own.code)
+from tests.kit.made import claiming
+from tests.kit.specimens import SUBJECTS
 
 
 def _result(name: str, check: Check) -> CheckResult:
-    return run_checks(OF_NAME[name], [check], device="cpu", effort=Effort.quick()).checks[0]
+    return run_checks(SUBJECTS[name], [check], device="cpu", effort=Effort.quick()).checks[0]
 
 
 def _words(result: CheckResult) -> list[str]:
     return [finding.fault.what for finding in result.findings]
-
-
-@every_check
-@pytest.mark.parametrize("device", ["sim", "cpu"])
-def test_honest_backend_holds(check: Check, device: str) -> None:
-    """A backend that leaves everything as it was is at no fault."""
-    result = run_checks(HONEST, [check], device=device, effort=Effort(seeds=[1])).checks[0]
-
-    assert (result.status, result.findings) == (Verdict.HELD, [])
 
 
 def test_changed_batch_is_told_with_its_line() -> None:
@@ -91,15 +76,11 @@ def test_stray_padding_is_told_by_its_slots() -> None:
 
 
 def test_only_what_is_replayed_is_padded() -> None:
-    """Who claims no graphs is excused, and of kinds only those that are claimed are tried."""
-    none = claiming(graph_replay=frozenset())
+    """Of kinds of batches those that are claimed are tried."""
     single = claiming(graph_replay=frozenset({BatchKind.SINGLE_TOKEN_DECODE}))
 
     tried = {own.scenario for own in cases_on("sim", PADDING_HARMLESS, single, Effort.quick())}
 
-    assert PADDING_HARMLESS.excuse(none) == (
-        "it claims no graph_replay, and only what is replayed is padded"
-    )
     assert {own.forward.value for own in tried if own is not None} == {"decode"}
 
 
@@ -109,14 +90,3 @@ def test_batch_behind_others_is_told_with_them() -> None:
 
     assert words[0].startswith("in turn 1, prefill behind prefill, tokens ")
     assert words[0].endswith("what a new backend gives was expected")
-
-
-@every_check
-def test_backend_that_raises_is_not_checked(check: Check) -> None:
-    """What cannot be run plainly says nothing of its state."""
-    broken = HONEST.declaration.model_copy(update={"implementation": "nowhere:Nothing"})
-    subject = Subject(name="own", declaration=broken)
-
-    results = run_checks(subject, [check], device="cpu", effort=Effort(seeds=[0]))
-
-    assert results.checks[0].status is Verdict.NOT_CHECKED

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from torch_native_caps import TORCH_NATIVE
 
 from backend_caps.kit import (
@@ -9,7 +8,6 @@ from backend_caps.kit import (
     Effort,
     Subject,
     Verdict,
-    find_case,
     run_case,
     run_checks,
 )
@@ -17,12 +15,8 @@ from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.checks.batches import TWO_BATCH
 from backend_caps.kit.checks.growth import MEMORY
 from backend_caps.kit.checks.overlap import SERVING
-from tests.kit.liars import streams
-from tests.kit.liars.whole import LIARS
 from tests.kit.made import HONEST, claiming
-
-OF_NAME = {own.name: own.subject for own in LIARS}
-WHOLE = (TWO_BATCH, MEMORY, SERVING)
+from tests.kit.specimens import SUBJECTS
 
 
 def _result(subject: Subject, check: Check, *seeds: int, device: str = "sim") -> CheckResult:
@@ -31,31 +25,7 @@ def _result(subject: Subject, check: Check, *seeds: int, device: str = "sim") ->
 
 
 def _words(name: str, check: Check, device: str = "sim") -> str:
-    return _result(OF_NAME[name], check, 0, device=device).findings[0].fault.what
-
-
-@pytest.mark.parametrize("check", WHOLE, ids=lambda own: own.code)
-@pytest.mark.parametrize("device", ["sim", "cpu"])
-def test_honest_backend_holds(check: Check, device: str) -> None:
-    """A backend that keeps to itself and forgets what is over is at no fault."""
-    result = _result(HONEST, check, 0, device=device)
-
-    assert (result.status, result.findings) == (Verdict.HELD, [])
-
-
-@pytest.mark.parametrize("check", WHOLE, ids=lambda own: own.code)
-def test_cases_are_found_by_name(check: Check) -> None:
-    """Every case can be run again, by what a finding prints."""
-    cases = list(check.cases(HONEST, Effort(seeds=[5])))
-
-    assert [find_case(HONEST, CHECKS, own.name)[1].seed for own in cases] == [5] * len(cases)
-
-
-def test_two_batch_is_for_who_claims_it() -> None:
-    """Who does not claim to run in halves is not asked."""
-    result = _result(claiming(two_batch_overlap=False), TWO_BATCH, 0)
-
-    assert result.reason == "it does not claim two_batch_overlap"
+    return _result(SUBJECTS[name], check, 0, device=device).findings[0].fault.what
 
 
 def test_two_batch_tells_half_and_order() -> None:
@@ -70,7 +40,7 @@ def test_two_batch_tells_half_and_order() -> None:
 
 def test_two_batch_starves_each_stream() -> None:
     """What eager and lazy orders hide shows where the stream of the layers starves."""
-    subject = OF_NAME["wait_of_the_first_half"]
+    subject = SUBJECTS["wait_of_the_first_half"]
 
     cases = list(TWO_BATCH.cases(subject, Effort.quick()))
     faulted = {str(own.schedule) for own in cases if run_case(subject, TWO_BATCH, own).findings}
@@ -82,7 +52,7 @@ def test_two_batch_starves_each_stream() -> None:
 
 def test_equal_halves_may_hide_a_lie() -> None:
     """Who makes room by the other half is right where both are as large."""
-    result = _result(OF_NAME["room_of_the_first_half"], TWO_BATCH, 1)
+    result = _result(SUBJECTS["room_of_the_first_half"], TWO_BATCH, 1)
 
     assert result.status is Verdict.HELD
 
@@ -126,7 +96,7 @@ def test_serving_tells_how_and_what() -> None:
 
 def test_serving_tells_races_of_the_backend() -> None:
     """A race in which the backend takes part is told with its line."""
-    [freed] = [own.subject for own in streams.LIARS if own.name == "freed_plan"]
+    freed = SUBJECTS["freed_plan"]
 
     faults = [own.fault for own in _result(freed, SERVING, 0).findings if own.fault.site]
     assert faults[0].what.startswith("nothing orders the read by aten::")
@@ -139,14 +109,6 @@ def test_serving_leaves_drafts_of_the_host_alone() -> None:
     result = _result(HONEST, SERVING, 2)
 
     assert result.status is Verdict.HELD
-
-
-def test_serving_is_of_tokens_that_are_certain() -> None:
-    """Numbers that round more than float32 may choose another token and be right."""
-    subject = claiming(dtypes=frozenset({"bfloat16"}))
-
-    reason = _result(subject, SERVING, 0).reason
-    assert reason == "it does not take float32, and rounder numbers may choose other tokens"
 
 
 def test_serving_on_another_device_is_not_checked() -> None:

@@ -14,7 +14,10 @@ import tomllib
 import venv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import files, requires
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "backend_caps"
@@ -66,6 +69,24 @@ def borrow_packages(folder: Path) -> None:
             (folder / entry.name).symlink_to(entry)
 
 
+def borrow_required(folder: Path, distribution: str) -> None:
+    """Link what a distribution requires without an extra, directly or not, and nothing else."""
+    folder.mkdir()
+    wanted, linked = _required(distribution), set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name not in linked:
+            linked.add(name)
+            wanted |= _required(name)
+            for entry in {file.parts[0] for file in files(name) or ()} - {"..", "__pycache__"}:
+                (folder / entry).symlink_to(Path(sysconfig.get_path("purelib"), entry))
+
+
+def _required(distribution: str) -> set[str]:
+    found = map(Requirement, requires(distribution) or ())
+    return {own.name for own in found if own.marker is None or own.marker.evaluate({"extra": ""})}
+
+
 def run(*words: str, cwd: Path | None = None) -> str:
     """Run a command that succeeds; what it printed."""
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, env=_ENVIRON)
@@ -110,6 +131,19 @@ class Environment:
     def backend_caps(self, *words: str) -> str:
         """Run the program that was installed; what it printed."""
         return run(str(self.folder / "bin" / "backend-caps"), *words, cwd=self.folder)
+
+    def refused(self, *words: str) -> str:
+        """Run the program with words that it refuses; what it printed as its error."""
+        program = str(self.folder / "bin" / "backend-caps")
+        done = subprocess.run(
+            (program, *words), cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0
+        return done.stderr
+
+    def python(self, code: str) -> str:
+        """Run code by the environment's own Python; what it printed."""
+        return run(str(self.folder / "bin" / "python"), "-P", "-c", code, cwd=self.folder)
 
     def _pip(self, *words: str) -> None:
         python = str(self.folder / "bin" / "python")

@@ -1,37 +1,30 @@
 """Every backend made of torch's operators, beside float64, over what models and servers bring.
 
-The tolerance is 2e-5, absolute and relative, in float32. Kernels have such tests of their own, for
-their interpreter and compiler take longer.
+The tolerance is 2e-5, absolute and relative, in float32.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
 import torch
-from backend_caps_flex_attention import FlexAttention, Mode
-from backend_caps_torch_native import TorchNative, TorchPadded
-from torch import Tensor
 
 from backend_caps.kit.scenes import (
     Requests,
     Scene,
     Setting,
     layer_of,
-    padded,
     reference_attention,
     scene,
     sharing,
 )
-from backend_caps.runtime.attention import AttentionBackend
+from tests.plugins.backends import BACKENDS, bounded, with_padding
 from tests.runtime.speculative.pairwise import Row, pairwise_cover
 
-pytestmark = pytest.mark.no_cover  # run by other tests too
+pytestmark = pytest.mark.slow
 
 AXES: dict[str, Sequence[object]] = {
     "heads": ((1, 1), (8, 8), (8, 2), (8, 1), (32, 8), (64, 64), (64, 16), (64, 8)),
@@ -44,11 +37,6 @@ AXES: dict[str, Sequence[object]] = {
 _SIZES = ("longest", "page_size", "head_size")
 _MOST = 2**21
 """Numbers in the keys of the longest context: what the machine has time for."""
-BACKENDS: list[Callable[..., AttentionBackend]] = [
-    TorchNative,
-    TorchPadded,
-    partial(FlexAttention, mode=Mode.EAGER),
-]
 
 
 def is_legal(row: Row) -> bool:
@@ -69,10 +57,10 @@ ROWS = [
 def test_backends_are_near_float64(row: Row) -> None:
     """Heads, sizes, pages, lengths, padding and shared prefixes change no backend's attention."""
     real = drawn(row)
-    batch = _bounded(_with_padding(real) if row["shape"] == "padded" else real)
+    batch = bounded(with_padding(real) if row["shape"] == "padded" else real)
     expected = reference_attention(real)
 
-    outputs = [batch.run(own)[: len(real.q)] for own in BACKENDS]
+    outputs = [batch.run(own)[: len(real.q)] for own in BACKENDS.values()]
 
     for output in outputs:
         torch.testing.assert_close(output.double(), expected, atol=2e-5, rtol=2e-5)
@@ -119,16 +107,3 @@ def _requests(kind: object, longest: int, dice: random.Random) -> Requests:
     if kind == "mixed":
         new[-1] = 1
     return [(length - count, count) for length, count in zip(lengths, new, strict=True)]
-
-
-def _with_padding(real: Scene) -> Scene:
-    """Add as many tokens as there are, in as many rows."""
-    return padded(real, rows=len(real.counts), tokens=len(real.q))
-
-
-def _bounded(batch: Scene) -> Scene:
-    """Give the host what the neediest asks for, and upper bounds that are too high."""
-    lengths: Tensor | None = batch.batch.seq_lens_cpu
-    assert lengths is not None, "scenes bring their lengths"
-    bounds = (lengths + 3).clamp(max=batch.pools.req_to_token.shape[1])
-    return replace(batch, batch=replace(batch.batch, seq_lens_cpu_upper_bound=bounds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.capability.sizes import Conflict, Unchecked
+from backend_caps.capability.sets import Conflict, Unchecked
 from backend_caps.capability.vocabulary import CAPABILITIES
 from backend_caps.resolution.plan import Plan
 from tests.property.strategies import normal

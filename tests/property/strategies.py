@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import AtLeast, Given
-from backend_caps.capability.kind import Phase, Role, Scope
-from backend_caps.capability.scale import ANY, Scale
-from backend_caps.capability.sets import ComputeRange, overlap
-from backend_caps.capability.sizes import (
+from backend_caps.capability.kind import ANY, Phase, Role, Scale, Scope
+from backend_caps.capability.sets import (
+    ComputeRange,
     Conflict,
     Exact,
     JoinedSizes,
@@ -21,6 +20,7 @@ from backend_caps.capability.sizes import (
     Sizes,
     Unchecked,
     intersect,
+    overlap,
 )
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,

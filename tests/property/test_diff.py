@@ -6,17 +6,16 @@ from hypothesis import strategies as st
 from backend_caps.capability.backend import Backend, EngineClass, Problem, Reading, Status
 from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.kind import Scope
+from backend_caps.capability.kind import Scale, Scope
 from backend_caps.capability.provenance import Origin, Source
-from backend_caps.capability.scale import Scale
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.engines.reading import EngineReading
-from backend_caps.report.diff import differences, severity
+from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import DifferenceKind
 from backend_caps.report.document import json_of, value_of
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plans import PlanDocument, plan_document
-from backend_caps.report.snapshot import Snapshot, comparable
+from backend_caps.report.statements import comparable, severity
 from backend_caps.resolution.contributions import declared
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
@@ -152,20 +151,20 @@ def locks(draw: st.DrawFn) -> LockDocument:
     )
 
 
-sides = locks().map(Snapshot.of_lock) | engines.map(Snapshot.of_reading)
+sides = locks().map(Side.of_lock) | engines.map(Side.of_reading)
 """Anything that can be compared."""
 
 
 @law
 @given(side=sides)
-def test_nothing_differs_from_itself(side: Snapshot) -> None:
+def test_nothing_differs_from_itself(side: Side) -> None:
     """A side compared with itself is the same."""
     assert differences(side, side) == ()
 
 
 @law
 @given(one=sides, other=sides)
-def test_comparing_the_other_way_round_is_the_mirror(one: Snapshot, other: Snapshot) -> None:
+def test_comparing_the_other_way_round_is_the_mirror(one: Side, other: Side) -> None:
     """What one way vanished, became stricter or conditional, the other way did the opposite."""
     assert differences(other, one) == mirrored(differences(one, other))
 
@@ -195,13 +194,13 @@ def test_backends_without_a_difference_answer_the_same(
     ]
 
     values = [comparable(name, declared(each, name, situation)[0]) for each in declared_twice]
-    differs = differences(*map(Snapshot.of_lock, locks)) != ()
+    differs = differences(*map(Side.of_lock, locks)) != ()
     assert differs or values[0] == values[1]
 
 
 @law
 @given(one=sides, other=sides)
-def test_mirror_of_the_mirror_is_the_comparison(one: Snapshot, other: Snapshot) -> None:
+def test_mirror_of_the_mirror_is_the_comparison(one: Side, other: Side) -> None:
     """Looking from the other side twice changes nothing."""
     found = differences(one, other)
 
@@ -223,7 +222,7 @@ def test_nothing_differs_from_a_lock_that_was_read(lock: LockDocument) -> None:
     """A lock says the same after it was a file."""
     read = LockDocument.model_validate_json(lock.text())
 
-    assert differences(Snapshot.of_lock(lock), Snapshot.of_lock(read)) == ()
+    assert differences(Side.of_lock(lock), Side.of_lock(read)) == ()
 
 
 @law
@@ -238,7 +237,7 @@ def test_locked_engine_is_the_engine(reading: EngineReading, request: LockedRequ
         reading=reading,
     )
 
-    found = differences(Snapshot.of_lock(locked), Snapshot.of_reading(reading))
+    found = differences(Side.of_lock(locked), Side.of_reading(reading))
 
     assert found == ()
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.capability.sizes import Conflict, Sizes, Unchecked, admits, intersect
+from backend_caps.capability.sets import Conflict, Sizes, Unchecked, admits, intersect
 from backend_caps.capability.vocabulary import CAPABILITIES
 from tests.property.strategies import joined_value, law, normal, sizes
 

@@ -26,9 +26,8 @@ from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.simulator.device import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.graph_modes import uniform_buckets
-from tests.races.cases import Case, Fault, Finding
-from tests.races.left_over import findings_after
-from tests.races.setting import plan_of
+from tests.races.cases import Case, Fault, Finding, findings_after
+from tests.races.engine_setup import plan_of
 from tests.races.traces import MAX_LENGTH, VOCAB_SIZE, Trace
 
 _ROWS = (2, 1)

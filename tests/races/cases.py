@@ -1,14 +1,19 @@
-"""A case: one thing to run, under one schedule. A line of text names it, and replays it."""
+"""A case: one thing to run, under one schedule; and what is wrong with a run.
+
+A line of text names a case, and replays it.
+"""
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
 from backend_caps.simulator.queues import OrderPolicy, Schedule
+from backend_caps.simulator.simulation import Simulation
 
 
 class Program(Enum):
@@ -65,6 +70,21 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.fault.value}: {self.what}"
+
+
+def collect_cycles() -> None:
+    """Free the cycles of this run: while collection is off, whatever it made is in the nursery."""
+    gc.collect(0)
+
+
+def findings_after(simulation: Simulation) -> Iterator[Finding]:
+    """List the races of a run, and the device memory that is still in use after it."""
+    collect_cycles()
+    for race in simulation.races:
+        yield Finding(fault=Fault.RACE, what=str(race))
+    if simulation.num_live_blocks:
+        what = f"{simulation.num_live_blocks} blocks of device memory are still in use"
+        yield Finding(fault=Fault.LEAK, what=what)
 
 
 _RACES = "check_races"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.races.setting import model_folder
+from tests.races.engine_setup import model_folder
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ whatever an overlapped run makes of it is that, or where it was given up the sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter, gt
 from pathlib import Path
 from weakref import WeakSet
@@ -24,11 +24,9 @@ from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.simulator.device import simulate
 from backend_caps.simulator.simulation import Simulation
 from tests.races.accepts import Accepts
-from tests.races.cases import Case, Fault, Finding, Program
-from tests.races.left_over import collect_cycles, findings_after
-from tests.races.setting import draft_of, model_of, options_of, plan_of
-from tests.races.speculation import Speculation
-from tests.races.traces import VOCAB_SIZE, Trace
+from tests.races.cases import Case, Fault, Finding, Program, collect_cycles, findings_after
+from tests.races.engine_setup import draft_of, model_of, options_of, plan_of
+from tests.races.traces import VOCAB_SIZE, Speculation, Trace
 
 _MOST_STEPS = 400
 """More than any trace needs, retractions included."""
@@ -194,7 +192,7 @@ def run_engine(case: Case, folder: Path) -> tuple[Finding, ...]:
             streams=streams,
         )
         num_events = len(streams.live)
-        requests = _play(trace, engine, watch)
+        requests = play(trace, engine, watch, partial(_submit, trace, engine))
         engine.drain()
         found = [*left_over(engine, simulation), *wrong_tokens(trace, requests, expected)]
         found += watch.findings(right)
@@ -212,15 +210,20 @@ def traits_of(trace: Trace) -> DeviceTraits:
     return replace(DEVICE_TRAITS["sim"], has_pinned_memory=trace.pinned)
 
 
-def _play(trace: Trace, engine: Engine, watch: Watch) -> Sequence[Request]:
-    """Submit, abort and step as the trace says, until nothing is left to do."""
+def _submit(trace: Trace, engine: Engine, place: int) -> Request:
+    return engine.submit(trace.asked[place].prompt, trace.asked[place].sampling)
+
+
+def play(
+    trace: Trace, engine: Engine, watch: Watch, submit: Callable[[int], Request]
+) -> Sequence[Request]:
+    """Submit requests by their places, abort and step as the trace says, until all have ended."""
     requests: dict[int, Request] = {}
     last = max(own.submitted_at for own in trace.asked)
-    step = 0
-    while step <= last or engine.scheduler.has_work:
+    for step in range(_MOST_STEPS):
         for place, own in enumerate(trace.asked):
             if own.submitted_at == step:
-                requests[place] = engine.submit(own.prompt, own.sampling)
+                requests[place] = submit(place)
             if own.aborted_at == step:
                 engine.abort(requests[place])
         if step in trace.idle_steps:
@@ -228,10 +231,9 @@ def _play(trace: Trace, engine: Engine, watch: Watch) -> Sequence[Request]:
         watch.accepts.take(engine.step())
         if trace.watched:
             watch.look(engine)
-        step += 1
-        if step > _MOST_STEPS:
-            raise EndlessError(f"{_MOST_STEPS} steps did not end {len(trace.asked)} requests")
-    return [requests[place] for place in range(len(trace.asked))]
+        if step >= last and not engine.scheduler.has_work:
+            return [requests[place] for place in range(len(trace.asked))]
+    raise EndlessError(f"{_MOST_STEPS} steps did not end {len(trace.asked)} requests")
 
 
 def left_over(engine: Engine, simulation: Simulation) -> Iterator[Finding]:

@@ -6,8 +6,9 @@ have just left, while a step of theirs is under way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,22 +18,18 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.stats import NoObserver, StepObserver
 from backend_caps.simulator.device import simulate
-from tests.races.cases import Case, Finding
+from tests.races.cases import Case, Finding, collect_cycles, findings_after
 from tests.races.engine_runs import (
-    EndlessError,
     Watch,
     left_over,
     oracle,
     oracle_of_drafts,
+    play,
     traits_of,
     wrong_tokens,
 )
-from tests.races.left_over import collect_cycles, findings_after
-from tests.races.setting import draft_of, model_of, options_of, plan_of
+from tests.races.engine_setup import draft_of, model_of, options_of, plan_of
 from tests.races.traces import Trace
-
-_MOST_STEPS = 400
-"""More than any trace needs, retractions included."""
 
 
 def handed_trace(seed: int) -> Trace:
@@ -53,14 +50,15 @@ def run_handovers(case: Case, folder: Path) -> tuple[Finding, ...]:
     with simulate(case.schedule, check_races=case.checks_races) as simulation:
         prefill = _half(trace, "prefill", folder, NoObserver())
         decode = _half(trace, "decode", folder, watch.accepts)
-        requests = _play(trace, decode, _run_prompts(trace, prefill), watch)
+        submit = partial(_take_over, decode, _run_prompts(trace, prefill))
+        requests = play(trace, decode, watch, submit)
         found = list(wrong_tokens(trace, requests, expected))
         for engine in (prefill, decode):
             engine.drain()
             found += left_over(engine, simulation)
         found += watch.findings(right)
         watch.boundaries.clear()
-    del prefill, decode, engine, requests
+    del prefill, decode, engine, requests, submit
     collect_cycles()
     return (*found, *findings_after(simulation))
 
@@ -88,23 +86,5 @@ def _run_prompts(trace: Trace, engine: Engine) -> Mapping[int, Handover]:
     return {place: next(way) for place, way in enumerate(ways)}
 
 
-def _play(
-    trace: Trace, engine: Engine, handovers: Mapping[int, Handover], watch: Watch
-) -> Sequence[Request]:
-    """Take over, abort and step as the trace says, until nothing is left to do."""
-    requests: dict[int, Request] = {}
-    last = max(own.submitted_at for own in trace.asked)
-    for step in range(_MOST_STEPS):
-        for place, own in enumerate(trace.asked):
-            if own.submitted_at == step:
-                requests[place] = engine.take_over(handovers[place])
-            if own.aborted_at == step:
-                engine.abort(requests[place])
-        if step in trace.idle_steps:
-            engine.scheduler.step_idle()
-        watch.accepts.take(engine.step())
-        if trace.watched:
-            watch.look(engine)
-        if step >= last and not engine.scheduler.has_work:
-            return [requests[place] for place in range(len(trace.asked))]
-    raise EndlessError(f"{_MOST_STEPS} steps did not end {len(trace.asked)} requests")
+def _take_over(engine: Engine, handovers: Mapping[int, Handover], place: int) -> Request:
+    return engine.take_over(handovers[place])

@@ -20,8 +20,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap, RelayPayload, require_input_ids
 from backend_caps.relay.streams import EventLike
 from backend_caps.simulator.device import simulate
-from tests.races.cases import Case, Finding
-from tests.races.left_over import findings_after
+from tests.races.cases import Case, Finding, findings_after
 from tests.races.loop_parts import Batch, Checks, Lines
 
 _VOCAB = 997

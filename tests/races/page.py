@@ -10,7 +10,7 @@ from itertools import pairwise
 from docs.tools.markdown import table
 from tests.hops import BREAKS
 from tests.races.cases import Fault, Program
-from tests.races.catches import Catch, read_catches
+from tests.races.mutant_search import Catch, read_catches
 from tests.races.mutants import MUTANTS
 from tests.races.mutation import Mutant
 

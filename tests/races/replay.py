@@ -9,10 +9,10 @@ import torch
 
 from tests.races.cases import Case, Program
 from tests.races.engine_runs import trace_of
+from tests.races.engine_setup import model_folder
 from tests.races.handover_runs import handed_trace
 from tests.races.mutants import mutant_named
-from tests.races.running import run_mutated, run_raising
-from tests.races.setting import model_folder
+from tests.races.runs import run_mutated, run_raising
 
 
 @click.command(help=__doc__)

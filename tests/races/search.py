@@ -1,18 +1,29 @@
-"""What `make races` does: traces under every policy, and a hunt for every mutant."""
+"""What `make races` does: traces under every policy, and a search for a run of every mutant."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
 import click
 from rich.console import Console
 
 from backend_caps.simulator.queues import OrderPolicy
-from tests.races.cases import Case, Program
-from tests.races.catches import Catch, Catches, write_catches
-from tests.races.hunting import schedules_of
+from tests.process_pool import in_processes
+from tests.races.cases import Case, Finding, Program
+from tests.races.engine_setup import model_folder
+from tests.races.mutant_search import (
+    Catch,
+    Catches,
+    find_catches,
+    schedules_of,
+    write_catches,
+)
 from tests.races.mutants import MUTANTS, REDUNDANT
-from tests.races.working import failures, hunts
+from tests.races.mutation import Mutant
+from tests.races.runs import run_case
 
 _LOOPS = tuple(Program)[3:]
 
@@ -29,7 +40,7 @@ def main(num_cases: int, first_seed: int, *, write: bool) -> None:
     cases = [drawn(seed, policy) for drawn in draws for policy in OrderPolicy for seed in seeds]
     cases += loop_cases(range(first_seed, first_seed + num_cases // 10))
     is_clean = told_clean(cases, console)
-    found = hunts(MUTANTS, first_seed, console, "mutants")
+    found = find_all(MUTANTS, first_seed, console, "mutants")
     click.echo(_table(found))
     if write:
         write_catches(found)
@@ -41,8 +52,8 @@ def main(num_cases: int, first_seed: int, *, write: bool) -> None:
 
 
 def _needed_after_all(first_seed: int, console: Console) -> bool:
-    """Hunt what counts as redundant too; whatever shows it belongs into the table."""
-    found = hunts(REDUNDANT, first_seed, console, "redundant")
+    """Search for what counts as redundant too; whatever shows it belongs into the table."""
+    found = find_all(REDUNDANT, first_seed, console, "redundant")
     for name, own in found.items():
         shown = "nothing" if own.first is None else f"[red]{own.first.case}[/]"
         console.print(f"redundant, shown by {shown}: {name}")
@@ -66,6 +77,34 @@ def told_clean(cases: list[Case], console: Console) -> bool:
         console.print(f"[red]{case.replay_line}[/]", *map(str, findings[:3]), sep="\n  ")
     console.print(f"{len(cases) - len(failed)} of {len(cases)} runs are clean.")
     return not failed
+
+
+def failures(
+    cases: Sequence[Case], console: Console, told: str
+) -> list[tuple[Case, tuple[Finding, ...]]]:
+    """Run cases, and return those with findings, in their order."""
+    with model_folder() as folder:
+        found = in_processes(partial(_run, folder=folder), cases, console, told)
+        return sorted(((c, f) for c, f in found if f), key=lambda pair: cases.index(pair[0]))
+
+
+def find_all(
+    mutants: Sequence[Mutant], first_seed: int, console: Console, told: str
+) -> dict[str, Catches]:
+    """Search for what shows each mutant, and return it by name, in their order."""
+    names = [mutant.name for mutant in mutants]
+    with model_folder() as folder:
+        work = partial(_find, folder=folder, first_seed=first_seed)
+        found = dict(in_processes(work, mutants, console, told))
+    return {name: found[name] for name in names}
+
+
+def _run(case: Case, folder: Path) -> tuple[Case, tuple[Finding, ...]]:
+    return case, run_case(case, folder)
+
+
+def _find(mutant: Mutant, folder: Path, first_seed: int) -> tuple[str, Catches]:
+    return mutant.name, find_catches(mutant, folder, first_seed)
 
 
 def _table(found: dict[str, Catches]) -> str:

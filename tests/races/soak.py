@@ -11,7 +11,7 @@ from rich.console import Console
 
 from backend_caps.simulator.queues import Schedule
 from tests.races.cases import Case, Program
-from tests.races.hunting import schedules_of
+from tests.races.mutant_search import schedules_of
 from tests.races.search import loop_cases, told_clean
 
 _AT_ONCE = 200
@@ -24,7 +24,7 @@ _AT_ONCE = 200
 def main(num_cases: int, minutes: float, first_seed: int) -> None:
     """Exit with 1 where a run is not clean."""
     console = Console()
-    is_clean = told_clean(_as_in_the_hunt(200), console)
+    is_clean = told_clean(_as_in_the_search(200), console)
     end_s = monotonic() + 60 * minutes
     num_run = 0
     while num_run < num_cases or monotonic() < end_s:
@@ -35,7 +35,7 @@ def main(num_cases: int, minutes: float, first_seed: int) -> None:
     sys.exit(0 if is_clean else 1)
 
 
-def _as_in_the_hunt(num_seeds: int) -> list[Case]:
+def _as_in_the_search(num_seeds: int) -> list[Case]:
     """List the runs by which mutants are looked for, for code that is as it should be."""
     engine = [
         Case(

@@ -22,8 +22,7 @@ from backend_caps.relay import DraftShape, FutureMap, RelayPayload
 from backend_caps.relay.host_lengths import MAX_COLUMN_ROWS
 from backend_caps.relay.streams import EventLike
 from backend_caps.simulator.device import simulate
-from tests.races.cases import Case, Finding
-from tests.races.left_over import findings_after
+from tests.races.cases import Case, Finding, findings_after
 from tests.races.loop_parts import Batch, Checks, Lines, SpecState
 
 _TOPK, _HIDDEN, _ACCEPT = 2, 4, 3

@@ -8,6 +8,8 @@ import pytest
 
 from tests.races.accepts import Accepts
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("made", "told"),
@@ -26,8 +28,8 @@ def test_accepts_are_those_of_the_plain_loop(
     made: Mapping[int, Mapping[int, int]], told: list[str]
 ) -> None:
     """Where two runs start a step at the same token, both keep as much of its draft."""
-    right = Accepts(counts={1: {1: 2, 3: 1}})
-    own = Accepts(counts={number: dict(counts) for number, counts in made.items()})
+    right = Accepts(accepted={1: {1: 2, 3: 1}})
+    own = Accepts(accepted={number: dict(counts) for number, counts in made.items()})
 
     findings = own.findings(right)
 

@@ -9,6 +9,8 @@ from tests.races.cases import Case
 from tests.races.engine_runs import trace_of
 from tests.races.traces import Trace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", range(20))
 def test_case_is_what_its_line_says(seed: int) -> None:

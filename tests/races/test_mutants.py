@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.races.cases import Case
-from tests.races.catches import read_catches
+from tests.races.mutant_search import read_catches
 from tests.races.mutants import MUTANTS, REDUNDANT
 from tests.races.mutation import Kind, Mutant, mutated_code
 from tests.races.page import mutants_table
-from tests.races.running import run_case, run_mutated
+from tests.races.runs import run_case, run_mutated
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDERING = frozenset(

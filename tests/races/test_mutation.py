@@ -7,6 +7,8 @@ import pytest
 from tests.races.mutated_sample import Sample
 from tests.races.mutation import Kind, Mutant, StaleMutantError, mutated
 
+pytestmark = pytest.mark.slow
+
 
 def sample_mutant(function: str, source: str, replacement: str = "pass") -> Mutant:
     """Change the sample."""

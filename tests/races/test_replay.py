@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 
 from tests.races.replay import main
+
+pytestmark = pytest.mark.slow
 
 
 def test_replay_of_a_clean_run_says_so() -> None:

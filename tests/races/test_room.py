@@ -11,9 +11,10 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
-from tests.races.setting import draft_of, model_of, options_of, plan_of
-from tests.races.speculation import Speculation
-from tests.races.traces import Backends, Trace
+from tests.races.engine_setup import draft_of, model_of, options_of, plan_of
+from tests.races.traces import Backends, Speculation, Trace
+
+pytestmark = pytest.mark.slow
 
 _CHAIN = SpecSettings(algorithm=Algorithm.STANDALONE, topk=1, num_steps=3, num_draft_tokens=4)
 

@@ -12,9 +12,11 @@ from backend_caps.runtime.speculation import Algorithm
 from backend_caps.simulator.queues import OrderPolicy
 from tests.races.cases import Case, Program
 from tests.races.engine_runs import num_retractions, oracle_of_drafts, trace_of
-from tests.races.hunting import schedules_of
-from tests.races.running import run_case
+from tests.races.mutant_search import schedules_of
+from tests.races.runs import run_case
 from tests.races.traces import Backends, Trace
+
+pytestmark = pytest.mark.slow
 
 PLAIN = [Case.drawn(seed) for seed in range(24)]
 DRAFTS = [Case.drafting(seed) for seed in range(32)]
@@ -138,6 +140,6 @@ def _drafts(trace: Trace, algorithm: Algorithm) -> bool:
 def _shares_accepted(trace: Trace, folder: Path) -> set[float]:
     """List how much of their drafts' depth steps accept."""
     assert trace.speculation is not None, "it drafts"
-    counts = oracle_of_drafts(trace, folder).counts.values()
+    counts = oracle_of_drafts(trace, folder).accepted.values()
     depth = trace.speculation.settings.num_steps
     return {(count - 1) / depth for of_request in counts for count in of_request.values()}

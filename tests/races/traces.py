@@ -7,16 +7,26 @@ by itself, so that every one of them ends, however often it is retracted.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from backend_caps.capability.vocabulary import HostSeqLens, SharedReadsEnd
 from backend_caps.runtime.request import Sampling
-from tests.races.speculation import Speculation
+from backend_caps.runtime.speculation import Algorithm, SpecSettings, num_candidates
 
 VOCAB_SIZE = 64
 MAX_LENGTH = 64
 """Of a context, in tokens."""
+_ALGORITHMS = (
+    *(Algorithm.EAGLE,) * 2,
+    *(Algorithm.EAGLE3,) * 2,
+    *(Algorithm.STANDALONE,) * 3,
+    Algorithm.NGRAM,
+)
+"""Each as often as it is drawn: the last one overlaps nothing."""
+_MOST_DRAFT_TOKENS = 12
+"""More only take longer."""
 
 
 class Backends(Enum):
@@ -28,6 +38,42 @@ class Backends(Enum):
     """By the device alone."""
     PAIR = "torch_native, torch_padded"
     """Prompts by the mirror, decode steps by the device alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """What drafts, how large its trees are, and what the host knows of lengths."""
+
+    settings: SpecSettings
+    host_seq_lens: HostSeqLens
+    """What a rule forces; backends may need more."""
+    two_batch: bool
+    """Whether eager forwards of the target run in two halves."""
+
+    @classmethod
+    def drawn(
+        cls,
+        rng: random.Random,
+        *,
+        is_chain: bool,
+        two_batch: bool,
+        levels: Sequence[HostSeqLens],
+    ) -> Speculation:
+        """Draw one of what a trace's backends serve."""
+        topk = 1 if is_chain else rng.choice((1, 2, 4))
+        num_steps = rng.randint(1, 3)
+        most = min(num_candidates(topk, num_steps) + 1, _MOST_DRAFT_TOKENS)
+        settings = SpecSettings(
+            algorithm=rng.choice(_ALGORITHMS),
+            topk=topk,
+            num_steps=num_steps,
+            num_draft_tokens=rng.randint(num_steps + 1, most),
+        )
+        return cls(
+            settings=settings,
+            host_seq_lens=rng.choice(levels),
+            two_batch=two_batch and rng.random() < 0.2,
+        )
 
 
 _DRAFTED = (Backends.PADDED, Backends.PADDED)
@@ -130,11 +176,6 @@ class Trace:
             speculation=speculation,
             max_total_tokens=-(-room // plain.page_size) * plain.page_size,
         )
-
-    @property
-    def without_speculation(self) -> Trace:
-        """The same requests, a token a step."""
-        return replace(self, speculation=None)
 
 
 def _asked(rng: random.Random, room: int) -> Asked:

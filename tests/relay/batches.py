@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DeviceStreams, DraftShape, FutureMap, RelayPayload
+from backend_caps.startup.rehearsal import RehearsalBatch as Batch
+from backend_caps.startup.rehearsal import RehearsalSpecInfo as SpecState
+
+__all__ = ["Batch", "SpecState"]
 
 POOL_SIZE = 16
 DRAFT = DraftShape(topk=2, hidden_size=4, dtype=torch.bfloat16, accept_tokens=3)
-
-
-@dataclass
-class SpecState:
-    """A draft worker's state, with nothing in it."""
-
-    topk_p: Tensor | None = None
-    topk_index: Tensor | None = None
-    bonus_tokens: Tensor | None = None
-    hidden_states: Tensor | None = None
-
-
-@dataclass
-class Batch:
-    """The fields of `RelayBatch`."""
-
-    req_pool_indices: Tensor
-    req_pool_indices_cpu: Tensor
-    seq_lens: Tensor
-    seq_lens_cpu: Tensor | None = None
-    seq_lens_sum: int | None = None
-    seq_lens_cpu_upper_bound: Tensor | None = None
-    input_ids: Tensor | None = None
-    input_ids_pending: bool = False
-    prefill_input_ids_cpu: Tensor | None = None
-    mix_running_indices: Tensor | None = None
-    spec_info: SpecState | None = None
 
 
 def make_map(
@@ -78,7 +54,11 @@ def decode_batch(rows: Sequence[int], device: torch.device | str = "cpu") -> Bat
     """Make a plain decode batch of these rows."""
     rows_cpu = numbers(rows)
     rows_device = rows_cpu.to(device)
-    return Batch(rows_device, rows_cpu, seq_lens=torch.zeros_like(rows_device))
+    return Batch(
+        req_pool_indices=rows_device,
+        req_pool_indices_cpu=rows_cpu,
+        seq_lens=torch.zeros_like(rows_device),
+    )
 
 
 def numbers(values: Sequence[int], device: torch.device | str = "cpu") -> Tensor:

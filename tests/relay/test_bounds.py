@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_caps.relay.bounds import LengthBounds
+from backend_caps.relay.host_lengths import LengthBounds
 from tests.relay.batches import numbers
 
 ACCEPT = 4
@@ -17,83 +17,43 @@ NUM_ROWS = 5
 CONTEXT = 20
 
 
-def test_commit_ends_one_step_in_flight() -> None:
-    """A processed step is no longer in flight, and its length is known."""
+LAUNCH, COUNT = "launch", "count"
+STEPS = [
+    pytest.param([LAUNCH, LAUNCH, (12, 0)], 12 + ACCEPT, id="a processed step is not in flight"),
+    pytest.param(
+        [LAUNCH, (500, 1), LAUNCH, (13, 0)],
+        500 + ACCEPT,
+        id="a late step of the request before changes nothing",
+    ),
+    pytest.param(
+        [LAUNCH, LAUNCH, (12, 0), (12, 0)], 12 + ACCEPT, id="a commit that comes twice counts once"
+    ),
+    pytest.param(
+        [LAUNCH, LAUNCH, (14, 0), (12, 0)], 14 + ACCEPT, id="an older step lowers no bound"
+    ),
+    pytest.param(
+        [LAUNCH, (4, 0), (8, 0), (10, 0)], 10 + ACCEPT, id="chunks of the prompt end no step"
+    ),
+    pytest.param([COUNT, LAUNCH, (11, 0)], 11 + ACCEPT, id="a plain step is in flight too"),
+    pytest.param([(20, 0), LAUNCH], 20 + ACCEPT, id="a prompt that grows counts nothing below 0"),
+]
+"""Calls for a row that is open with 10 tokens: of a commit, length and generation."""
+
+
+@pytest.mark.parametrize(("calls", "bound"), STEPS)
+def test_bound_follows_launches_and_commits(calls: list[str | tuple[int, int]], bound: int) -> None:
+    """It is the last committed length, and what the steps in flight can accept."""
     bounds = opened(row=1, length=10)
-    bounds.launch(numbers([1]))
-    bounds.launch(numbers([1]))
+    for call in calls:
+        match call:
+            case (length, generation):
+                bounds.commit(numbers([1]), numbers([length]), numbers([generation]))
+            case "launch":
+                bounds.launch(numbers([1]))
+            case _:
+                bounds.count(numbers([1]))
 
-    bounds.commit(numbers([1]), numbers([12]), numbers([0]))
-
-    assert bounds.launch(numbers([1])).tolist() == [12 + ACCEPT]
-
-
-def test_late_commit_of_the_previous_request_changes_nothing() -> None:
-    """A step of a request that has left its row does not lower the bound of the next one."""
-    bounds = opened(row=1, length=10)
-    bounds.launch(numbers([1]))
-    bounds.commit(numbers([1]), numbers([500]), numbers([1]))
-    bounds.launch(numbers([1]))
-
-    bounds.commit(numbers([1]), numbers([13]), numbers([0]))
-
-    assert bounds.launch(numbers([1])).tolist() == [500 + ACCEPT]
-
-
-def test_repeated_commit_ends_no_other_step() -> None:
-    """A commit that comes twice is counted once."""
-    bounds = opened(row=1, length=10)
-    bounds.launch(numbers([1]))
-    bounds.launch(numbers([1]))
-
-    for _ in range(2):
-        bounds.commit(numbers([1]), numbers([12]), numbers([0]))
-
-    assert bounds.launch(numbers([1])).tolist() == [12 + ACCEPT]
-
-
-def test_commits_out_of_order_keep_the_later_length() -> None:
-    """An older step's length, processed late, does not lower the bound."""
-    bounds = opened(row=1, length=10)
-    bounds.launch(numbers([1]))
-    bounds.launch(numbers([1]))
-
-    bounds.commit(numbers([1]), numbers([14]), numbers([0]))
-    bounds.commit(numbers([1]), numbers([12]), numbers([0]))
-
-    assert bounds.launch(numbers([1])).tolist() == [14 + ACCEPT]
-
-
-def test_late_commit_of_the_prefill_ends_no_step() -> None:
-    """A generation is open with its whole prompt, so a prefill's result does not grow it."""
-    bounds = opened(row=1, length=10)
-    bounds.launch(numbers([1]))
-
-    for chunk in (4, 8, 10):
-        bounds.commit(numbers([1]), numbers([chunk]), numbers([0]))
-
-    assert bounds.launch(numbers([1])).tolist() == [10 + ACCEPT]
-
-
-def test_plain_step_is_in_flight_until_it_is_processed() -> None:
-    """A plain decode step is counted, and its commit ends it like any other's."""
-    bounds = opened(row=1, length=10)
-    bounds.count(numbers([1]))
-    bounds.launch(numbers([1]))
-
-    bounds.commit(numbers([1]), numbers([11]), numbers([0]))
-
-    assert bounds.launch(numbers([1])).tolist() == [11 + ACCEPT]
-
-
-def test_prompt_committed_again_before_a_step_is_harmless() -> None:
-    """A chunked prompt grows with no step in flight, and nothing is counted below zero."""
-    bounds = opened(row=1, length=10)
-
-    bounds.commit(numbers([1]), numbers([20]), numbers([0]))
-    bounds.launch(numbers([1]))
-
-    assert bounds.launch(numbers([1])).tolist() == [20 + ACCEPT]
+    assert bounds.launch(numbers([1])).tolist() == [bound]
 
 
 def test_first_generation_opens_its_row() -> None:

@@ -6,6 +6,7 @@ import torch
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import (
+    FutureMap,
     RelayError,
     RelayPayload,
 )
@@ -38,28 +39,23 @@ BAD_ROWS = [
 ]
 
 
+WRITERS: dict[str, Callable[[FutureMap, torch.Tensor], None]] = {
+    "publish": lambda fm, rows: fm.publish(rows, numbers([1, 2, 3])),
+    "stash": lambda fm, rows: fm.stash(rows, payload([1, 2, 3])),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize(("rows", "code", "expected"), BAD_ROWS)
-def test_publish_refuses_rows(rows: list[int], code: str, expected: str) -> None:
+def test_writers_refuse_rows(name: str, rows: list[int], code: str, expected: str) -> None:
     """A row that comes twice, or that the pool does not have, is an error that names it."""
     fm = make_map(debug=True)
 
     with pytest.raises(RelayError) as caught:
-        fm.publish(numbers(rows), numbers([1, 2, 3]))
+        WRITERS[name](fm, numbers(rows))
 
     assert caught.value.code == code
-    assert str(caught.value) == f"publish {expected}"
-
-
-@pytest.mark.parametrize(("rows", "code", "expected"), BAD_ROWS)
-def test_stash_refuses_rows(rows: list[int], code: str, expected: str) -> None:
-    """What publish refuses, stash refuses."""
-    fm = make_map(debug=True)
-
-    with pytest.raises(RelayError) as caught:
-        fm.stash(numbers(rows), payload([1, 2, 3]))
-
-    assert caught.value.code == code
-    assert str(caught.value) == f"stash {expected}"
+    assert str(caught.value) == f"{name} {expected}"
 
 
 def test_padding_row_may_repeat_in_debug_mode(device: torch.device) -> None:

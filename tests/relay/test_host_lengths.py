@@ -5,6 +5,15 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap, RelayError
 from tests.relay.batches import decode_batch, make_map, numbers, spec_batch
 
+
+def bound_of(fm: FutureMap, rows: list[int], device: torch.device | str = "cpu") -> list[int]:
+    """Resolve a speculative step of some rows, and return its bounds."""
+    batch = spec_batch(rows, device)
+    fm.resolve_seq_lens_cpu(batch)
+    assert batch.seq_lens_cpu_upper_bound is not None
+    return list(batch.seq_lens_cpu_upper_bound.tolist())
+
+
 MODES = [
     pytest.param(HostSeqLens.NONE, (None, None, None), id="none"),
     pytest.param(HostSeqLens.UPPER_BOUND, (None, None, [10, 20]), id="upper bound"),
@@ -64,28 +73,20 @@ def test_upper_bound_counts_steps_in_flight(device: torch.device) -> None:
     """Each step that is launched and not processed raises the bound by what it can accept."""
     fm = make_map(device, HostSeqLens.UPPER_BOUND)
     fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
-    batch = spec_batch([1], device)
 
-    bounds = []
-    for _ in range(3):
-        fm.resolve_seq_lens_cpu(batch)
-        assert batch.seq_lens_cpu_upper_bound is not None
-        bounds.append(batch.seq_lens_cpu_upper_bound.item())
+    bounds = [bound_of(fm, [1], device) for _ in range(3)]
 
-    assert bounds == [100, 103, 106]
+    assert bounds == [[100], [103], [106]]
 
 
 def test_upper_bound_is_clamped_to_the_width_of_a_row(device: torch.device) -> None:
     """No step starts above the width of a row, so no bound is above it."""
     fm = make_map(device, HostSeqLens.UPPER_BOUND, max_context_len=101)
     fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
-    batch = spec_batch([1], device)
 
-    fm.resolve_seq_lens_cpu(batch)
-    fm.resolve_seq_lens_cpu(batch)
+    bounds = [bound_of(fm, [1], device) for _ in range(2)]
 
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [101]
+    assert bounds == [[100], [101]]
 
 
 def test_upper_bound_without_accept_tokens_is_an_error() -> None:
@@ -118,37 +119,19 @@ def test_plain_steps_count_for_the_bound(device: torch.device) -> None:
     fm.commit_lengths(numbers([1, 2]), numbers([100, 200]), numbers([0, 0]))
 
     fm.count_plain_step(decode_batch([1], device))
-    batch = spec_batch([1, 2], device)
-    fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [103, 200]
+    assert bound_of(fm, [1, 2], device) == [103, 200]
 
 
-def test_sentinels_count_no_step() -> None:
-    """Marking ids as pending leaves the bounds as they are: counting is a call of its own."""
+def test_what_is_counted_elsewhere_counts_no_plain_step() -> None:
+    """Neither marking ids as pending nor a batch whose lengths are relayed is a plain step."""
     fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND)
     fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
-    batch = spec_batch([1])
 
     fm.set_input_ids_sentinel(decode_batch([1]))
-    fm.resolve_seq_lens_cpu(batch)
+    fm.count_plain_step(spec_batch([1]))
 
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [100]
-
-
-def test_speculative_step_is_not_counted_as_plain() -> None:
-    """A batch whose lengths are relayed is counted by `resolve_seq_lens_cpu` alone."""
-    fm = make_map(host_seq_lens=HostSeqLens.UPPER_BOUND)
-    fm.commit_lengths(numbers([1]), numbers([100]), numbers([0]))
-    batch = spec_batch([1])
-
-    fm.count_plain_step(batch)
-    fm.resolve_seq_lens_cpu(batch)
-
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [100]
+    assert bound_of(fm, [1]) == [100]
 
 
 @pytest.mark.parametrize(("running", "expected"), [([2], [100, 203]), (None, [100, 200])])
@@ -163,11 +146,8 @@ def test_mixed_decode_rows_count_for_the_bound(
     batch.mix_running_indices = None if running is None else numbers(running)
 
     fm.count_plain_step(batch)
-    batch = spec_batch([1, 2])
-    fm.resolve_seq_lens_cpu(batch)
 
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == expected
+    assert bound_of(fm, [1, 2]) == expected
 
 
 def test_upper_bound_without_a_draft_takes_accept_tokens() -> None:
@@ -180,13 +160,10 @@ def test_upper_bound_without_a_draft_takes_accept_tokens() -> None:
         accept_tokens=5,
     )
     fm.commit_lengths(numbers([1]), numbers([7]), numbers([0]))
-    batch = spec_batch([1])
 
-    fm.resolve_seq_lens_cpu(batch)
-    fm.resolve_seq_lens_cpu(batch)
+    bounds = [bound_of(fm, [1]) for _ in range(2)]
 
-    assert batch.seq_lens_cpu_upper_bound is not None
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [12]
+    assert bounds == [[7], [12]]
 
 
 @pytest.mark.parametrize("mode", [HostSeqLens.NONE, HostSeqLens.EXACT])

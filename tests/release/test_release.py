@@ -28,6 +28,8 @@ from tests.release.building import (
     projects_of,
 )
 
+pytestmark = pytest.mark.slow
+
 VERSION = version("backend-caps")
 _ABOUT = {"LICENSE", "README.md", "pyproject.toml"}
 """What a wheel has as metadata."""

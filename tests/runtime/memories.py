@@ -11,7 +11,7 @@ from torch import Tensor
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DeviceStreams, FutureMap
 from backend_caps.runtime.batch import ScheduleBatch
-from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory, num_pages_of
+from backend_caps.runtime.memory import PagePool, ReqToTokenPool, RequestMemory
 from backend_caps.runtime.request import Request, Sampling
 from backend_caps.runtime.staging import Staging
 
@@ -96,11 +96,6 @@ def table_of(memory: RequestMemory, row: int) -> list[int]:
 def pages_of(memory: RequestMemory, row: int) -> list[int]:
     """List the pages that a row has, by its slots in the page table."""
     return [slot // memory.page_size for slot in table_of(memory, row)[:: memory.page_size]]
-
-
-def num_pages_for(memory: RequestMemory, lengths: Sequence[int]) -> int:
-    """Count the pages that contexts of these lengths have."""
-    return sum(num_pages_of(length, memory.page_size) for length in lengths)
 
 
 def values_of(batch: ScheduleBatch) -> dict[str, object]:

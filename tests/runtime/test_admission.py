@@ -57,23 +57,6 @@ def test_admit_takes_whole_prompts_in_order_of_arrival() -> None:
     assert len(line) == 0
 
 
-def test_admit_stops_at_the_budget_of_a_step() -> None:
-    """A prompt that is too much for this step waits for the next one, and so do those behind."""
-    memory, _ = make_memory()
-    line, _ = _line(memory, 6, 5, 1, max_prefill_tokens=10)
-
-    assert _counts(line.admit(0)) == [(1, 6)]
-    assert _counts(line.admit(0)) == [(2, 5), (3, 1)]
-
-
-def test_admit_gives_a_prompt_above_the_budget_a_step_of_its_own() -> None:
-    """Where prompts are not cut, one that is longer than any step's budget runs alone."""
-    memory, _ = make_memory()
-    line, _ = _line(memory, 15, 1, max_prefill_tokens=10)
-
-    assert _counts(line.admit(0)) == [(1, 15)]
-
-
 def test_admit_cuts_prompts_at_the_chunk() -> None:
     """No step has more than the chunk; the cut prompt goes on first, and others fill its step."""
     memory, _ = make_memory()
@@ -86,43 +69,6 @@ def test_admit_cuts_prompts_at_the_chunk() -> None:
         steps.append(_counts(stretches))
 
     assert steps == [[(1, 3), (2, 2)], [(2, 5)], [(2, 2), (3, 2)]]
-
-
-def test_line_counts_the_cut_prompt() -> None:
-    """Who is cut still waits, and is the first in line."""
-    memory, _ = make_memory()
-    line, requests = _line(memory, 9, 2, chunked_prefill_size=5)
-
-    _run(memory, line.admit(0))
-
-    assert len(line) == 2
-    assert list(line) == requests
-
-
-def test_admit_leaves_the_pages_that_are_kept() -> None:
-    """An admission leaves what is kept, and a page for each that it admits."""
-    memory, _ = make_memory(num_tokens=12)
-    line, _ = _line(memory, 4, 4)
-
-    assert _counts(line.admit(4)) == [(1, 4)]
-
-
-@pytest.mark.parametrize(("page_size", "num_admitted"), [(1, 2), (4, 1)])
-def test_admit_counts_whole_pages(page_size: int, num_admitted: int) -> None:
-    """A prompt needs every page that it begins."""
-    memory, _ = make_memory(page_size=page_size, num_tokens=12)
-    line, _ = _line(memory, 5, 5)
-
-    assert len(line.admit(0)) == num_admitted
-
-
-def test_admit_stops_where_no_row_is_free() -> None:
-    """Pages without a row admit nobody, who then stays in line."""
-    memory, _ = make_memory(max_requests=1)
-    line, requests = _line(memory, 3, 3)
-
-    assert _counts(line.admit(0)) == [(1, 3)]
-    assert list(line) == requests[1:]
 
 
 def test_admit_of_a_cut_prompt_counts_the_pages_that_it_has() -> None:
@@ -148,29 +94,6 @@ def test_retracted_request_stands_where_it_came() -> None:
     assert [request.number for request in line] == [1, 2, 3, 4]
 
 
-def test_retract_gives_everything_back() -> None:
-    """A retracted request has no row and no page, and the stay is counted."""
-    memory, _ = make_memory()
-    line, (request,) = _line(memory, 3)
-    _run(memory, line.admit(0))
-
-    line.retract(request)
-
-    assert (memory.rows.num_free, memory.pages.num_free) == (8, memory.pages.num_pages)
-    assert (request.row, request.num_retractions) == (0, 1)
-
-
-def test_retracted_request_prefills_its_output_too() -> None:
-    """The next stay of a request begins with all that was made of its output."""
-    memory, _ = make_memory()
-    line, (request,) = _line(memory, 3)
-    _run(memory, line.admit(0))
-    request.output.extend([8, 9])
-    line.retract(request)
-
-    assert _counts(line.admit(0)) == [(1, 5)]
-
-
 def test_give_up_cut_takes_the_half_run_prompt_back() -> None:
     """The cut prompt gives its pages back, and starts anew at the head of the line."""
     memory, _ = make_memory()
@@ -181,15 +104,6 @@ def test_give_up_cut_takes_the_half_run_prompt_back() -> None:
     assert memory.pages.num_free == memory.pages.num_pages
     assert list(line) == requests
     assert _counts(line.admit(0)) == [(1, 5)]
-
-
-def test_give_up_cut_does_nothing_where_nobody_is_cut() -> None:
-    """Without a cut prompt there is nobody to give up."""
-    memory, _ = make_memory()
-    line, requests = _line(memory, 9)
-
-    assert line.give_up_cut() is None
-    assert list(line) == requests
 
 
 def test_drop_takes_a_request_out_of_the_line() -> None:
@@ -211,17 +125,6 @@ def test_drop_takes_out_a_cut_prompt() -> None:
     line.drop(request)
 
     assert (len(line), request.row > 0) == (0, True)
-
-
-def test_drop_leaves_the_line_to_others() -> None:
-    """Who runs is in no line."""
-    memory, _ = make_memory()
-    line, requests = _line(memory, 3, 4)
-    _run(memory, line.admit(0)[:1])
-
-    line.drop(requests[0])
-
-    assert list(line) == []
 
 
 @given(
@@ -249,26 +152,6 @@ def test_choose_retractions_takes_the_latest_and_never_the_last(
     still = sum(missing[request.number] for request in left)
     assert [request.number for request in chosen] == [*range(len(stays))][::-1][: len(chosen)]
     assert len(left) == 1 or (left and still <= memory.pages.num_free + freed)
-
-
-def test_choose_retractions_keeps_the_last_where_it_does_not_fit() -> None:
-    """One request alone stays, also where no page is left for its next token."""
-    memory, _ = make_memory(num_tokens=5)
-    request = make_request()
-    enter(memory, request)
-    memory.grow([1], [5])
-
-    assert choose_retractions([request], [1], memory) == []
-
-
-def test_choose_retractions_takes_nobody_where_all_fit() -> None:
-    """Enough free pages retract nobody."""
-    memory, _ = make_memory(num_tokens=12)
-    requests = [make_request(number) for number in range(2)]
-    enter(memory, *requests)
-    memory.grow([1, 2], [5, 5])
-
-    assert choose_retractions(requests, [1, 1], memory) == []
 
 
 @given(

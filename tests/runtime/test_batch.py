@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backend_caps.capability.kind import Phase
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.errors import OutOfPagesError
+from tests.property.strategies import law
 from tests.runtime.memories import enter, make_batch, make_memory, make_request, table_of, values_of
 
 
@@ -56,18 +61,6 @@ def test_prepare_for_extend_continues_a_prompt(device: torch.device) -> None:
     assert batch.out_cache_loc.tolist() == table_of(memory, request.row)[3:8]
 
 
-@pytest.mark.parametrize(("count", "samples"), [(2, False), (3, True)])
-def test_prepare_for_extend_samples_where_the_prompt_ends(count: int, samples: bool) -> None:
-    """A stretch makes a token only where no more of the prompt is to come."""
-    memory, staging = make_memory()
-    request = make_request(prompt=[5, 6, 7])
-    enter(memory, request)
-
-    batch = ScheduleBatch.prepare_for_extend([request], [count], memory, staging)
-
-    assert batch.samples == (samples,)
-
-
 def test_prepare_for_extend_changes_nothing_where_pages_run_out() -> None:
     """A prompt that does not fit has no page and no token launched."""
     memory, staging = make_memory(num_tokens=4)
@@ -78,30 +71,6 @@ def test_prepare_for_extend_changes_nothing_where_pages_run_out() -> None:
         ScheduleBatch.prepare_for_extend([request], [5], memory, staging)
 
     assert (request.num_prefilled, memory.pages.num_free) == (0, 4)
-
-
-def test_prepare_for_decode_adds_a_token_out_of_place(device: torch.device) -> None:
-    """The lengths grow in new tensors; whoever holds the old ones reads what they were."""
-    memory, staging = make_memory(device)
-    batch = make_batch(memory, staging, 2, 3)
-    seq_lens, mirror = batch.seq_lens, batch.mirror
-
-    batch.prepare_for_decode()
-
-    assert seq_lens.tolist() == mirror.tolist() == [2, 3]
-    assert batch.seq_lens.tolist() == batch.mirror.tolist() == [3, 4]
-
-
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_prepare_for_decode_places_tokens_behind_the_context(page_size: int) -> None:
-    """The new token's slot is the one at the length before it, on a new page where one is full."""
-    memory, staging = make_memory(page_size=page_size)
-    batch = make_batch(memory, staging, 4, 6)
-
-    batch.prepare_for_decode()
-
-    assert batch.out_cache_loc is not None
-    assert batch.out_cache_loc.tolist() == [table_of(memory, 1)[4], table_of(memory, 2)[6]]
 
 
 def test_prepare_for_decode_changes_nothing_where_pages_run_out() -> None:
@@ -146,48 +115,6 @@ def test_mix_with_running_appends_decode_rows(device: torch.device) -> None:
     assert batch.samples == (True, True, True)
 
 
-def test_mix_with_running_keeps_tokens_and_slots() -> None:
-    """The staged tokens stay the prompts', and each token has its own slot."""
-    memory, staging = make_memory()
-    running = make_batch(memory, staging, 4)
-    running.prepare_for_decode()
-    batch = make_batch(memory, staging, 3, first=2)
-
-    batch.mix_with_running(running)
-
-    assert batch.prefill_input_ids_cpu is not None
-    assert batch.prefill_input_ids_cpu.tolist() == [2, 2, 2]
-    assert batch.out_cache_loc is not None
-    assert batch.out_cache_loc.tolist() == [*table_of(memory, 2), table_of(memory, 1)[4]]
-
-
-def test_filter_keeps_places_in_order(device: torch.device) -> None:
-    """Every field of the kept requests stays theirs."""
-    memory, staging = make_memory(device)
-    batch = make_batch(memory, staging, 2, 3, 4)
-    batch.seq_lens_cpu_upper_bound = torch.tensor([12, 13, 14])
-    requests, rows = batch.requests, batch.req_pool_indices_cpu.tolist()
-
-    batch.filter([0, 2])
-
-    assert batch.requests == (requests[0], requests[2])
-    assert batch.req_pool_indices.tolist() == batch.req_pool_indices_cpu.tolist() == rows[::2]
-    assert batch.seq_lens.tolist() == batch.mirror.tolist() == [2, 4]
-    assert batch.seq_lens_cpu_upper_bound.tolist() == [12, 14]
-    assert len(batch.generations) == len(batch.samples) == 2
-
-
-def test_filter_of_everything_keeps_the_step() -> None:
-    """Where nobody leaves, what was prepared stays prepared."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    before = values_of(batch)
-
-    batch.filter([0, 1])
-
-    assert values_of(batch) == before
-
-
 def test_filter_forgets_the_step_of_those_who_stay() -> None:
     """What was of the last step alone does not fit a smaller batch, and is gone."""
     memory, staging = make_memory()
@@ -199,93 +126,85 @@ def test_filter_forgets_the_step_of_those_who_stay() -> None:
     assert (batch.extend_prefix_lens, batch.seq_lens_sum) == (None, None)
 
 
-def test_filter_to_nobody_leaves_an_empty_batch() -> None:
-    """A batch may lose every request, and keeps a mirror of none."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-
-    batch.filter([])
-
-    assert batch.requests == ()
-    assert batch.seq_lens.shape == batch.mirror.shape == (0,)
-
-
-@pytest.mark.parametrize("without", [(0,), (1,), (0, 1)])
-def test_merge_has_no_mirror_where_either_has_none(without: tuple[int, ...]) -> None:
-    """Lengths that one of two batches does not know on the host, their sum does not know."""
-    memory, staging = make_memory()
-    both = (make_batch(memory, staging, 2), make_batch(memory, staging, 3, first=2))
-    for place in without:
-        both[place].seq_lens_cpu = None
-
-    both[0].merge(both[1])
-
-    assert both[0].seq_lens_cpu is None
-    assert both[0].seq_lens.tolist() == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("bounds", "merged"), [(([4], [6]), [4, 6]), ((None, [6]), None), (([4], None), None)]
+_ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["extend", "decode", "mix", "filter", "copy"]),
+        st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    ),
+    max_size=12,
 )
-def test_merge_has_upper_bounds_where_both_have(
-    bounds: tuple[list[int] | None, list[int] | None], merged: list[int] | None
+
+
+class _Run:
+    """A batch, the lengths that it should have, and what it was before each action."""
+
+    def __init__(self, page_size: int) -> None:
+        self._memory, self._staging = make_memory(
+            page_size=page_size, num_tokens=2048, max_requests=40
+        )
+        self.batch = ScheduleBatch.empty(self._memory, self._staging)
+        self.lengths: list[int] = []
+        self.past: list[tuple[ScheduleBatch, dict[str, object]]] = []
+
+    def act(self, action: str, numbers: Sequence[int]) -> None:
+        """Do one thing to the batch, and to the lengths that it should have."""
+        before = self.batch.copy()
+        self.past.append((before, values_of(before)))
+        grown = [length + 1 for length in self.lengths]
+        match action:
+            case "extend":
+                self.batch.merge(self._prompts(numbers))
+                self.lengths = [*self.lengths, *numbers]
+            case "decode":
+                self.batch.prepare_for_decode()
+                self.lengths = grown
+            case "mix":
+                self.batch.prepare_for_decode()
+                mixed = self._prompts(numbers)
+                mixed.mix_with_running(self.batch)
+                self.batch, self.lengths = mixed, [*numbers, *grown]
+            case "filter":
+                self._filter(numbers)
+            case _:
+                self.batch = self.batch.copy()
+
+    def _prompts(self, lengths: Sequence[int]) -> ScheduleBatch:
+        requests = [make_request(prompt=[7] * length) for length in lengths]
+        enter(self._memory, *requests)
+        return ScheduleBatch.prepare_for_extend(requests, lengths, self._memory, self._staging)
+
+    def _filter(self, numbers: Sequence[int]) -> None:
+        size = len(self.lengths)
+        keep = sorted({number % size for number in numbers}) if size else []
+        self.batch.filter(keep)
+        self.lengths = [self.lengths[place] for place in keep]
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@given(actions=_ACTIONS)
+@law
+def test_device_lengths_equal_the_mirror(
+    page_size: int, actions: list[tuple[str, list[int]]]
 ) -> None:
-    """Without mirrors, bounds are appended where there are two, and gone where there is one."""
-    memory, staging = make_memory()
-    both = (make_batch(memory, staging, 2), make_batch(memory, staging, 3, first=2))
-    for batch, bound in zip(both, bounds, strict=True):
-        batch.seq_lens_cpu = None
-        batch.seq_lens_cpu_upper_bound = None if bound is None else torch.tensor(bound)
+    """After every method of a batch, device and host say the same lengths and the same rows."""
+    run = _Run(page_size)
 
-    both[0].merge(both[1])
+    for action, numbers in actions:
+        run.act(action, numbers)
 
-    assert values_of(both[0])["seq_lens_cpu_upper_bound"] == merged
-
-
-def test_filter_keeps_the_mirrors_absence() -> None:
-    """A batch without a mirror has none after a filter."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    batch.seq_lens_cpu = None
-
-    batch.filter([1])
-
-    assert batch.seq_lens_cpu is None
-    assert batch.seq_lens.tolist() == [3]
+        batch = run.batch
+        rows = [request.row for request in batch.requests]
+        assert batch.seq_lens.tolist() == batch.mirror.tolist() == run.lengths
+        assert batch.req_pool_indices.tolist() == batch.req_pool_indices_cpu.tolist() == rows
 
 
-def test_mirror_is_asked_for_only_where_there_is_one() -> None:
-    """Who needs the mirror where nobody keeps one is told so."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2)
-    batch.seq_lens_cpu = None
+@given(actions=_ACTIONS)
+@law
+def test_no_tensor_of_a_batch_is_written_to(actions: list[tuple[str, list[int]]]) -> None:
+    """Who holds a batch of before finds every field as it was, whatever has been done since."""
+    run = _Run(page_size=4)
 
-    with pytest.raises(AssertionError, match="mirror is kept"):
-        batch.prepare_for_decode()
+    for action, numbers in actions:
+        run.act(action, numbers)
 
-
-def test_copy_keeps_what_a_step_was_given() -> None:
-    """Whatever becomes of the batch, its copy has the fields and the values of before."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    batch.prepare_for_decode()
-    own = batch.copy()
-    before = values_of(own)
-
-    batch.filter([1])
-    batch.prepare_for_decode()
-    batch.merge(make_batch(memory, staging, 4, first=3))
-
-    assert values_of(own) == before
-
-
-def test_empty_batch_is_an_idle_step(device: torch.device) -> None:
-    """A batch of nobody has every tensor that a step needs, of no request."""
-    memory, staging = make_memory(device)
-
-    batch = ScheduleBatch.empty(memory, staging)
-
-    assert (batch.mode, batch.requests, batch.seq_lens_sum) == (ForwardMode.IDLE, (), 0)
-    assert batch.input_ids is not None
-    assert batch.input_ids.shape == batch.seq_lens.shape == batch.mirror.shape == (0,)
-    assert batch.seq_lens.device == staging.streams.device
+    assert [values_of(batch) for batch, _ in run.past] == [values for _, values in run.past]

@@ -5,14 +5,7 @@ import torch
 
 from backend_caps.runtime.chunk_sizes import chunk_lengths
 from tests.relay.fake_streams import FakeModule, FakeStreams
-from tests.runtime.chunk_stage import (
-    VOCAB_SIZE,
-    BrokenKernelError,
-    Clock,
-    Stage,
-    make_rank,
-    make_request,
-)
+from tests.runtime.chunk_stage import Clock, Stage, make_rank, make_request
 
 LIMITS = (64, 4)
 
@@ -35,20 +28,9 @@ def test_chunk_lengths_step_down_from_a_quarter_above(
     assert list(lengths) == expected
 
 
-@pytest.mark.parametrize("size", [1, 100, 103, 127, 129, 4096, 8191, 100_003])
-def test_chunk_lengths_are_few(size: int) -> None:
-    """No more than 128 sizes are timed."""
-    lengths = chunk_lengths(size, 10**9)
-
-    assert len(lengths) <= 128
-
-
 @pytest.mark.parametrize(
     ("max_context_len", "num_pages", "expected"),
-    [
-        pytest.param(50, 256, 50, id="the context"),
-        pytest.param(512, 9, 36, id="free pages"),
-    ],
+    [pytest.param(50, 256, 50, id="the context"), pytest.param(512, 9, 36, id="free pages")],
 )
 def test_max_tokens_are_what_the_pools_hold(
     max_context_len: int, num_pages: int, expected: int
@@ -57,23 +39,6 @@ def test_max_tokens_are_what_the_pools_hold(
     rank = make_rank(max_context_len=max_context_len, num_pages=num_pages)
 
     assert rank.profiler(rank.stage()).max_tokens == expected
-
-
-def test_max_tokens_count_what_others_have() -> None:
-    """Pages of requests that are there leave less room."""
-    rank = make_rank(num_pages=9)
-    row, _ = rank.memory.rows.alloc()
-    rank.memory.grow([row], [17])
-
-    assert rank.profiler(rank.stage()).max_tokens == 16
-
-
-def test_max_tokens_without_a_row_are_none() -> None:
-    """Without a free row there is no room for a prompt."""
-    rank = make_rank(max_requests=1)
-    rank.memory.rows.alloc()
-
-    assert rank.profiler(rank.stage()).max_tokens == 0
 
 
 def test_profile_fits_what_the_stage_takes() -> None:
@@ -86,26 +51,6 @@ def test_profile_fits_what_the_stage_takes() -> None:
     assert sizes.fit is not None
     assert sizes.fit.a == pytest.approx(2e-6)
     assert sizes.fit.b == pytest.approx(3e-4)
-
-
-def test_profile_runs_the_listed_sizes() -> None:
-    """Every listed size has a forward of its own."""
-    rank = make_rank()
-    stage = rank.stage()
-
-    rank.profiler(stage).profile(*LIMITS)
-
-    assert [len(ids) for ids in stage.seen] == list(range(80, 0, -1))
-
-
-def test_profile_forwards_read_the_staged_tokens() -> None:
-    """What `prepare_for_extend` left on the host is what the forward reads."""
-    rank = make_rank()
-    stage = rank.stage()
-
-    rank.profiler(stage).time_chunk(70)
-
-    assert stage.seen[0].tolist() == [*range(VOCAB_SIZE), *range(20)]
 
 
 def test_profile_forwards_store_into_pages_of_their_own() -> None:
@@ -133,17 +78,6 @@ def test_profile_gives_everything_back() -> None:
     assert rank.num_free() == before
 
 
-@pytest.mark.parametrize("failing_forward", [0, 1, 40, 79])
-def test_profile_that_fails_gives_everything_back(failing_forward: int) -> None:
-    """After a forward that raised as many rows and pages are free as before."""
-    rank = make_rank()
-    before = rank.num_free()
-
-    rank.profiler(rank.stage(failing_forward=failing_forward)).profile(*LIMITS)
-
-    assert rank.num_free() == before
-
-
 def test_profile_that_fails_says_so() -> None:
     """A forward that raised keeps sizes fixed, and its error is the reason."""
     rank = make_rank()
@@ -152,14 +86,6 @@ def test_profile_that_fails_says_so() -> None:
 
     reason = "the forward of 78 tokens raised BrokenKernelError: no kernel image"
     assert (sizes.fit, sizes.off) == (None, reason)
-
-
-def test_timed_chunk_that_fails_raises() -> None:
-    """Who times one chunk gets the forward's own error."""
-    rank = make_rank()
-
-    with pytest.raises(BrokenKernelError, match="no kernel image"):
-        rank.profiler(rank.stage(failing_forward=0)).time_chunk(8)
 
 
 def test_interrupted_profile_gives_everything_back() -> None:
@@ -186,15 +112,6 @@ def test_profile_without_room_keeps_sizes_fixed() -> None:
 
     assert sizes.fit is None
     assert "chunk sizes were timed, and a fit takes 8" in sizes.off
-
-
-def test_profile_with_just_enough_room_fits() -> None:
-    """Eight sizes and the warm-up are enough."""
-    rank = make_rank(page_size=1, num_pages=9)
-
-    sizes = rank.profiler(rank.stage()).profile(*LIMITS)
-
-    assert sizes.fit is not None
 
 
 def test_profile_of_a_stage_that_bends_down_keeps_sizes_fixed() -> None:

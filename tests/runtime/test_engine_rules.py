@@ -49,10 +49,7 @@ def expected(models: Models) -> list[list[int]]:
     ],
 )
 def test_engine_itself_reads_no_lengths(
-    arguments: tuple[str, ...],
-    options: EngineOptions,
-    models: Models,
-    expected: list[list[int]],
+    arguments: tuple[str, ...], options: EngineOptions, models: Models, expected: list[list[int]]
 ) -> None:
     """Tokens are the plain loop's, and no operator and no copy of lengths makes the host wait."""
     plan = plan_of(*PADDED, *arguments)

@@ -14,13 +14,11 @@ from backend_caps import AttentionArch, Plan
 from backend_caps.protocols import ForwardBatch, Layer
 from backend_caps.relay import DEVICE_TRAITS, DeviceStreams
 from backend_caps.runtime import (
-    AttentionShapeError,
-    ContextTooLongError,
     Engine,
     EngineClosedError,
+    EngineError,
     EngineFailedError,
     EngineOptions,
-    ForeignRequestError,
     Sampling,
     UnfitBackendError,
 )
@@ -212,16 +210,14 @@ def test_request_of_another_engine_is_refused(folder: Path) -> None:
     one, other = make_engine(folder), make_engine(folder)
     request = one.submit(PROMPTS[0], ENDLESS)
 
-    with pytest.raises(ForeignRequestError, match="request 1 is none of this engine's"):
+    with pytest.raises(EngineError, match="request 1 is none of this engine's"):
         other.abort(request)
 
 
 def test_context_beyond_the_model_is_refused(folder: Path) -> None:
     """Positions that the model was not made for make no sense."""
-    with pytest.raises(ContextTooLongError) as caught:
+    with pytest.raises(EngineError, match="--context-length is 65; at most the model's 64 was"):
         make_engine(folder, "--context-length", "65")
-
-    assert (caught.value.context_length, caught.value.max_position_embeddings) == (65, 64)
 
 
 def test_backend_that_does_not_take_the_dtype_is_refused(folder: Path) -> None:
@@ -280,7 +276,7 @@ def test_output_of_another_shape_is_refused(folder: Path) -> None:
     )
     engine = Engine.from_plan(folder, plan, "cpu", options=SMALL)
 
-    with pytest.raises(AttentionShapeError, match=r"WrongShape\.forward returned shape"):
+    with pytest.raises(EngineError, match=r"WrongShape\.forward returned shape"):
         engine.generate(PROMPTS, sampling=ENDLESS)
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from backend_caps.relay import RelayError, RelayPayload
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
@@ -45,34 +44,6 @@ def test_init_new_places_every_token_of_a_mixed_batch(device: torch.device) -> N
     assert (forward.batch_size, forward.num_tokens) == (3, 5)
 
 
-def test_init_new_places_one_token_of_each_decoding_request(device: torch.device) -> None:
-    """Without extend lengths each request's token is the last one of its context."""
-    memory, staging = make_memory(device)
-    batch = make_batch(memory, staging, 4, 2)
-    batch.prepare_for_decode()
-
-    forward = ForwardBatch.init_new(_ready(batch, staging), staging)
-
-    assert forward.input_ids.tolist() == [101, 102]
-    assert forward.positions.tolist() == [4, 2]
-    assert forward.last_token_indices is forward.extend_seq_lens is None
-
-
-def test_init_new_takes_extend_lengths_from_the_device_as_from_the_host(
-    device: torch.device,
-) -> None:
-    """Device tensors place every token where the same numbers on the host do."""
-    batch, staging = _mixed(device)
-    on_device = batch.copy()
-    on_device.extend_seq_lens = torch.tensor(batch.extend_seq_lens, device=device)
-    on_device.extend_prefix_lens = torch.tensor(batch.extend_prefix_lens, device=device)
-
-    forward, other = (ForwardBatch.init_new(each, staging) for each in (batch, on_device))
-
-    names = ("positions", "extend_seq_lens", "extend_prefix_lens", "last_token_indices")
-    assert _tensors(forward, *names) == _tensors(other, *names)
-
-
 def test_init_new_keeps_host_lengths_where_the_scheduler_cut_there(device: torch.device) -> None:
     """The host's own numbers stay beside the uploaded ones; of a tensor the host has none."""
     batch, staging = _mixed(device)
@@ -85,16 +56,6 @@ def test_init_new_keeps_host_lengths_where_the_scheduler_cut_there(device: torch
     assert forward.extend_seq_lens_cpu == (3, 1, 1)
     assert forward.extend_prefix_lens_cpu == (0, 0, 4)
     assert other.extend_seq_lens_cpu is other.extend_prefix_lens_cpu is None
-
-
-@pytest.mark.parametrize("on_device", ["extend_seq_lens", "extend_prefix_lens"])
-def test_init_new_refuses_extend_lengths_of_two_sides(on_device: str) -> None:
-    """Lengths on the device with prefixes on the host, or the reverse, are a fault of ours."""
-    batch, staging = _mixed("cpu")
-    setattr(batch, on_device, torch.tensor([3, 1, 1]))
-
-    with pytest.raises(AssertionError, match="both on the host"):
-        ForwardBatch.init_new(batch, staging)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +90,6 @@ def test_init_new_writes_nothing_to_the_schedulers_batch(device: torch.device) -
     assert values_of(batch) == before
 
 
-def test_init_new_of_nobody_has_no_tokens(device: torch.device) -> None:
-    """An idle step has tensors of no request, and a sum of zero."""
-    memory, staging = make_memory(device)
-
-    forward = ForwardBatch.init_new(ScheduleBatch.empty(memory, staging), staging)
-
-    assert (forward.mode, forward.batch_size, forward.num_tokens) == (ForwardMode.IDLE, 0, 0)
-    assert forward.seq_lens_sum == 0
-    assert forward.positions.tolist() == []
-
-
 def test_init_new_refuses_tokens_that_are_not_there() -> None:
     """Before the relay has brought the tokens, no forward is made of the batch."""
     memory, staging = make_memory()
@@ -147,16 +97,6 @@ def test_init_new_refuses_tokens_that_are_not_there() -> None:
 
     with pytest.raises(RelayError, match="3 prompt tokens are staged"):
         ForwardBatch.init_new(batch, staging)
-
-
-def _tensors(forward: ForwardBatch, *names: str) -> dict[str, list[int]]:
-    """Write some of a forward's tensors down."""
-    found: dict[str, list[int]] = {}
-    for name in names:
-        tensor: object = getattr(forward, name)
-        assert isinstance(tensor, Tensor), f"{name} is {tensor!r}"
-        found[name] = tensor.tolist()
-    return found
 
 
 GREEDY = Sampling(max_new_tokens=8)
@@ -169,14 +109,6 @@ def _sampling(device: torch.device | str, *wanted: Sampling) -> SamplingBatch | 
     for request, own in zip(batch.requests, wanted, strict=True):
         request.sampling = own
     return sampling_of(batch, staging)
-
-
-@pytest.mark.parametrize(
-    "other", [GREEDY, Sampling(max_new_tokens=8, temperature=1.5, top_k=1, seed=3)]
-)
-def test_sampling_of_greedy_requests_is_nothing(other: Sampling) -> None:
-    """Where every request wants the likeliest token, nothing is uploaded."""
-    assert _sampling("cpu", GREEDY, other) is None
 
 
 def test_sampling_of_tells_each_request_its_own(device: torch.device) -> None:
@@ -192,33 +124,6 @@ def test_sampling_of_tells_each_request_its_own(device: torch.device) -> None:
     assert sampling.top_k.tolist()[1] == 5
     assert sampling.top_p is not None
     assert sampling.top_p.tolist() == [1.0, 0.5]
-
-
-def test_sampling_of_positions_are_the_contexts_lengths() -> None:
-    """A token's noise is that of its place in its context, whatever the step."""
-    sampling = _sampling("cpu", GREEDY, Sampling(max_new_tokens=8, temperature=1.0))
-
-    assert sampling is not None
-    assert sampling.positions.tolist() == [3, 4]
-
-
-def test_sampling_of_narrows_nothing_where_nobody_asks() -> None:
-    """Without a top_k or top_p, a sort of the vocabulary is spared."""
-    sampling = _sampling("cpu", Sampling(max_new_tokens=8, temperature=1.0))
-
-    assert sampling is not None
-    assert sampling.top_k is sampling.top_p is None
-
-
-def test_sampling_of_lets_others_choose_among_all() -> None:
-    """Who asks for no top_k has one that is above every vocabulary, beside one who asks."""
-    free = Sampling(max_new_tokens=8, temperature=1.0)
-
-    sampling = _sampling("cpu", free, Sampling(max_new_tokens=8, temperature=1.0, top_k=3))
-
-    assert sampling is not None
-    assert sampling.top_k is not None
-    assert sampling.top_k.tolist()[0] > 10**9
 
 
 @pytest.mark.parametrize(

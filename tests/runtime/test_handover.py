@@ -48,7 +48,6 @@ WAYS = (
     Way(algorithm="NGRAM", level=EXACT, topk=2),
     Way(algorithm="NGRAM", level=EXACT, flags=PLAIN_LOOP),
 )
-EVERY_SLOT = Way(algorithm="STANDALONE", topk=2, num_steps=2)
 SAMPLINGS = (GREEDY, SEEDED)
 
 
@@ -193,16 +192,6 @@ def test_request_is_given_up_before_its_turn(models: Path) -> None:
     decode.drain()
 
     assert (waiting.states, len(waiting.output), leaks(decode)) == (None, 1, (0, 0))
-
-
-def test_first_token_is_not_told_again(models: Path) -> None:
-    """A step returns the tokens that it made, and the first was made by the other engine."""
-    decode = make_engine(models, Way(), "decode")
-    request = decode.take_over(hand_over_all(models, Way(), PROMPTS[2:3])[0])
-
-    made = [new.token for _ in range(20) for new in decode.step()]
-
-    assert made == request.output[1:]
 
 
 def test_requests_come_in_their_turn(models: Path) -> None:

@@ -10,16 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from backend_caps.runtime import (
-    DisaggregationModeError,
-    Engine,
-    Handover,
-    HandoverMisfitError,
-    PromptError,
-    PromptStates,
-    RequestTooLongError,
-    Sampling,
-)
+from backend_caps.runtime import Engine, EngineError, Handover, PromptStates
 from backend_caps.runtime.disaggregation import fingerprint
 from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.model.random_models import random_llama
@@ -85,15 +76,12 @@ def _elsewhere(states: PromptStates) -> PromptStates:
     ],
 )
 def test_states_that_do_not_fit_are_refused(
-    decode: Engine,
-    handover: Handover,
-    change: Callable[[PromptStates], PromptStates],
-    words: str,
+    decode: Engine, handover: Handover, change: Callable[[PromptStates], PromptStates], words: str
 ) -> None:
     """What is otherwise than the engine's own is named, with what it should be."""
     unfit = replace(handover, states=change(handover.states))
 
-    with pytest.raises(HandoverMisfitError, match=words):
+    with pytest.raises(EngineError, match=words):
         decode.take_over(unfit)
 
 
@@ -101,36 +89,10 @@ def test_every_misfit_is_named_at_once(decode: Engine, handover: Handover) -> No
     """Several faults are one error."""
     unfit = replace(handover, states=_cut(_halved(handover.states)), model="f" * 64)
 
-    with pytest.raises(HandoverMisfitError) as caught:
+    with pytest.raises(EngineError) as caught:
         decode.take_over(unfit)
 
-    assert len(caught.value.problems) == 3
-
-
-def test_handover_without_drafts_is_refused_where_drafts_are_wanted(
-    models: Path, decode: Engine
-) -> None:
-    """An engine that speculates does not go on where nobody has drafted."""
-    [plain] = hand_over_all(models, Way(), PROMPTS[:1])
-
-    with pytest.raises(HandoverMisfitError, match="its draft model is none, and the engine has"):
-        decode.take_over(plain)
-
-
-def test_handover_of_other_trees_is_refused(models: Path, decode: Engine) -> None:
-    """The candidates of the first drafts are as many as the engine's trees begin with."""
-    [wide] = hand_over_all(models, Way(algorithm="EAGLE", topk=4), PROMPTS[:1])
-
-    with pytest.raises(HandoverMisfitError, match=r"its topk_p have shape \(4,\) instead of \(2,"):
-        decode.take_over(wide)
-
-
-def test_handover_of_another_draft_model_is_refused(models: Path, decode: Engine) -> None:
-    """Which model drafted is told apart."""
-    [other] = hand_over_all(models, Way(algorithm="STANDALONE", topk=2), PROMPTS[:1])
-
-    with pytest.raises(HandoverMisfitError, match="its draft model is "):
-        decode.take_over(other)
+    assert str(caught.value).count("; ") == 2
 
 
 def test_handover_of_other_weights_is_refused(handover: Handover, tmp_path: Path) -> None:
@@ -146,7 +108,7 @@ def test_handover_of_other_weights_is_refused(handover: Handover, tmp_path: Path
     )
     decode = make_engine(tmp_path, Way(), "decode")
 
-    with pytest.raises(HandoverMisfitError, match=r"it is of model \w+, and the engine has"):
+    with pytest.raises(EngineError, match=r"it is of model \w+, and the engine has"):
         decode.take_over(handover)
 
 
@@ -164,26 +126,6 @@ def test_fingerprint_is_of_the_weights(models: Path, tmp_path: Path) -> None:
     first, again, other = (fingerprint(model.config, model) for model in loaded)
 
     assert (first == again, first == other) == (True, False)
-
-
-def test_refused_handover_leaves_the_engine_as_it_was(decode: Engine, handover: Handover) -> None:
-    """Nobody waits for what was refused."""
-    with pytest.raises(HandoverMisfitError):
-        decode.take_over(replace(handover, draft_model=None))
-
-    assert not decode.scheduler.has_work
-
-
-def test_token_that_the_model_does_not_have_is_refused(decode: Engine, handover: Handover) -> None:
-    """The first token of an output is checked as those of a prompt are."""
-    with pytest.raises(PromptError, match=f"holds token {VOCAB_SIZE}"):
-        decode.take_over(replace(handover, token=VOCAB_SIZE))
-
-
-def test_output_beyond_the_context_is_refused(decode: Engine, handover: Handover) -> None:
-    """What could never end is not begun."""
-    with pytest.raises(RequestTooLongError, match="max_new_tokens=400"):
-        decode.take_over(replace(handover, sampling=Sampling(max_new_tokens=400)))
 
 
 ASKED: dict[str, Callable[[Engine, Handover], object]] = {
@@ -216,5 +158,5 @@ def test_engine_refuses_the_other_ones_part(
         f"{asked} was asked of an engine of --disaggregation-mode {mode}; one of mode {expected}"
     )
 
-    with pytest.raises(DisaggregationModeError, match=words):
+    with pytest.raises(EngineError, match=words):
         ASKED[asked](engine, handover)

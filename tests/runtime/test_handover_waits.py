@@ -11,13 +11,7 @@ import pytest
 from backend_caps import HostSeqLens
 from backend_caps.runtime import Engine, Handover, Sampling
 from backend_caps.simulator import Simulation, WaitKind, register, simulate
-from tests.runtime.handovers import (
-    PROMPTS,
-    Way,
-    hand_over_all,
-    make_engine,
-    write_models,
-)
+from tests.runtime.handovers import PROMPTS, Way, hand_over_all, make_engine, write_models
 
 NONE, UPPER_BOUND, EXACT = HostSeqLens
 ENDLESS = Sampling(max_new_tokens=30, stop_token_ids=frozenset())
@@ -50,18 +44,6 @@ def _decoding(models: Path, way: Way) -> Iterator[tuple[Simulation, Engine, list
 
 
 @in_every_way
-def test_taking_over_launches_nothing(models: Path, way: Way) -> None:
-    """A request is put in line on the host alone."""
-    with _decoding(models, way) as (simulation, engine, handovers):
-        before = simulation.counts
-
-        engine.take_over(handovers.pop())
-        spent = simulation.counts - before
-
-    assert (spent.num_ops, spent.num_host_waits) == (0, 0)
-
-
-@in_every_way
 def test_steps_that_take_prompts_over_wait_for_tokens_alone(models: Path, way: Way) -> None:
     """Each waits once, for the result of the step before, as steps do that take nothing over."""
     with _decoding(models, way) as (simulation, engine, handovers):
@@ -89,15 +71,6 @@ def test_exact_mirror_waits_no_more_for_a_prompt_taken_over(models: Path) -> Non
 
     assert spent.num_waits_of(WaitKind.STREAM) == len(handovers)
     assert spent.num_host_waits == 2 * len(handovers)
-
-
-def test_states_are_handed_over_in_pinned_memory(models: Path) -> None:
-    """Within one process nobody has to copy them on the host."""
-    with simulate("lazy"):
-        handovers = hand_over_all(models, WAYS[1], PROMPTS[:2], device="sim")
-        pinned = [own.is_pinned() for each in handovers for own in each.states.tensors.values()]
-
-    assert pinned == [True] * 14
 
 
 def test_states_that_cross_are_counted(models: Path) -> None:

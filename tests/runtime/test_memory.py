@@ -1,36 +1,39 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from backend_caps.runtime.errors import OutOfPagesError, PoolShapeError
-from backend_caps.runtime.memory import PagePool, ReqToTokenPool, TokenToKVPool, num_pages_of
+from backend_caps.relay import DeviceStreams
+from backend_caps.runtime.batch import token_positions
+from backend_caps.runtime.errors import EngineError, OutOfPagesError
+from backend_caps.runtime.memory import (
+    PagePool,
+    ReqToTokenPool,
+    RequestMemory,
+    TokenToKVPool,
+    num_pages_of,
+)
 from backend_caps.runtime.model.layers import AttentionLayer
-from tests.runtime.memories import enter, make_memory, make_request, make_rows, table_of
+from backend_caps.runtime.staging import Staging
+from tests.property.strategies import law
+from tests.runtime.memories import (
+    MAX_CONTEXT_LEN,
+    enter,
+    make_memory,
+    make_request,
+    make_rows,
+    pages_of,
+    table_of,
+)
 
 CACHE = {"num_slots": 8, "num_layers": 2, "num_heads": 1, "head_dim": 2, "v_head_dim": 3}
 SECOND_LAYER = AttentionLayer(
     layer_id=1, tp_q_head_num=1, tp_k_head_num=1, qk_head_dim=2, v_head_dim=3, scaling=1.0
 )
-
-
-def test_req_to_token_pool_never_hands_out_the_padding_row() -> None:
-    """All rows but row 0 are handed out, each to one request."""
-    rows = make_rows(4)
-
-    taken = [rows.alloc()[0] for _ in range(4)]
-
-    assert sorted(taken) == [1, 2, 3, 4]
-    assert rows.num_free == 0
-
-
-def test_req_to_token_pool_refuses_more_requests_than_rows() -> None:
-    """Who takes a row without asking `num_free` is told so."""
-    rows = make_rows(1)
-    rows.alloc()
-
-    with pytest.raises(AssertionError, match="num_free"):
-        rows.alloc()
 
 
 def test_generations_grow_with_every_stay_in_a_row() -> None:
@@ -65,54 +68,15 @@ def test_req_to_token_pool_refuses_a_row_of_nobody(row: int) -> None:
         rows.free(row)
 
 
-@pytest.mark.parametrize(
-    ("max_context_len", "page_size", "width"), [(10, 1, 10), (10, 4, 12), (16, 16, 16), (1, 16, 16)]
-)
-def test_req_to_token_pool_rows_are_whole_pages_wide(
-    max_context_len: int, page_size: int, width: int
-) -> None:
-    """A row has room for every page of the longest context, and for no more."""
-    rows = ReqToTokenPool(
-        max_requests=3,
-        max_context_len=max_context_len,
-        page_size=page_size,
-        device=torch.device("cpu"),
-    )
-
-    assert rows.req_to_token.shape == (4, width)
-    assert rows.pool_size == 4
-
-
 @pytest.mark.parametrize("field", ["max_requests", "max_context_len", "page_size"])
 def test_req_to_token_pool_refuses_to_be_of_no_size(field: str) -> None:
     """A pool without rows, width or page size is refused by the name of what it lacks."""
     sizes = {"max_requests": 2, "max_context_len": 8, "page_size": 1, field: 0}
 
-    with pytest.raises(PoolShapeError) as caught:
+    with pytest.raises(EngineError) as caught:
         ReqToTokenPool(**sizes, device=torch.device("cpu"))
 
     assert str(caught.value) == f"{field} is 0; at least 1 was expected. Make it larger."
-
-
-def test_page_pool_never_hands_out_the_padding_page() -> None:
-    """All pages but page 0 are handed out, each once."""
-    pages = PagePool(5)
-
-    taken = [*pages.alloc(2), *pages.alloc(3)]
-
-    assert sorted(taken) == [1, 2, 3, 4, 5]
-
-
-def test_page_pool_takes_nothing_where_it_has_too_little() -> None:
-    """A request for more pages than are free leaves those that are."""
-    pages = PagePool(3)
-    pages.alloc(1)
-
-    with pytest.raises(OutOfPagesError) as caught:
-        pages.alloc(3)
-
-    assert (caught.value.wanted, caught.value.free, caught.value.pages) == (3, 2, 3)
-    assert pages.num_free == 2
 
 
 def test_out_of_pages_error_says_what_to_do() -> None:
@@ -218,29 +182,6 @@ def test_req_to_token_pool_has_room_behind_the_longest_context(
     assert rows.max_context_len == max_context_len
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "page_size", "num_pages"),
-    [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2), (3, 1, 3)],
-)
-def test_num_pages_of_rounds_up(num_tokens: int, page_size: int, num_pages: int) -> None:
-    """A page that is begun counts as one."""
-    assert num_pages_of(num_tokens, page_size) == num_pages
-
-
-def test_request_memory_gives_no_row_a_page_where_one_lacks_them() -> None:
-    """Where pages run out, no row and no entry of the table has changed."""
-    memory, _ = make_memory(num_tokens=8)
-    enter(memory, make_request(), make_request())
-    memory.grow([1, 2], [2, 3])
-    before = memory.rows.req_to_token.clone()
-
-    with pytest.raises(OutOfPagesError):
-        memory.grow([1, 2], [4, 6])
-
-    assert (memory.num_pages(1), memory.num_pages(2), memory.pages.num_free) == (2, 3, 3)
-    assert torch.equal(memory.rows.req_to_token, before)
-
-
 def test_request_memory_enters_nothing_where_nothing_lacks() -> None:
     """Rows that have their pages cost no upload."""
     memory, staging = make_memory(page_size=4)
@@ -253,27 +194,123 @@ def test_request_memory_enters_nothing_where_nothing_lacks() -> None:
     assert staging.num_bytes == before
 
 
-def test_slots_of_looks_tokens_up(device: torch.device) -> None:
-    """A token's slot is the one that its row's page has for its position, as int64."""
-    memory, _ = make_memory(device, page_size=4)
-    enter(memory, make_request(), make_request())
-    memory.grow([1, 2], [6, 3])
-
-    slots = memory.slots_of(
-        torch.tensor([2, 1, 1], device=device), torch.tensor([2, 0, 5], device=device)
-    )
-
-    assert slots.tolist() == [table_of(memory, 2)[2], *(table_of(memory, 1)[i] for i in (0, 5))]
-    assert slots.dtype is torch.int64
+NUM_TOKENS = 96
+_LENGTHS = st.lists(st.integers(1, MAX_CONTEXT_LEN), min_size=1, max_size=4)
+_ACTIONS = st.lists(st.tuples(st.sampled_from(["enter", "grow", "leave"]), _LENGTHS), max_size=30)
 
 
-def test_release_gives_row_and_pages_back() -> None:
-    """A released row and its pages are free, and nobody else's are."""
-    memory, _ = make_memory(num_tokens=10)
-    enter(memory, make_request(), make_request())
-    memory.grow([1, 2], [4, 3])
+@dataclass
+class _Model:
+    """Which slots each row has, written down by hand, beside the memory itself."""
 
-    memory.release(1)
+    memory: RequestMemory
+    slots: dict[int, list[int]] = field(default_factory=dict)
+    num_refused: int = 0
 
-    assert (memory.pages.num_free, memory.rows.num_free) == (7, 7)
-    assert (memory.num_pages(1), memory.num_pages(2)) == (0, 3)
+    def act(self, action: str, lengths: list[int]) -> None:
+        if action == "enter" and self.memory.rows.num_free:
+            self.slots[self.memory.rows.alloc()[0]] = []
+        elif action == "leave" and self.slots:
+            row = sorted(self.slots)[lengths[0] % len(self.slots)]
+            self.memory.release(row)
+            del self.slots[row]
+        elif action == "grow" and self.slots:
+            rows = sorted(self.slots)[: len(lengths)]
+            self._grow(rows, lengths[: len(rows)])
+
+    def _grow(self, rows: list[int], lengths: list[int]) -> None:
+        size = self.memory.page_size
+        free = self.memory.pages.num_free
+        missing = sum(
+            max(0, num_pages_of(length, size) - len(self.slots[row]) // size)
+            for row, length in zip(rows, lengths, strict=True)
+        )
+        if missing > free:
+            with pytest.raises(OutOfPagesError):
+                self.memory.grow(rows, lengths)
+            self.num_refused += 1
+            return
+        self.memory.grow(rows, lengths)
+        for row, length in zip(rows, lengths, strict=True):
+            before = self.slots[row]
+            after = table_of(self.memory, row)
+            assert after[: len(before)] == before, "what a row has stays where it is"
+            assert len(after) == max(len(before), num_pages_of(length, size) * size)
+            self.slots[row] = after
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@given(actions=_ACTIONS)
+@law
+def test_page_table_equals_its_model(page_size: int, actions: list[tuple[str, list[int]]]) -> None:
+    """After any growth and release, each row has whole pages, its own, and never page 0."""
+    model = _Model(make_memory(page_size=page_size, num_tokens=NUM_TOKENS)[0])
+
+    for action, lengths in actions:
+        model.act(action, lengths)
+
+    memory = model.memory
+    pages = [page for row in model.slots for page in pages_of(memory, row)]
+    assert {row: table_of(memory, row) for row in model.slots} == model.slots
+    assert all(slots == _whole_pages(slots, page_size) for slots in model.slots.values())
+    assert sorted({*pages, 0}) == [0, *sorted(pages)]
+    assert memory.pages.num_free == memory.pages.num_pages - len(pages)
+
+
+def _whole_pages(slots: list[int], page_size: int) -> list[int]:
+    """Write out the slots of the pages that begin a row's stretches."""
+    return [slot + place for slot in slots[::page_size] for place in range(page_size)]
+
+
+@pytest.mark.parametrize("numbers", [[], [7], [3, -1, 2**40]])
+def test_stage_puts_numbers_into_host_memory(device: torch.device, numbers: list[int]) -> None:
+    """Staged numbers are int64 on the host, pinned where the device has pinned memory."""
+    staging = Staging(DeviceStreams(device))
+
+    staged = staging.stage(numbers)
+
+    assert staged.tolist() == numbers
+    assert staged.dtype is torch.int64
+    assert staged.device.type == "cpu"
+    assert staged.is_pinned() is staging.streams.traits.has_pinned_memory
+
+
+def test_upload_copies_columns_to_the_device(device: torch.device) -> None:
+    """Each column becomes a row of one tensor on the device."""
+    staging = Staging(DeviceStreams(device))
+
+    uploaded = staging.upload(([1, 2, 3], [4, 5, 6]))
+
+    assert uploaded.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert uploaded.device == staging.streams.device
+
+
+def test_staging_counts_what_it_carries() -> None:
+    """Eight bytes are counted for each number, staged or uploaded."""
+    staging = Staging(DeviceStreams("cpu"))
+
+    staging.stage([1, 2])
+    staging.upload(([1, 2, 3], [4, 5, 6]))
+
+    assert staging.num_bytes == 8 * 8
+
+
+@given(stretches=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=6))
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@law
+def test_token_positions_lay_requests_out_one_after_the_other(
+    dtype: torch.dtype, stretches: list[tuple[int, int]]
+) -> None:
+    """Each token has its request's place, and the position behind its prefix."""
+    prefix_lens = torch.tensor([start for start, _ in stretches], dtype=dtype)
+    extend_lens = torch.tensor([count for _, count in stretches], dtype=dtype)
+    tokens = [
+        (place, start + offset)
+        for place, (start, count) in enumerate(stretches)
+        for offset in range(count)
+    ]
+
+    owners, positions = token_positions(prefix_lens, extend_lens, len(tokens))
+
+    assert list(zip(owners.tolist(), positions.tolist(), strict=True)) == tokens
+    assert owners.dtype is positions.dtype is torch.int64

@@ -17,10 +17,7 @@ from tests.runtime.oracle import Oracle
 pytestmark = pytest.mark.no_cover  # run by other tests too, and twice as fast untraced
 
 LOOPS = [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
-MIXES = [
-    pytest.param((), id="not mixed"),
-    pytest.param(("--enable-mixed-chunk",), id="mixed"),
-]
+MIXES = [pytest.param((), id="not mixed"), pytest.param(("--enable-mixed-chunk",), id="mixed")]
 PAIR = (
     *("--prefill-attention-backend", "torch_native"),
     *("--decode-attention-backend", "torch_padded"),

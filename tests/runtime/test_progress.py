@@ -46,27 +46,6 @@ def test_progress_draws_what_steps_told(words: str) -> None:
     assert words in _last_drawn(console)
 
 
-def test_progress_draws_a_rate() -> None:
-    """Tokens a second are above none once a token is made."""
-    console = _console(terminal=True)
-
-    with GenerateProgress(5, console) as progress:
-        progress.observe(step(num_made=1000))
-
-    (rate,) = (word for word in _last_drawn(console).split() if word.endswith("/s"))
-    assert int(rate.removesuffix("/s")) > 0
-
-
-def test_progress_begins_with_everything_queued() -> None:
-    """Before the first step no request has ended, and all are queued."""
-    console = _console(terminal=True)
-
-    with GenerateProgress(5, console):
-        pass
-
-    assert "0/5 0 tokens 0/s 0 running 5 queued" in _drawn(console)
-
-
 def test_progress_is_gone_after_its_block() -> None:
     """What follows on the terminal starts where the line was: it is erased."""
     console = _console(terminal=True)
@@ -134,14 +113,3 @@ def test_capture_progress_without_captures_draws_nothing() -> None:
         pass
 
     assert "capture" not in _drawn(console)
-
-
-def test_capture_progress_off_a_terminal_draws_nothing() -> None:
-    """What is written to a file has no bar in it."""
-    console = _console(terminal=False)
-
-    with CaptureProgress(console) as progress:
-        progress.begin(1)
-        progress.captured(GraphMode.FULL, 1)
-
-    assert _drawn(console) == ""

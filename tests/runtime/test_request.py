@@ -45,8 +45,7 @@ def test_sampling_refuses_what_is_out_of_range(changes: dict[str, object], text:
     ],
 )
 def test_sampling_is_greedy_where_the_likeliest_token_is_chosen(
-    sampling: Sampling,
-    is_greedy: bool,
+    sampling: Sampling, is_greedy: bool
 ) -> None:
     """No temperature, or one token to choose among, is greedy."""
     assert sampling.is_greedy is is_greedy
@@ -61,16 +60,6 @@ def test_request_prefills_what_was_made_before_its_stay() -> None:
 
     assert (request.row, request.generation, request.prefill) == (3, 4, (5, 6, 9))
     assert request.num_left_to_prefill == 3
-
-
-def test_request_has_no_row_once_it_left() -> None:
-    """Who left its row has the padding row, and generation 0, which no stay has."""
-    request = make_request()
-    request.enter(3, 4)
-
-    request.leave()
-
-    assert (request.row, request.generation) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +86,7 @@ def test_request_ends_by_a_stop_token_or_its_length(
 
 @pytest.mark.parametrize(("num_launched", "is_launched_out"), [(0, False), (1, False), (2, True)])
 def test_request_is_launched_out_by_tokens_of_every_stay(
-    num_launched: int,
-    is_launched_out: bool,
+    num_launched: int, is_launched_out: bool
 ) -> None:
     """Tokens that came before this stay count, and those that are under way."""
     request = make_request(max_new_tokens=3)
@@ -167,30 +155,6 @@ def test_request_counts_steps_of_decode_alone() -> None:
     assert left == [2, 1, 0]
 
 
-def test_request_counts_a_prompt_of_every_stay() -> None:
-    """A stay that begins with output prefills that too, and its first result is no step's."""
-    request = make_request()
-    request.enter(1, 1)
-    request.take_step([9])
-    request.enter(2, 2)
-    request.num_steps_under_way = 1
-
-    request.take_step([8])
-
-    assert request.num_steps_under_way == 1
-
-
-def test_request_forgets_the_steps_of_the_stay_before() -> None:
-    """A new stay has nothing under way."""
-    request = make_request()
-    request.enter(1, 1)
-    request.num_steps_under_way = request.num_launched = 3
-
-    request.enter(2, 2)
-
-    assert (request.num_steps_under_way, request.num_launched) == (0, 0)
-
-
 def test_request_has_committed_all_but_its_last_token() -> None:
     """The prompt is committed with its step, and each token with the step that it goes into."""
     request = make_request(prompt=[5, 6, 7])
@@ -202,17 +166,3 @@ def test_request_has_committed_all_but_its_last_token() -> None:
         committed.append(request.committed_len)
 
     assert committed == [3, 3, 5, 6]
-
-
-def test_request_has_committed_what_its_stay_began_with() -> None:
-    """A stay that begins with output has all of that in its prompt's step."""
-    request = make_request(prompt=[5, 6, 7])
-    request.take_step([9, 8])
-    request.enter(2, 2)
-    committed = [request.committed_len]
-
-    for tokens in ([7], [6, 5]):
-        request.take_step(tokens)
-        committed.append(request.committed_len)
-
-    assert committed == [5, 5, 7]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
@@ -20,18 +19,6 @@ def _stopped(oracle: Oracle) -> tuple[Job, list[int]]:
     """Choose a job whose output a stop token ends, with steps before and room behind."""
     pairs = zip(oracle.jobs, oracle.tokens, strict=True)
     return next((job, tokens) for job, tokens in pairs if 3 < len(tokens) < job.max_new_tokens - 3)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_stop_token_ends_an_output(oracle: Oracle, loop: tuple[str, ...]) -> None:
-    """The stop token is the last one, however many more were asked for."""
-    job, tokens = _stopped(oracle)
-    engine = make_engine(oracle.folder, *loop)
-    request = submit(engine, job)
-
-    engine.drain()
-
-    assert (request.output, request.finish_reason) == (tokens, FinishReason.STOP)
 
 
 def test_stop_tokens_of_the_request_replace_the_models(oracle: Oracle) -> None:
@@ -198,21 +185,6 @@ def test_mixed_steps_have_running_requests_decode_beside_prompts(oracle: Oracle)
     made = [[own.request for own in engine.step()] for _ in range(5)]
 
     assert made == [[running]] * 5
-
-
-def test_idle_step_changes_nothing(oracle: Oracle, device: torch.device) -> None:
-    """Idle steps between others change no token, and tell that they ran nobody."""
-    kept = Kept()
-    engine = make_engine(oracle.folder, device=device, observer=kept)
-    request = submit(engine, oracle.jobs[3])
-
-    while engine.scheduler.has_work:
-        engine.scheduler.step_idle()
-        engine.step()
-
-    idle = [own for own in kept.steps if own.mode is ForwardMode.IDLE]
-    assert {(own.num_requests, own.num_tokens, own.num_made) for own in idle} == {(0, 0, 0)}
-    assert request.output == oracle.tokens[3]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from backend_caps import ServerFlags
-from backend_caps.runtime.errors import SpeculationError
+from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.speculation import Algorithm, SpecSettings, num_candidates
 
 EAGLE = ("--speculative-algorithm", "EAGLE")
@@ -100,12 +100,11 @@ def test_flags_that_make_no_tree_are_refused(
     given: dict[str, object], expected: tuple[str, object, str]
 ) -> None:
     """What this engine cannot draft is refused by the flag, its value and what it may be."""
-    with pytest.raises(SpeculationError) as refused:
+    with pytest.raises(EngineError) as refused:
         _settings(**given)
 
-    error = refused.value
-    assert (error.flag, error.value, error.expected) == expected
-    assert f"{expected[0]} is {expected[1]!r}; {expected[2]} was expected." in str(error)
+    text = f"{expected[0]} is {expected[1]!r}; {expected[2]} was expected."
+    assert text in str(refused.value)
 
 
 @pytest.mark.parametrize(("topk", "num_steps", "expected"), [(1, 4, 4), (2, 1, 2), (3, 3, 21)])

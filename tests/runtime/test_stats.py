@@ -1,29 +1,20 @@
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.stats import (
-    EveryObserver,
-    LateObserver,
-    NoObserver,
-    StepClock,
-    StepTotals,
-    now_s,
-    total_seq_lens,
-)
+from backend_caps.runtime.stats import StepTotals, total_seq_lens
 from backend_caps.startup.graph_modes import GraphMode
-from tests.runtime.made_steps import clock, step
+from tests.runtime.made_steps import step
 from tests.runtime.memories import make_batch, make_memory
 
 
 @pytest.mark.parametrize(("waits_for_lengths", "num_waits"), [(False, 1), (True, 2)])
 def test_planned_waits_are_for_tokens_and_for_lengths(
-    waits_for_lengths: bool,
-    num_waits: int,
+    waits_for_lengths: bool, num_waits: int
 ) -> None:
     """The host always waits for the tokens, and for lengths where the plan says so."""
     assert step(waits_for_lengths=waits_for_lengths).planned_waits == num_waits
@@ -49,30 +40,6 @@ def test_overlap_ratio_is_the_share_of_the_flight_without_waiting() -> None:
     assert step().overlap_ratio == pytest.approx(0.75)
 
 
-def test_overlap_ratio_of_no_time_is_nothing() -> None:
-    """A step whose tokens were there at its launch has nothing to overlap with."""
-    own = step()
-    own.clock.tokens_s = own.clock.result_s = own.clock.launched_s
-
-    assert own.overlap_ratio == 0.0
-
-
-def test_clock_begins_before_everything_else() -> None:
-    """A new clock has its begin, and no other station yet."""
-    assert astuple(StepClock(5.0)) == (5.0, *[0] * 9)
-    assert clock(5.0).began_s == 5.0
-
-
-def test_now_never_goes_back() -> None:
-    """The host's clock is one for differences."""
-    assert now_s() <= now_s()
-
-
-def test_no_observer_lets_steps_pass() -> None:
-    """A step can be told to nobody."""
-    NoObserver().observe(step())
-
-
 def test_total_seq_lens_sums_the_mirror() -> None:
     """With a mirror, the total is the mirror's."""
     memory, staging = make_memory()
@@ -94,38 +61,6 @@ def test_total_seq_lens_without_a_mirror_counts_what_the_host_has_seen() -> None
 
 EXTEND, DECODE = ForwardMode.EXTEND, ForwardMode.DECODE
 FULL, PIECEWISE, EAGER = GraphMode
-
-
-def test_every_observer_is_told() -> None:
-    """Each observer gets each step."""
-    one, other = StepTotals(num_first=1), StepTotals(num_first=1)
-
-    EveryObserver((one, other)).observe(step(num_made=3))
-
-    assert (one.num_made, other.num_made) == (3, 3)
-
-
-def test_late_observer_is_told_from_its_beginning_on() -> None:
-    """Steps of before are nobody's."""
-    totals = StepTotals(num_first=9)
-    late = LateObserver(totals)
-
-    late.observe(step(num_made=1))
-    late.begin()
-    late.observe(step(num_made=4))
-
-    assert totals.num_made == 4
-
-
-def test_totals_keep_the_first_steps() -> None:
-    """So many steps are kept as were asked for, and in their order."""
-    totals = StepTotals(num_first=2)
-    steps = [step(EXTEND), step(DECODE), step(DECODE, num_made=1)]
-
-    for each in steps:
-        totals.observe(each)
-
-    assert totals.first == steps[:2]
 
 
 def test_totals_count_every_step() -> None:

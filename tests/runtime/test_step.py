@@ -44,20 +44,6 @@ def test_decode_step_carries_new_pages_alone_to_the_device(
     assert [own.bytes_to_device for own in kept.steps[1:]] == [0, 0, 0, 2 * 3 * 8, 0]
 
 
-def test_step_knows_the_lengths_of_its_contexts(oracle: Oracle) -> None:
-    """Each step tells the tokens of its contexts, its own included."""
-    kept = _kept(oracle, "cpu")
-
-    assert [own.total_seq_lens for own in kept.steps] == [14, 16, 18, 20, 22, 24]
-
-
-def test_step_outside_speculation_waits_for_no_lengths(oracle: Oracle) -> None:
-    """The scheduler knows plain lengths by itself: the host waits once a step, for tokens."""
-    kept = _kept(oracle, "cpu")
-
-    assert {own.planned_waits for own in kept.steps} == {1}
-
-
 @pytest.mark.parametrize("arguments", [(), PLAIN_LOOP])
 def test_stations_of_a_step_are_passed_in_order(oracle: Oracle, arguments: tuple[str, ...]) -> None:
     """The host's clock never runs backwards from a step's choice to its last token."""

@@ -39,16 +39,6 @@ def test_stream_yields_tokens_as_they_come(oracle: Oracle) -> None:
     assert [place for place, _ in pairs[:3]] == [0, 1, 2]
 
 
-def test_stream_yields_before_the_end(oracle: Oracle) -> None:
-    """The first token comes while the request still runs."""
-    engine = make_engine(oracle.folder)
-    tokens = engine.stream(_prompts(oracle, 3, 4), 9)
-
-    next(tokens)
-
-    assert engine.memory.rows.num_free == engine.memory.rows.pool_size - 2
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("num_read", [1, 5])
 def test_stream_that_is_closed_aborts_its_requests(

@@ -1,8 +1,8 @@
-"""A batch cut in two, by what its scheduler knows."""
+"""A batch cut in two by what its scheduler knows, and a model over both halves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,11 +11,10 @@ from torch import Tensor
 
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.model.sampling import SamplingBatch
 from backend_caps.runtime.two_batch import split
 from backend_caps.simulator import simulate
-from tests.runtime.graphs.rig import Requests
-from tests.runtime.two_batches import World
+from tests.runtime.graphs.rig import CONFIG, Requests
+from tests.runtime.two_batches import Call, Noted, World
 
 MIXED: Requests = ((0, 7), (3, 2), (4, 5), (9, 1), (2, 1))
 DECODE: Requests = ((5, 1), (0, 1), (11, 1), (7, 1), (2, 1))
@@ -49,15 +48,6 @@ def test_split_cuts_the_tokens_of_ragged_requests_where_the_second_half_begins()
     assert (first.num_tokens, second.num_tokens) == (7 + 2, 5 + 1 + 1)
 
 
-def test_split_gives_one_request_to_the_first_half() -> None:
-    """One request has no half of its own, so the second half is empty."""
-    batch = World("cpu").batch(ForwardMode.VERIFY, VERIFY[:1])
-
-    halves = split(batch)
-
-    assert [(own.batch_size, own.num_tokens) for own in halves] == [(1, 3), (0, 0)]
-
-
 @pytest.mark.parametrize(
     ("mode", "requests", "names"),
     [
@@ -79,28 +69,6 @@ def test_halves_joined_are_the_whole(
     assert joined == {name: _tensor(batch, name).tolist() for name in names}
 
 
-@pytest.mark.parametrize("name", [*OF_TOKENS, *OF_REQUESTS, *EXTENDS])
-def test_halves_are_views(name: str) -> None:
-    """Nothing is copied: a half reads the memory of its batch."""
-    batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
-
-    halves = split(batch)
-
-    memory = _tensor(batch, name).untyped_storage().data_ptr()
-    assert {_tensor(half, name).untyped_storage().data_ptr() for half in halves} == {memory}
-
-
-def test_halves_have_host_lengths_of_their_own() -> None:
-    """Sums and extend lengths on the host are those of a half's own requests."""
-    batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
-
-    first, second = split(batch)
-
-    assert (first.seq_lens_sum, second.seq_lens_sum) == (7 + 5, 9 + 10 + 3)
-    assert (first.extend_seq_lens_cpu, second.extend_seq_lens_cpu) == ((7, 2), (5, 1, 1))
-    assert (first.extend_prefix_lens_cpu, second.extend_prefix_lens_cpu) == ((0, 3), (4, 9, 2))
-
-
 def test_last_tokens_are_counted_from_the_start_of_each_half() -> None:
     """The place of a request's last token is its place among the half's tokens."""
     batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
@@ -109,55 +77,6 @@ def test_last_tokens_are_counted_from_the_start_of_each_half() -> None:
 
     assert _tensor(first, "last_token_indices").tolist() == [6, 8]
     assert _tensor(second, "last_token_indices").tolist() == [4, 5, 6]
-
-
-def test_bounds_are_cut_where_there_are_any() -> None:
-    """A half's upper bounds are its own requests'."""
-    bound = torch.tensor([7, 2, 13, 9, 4])
-    batch = replace(World("cpu").batch(ForwardMode.DECODE, DECODE), seq_lens_cpu_upper_bound=bound)
-
-    first, second = split(batch)
-
-    assert _tensor(first, "seq_lens_cpu_upper_bound").tolist() == [7, 2]
-    assert _tensor(second, "seq_lens_cpu_upper_bound").tolist() == [13, 9, 4]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("seq_lens_cpu_upper_bound", "last_token_indices", "tree_mask"),
-        *(*EXTENDS, "extend_seq_lens_cpu", "extend_prefix_lens_cpu"),
-    ],
-)
-def test_what_a_batch_may_lack_its_halves_lack(name: str) -> None:
-    """A decode batch has no extend lengths, bounds or tree, and neither do its halves."""
-    halves = split(World("cpu").batch(ForwardMode.DECODE, DECODE))
-
-    assert [getattr(half, name) for half in halves] == [None, None]
-
-
-def test_halves_choose_no_tokens() -> None:
-    """Tokens are chosen of the whole batch, so a half cannot choose by rows of the whole."""
-    batch = World("cpu").batch(ForwardMode.DECODE, DECODE)
-    numbers, shares = torch.ones(5, dtype=torch.int64), torch.ones(5)
-    sampling = SamplingBatch(temperature=shares, seeds=numbers, positions=numbers)
-
-    halves = split(replace(batch, sampling=sampling))
-
-    assert [half.sampling for half in halves] == [None, None]
-
-
-def test_split_writes_nothing_to_the_batch() -> None:
-    """The batch is after it what it was: the same tensors, with the same numbers."""
-    batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
-    before = replace(batch)
-    numbers = [_tensor(batch, name).tolist() for name in (*OF_TOKENS, "last_token_indices")]
-
-    split(batch)
-
-    assert all(getattr(batch, name) is getattr(before, name) for name in batch.__slots__)
-    names = (*OF_TOKENS, "last_token_indices")
-    assert [_tensor(batch, name).tolist() for name in names] == numbers
 
 
 def test_halves_of_trees_have_the_masks_that_were_laid_out_for_them() -> None:
@@ -199,18 +118,6 @@ def test_split_needs_no_mirror(mode: ForwardMode, requests: Requests) -> None:
     assert [(own.seq_lens_cpu, own.seq_lens_sum) for own in halves] == [(None, None)] * 2
 
 
-def test_split_of_a_mixed_batch_reads_the_schedulers_own_cut() -> None:
-    """Where prefixes are on the device alone, the tokens of each request are known all the same."""
-    batch = World("cpu").batch(ForwardMode.MIXED, MIXED)
-    lens_cpu = batch.extend_seq_lens_cpu
-    on_device = replace(batch, extend_seq_lens_cpu=None, extend_prefix_lens_cpu=None)
-
-    halves = split(replace(on_device, mixed_lens_cpu=lens_cpu))
-
-    assert [own.num_tokens for own in halves] == [7 + 2, 5 + 1 + 1]
-    assert [own.extend_seq_lens_cpu for own in halves] == [None, None]
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -227,5 +134,117 @@ def test_split_never_waits_for_the_device(make: Callable[[World], ForwardBatch])
         simulation.hidden_syncs.clear()
 
         split(batch)
+
+    assert (simulation.host_waits, simulation.hidden_syncs) == ([], [])
+
+
+BATCHES = [
+    pytest.param(ForwardMode.DECODE, ((5, 1), (0, 1), (11, 1), (7, 1)), id="decode"),
+    pytest.param(ForwardMode.DECODE, ((5, 1), (9, 1), (0, 1)), id="decode of three"),
+    pytest.param(ForwardMode.EXTEND, ((0, 9), (4, 3), (0, 1), (8, 8), (2, 5)), id="prefill"),
+    pytest.param(ForwardMode.MIXED, ((0, 7), (3, 2), (9, 1), (2, 1), (20, 1)), id="mixed"),
+    pytest.param(ForwardMode.VERIFY, ((5, 3), (0, 3), (11, 3)), id="verify of chains"),
+    pytest.param(ForwardMode.DRAFT_EXTEND, ((5, 4), (0, 4)), id="draft-extend"),
+]
+THREE: Requests = ((5, 1), (9, 1), (2, 1))
+
+
+def _decoding(world: World) -> ForwardBatch:
+    return world.batch(ForwardMode.DECODE, THREE)
+
+
+@pytest.fixture
+def calls() -> Iterator[list[Call]]:
+    """List what `Noted` backends run."""
+    Noted.calls.clear()
+    yield Noted.calls
+    Noted.calls.clear()
+
+
+@pytest.mark.parametrize("backend", ["torch_native", "torch_padded"])
+@pytest.mark.parametrize(("mode", "requests"), BATCHES)
+def test_hidden_states_are_those_of_the_whole(
+    device: torch.device, backend: str, mode: ForwardMode, requests: Requests
+) -> None:
+    """Whatever the step, each token's state is the one that the undivided batch gives it."""
+    whole, halves = World(device, backend), World(device, backend)
+    batch = halves.batch(mode, requests)
+
+    hidden = halves.runner().hidden_states(batch, mode.phase)
+
+    torch.testing.assert_close(hidden, whole.whole(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["seen", "torch_padded"])
+@pytest.mark.parametrize("prefixes", [[4, 0, 9, 2], [7, 1, 3], [0, 18]])
+@pytest.mark.parametrize("unused", [0, 13])
+def test_verified_trees_see_what_they_see_in_the_whole(
+    device: torch.device, backend: str, prefixes: list[int], unused: int
+) -> None:
+    """Each half reads its own part of the tree mask, however long the contexts before it are."""
+    whole, halves = World(device, "seen"), World(device, backend)
+    batch = halves.tree_batch(prefixes, unused=unused)
+
+    hidden = halves.runner().hidden_states(batch, batch.mode.phase)
+
+    torch.testing.assert_close(hidden, whole.whole(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(halves.cache(), whole.cache(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "requests", "num_scored"),
+    [
+        pytest.param(ForwardMode.MIXED, ((0, 7), (3, 2), (9, 1)), 3, id="last tokens"),
+        pytest.param(ForwardMode.VERIFY, ((5, 3), (0, 3), (11, 3)), 9, id="every token"),
+    ],
+)
+def test_call_scores_the_tokens_that_the_model_scores(
+    mode: ForwardMode, requests: Requests, num_scored: int
+) -> None:
+    """Logits are of each request's last token, or of every one, in the order of the batch."""
+    whole, halves = World("cpu"), World("cpu")
+    batch = halves.batch(mode, requests)
+
+    logits = halves.runner()(batch, mode.phase)
+
+    hidden, lasts = whole.whole(batch), batch.last_token_indices
+    expected = whole.model.lm_head(hidden if lasts is None else hidden[lasts])
+    assert logits.shape == (num_scored, CONFIG.vocab_size)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_layers_of_the_halves_take_turns(calls: list[Call]) -> None:
+    """Both halves are prepared, then each runs a layer before either runs the next one."""
+    world = World("cpu", "noted")
+    batch = world.batch(ForwardMode.DECODE, THREE)
+
+    world.runner().hidden_states(batch, batch.mode.phase)
+
+    rows = batch.req_pool_indices.tolist()
+    turns = [(rows[:1], -1), (rows[1:], -1)]
+    turns += [(own, layer) for layer in range(2) for own in (rows[:1], rows[1:])]
+    assert [(call.rows, call.layer_id) for call in calls] == turns
+
+
+@pytest.mark.parametrize(
+    ("backend", "make"),
+    [
+        pytest.param("torch_native", _decoding, id="torch_native"),
+        pytest.param("torch_padded", _decoding, id="torch_padded"),
+        pytest.param("torch_padded", lambda world: world.tree_batch([4, 0, 9]), id="trees"),
+    ],
+)
+def test_forward_never_waits_for_the_device(
+    backend: str, make: Callable[[World], ForwardBatch]
+) -> None:
+    """On a device that does no work before it must, the host enqueues both halves and returns."""
+    with simulate("lazy") as simulation:
+        world = World("sim", backend)
+        batch, runner = make(world), world.runner()
+        simulation.host_waits.clear()
+        simulation.hidden_syncs.clear()
+
+        runner(batch, batch.mode.phase)
 
     assert (simulation.host_waits, simulation.hidden_syncs) == ([], [])

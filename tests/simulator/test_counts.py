@@ -28,30 +28,63 @@ def _bytes(act: Act) -> tuple[int, int]:
     return counts.bytes_to_host, counts.bytes_to_device
 
 
+NUMBER, COPY = "aten::_local_scalar_dense", "aten::copy_"
+HIDDEN = (WaitKind.HIDDEN, 0)
+
+
 @pytest.mark.parametrize(
-    ("wait", "waited"),
+    ("wait", "waited", "cause"),
     [
-        pytest.param(lambda _: Stream(handle=4).synchronize(), (WaitKind.STREAM, 4), id="stream"),
         pytest.param(
-            lambda _: Stream(handle=5).record_event().synchronize(), (WaitKind.EVENT, 5), id="event"
+            lambda _: Stream(handle=4).synchronize(),
+            (WaitKind.STREAM, 4),
+            "Stream.synchronize",
+            id="stream",
         ),
-        pytest.param(lambda _: sim.synchronize(), (WaitKind.DEVICE, None), id="device"),
-        pytest.param(lambda t: t[0].item(), (WaitKind.HIDDEN, 0), id="item"),
-        pytest.param(lambda t: t.tolist(), (WaitKind.HIDDEN, 0), id="tolist"),
-        pytest.param(lambda t: t.nonzero(), (WaitKind.HIDDEN, 0), id="nonzero"),
-        pytest.param(lambda t: t.cpu(), (WaitKind.HIDDEN, 0), id="blocking copy"),
-        pytest.param(lambda t: t.copy_(torch.zeros(3)), (WaitKind.HIDDEN, 0), id="upload"),
-        pytest.param(lambda t: t[torch.tensor([0])], (WaitKind.HIDDEN, 0), id="host index"),
+        pytest.param(
+            lambda _: Stream(handle=5).record_event().synchronize(),
+            (WaitKind.EVENT, 5),
+            "Event.synchronize",
+            id="event",
+        ),
+        pytest.param(
+            lambda _: torch.get_device_module("sim").synchronize(),
+            (WaitKind.DEVICE, None),
+            "synchronize",
+            id="device",
+        ),
+        pytest.param(lambda t: t[0].item(), HIDDEN, NUMBER, id="item"),
+        pytest.param(lambda t: int(t.max()), HIDDEN, NUMBER, id="int"),
+        pytest.param(lambda t: bool((t > 0).all()), HIDDEN, NUMBER, id="bool"),
+        pytest.param(lambda t: t.tolist(), HIDDEN, COPY, id="tolist"),
+        pytest.param(lambda t: t.cpu(), HIDDEN, COPY, id="cpu"),
+        pytest.param(lambda t: t.copy_(torch.zeros(3)), HIDDEN, COPY, id="copy_"),
+        pytest.param(lambda _: torch.ones(2).to("sim"), HIDDEN, COPY, id="blocking upload"),
+        pytest.param(lambda _: torch.tensor([1], device="sim"), HIDDEN, COPY, id="tensor"),
+        pytest.param(lambda t: t.nonzero(), HIDDEN, "aten::nonzero", id="nonzero"),
+        pytest.param(lambda t: t[t > 0], HIDDEN, "aten::index.Tensor", id="mask"),
+        pytest.param(lambda t: t[torch.tensor([0])], HIDDEN, "aten::index.Tensor", id="host index"),
+        pytest.param(lambda t: t.unique(), HIDDEN, "aten::_unique2", id="unique"),
+        pytest.param(lambda t: torch.equal(t, t), HIDDEN, "aten::equal", id="equal"),
+        pytest.param(
+            lambda t: t.repeat_interleave(t), HIDDEN, "aten::repeat_interleave.Tensor", id="repeat"
+        ),
     ],
 )
-def test_host_wait_is_counted_by_kind_and_stream(
-    wait: Act, waited: tuple[WaitKind, int | None]
+def test_host_wait_has_its_kind_stream_cause_and_line(
+    wait: Act, waited: tuple[WaitKind, int | None], cause: str
 ) -> None:
-    """A wait of the host counts once, under what waited and whose work it was for."""
-    counts = _counted(wait)
+    """A wait of the host counts once, and is found by what waited, for whose work, and where."""
+    numbers = torch.arange(1, 4, device="sim")
+    with simulate("lazy") as simulation:
+        wait(numbers)
+        counts = simulation.counts
 
+    (sync,) = [*simulation.hidden_syncs, *simulation.host_waits]
+    assert (sync.waited, sync.cause, sync.site.file) == (Waited(*waited), cause, __file__)
+    assert str(sync) == f"{cause} at {sync.site}"
     assert counts.waits == {Waited(*waited): 1}
-    assert counts.num_host_waits == 1
+    assert (counts.num_host_waits, counts.num_hidden_syncs) == (1, int(waited == HIDDEN))
 
 
 def test_hidden_wait_names_the_stream_that_it_was_on() -> None:
@@ -82,15 +115,25 @@ def test_waits_are_split_into_hidden_ones_and_others() -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        pytest.param(lambda t: t.add_(1), id="operator"),
-        pytest.param(lambda t: t.to("cpu", non_blocking=True), id="copy beside the host"),
+        pytest.param(lambda t: t[1:].add_(1), id="arithmetic"),
+        pytest.param(lambda t: torch.repeat_interleave(t, t, output_size=6), id="known size"),
+        pytest.param(lambda t: t.masked_fill_(t > 1, 0), id="masked_fill"),
+        pytest.param(lambda t: t.__setitem__(t > 1, 0), id="mask with one value"),
+        pytest.param(lambda t: t.__setitem__(0, 5), id="place"),
+        pytest.param(lambda t: t.to("cpu", non_blocking=True), id="non-blocking copy"),
+        pytest.param(
+            lambda _: torch.ones(2).pin_memory().to("sim", non_blocking=True), id="upload"
+        ),
+        pytest.param(lambda _: torch.arange(4, device="sim"), id="arange"),
+        pytest.param(lambda t: t[:0].cpu(), id="copy of nothing"),
+        pytest.param(lambda _: torch.empty(0).to("sim"), id="upload of nothing"),
         pytest.param(lambda _: Stream().wait_stream(sim.current_stream()), id="stream's wait"),
         pytest.param(lambda _: Event().synchronize(), id="event that was never recorded"),
         pytest.param(lambda _: Event().query(), id="query"),
     ],
 )
 def test_no_host_wait_is_counted_where_the_host_goes_on(act: Act) -> None:
-    """What the host does without standing still is no wait."""
+    """What the host does without standing still is no wait, as on CUDA."""
     counts = _counted(act)
 
     assert counts.waits == {}

@@ -1,14 +1,15 @@
 import warnings
 
 import pytest
+import torch
 
 from backend_caps.simulator import (
-    NestedSimulationError,
     OrderPolicy,
     Schedule,
-    ScheduleError,
+    SimulatorError,
     StarvationWarning,
     simulate,
+    streams,
     systematic_schedules,
 )
 from backend_caps.simulator.streams import Stream
@@ -25,7 +26,7 @@ def test_schedule_parses_what_it_prints(word: str) -> None:
 @pytest.mark.parametrize("word", ["", "Lazy", "lazy:1", "starve", "random:x", "starve:-1", "fast"])
 def test_schedule_refuses_another_word(word: str) -> None:
     """A word that no schedule prints as is an error that names the ones that do."""
-    with pytest.raises(ScheduleError) as raised:
+    with pytest.raises(SimulatorError) as raised:
         Schedule.parse(word)
 
     assert str(raised.value) == (
@@ -54,7 +55,7 @@ def test_simulate_refuses_second_run() -> None:
     """There is one device, so one simulation runs at a time."""
     with (
         simulate("lazy"),
-        pytest.raises(NestedSimulationError, match=r"simulate\(eager\).*simulate\(lazy\)"),
+        pytest.raises(SimulatorError, match=r"simulate\(eager\).*simulate\(lazy\)"),
         simulate("eager"),
     ):
         pass
@@ -76,3 +77,16 @@ def test_simulate_keeps_quiet_where_run_failed() -> None:
             raise KeyError
 
         assert caught == []
+
+
+def test_dirty_run_prints_its_schedule() -> None:
+    """A run with races raises an error that names the schedule and both accesses."""
+    with simulate("lazy", check_races=True) as simulation:
+        numbers = torch.zeros(2, device="sim")
+        with streams.stream(Stream()):
+            numbers.add_(1)
+
+    with pytest.raises(SimulatorError) as raised:
+        simulation.require_clean()
+    assert str(raised.value).startswith("schedule lazy found 1 fault, none was expected: race on ")
+    assert str(raised.value).endswith("Replay it by Schedule.parse('lazy').")

@@ -7,9 +7,8 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -38,8 +37,8 @@ from backend_caps.resolution.errors import (
 from backend_caps.runtime import Engine, EngineOptions, UnfitBackendError
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.simulator import simulate
-from backend_caps.startup.configure import starting_workers
 from backend_caps.startup.errors import StartupError
+from tests.unit.building import install_sglang
 
 ROLES = frozenset(Role)
 EXACT = Capabilities(host_seq_lens=HostSeqLens.EXACT, roles=ROLES)
@@ -52,6 +51,7 @@ FLAGS = ServerFlags(
     disable_piecewise_cuda_graph=True,
 )
 NAMED = ServerFlags(attention_backend="acme")
+configured = partial(configure, pool_size=8, device="cpu")
 
 
 def _registry(capabilities: Capabilities) -> Registry:
@@ -92,9 +92,7 @@ def test_configure_builds_the_map_of_the_plan(
     """The FutureMap tells the host what the plan says."""
     draft = DraftShape(topk=1, accept_tokens=4)
 
-    configuration = configure(
-        FLAGS, pool_size=8, device="cpu", draft=draft, registry=_registry(capabilities)
-    )
+    configuration = configured(FLAGS, draft=draft, registry=_registry(capabilities))
     plan, future_map = configuration.plan, configuration.future_map
 
     assert plan["host_seq_lens"].value is mode
@@ -103,9 +101,7 @@ def test_configure_builds_the_map_of_the_plan(
 
 def test_configure_rounds_a_bound_up_where_nothing_bounds_a_step() -> None:
     """Without the tokens a step can accept there is no bound: exact, and the cause says why."""
-    configuration = configure(
-        FLAGS, pool_size=8, device="cpu", draft=DraftShape(topk=1), registry=_registry(BOUND)
-    )
+    configuration = configured(FLAGS, draft=DraftShape(topk=1), registry=_registry(BOUND))
     plan, future_map = configuration.plan, configuration.future_map
 
     assert future_map.host_seq_lens is HostSeqLens.EXACT
@@ -119,7 +115,7 @@ def test_configure_takes_the_step_from_the_flags() -> None:
     """The flag that says how many tokens a verify takes bounds a step too."""
     flags = FLAGS.updated({"speculative_num_draft_tokens": 4})
 
-    future_map = configure(flags, pool_size=8, device="cpu", registry=_registry(BOUND)).future_map
+    future_map = configured(flags, registry=_registry(BOUND)).future_map
 
     assert future_map.host_seq_lens is HostSeqLens.UPPER_BOUND
 
@@ -128,9 +124,7 @@ def test_configure_looks_around_by_itself() -> None:
     """Without a registry, what is installed is found."""
     flags = ServerFlags(attention_backend="torch_padded", speculative_algorithm="EAGLE")
 
-    plan = configure(
-        flags.updated({"disable_piecewise_cuda_graph": True}), pool_size=8, device="cpu"
-    ).plan
+    plan = configured(flags.updated({"disable_piecewise_cuda_graph": True})).plan
 
     assert plan["host_seq_lens"].value is HostSeqLens.NONE
     assert {use.source.distribution for use in plan.uses} == {"backend-caps-torch-native"}
@@ -140,30 +134,44 @@ def test_configure_takes_rules_of_no_known_version() -> None:
     """Rules that were read from an engine hold as those that come with the package."""
     rules = replace(RuleSet.builtin("sglang-0.5.23"), name="sglang-9.9")
 
-    plan = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), rules=rules).plan
+    plan = configured(FLAGS, registry=_registry(EXACT), rules=rules).plan
 
     assert plan.rules == rules
 
 
 def test_configure_logs_the_decision(caplog: pytest.LogCaptureFixture) -> None:
-    """One line has the plan's fingerprint, each value and its first cause."""
+    """One line has the plan's fingerprint, why its rules count, each value and its first cause."""
+    caplog.set_level(logging.INFO, "backend_caps")
+
+    plan = configured(FLAGS, registry=_registry(EXACT)).plan
+
+    assert caplog.messages[0].startswith(
+        f"plan {plan.fingerprint} under sglang-0.5.23 (the newest known; no SGLang is installed): "
+        "host_seq_lens=exact (backend acme); two_batch_overlap=no (backend acme); "
+        "deterministic=no (backend acme); batch_invariant=no (backend acme); "
+        "max_speculative_topk=1 (backend acme); page_sizes=not checked (within any) "
+        "(backend acme); prefill.graph_replay=none "
+    )
+
+
+def test_configure_takes_the_rules_of_the_installed_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody names rules, those of the installed SGLang hold, and the log says so."""
+    install_sglang("0.5.13", tmp_path, monkeypatch)
     caplog.set_level(logging.INFO, "backend_caps")
 
     plan = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT)).plan
 
-    assert caplog.messages[0].startswith(
-        f"plan {plan.fingerprint} under sglang-0.5.13: host_seq_lens=exact (backend acme); "
-        "two_batch_overlap=no (backend acme); deterministic=no (backend acme); "
-        "batch_invariant=no (backend acme); max_speculative_topk=1 (backend acme); "
-        "page_sizes=not checked (within any) (backend acme); prefill.graph_replay=none "
-    )
+    assert plan.rules.name == "sglang-0.5.13"
+    assert "under sglang-0.5.13 (the installed version): " in caplog.messages[0]
 
 
 def test_configure_logs_the_decision_as_fields(caplog: pytest.LogCaptureFixture) -> None:
     """A log that keeps fields has every value of the plan, with its first cause, by name."""
     caplog.set_level(logging.INFO, "backend_caps")
 
-    plan = configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT)).plan
+    plan = configured(FLAGS, registry=_registry(EXACT)).plan
 
     fields = vars(caplog.records[0])
     assert fields["plan_fingerprint"] == plan.fingerprint
@@ -175,7 +183,7 @@ def test_configure_logs_the_whole_plan_for_debugging(caplog: pytest.LogCaptureFi
     """At the level debug there is the plan's document, with every cause."""
     caplog.set_level(logging.DEBUG, "backend_caps")
 
-    plan = configure(NAMED, pool_size=8, device="cpu", registry=_registry(EXACT)).plan
+    plan = configured(NAMED, registry=_registry(EXACT)).plan
 
     (told,) = [own.getMessage() for own in caplog.records if own.levelno == logging.DEBUG]
     assert json.loads(told)["fingerprint"] == plan.fingerprint
@@ -194,7 +202,7 @@ def test_configure_warns_of_problems(
     """What is wrong with a plan is a warning, unless the policy is quiet."""
     caplog.set_level(logging.INFO, "backend_caps")
 
-    configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), policy=policy)
+    configured(FLAGS, registry=_registry(EXACT), policy=policy)
 
     assert [record.levelname for record in caplog.records] == levels
 
@@ -202,7 +210,7 @@ def test_configure_warns_of_problems(
 def test_configure_refuses_problems_under_strict() -> None:
     """Under strict what is wrong with a plan is an error."""
     with pytest.raises(PlanRefusedError, match="does not say which device it takes"):
-        configure(FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), policy="strict")
+        configured(FLAGS, registry=_registry(EXACT), policy="strict")
 
 
 @pytest.mark.parametrize("policy", ["warn", "quiet"])
@@ -212,7 +220,7 @@ def test_configure_refuses_a_backend_that_takes_no_such_device(policy: str) -> N
     registry = Registry.of([on_cuda, _backend("good", EXACT)])
 
     with pytest.raises(ResolutionError) as raised:
-        configure(FLAGS, pool_size=8, device="cpu", registry=registry, policy=policy)
+        configured(FLAGS, registry=registry, policy=policy)
 
     assert str(raised.value) == (
         "--attention-backend names 'acme', which cannot run here: device-unsupported: backend "
@@ -226,7 +234,7 @@ def test_configure_says_where_nothing_would_do() -> None:
     registry = _registry(EXACT.model_copy(update={"devices": {"cuda"}, "dtypes": {"float16"}}))
 
     with pytest.raises(ResolutionError) as raised:
-        configure(FLAGS, pool_size=8, device="cpu", registry=registry, facts=Facts(dtype="float32"))
+        configured(FLAGS, registry=registry, facts=Facts(dtype="float32"))
 
     assert str(raised.value) == (
         "--attention-backend names 'acme', which cannot run here:\n"
@@ -244,12 +252,8 @@ def test_configure_takes_an_overridden_page_size() -> None:
     registry = _registry(EXACT.model_copy(update={"page_sizes": Exact(64)}))
     flags = FLAGS.updated({"page_size": 16})
 
-    plan = configure(
-        flags,
-        pool_size=8,
-        device="cpu",
-        registry=registry,
-        unsafe_override=Capabilities(page_sizes=Exact(16)),
+    plan = configured(
+        flags, registry=registry, unsafe_override=Capabilities(page_sizes=Exact(16))
     ).plan
 
     assert plan["page_sizes"].value == Exact(16)
@@ -260,7 +264,7 @@ def test_configure_takes_a_stand_in_for_any_device() -> None:
     registry = _registry(NONE.model_copy(update={"devices": {"cuda"}}))
 
     with simulate("eager"):
-        plan = configure(FLAGS, pool_size=8, device="sim", registry=registry).plan
+        plan = configured(FLAGS, device="sim", registry=registry).plan
 
     assert plan.facts.device == "sim"
 
@@ -272,7 +276,7 @@ def test_auto_takes_no_stand_in_for_another_device() -> None:
     flags = FLAGS.updated({"attention_backend": "auto"})
 
     with simulate("eager"):
-        plan = configure(flags, pool_size=8, device="sim", registry=registry).plan
+        plan = configured(flags, device="sim", registry=registry).plan
 
     (rejected,) = plan.choices[0].rejected
     assert plan.flags.attention_backend == "good"
@@ -285,7 +289,7 @@ def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None
     registry = _padded({"devices": frozenset({"cuda"})})
 
     with simulate("eager"):
-        plan = configure(NAMED, pool_size=8, device="sim", registry=registry).plan
+        plan = configured(NAMED, device="sim", registry=registry).plan
         engine = Engine.from_plan(
             tmp_path, plan, "sim", options=EngineOptions(graph_batch_sizes=())
         )
@@ -296,10 +300,8 @@ def test_engine_takes_what_was_configured_for_a_stand_in(tmp_path: Path) -> None
 def test_engine_takes_an_overridden_page_size(tmp_path: Path) -> None:
     """The engine refuses no page size that the operator has put in place of the declared one."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
-    plan = configure(
+    plan = configured(
         NAMED.updated({"page_size": 16}),
-        pool_size=8,
-        device="cpu",
         registry=_padded({"page_sizes": Exact(64)}),
         unsafe_override=Capabilities(page_sizes=Exact(16)),
     ).plan
@@ -310,10 +312,8 @@ def test_engine_takes_an_overridden_page_size(tmp_path: Path) -> None:
 def test_engine_refuses_a_page_size_that_a_fact_contradicts(tmp_path: Path) -> None:
     """Where a fact speaks of other pages than the flags, backends are asked about the real ones."""
     random_llama(tmp_path, vocab_size=64, hidden_size=16)
-    plan = configure(
+    plan = configured(
         NAMED.updated({"page_size": 16}),
-        pool_size=8,
-        device="cpu",
         registry=_padded({"page_sizes": Exact(64)}),
         facts=Facts(page_size=64),
     ).plan
@@ -328,11 +328,8 @@ def test_configure_chooses_where_the_flag_says_auto() -> None:
     best = EXACT.model_copy(update={"auto_priority": 90, "devices": {"cuda"}})
     flags = FLAGS.updated({"attention_backend": "auto"})
 
-    configuration = configure(
-        flags,
-        pool_size=8,
-        device="cpu",
-        registry=Registry.of([_backend("good", fits), _backend("best", best)]),
+    configuration = configured(
+        flags, registry=Registry.of([_backend("good", fits), _backend("best", best)])
     )
     plan, future_map = configuration.plan, configuration.future_map
 
@@ -347,7 +344,7 @@ def test_configure_chooses_where_the_flag_says_auto() -> None:
 def test_configure_asks_a_cuda_device_for_its_facts() -> None:
     """A CUDA device tells its compute capability, unless it is said."""
     told, said = (
-        configure(FLAGS, pool_size=8, device="cuda", registry=_registry(EXACT), facts=facts).plan
+        configured(FLAGS, device="cuda", registry=_registry(EXACT), facts=facts).plan
         for facts in (None, Facts(compute_capability=(7, 5), rocm=False))
     )
 
@@ -360,7 +357,7 @@ def test_configure_logs_what_was_chosen(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.INFO, "backend_caps")
     flags = FLAGS.updated({"attention_backend": "auto"})
 
-    configure(flags, pool_size=8, device="cpu", registry=_registry(EXACT))
+    configured(flags, registry=_registry(EXACT))
 
     assert caplog.messages[0] == (
         "--attention-backend auto is acme (priority 0; 1 of 1 installed backends fit)"
@@ -373,20 +370,18 @@ def test_configure_refuses_auto_where_nothing_fits() -> None:
     flags = FLAGS.updated({"attention_backend": "auto"})
 
     with pytest.raises(ResolutionError, match="takes device cuda; here it is cpu"):
-        configure(flags, pool_size=8, device="cpu", registry=registry)
+        configured(flags, registry=registry)
 
 
 def test_configure_refuses_a_device_that_is_not_there() -> None:
     """A device that torch cannot use here is named."""
     with pytest.raises(StartupError, match=r"^device 'xpu:0' is not available"):
-        configure(FLAGS, pool_size=8, device="xpu:0", registry=_registry(EXACT))
+        configured(FLAGS, device="xpu:0", registry=_registry(EXACT))
 
 
 def test_configure_records_an_override() -> None:
     """An override configures the map, and stands among the causes."""
-    configuration = configure(
-        FLAGS, pool_size=8, device="cpu", registry=_registry(EXACT), unsafe_override=NONE_ONLY
-    )
+    configuration = configured(FLAGS, registry=_registry(EXACT), unsafe_override=NONE_ONLY)
     plan, future_map = configuration.plan, configuration.future_map
 
     assert future_map.host_seq_lens is HostSeqLens.NONE
@@ -397,29 +392,10 @@ NONE_ONLY = Capabilities(host_seq_lens=HostSeqLens.NONE)
 
 
 def test_configure_leaves_the_environment_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is found is handed to workers where they are started, and nowhere else."""
+    """`configure` writes no environment variable."""
     monkeypatch.setattr("backend_caps.startup.configure.discover", lambda: _registry(EXACT))
     before = dict(os.environ)
 
-    configure(FLAGS, pool_size=8, device="cpu")
+    configured(FLAGS)
 
     assert dict(os.environ) == before
-
-
-@pytest.mark.parametrize(("known", "status"), [(EXACT, 1), (None, 0)])
-def test_worker_checks_what_its_parent_found(known: Capabilities | None, status: int) -> None:
-    """A process that is started in the block refuses another registry; the block leaves nothing."""
-    before = dict(os.environ)
-    registry = Registry.of([] if known is None else [_backend("acme", known)])
-
-    with starting_workers(registry):
-        worker = get_context("spawn").Process(target=_configure_without_plugins)
-        worker.start()
-    worker.join()
-
-    assert (worker.exitcode, dict(os.environ)) == (status, before)
-
-
-def _configure_without_plugins() -> None:
-    with mock.patch("backend_caps.startup.configure.discover", return_value=Registry.of([])):
-        configure(ServerFlags(), pool_size=8, device="cpu", policy="quiet")

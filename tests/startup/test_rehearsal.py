@@ -8,12 +8,13 @@ import pytest
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import DraftShape, FutureMap
-from backend_caps.startup.rehearsal import Step, rehearse
+from backend_caps.report.plans import StepDocument
+from backend_caps.startup.rehearsal import rehearse
 
 DRAFT = DraftShape(topk=2, accept_tokens=3)
 
 
-def _steps(mode: HostSeqLens, *, speculative: bool = True) -> list[Step]:
+def _steps(mode: HostSeqLens, *, speculative: bool = True) -> list[StepDocument]:
     draft = DRAFT if speculative else None
     future_map = FutureMap(
         pool_size=8,
@@ -31,7 +32,7 @@ def test_rehearsal_starts_from_the_prompts(mode: HostSeqLens) -> None:
     """The first step starts from the lengths of the three prompts."""
     first = _steps(mode)[0]
 
-    assert first.seq_lens == (5, 3, 7)
+    assert first.seq_lens == [5, 3, 7]
 
 
 @pytest.mark.parametrize("mode", list(HostSeqLens))
@@ -51,7 +52,7 @@ def test_rehearsal_without_speculation_adds_one() -> None:
     """In plain decode each step adds one token, on the device and in the mirror."""
     steps = _steps(HostSeqLens.NONE, speculative=False)
 
-    assert [step.seq_lens for step in steps] == [(5, 3, 7), (6, 4, 8), (7, 5, 9), (8, 6, 10)]
+    assert [step.seq_lens for step in steps] == [[5, 3, 7], [6, 4, 8], [7, 5, 9], [8, 6, 10]]
     assert [step.seq_lens_cpu for step in steps] == [step.seq_lens for step in steps]
     assert {step.bytes_to_host for step in steps} == {0}
 
@@ -83,4 +84,4 @@ def test_rehearsal_tokens_come_from_the_relay() -> None:
     steps = _steps(HostSeqLens.NONE, speculative=False)
 
     assert all(100 <= token < 1000 for step in steps for token in step.input_ids)
-    assert len({step.input_ids for step in steps}) == len(steps)
+    assert len({tuple(step.input_ids) for step in steps}) == len(steps)

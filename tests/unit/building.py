@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from pydantic import ValidationError
 
 from backend_caps.capability.backend import Backend, Problem, Status
@@ -16,10 +18,14 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Source
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.errors import BackendCapsError
+from backend_caps.resolution.engine import ENGINES
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Plan
+from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use
 
+RULES_13, RULES_23 = map(RuleSet.builtin, ENGINES)
+"""The rules of SGLang 0.5.13 and of 0.5.23."""
 UNDECLARING = Capabilities()
 OPTS_OUT = Capabilities(needs_cpu_seq_lens=False, max_context_len_known=True, roles=set(Role))
 READS = Capabilities(needs_cpu_seq_lens=True, max_context_len_known=True, roles=set(Role))
@@ -27,9 +33,23 @@ SPECULATING = "--speculative-algorithm EAGLE --disable-piecewise-cuda-graph"
 """Flags under which the mirror has an effect and no built-in rule forces it."""
 
 
+def rows(table: str) -> list[ParameterSet]:
+    """Read cases from a table of texts: one a line, its name first, bars between the cells."""
+    lines = [[cell.strip() for cell in line.split("|")] for line in table.strip().splitlines()]
+    return [pytest.param(*cells, id=name) for name, *cells in lines]
+
+
 def flags(line: str = "") -> ServerFlags:
-    """Read a command line."""
-    return ServerFlags.from_argv(line.split())
+    """Read a command line, as the newest engine does."""
+    return ServerFlags.from_argv(line.split(), engine_name=ENGINES[-1])
+
+
+def install_sglang(version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put metadata of a version of SGLang on the path."""
+    metadata = folder / f"sglang-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Name: sglang\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(folder)
 
 
 def shipped(name: str) -> Source:

@@ -197,7 +197,7 @@ def distance(name: str, declaration: Declaration, case: Case, parts: Parts) -> f
 
 def real_parts() -> Parts:
     """Take everything from an SGLang that is installed."""
-    from backend_caps_sglang.kit.loading import load_sglang  # noqa: PLC0415
+    from backend_caps_sglang.kit.engine_modules import load_sglang  # noqa: PLC0415
 
     sglang = load_sglang()
     from sglang.srt.layers.attention.torch_native_backend import (  # noqa: PLC0415

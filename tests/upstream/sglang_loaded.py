@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser
 from importlib import import_module
 
-from backend_caps_sglang.kit.loading import load_sglang
+from backend_caps_sglang.kit.engine_modules import load_sglang
 
 NAME = "torch_padded"
 

@@ -12,10 +12,10 @@ from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
+from backend_caps_sglang.registration import VARIABLE
 from torch import distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch has it there
 
-from backend_caps.discovery.registrations import VARIABLE
 from tests.upstream.sglang_packages import sglang_packages
 
 _PATIENCE = timedelta(seconds=120)
@@ -74,7 +74,7 @@ def _load(answers: Connection, strange: tuple[str, str]) -> None:
     written = json.loads(os.environ[VARIABLE])
     answers.send(_loaded())
     (of_parent,) = written.values()
-    of_parent["sglang"].update([strange])
+    of_parent.update([strange])
     os.environ[VARIABLE] = json.dumps(written)
     answers.send(_loaded())
 

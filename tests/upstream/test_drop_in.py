@@ -17,6 +17,17 @@ from types import SimpleNamespace
 import pytest
 
 from backend_caps.engines.sglang import decide_needs_cpu_seq_lens
+from tests.unit.engines.sglang.live_backends import (
+    Base,
+    Inherits,
+    InheritsNeed,
+    InheritsSetter,
+    OptsOut,
+    Reads,
+    Sets,
+    Shadows,
+    Wraps,
+)
 from tests.upstream.sglang_wheel import RuntimeContext, load_overlap_utils
 
 # Run by other tests too, and three times as fast untraced.
@@ -27,87 +38,28 @@ Decide = Callable[..., bool]
 _CONTEXT = "sglang.srt.runtime_context"
 
 
-class _Base:
-    """SGLang's `AttentionBackend`: undeclared is True."""
-
-    needs_cpu_seq_lens: bool = True
-    max_context_len: int | None = 8192
-
-
-class _OptsOut(_Base):
-    needs_cpu_seq_lens = False
-
-
-class _Inherits(_OptsOut):
-    pass
-
-
-class _Reads(_Base):
-    needs_cpu_seq_lens = True
-
-
-class _Inheriting(_Base):
-    pass
-
-
-class _Unbounded(_Base):
-    needs_cpu_seq_lens = False
-    max_context_len = None
-
-
 class _PlainOptsOut:
     """A multi-step container: no subclass of the base, and without a bound."""
 
     needs_cpu_seq_lens = False
 
 
-class _Property(_Base):
+class _Property(Base):
     @property
     def needs_cpu_seq_lens(self) -> bool:  # type: ignore[override]
         """Return an opt-out."""
         return False
 
 
-class _ReadingProperty(_Base):
+class _ReadingProperty(Base):
     @property
     def needs_cpu_seq_lens(self) -> bool:  # type: ignore[override]
         """Return a need."""
         return True
 
 
-class _Sets(_Base):
-    """Its constructor sets the opt-out."""
-
-    def __init__(self) -> None:
-        self.needs_cpu_seq_lens = False
-
-
-class _InheritsSetter(_Sets):
-    """SGLang asks its objects, which have the opt-out of the base's constructor."""
-
-
-class _Delegating:
-    """A wrapper that states nothing and asks what it wraps."""
-
-    def __init__(self, primary: object) -> None:
-        self.primary = primary
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.primary, name)
-
-
-class _Shadowing(_Base):
-    """SGLang's `TboAttnBackend`: the base's True is found before what it wraps is asked."""
-
-    def __init__(self, primary: object) -> None:
-        self.primary = primary
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.primary, name)
-
-
-def _with(value: object, bound: object = 8192) -> _Inheriting:
-    backend = _Inheriting()
+def _with(value: object, bound: object = 8192) -> InheritsNeed:
+    backend = InheritsNeed()
     vars(backend).update(needs_cpu_seq_lens=value, max_context_len=bound)
     return backend
 
@@ -130,16 +82,16 @@ class _Kind:
 
 
 _KINDS = {
-    "opts out by class": _Kind(_OptsOut()),
-    "opts out by class, bound is None": _Kind(_Unbounded(), of_target=_UNBOUNDED),
+    "opts out by class": _Kind(OptsOut()),
+    "opts out by class, bound is None": _Kind(OptsOut(None), of_target=_UNBOUNDED),
     "opts out by class, no bound": _Kind(_PlainOptsOut(), of_target=_UNBOUNDED),
-    "inherits an opt-out": _Kind(_Inherits(), doubt=_INHERITED),
+    "inherits an opt-out": _Kind(Inherits(), doubt=_INHERITED),
     "empty": _Kind(None, doubt=_EMPTY),
     "undeclared": _Kind(SimpleNamespace(max_context_len=8192)),
     "None": _Kind(_with(None), doubt=_NOT_BOOL),
     "opts out by object": _Kind(_with(value=False)),
-    "reads by class": _Kind(_Reads()),
-    "reads by inheritance": _Kind(_Inheriting()),
+    "reads by class": _Kind(Reads()),
+    "reads by inheritance": _Kind(InheritsNeed()),
     "opts out by object, no bound": _Kind(_with(value=False, bound=None), of_target=_UNBOUNDED),
     "reads by object": _Kind(_with(value=True)),
     "zero": _Kind(_with(0), doubt=_NOT_BOOL),
@@ -147,11 +99,11 @@ _KINDS = {
     "a word": _Kind(_with("no"), doubt=_NOT_BOOL),
     "opts out by property": _Kind(_Property()),
     "reads by property": _Kind(_ReadingProperty()),
-    "delegates to an opt-out": _Kind(_Delegating(_OptsOut()), doubt=_INHERITED),
-    "delegates to a need": _Kind(_Delegating(_Reads())),
-    "opts out by its constructor": _Kind(_Sets()),
-    "opts out by its base's constructor": _Kind(_InheritsSetter(), doubt=_INHERITED),
-    "shadows an opt-out": _Kind(_Shadowing(_OptsOut())),
+    "delegates to an opt-out": _Kind(Wraps(OptsOut()), doubt=_INHERITED),
+    "delegates to a need": _Kind(Wraps(Reads())),
+    "opts out by its constructor": _Kind(Sets()),
+    "opts out by its base's constructor": _Kind(InheritsSetter(), doubt=_INHERITED),
+    "shadows an opt-out": _Kind(Shadows(OptsOut())),
 }
 _MANY = tuple(_KINDS)
 _FEW = _MANY[:8]

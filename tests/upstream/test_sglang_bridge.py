@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from backend_caps_sglang.bridging.errors import (
+from backend_caps_sglang.errors import (
     ContradictedDeclarationError,
     UnbridgedBackendError,
     UnbridgedBatchError,

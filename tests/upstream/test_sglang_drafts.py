@@ -16,8 +16,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from backend_caps_sglang.adapters import Adapter
-from backend_caps_sglang.bridging.errors import UnbridgedBackendError
-from backend_caps_sglang.errors import AdapterError
+from backend_caps_sglang.errors import AdapterError, UnbridgedBackendError
 from backend_caps_sglang.hooks import DraftBackends, capture_draft_extend, drop_unused_copy
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention

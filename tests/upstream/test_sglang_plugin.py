@@ -12,9 +12,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from backend_caps_sglang import AdapterError, DecisionTakenError, register
+from backend_caps_sglang.registration import VARIABLE
 from torch import distributed as dist
 
-from backend_caps.discovery.registrations import VARIABLE
 from tests.upstream.sglang_liars import LIES, NAME, install_liar
 from tests.upstream.sglang_packages import modules, sglang_packages, state_of
 from tests.upstream.sglang_worker import load_in_child, scheduler_without_plugin
@@ -403,7 +403,7 @@ def test_refused_hook_leaves_the_hooks_of_others(
     assert state_of(sglang) == before
 
 
-def _differ(_registrar: object, _entries: object, _environ: object) -> None:
+def _differ(_entries: object, _environ: object) -> None:
     raise RuntimeError("differ")
 
 

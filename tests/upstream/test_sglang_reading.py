@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import ModuleType
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -15,12 +14,11 @@ from backend_caps.engines.read import read_engine
 from backend_caps.engines.reading import EngineReading
 from backend_caps.resolution.uses import PAIR
 from tests.upstream.sglang_wheel import find_wheel
-from tests.upstream.tables import sglang_0_5_13, sglang_0_5_23
-from tests.upstream.tables.rows import Class, Needs, same_condition
+from tests.upstream.tables.rows import Class, Needs, same_condition, sglang_table
 
 pytestmark = pytest.mark.upstream
 
-_TABLES: dict[str, ModuleType] = {"0.5.13": sglang_0_5_13, "0.5.23": sglang_0_5_23}
+_TABLES = {version: sglang_table(version) for version in ("0.5.13", "0.5.23")}
 
 
 @cache
@@ -39,7 +37,7 @@ def _rows(wanted: Callable[[Class], bool] = lambda _: True) -> list[ParameterSet
     return [
         pytest.param(version, row, id=f"{version} {row.name} {row.at.rpartition(':')[2]}")
         for version, table in _TABLES.items()
-        for row in table.CLASSES
+        for row in table.classes
         if wanted(row)
     ]
 
@@ -51,7 +49,7 @@ def _read(version: str, row: Class) -> Backend:
 @pytest.mark.parametrize("version", _TABLES)
 def test_reading_has_every_class_and_no_other(version: str) -> None:
     """The classes that are read are those that a reader of the source finds."""
-    rows = {row.at: row.name for row in _TABLES[version].CLASSES}
+    rows = {row.at: row.name for row in _TABLES[version].classes}
 
     read = {at: _last_word(backend) for at, backend in _classes(version).items()}
 
@@ -136,7 +134,7 @@ def test_names_lead_to_the_classes_that_the_source_makes(version: str, row: Clas
 
 def _names(version: str) -> list[Backend]:
     table = _TABLES[version]
-    aliases = (table.CHOICES - table.REGISTERED) | {PAIR}
+    aliases = (table.choices - table.registered) | {PAIR}
     backends = _reading(version).backends
     return [b for b in backends if b.engine_class is None and b.name not in aliases]
 
@@ -181,7 +179,7 @@ def test_rules_of_the_version_are_found(version: str) -> None:
     assert rules is not None
     ours = {"mixed-chunk-with-speculation", "piecewise-cuda-graph-enforced"}
     found = {rule.name for rule in rules.rules} - ours
-    assert found == set(_TABLES[version].RULES)
+    assert found == set(_TABLES[version].rules)
 
 
 @pytest.mark.parametrize("version", _TABLES)
@@ -191,8 +189,8 @@ def test_choices_and_registrations_are_the_sources(version: str) -> None:
     names = {b.name for b in reading.backends if b.engine_class is None}
 
     assert reading.command_line is not None
-    assert reading.command_line.attention_backends == table.CHOICES
-    assert names - {"hybrid_linear_attn", PAIR} == table.REGISTERED | table.CHOICES
+    assert reading.command_line.attention_backends == table.choices
+    assert names - {"hybrid_linear_attn", PAIR} == table.registered | table.choices
 
 
 @pytest.mark.parametrize(("version", "undeclared"), [("0.5.13", True), ("0.5.23", False)])

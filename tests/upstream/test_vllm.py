@@ -11,21 +11,20 @@ from typing import NamedTuple
 import pytest
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
-from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import ANY
-from backend_caps.capability.sizes import OneOf, Sizes, admits
-from backend_caps.capability.status import Status
+from backend_caps.capability.kind import ANY
+from backend_caps.capability.provenance import Origin, Status
+from backend_caps.capability.sets import OneOf, Sizes, admits
 from backend_caps.capability.vocabulary import AttentionArch
 from backend_caps.engines.reading import EngineReading
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.vllm.capabilities import LEVELS
 from backend_caps.engines.vllm.read import read_vllm
-from tests.upstream.tables.rows import same_condition
-from tests.upstream.tables.vllm_0_33_0 import ROWS, Row
+from tests.upstream.tables.rows import Row, same_condition, vllm_rows
 
 pytestmark = [pytest.mark.upstream, pytest.mark.vllm_wheel]
 
 WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
+ROWS = vllm_rows("0.33.0")
 MADE = [row for row in ROWS if row.at is not None]
 """The rows that have a class."""
 BY_FIELD = {

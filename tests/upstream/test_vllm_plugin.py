@@ -318,7 +318,7 @@ def test_fault_of_our_own_is_not_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Plugins are not isolated by vLLM's loader, so ours does it itself."""
-    monkeypatch.setattr("backend_caps_vllm.checking.seen_of", _raises)
+    monkeypatch.setattr("backend_caps_vllm.graph_statements.statements_of", _raises)
 
     check()
 

@@ -96,12 +96,7 @@ def test_backend_that_is_here_runs_itself() -> None:
 @pytest.mark.parametrize(
     ("backend", "device", "told"),
     [
-        pytest.param(
-            "words",
-            "sim",
-            WORDS,
-            id="words",
-        ),
+        pytest.param("words", "sim", WORDS, id="words"),
         pytest.param("gone", "sim", "No module named 'no_such_module'", id="not installed"),
         pytest.param("gpu", "cpu", "it takes device cuda, and here it is cpu", id="machine"),
     ],

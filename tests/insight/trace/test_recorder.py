@@ -11,7 +11,7 @@ from backend_caps.insight.recorder import Costs, Recorder
 from backend_caps.report.trace_timeline import HOST, Signal
 from backend_caps.simulator import register, simulate
 from backend_caps.simulator import streams as sim
-from backend_caps.simulator.streams import CUDAGraph, Event, Stream, graph
+from backend_caps.simulator.streams import CUDAGraph, Stream, graph
 
 COSTS = Costs(
     python_call_ns=1,
@@ -130,20 +130,6 @@ def test_graph_costs_the_host_one_launch() -> None:
         assert {str(own.site).partition(":")[0] for own in recorder.ran} == {"test_recorder.py"}
 
 
-def test_event_of_a_graph_costs_the_host_nothing() -> None:
-    """What a replay records is part of its launch."""
-    with recording() as (recorder, numbers):
-        captured, event = CUDAGraph(), Event(external=True)
-        with graph(captured, stream=FORWARD):
-            numbers.add_(1)
-            event.record(FORWARD)
-        before = recorder.now_ns
-        with sim.stream(FORWARD):
-            captured.replay()
-
-        assert recorder.now_ns - before == COSTS.replay_ns
-
-
 def test_bytes_that_cross_take_their_time() -> None:
     """A copy takes a fixed time, and one for its bytes."""
     with recording() as (recorder, numbers), sim.stream(FORWARD):
@@ -152,14 +138,6 @@ def test_bytes_that_cross_take_their_time() -> None:
 
         (ran,) = recorder.ran
         assert (ran.end_ns - ran.begin_ns, ran.num_bytes) == (50 + 16 // 2, 16)
-
-
-def test_product_takes_longer() -> None:
-    """An operator that reads weights has a price of its own."""
-    with recording() as (recorder, numbers), sim.stream(FORWARD):
-        torch.mm(numbers[None], numbers[:, None])
-
-        assert recorder.ran[-1].end_ns - recorder.ran[-1].begin_ns == COSTS.product_ns
 
 
 def test_wait_for_an_earlier_recording_is_none() -> None:
@@ -173,15 +151,6 @@ def test_wait_for_an_earlier_recording_is_none() -> None:
             torch.zeros(1, device="sim")
 
         assert (recorder.arrows, recorder.lanes) == ([], ("stream 4",))
-
-
-def test_stream_does_not_wait_for_itself() -> None:
-    """A wait for the same stream's event is in order anyway, and no arrow."""
-    with recording() as (recorder, numbers), sim.stream(FORWARD):
-        FORWARD.wait_event(FORWARD.record_event())
-        numbers.add_(1)
-
-        assert recorder.arrows == []
 
 
 def test_wait_is_one_arrow() -> None:

@@ -73,11 +73,6 @@ def test_none_host_never_waits_for_lengths(none: Timeline) -> None:
     assert waits == {"host_copy"}
 
 
-def test_none_has_no_copy_stream(none: Timeline) -> None:
-    """Without a mirror nothing crosses to the host but tokens."""
-    assert (none.bytes_of_lengths, "copy" in none.lanes) == (0, False)
-
-
 def test_none_launches_a_step_before_the_one_before_has_published(none: Timeline) -> None:
     """Without a mirror the forward of a step is launched while that of the last one runs."""
     published = next(span for span in none.on("forward") if span.name == "publish")
@@ -113,16 +108,6 @@ def test_lanes_never_overlap_themselves(traced: Traced, level: HostSeqLens) -> N
         ops = [op for span in timeline.on(lane) for op in span.ops]
 
         assert all(one.end_ns <= other.begin_ns for one, other in pairwise(ops))
-
-
-@BOTH
-def test_host_spans_lie_in_one_another(traced: Traced, level: HostSeqLens) -> None:
-    """Host spans of one depth follow one another."""
-    host = traced.timelines[level].on(HOST)
-    for depth in {span.depth for span in host}:
-        spans = [span for span in host if span.depth == depth]
-
-        assert all(one.end_ns <= other.begin_ns for one, other in pairwise(spans))
 
 
 @BOTH

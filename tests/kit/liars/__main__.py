@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.kit.liars.everyone import LIARS
-from tests.kit.liars.trying import Tried, try_honest, try_liars
+from tests.kit.liars.trials import Trial, try_honest, try_liars
+from tests.kit.specimens import LIARS
 
 _WIDTH = 150
 """Where the output is no terminal."""
@@ -32,37 +32,37 @@ def main(seeds: int) -> None:
     console.print(honest_table(honest))
     wrong = [own.name for own in LIARS if [*liars[own.name].findings] != [own.check]]
     wrong += [name for name, runs in honest.items() if any(run.findings for run in runs)]
-    for tried in (liars[name] for name in wrong if name in liars):
-        _tell(tried, console)
-    for tried in (run for name in wrong for run in honest.get(name, ())):
-        _tell(tried, console)
+    for trial in (liars[name] for name in wrong if name in liars):
+        _tell(trial, console)
+    for trial in (run for name in wrong for run in honest.get(name, ())):
+        _tell(trial, console)
     num = len(LIARS) + len(honest)
     took = time.perf_counter() - started
     console.print(f"{num - len(wrong)} of {num} are told rightly, in {took:.0f} s")
     sys.exit(1 if wrong else 0)
 
 
-def liars_table(tried: dict[str, Tried]) -> Table:
+def liars_table(trials: dict[str, Trial]) -> Table:
     """Draw what found each liar."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("liar", "lie", "seen", "expected", "found by", "verdict"):
         drawn.add_column(name, overflow="fold")
     for own in LIARS:
-        found = [*tried[own.name].findings]
+        found = [*trials[own.name].findings]
         is_right = found == [own.check]
         verdict = "found" if is_right else "missed" if own.check not in found else "not alone"
         style = "green" if is_right else "red"
         by = ", ".join(found) or "nothing"
-        drawn.add_row(own.name, own.lie, own.seen, own.check, by, f"[{style}]{verdict}[/]")
+        drawn.add_row(own.name, own.behaviour, own.seen, own.check, by, f"[{style}]{verdict}[/]")
     return drawn
 
 
-def honest_table(tried: dict[str, list[Tried]]) -> Table:
+def honest_table(trials: dict[str, list[Trial]]) -> Table:
     """Draw what was found of honest backends: nothing is right."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("honest backend", "cases", "seconds", "found by", "verdict"):
         drawn.add_column(name, overflow="fold")
-    for name, runs in tried.items():
+    for name, runs in trials.items():
         found = ", ".join(code for run in runs for code in run.findings)
         verdict = "[red]falsely failed[/]" if found else "[green]held[/]"
         cases, seconds = sum(run.num_cases for run in runs), sum(run.seconds for run in runs)
@@ -70,9 +70,9 @@ def honest_table(tried: dict[str, list[Tried]]) -> Table:
     return drawn
 
 
-def _tell(tried: Tried, console: Console) -> None:
-    for code, found in tried.findings.items():
-        console.print(f"{tried.name} by {code}: {found[0]}", markup=False, soft_wrap=True)
+def _tell(trial: Trial, console: Console) -> None:
+    for code, found in trial.findings.items():
+        console.print(f"{trial.name} by {code}: {found[0]}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

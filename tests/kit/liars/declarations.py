@@ -18,7 +18,7 @@ from backend_caps.kit import Subject
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.kit.liars.liar import Liar, liar
+from tests.kit.specimen import NO_GRAPHS, Specimen, liar, specimens_of
 
 _FOLDER = Path(__file__).parent / "declared"
 
@@ -30,6 +30,7 @@ _FEW = Declaration(
 """What most of the files declare."""
 
 
+@liar("declaration-hygiene", seen="sglang#20777", **NO_GRAPHS)
 class Unforwarded:
     """Claims what its part does, and does not hand `init_cuda_graph_state` on."""
 
@@ -50,7 +51,7 @@ class Unforwarded:
         self._part.init_forward_metadata_in_graph(batch)
 
 
-def _declared(module: str, lie: str, seen: str, declaration: Declaration | None = None) -> Liar:
+def _declared(module: str, lie: str, seen: str, declaration: Declaration | None = None) -> Specimen:
     """Make a liar of a declaration in the folder; one that is given is not imported here."""
     file = _FOLDER / f"{module.replace('.', '/')}.py"
     lines = file.read_text("utf-8").splitlines()
@@ -60,7 +61,7 @@ def _declared(module: str, lie: str, seen: str, declaration: Declaration | None 
         declaration=declaration or _imported(module),
         source=Source(distribution="acme", declared_at=f"{file}:{line}"),
     )
-    return Liar(lie=lie, seen=seen, check="declaration-hygiene", subject=subject)
+    return Specimen(behaviour=lie, seen=seen, check="declaration-hygiene", subject=subject)
 
 
 def _imported(module: str) -> Declaration:
@@ -73,7 +74,7 @@ def _imported(module: str) -> Declaration:
     return found
 
 
-LIARS: tuple[Liar, ...] = (
+LIARS: tuple[Specimen, ...] = (
     _declared(
         "torch_dtypes_caps",
         "Imports torch to name its dtypes.",
@@ -110,10 +111,5 @@ LIARS: tuple[Liar, ...] = (
         "Declares by a subclass, which no other process can read.",
         "modelled on vllm-ascend#4400",
     ),
-    liar(
-        Unforwarded,  # type: ignore[arg-type]  # which is the lie
-        seen="sglang#20777",
-        check="declaration-hygiene",
-        graph_replay=frozenset(),
-    ),
+    *specimens_of(__name__),
 )

@@ -12,8 +12,8 @@ from backend_caps import GraphMetadata, HostSeqLens, SharedReadsEnd
 from backend_caps.protocols import ModelRunner
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.kit.liars.graphed import Graphed
-from tests.kit.liars.liar import Liar, liar
+from tests.kit.liars.bases import Graphed
+from tests.kit.specimen import liar, specimens_of
 
 _MOST = 64
 """Requests, and tokens, that there is room for."""
@@ -21,6 +21,7 @@ _EXACT = HostSeqLens.EXACT
 _DEVICE = GraphMetadata.DEVICE
 
 
+@liar("replay", seen="torchtitan#3709")
 class GraphsAlways(Graphed):
     """Claims graphs of every kind, and plans mixed batches by host code, which no capture has."""
 
@@ -39,6 +40,7 @@ class GraphsAlways(Graphed):
         return replace(batch, seq_lens=self._plan[0], extend_seq_lens=self._plan[1])
 
 
+@liar("replay", seen="modelled on sglang#27301", host_seq_lens=_EXACT)
 class LongestBaked(Graphed):
     """Claims graphs, and cuts contexts at the longest that the host knows at the capture."""
 
@@ -48,6 +50,7 @@ class LongestBaked(Graphed):
         return replace(batch, seq_lens=batch.seq_lens.clamp(max=int(batch.seq_lens_cpu.max())))
 
 
+@liar("replay", seen="modelled on a host sum in a capture", host_seq_lens=_EXACT)
 class SumBaked(Graphed):
     """Claims graphs, and gathers as many tokens as the host's sum is at the capture."""
 
@@ -57,6 +60,7 @@ class SumBaked(Graphed):
         return replace(batch, seq_lens=batch.seq_lens.clamp(max=batch.seq_lens_sum))
 
 
+@liar("replay", seen="modelled on a host count in a capture", host_seq_lens=_EXACT)
 class BatchSizeBaked(Graphed):
     """Claims graphs, and attends for as many requests as the host counts at the capture."""
 
@@ -82,6 +86,7 @@ class _Planned(Graphed):
         return replace(batch, req_pool_indices=self.rows[: batch.batch_size])
 
 
+@liar("replay", seen="modelled on a plan cached by size", graph_metadata=_DEVICE)
 class PlanKept(_Planned):
     """Claims graphs, and plans again only where the batch has another size than the last one."""
 
@@ -94,6 +99,7 @@ class PlanKept(_Planned):
         self._planned = batch.batch_size
 
 
+@liar("replay", seen="modelled on sglang#22958", graph_metadata=_DEVICE)
 class StalePadding(Graphed):
     """Claims graphs, and leaves to padded tokens the slots of whoever was there before."""
 
@@ -111,6 +117,7 @@ class StalePadding(Graphed):
         return replace(batch, out_cache_loc=self._slots[: batch.num_tokens])
 
 
+@liar("replay", seen="modelled on sglang#37633", graph_metadata=_DEVICE)
 class PlanBesideReplay(_Planned):
     """Claims graphs, and plans on a stream of its own, for which no replay waits."""
 
@@ -126,6 +133,7 @@ class PlanBesideReplay(_Planned):
             super().init_forward_metadata_out_graph(batch)
 
 
+@liar("replay", seen="mini-sglang#103", graph_metadata=GraphMetadata.HOST, host_seq_lens=_EXACT)
 class PinnedInFlight(Graphed):
     """Claims graphs, and plans in pinned memory that the next plan is written to, copied or not."""
 
@@ -145,6 +153,7 @@ class PinnedInFlight(Graphed):
         return replace(batch, seq_lens=self._lengths[: batch.batch_size])
 
 
+@liar("replay", seen="modelled on sglang#18803", graph_metadata=_DEVICE)
 class RowsCached(Graphed):
     """Claims graphs, and reads the page table's row of a request once, whoever has it later."""
 
@@ -159,6 +168,7 @@ class RowsCached(Graphed):
         self.table[rows] = torch.where(is_new, self.shared[rows], self.table[rows])
 
 
+@liar("addresses", seen="modelled on a workspace of the last capture", graph_metadata=_DEVICE)
 class PlanMovesAtCapture(_Planned):
     """Claims graphs, and keeps their plan when a larger one is captured, but writes to another."""
 
@@ -178,6 +188,7 @@ class PlanMovesAtCapture(_Planned):
             self._old.append(self.rows)
 
 
+@liar("addresses", seen="modelled on a workspace that grows", graph_metadata=_DEVICE)
 class PlanMoves(PlanMovesAtCapture):
     """Claims graphs, and moves its plan when a larger batch runs eagerly."""
 
@@ -187,10 +198,12 @@ class PlanMoves(PlanMovesAtCapture):
         self.make_room(batch.batch_size)
 
 
+@liar("metadata", seen="modelled on torchtitan#3709")
 class PlansOutside(_Planned):
     """Claims IN_GRAPH, and makes its plan out of the graph."""
 
 
+@liar("metadata", seen="modelled on sglang#27301", graph_metadata=_DEVICE, host_seq_lens=_EXACT)
 class UploadsLengths(_Planned):
     """Claims DEVICE, and uploads the mirror before each replay."""
 
@@ -209,6 +222,7 @@ class UploadsLengths(_Planned):
         return replace(super().captured(batch), seq_lens=self._lengths[: batch.batch_size])
 
 
+@liar("metadata", seen="sglang#27301", graph_metadata=_DEVICE, sync_free_prepare=False)
 class AsksForLongest(_Planned):
     """Claims DEVICE, and asks the device for the longest context before each replay."""
 
@@ -218,10 +232,12 @@ class AsksForLongest(_Planned):
             super().init_forward_metadata_out_graph(batch)
 
 
+@liar("reads-end", seen="modelled on sglang#26380", shared_reads_end=SharedReadsEnd.PRE_REPLAY)
 class TableReadInGraph(TorchPadded):
     """Claims PRE_REPLAY, and reads the page table in the graph."""
 
 
+@liar("reads-end", seen="modelled on sglang#26380", shared_reads_end=SharedReadsEnd.IN_REPLAY)
 class TableReadByLayers(Graphed):
     """Claims IN_REPLAY, and reads the page table again in each layer, behind the event."""
 
@@ -231,6 +247,12 @@ class TableReadByLayers(Graphed):
         return batch
 
 
+@liar(
+    "reads-end",
+    seen="modelled on sglang#26380",
+    graph_metadata=_DEVICE,
+    shared_reads_end=SharedReadsEnd.PRE_REPLAY,
+)
 class TableCopiedBeside(Graphed):
     """Claims PRE_REPLAY, and copies the page table on a stream that nobody marks the end of."""
 
@@ -254,6 +276,7 @@ class TableCopiedBeside(Graphed):
         return batch
 
 
+@liar("replay", seen="modelled on a bound of padding in a capture")
 class CapturedWidth(Graphed):
     """Claims replays, and captures contexts as far as their lengths were, rounded up to 256."""
 
@@ -262,76 +285,5 @@ class CapturedWidth(Graphed):
         self.table = self.shared[:, :256]
 
 
-LIARS: tuple[Liar, ...] = (
-    liar(GraphsAlways, seen="torchtitan#3709", check="replay"),
-    liar(LongestBaked, seen="modelled on sglang#27301", check="replay", host_seq_lens=_EXACT),
-    liar(
-        SumBaked, seen="modelled on a host sum in a capture", check="replay", host_seq_lens=_EXACT
-    ),
-    liar(
-        BatchSizeBaked,
-        seen="modelled on a host count in a capture",
-        check="replay",
-        host_seq_lens=_EXACT,
-    ),
-    liar(CapturedWidth, seen="modelled on a bound of padding in a capture", check="replay"),
-    liar(
-        PlanKept, seen="modelled on a plan cached by size", check="replay", graph_metadata=_DEVICE
-    ),
-    liar(StalePadding, seen="modelled on sglang#22958", check="replay", graph_metadata=_DEVICE),
-    liar(RowsCached, seen="modelled on sglang#18803", check="replay", graph_metadata=_DEVICE),
-    liar(PlanBesideReplay, seen="modelled on sglang#37633", check="replay", graph_metadata=_DEVICE),
-    liar(
-        PinnedInFlight,
-        seen="mini-sglang#103",
-        check="replay",
-        graph_metadata=GraphMetadata.HOST,
-        host_seq_lens=_EXACT,
-    ),
-    liar(
-        PlanMoves,
-        seen="modelled on a workspace that grows",
-        check="addresses",
-        graph_metadata=_DEVICE,
-    ),
-    liar(
-        PlanMovesAtCapture,
-        seen="modelled on a workspace of the last capture",
-        check="addresses",
-        graph_metadata=_DEVICE,
-    ),
-    liar(PlansOutside, seen="modelled on torchtitan#3709", check="metadata"),
-    liar(
-        UploadsLengths,
-        seen="modelled on sglang#27301",
-        check="metadata",
-        graph_metadata=_DEVICE,
-        host_seq_lens=_EXACT,
-    ),
-    liar(
-        AsksForLongest,
-        seen="sglang#27301",
-        check="metadata",
-        graph_metadata=_DEVICE,
-        sync_free_prepare=False,
-    ),
-    liar(
-        TableReadInGraph,
-        seen="modelled on sglang#26380",
-        check="reads-end",
-        shared_reads_end=SharedReadsEnd.PRE_REPLAY,
-    ),
-    liar(
-        TableReadByLayers,
-        seen="modelled on sglang#26380",
-        check="reads-end",
-        shared_reads_end=SharedReadsEnd.IN_REPLAY,
-    ),
-    liar(
-        TableCopiedBeside,
-        seen="modelled on sglang#26380",
-        check="reads-end",
-        graph_metadata=_DEVICE,
-        shared_reads_end=SharedReadsEnd.PRE_REPLAY,
-    ),
-)
+LIARS = specimens_of(__name__)
+"""All of them."""

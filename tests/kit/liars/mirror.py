@@ -6,18 +6,18 @@ All are right with the mirror. Their graphs are none of the matter, and they cla
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from backend_caps import HostSeqLens, OneOf
-from backend_caps.protocols import ModelRunner
-from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.kit.liars.liar import Liar, liar
-from tests.kit.liars.padded import Padded
+from tests.kit.liars.bases import Padded
+from tests.kit.specimen import liar, specimens_of
 
-_NO_GRAPHS: dict[str, object] = {"graph_replay": frozenset(), "sync_free_prepare": False}
+_NO_GRAPHS: dict[str, Any] = {"graph_replay": frozenset(), "sync_free_prepare": False}
+_BOUNDED = {**_NO_GRAPHS, "host_seq_lens": HostSeqLens.UPPER_BOUND}
 _OPTED_OUT = "modelled on sglang#26738"
 
 
@@ -25,6 +25,7 @@ def _up_to(batch: ForwardBatch, longest: int) -> ForwardBatch:
     return replace(batch, seq_lens=batch.seq_lens.clamp(max=longest))
 
 
+@liar("mirror-absent", seen="sglang#26738", **_NO_GRAPHS)
 class LongestOnHost(Padded):
     """Claims NONE, and asks the mirror for the longest context."""
 
@@ -34,6 +35,7 @@ class LongestOnHost(Padded):
         return _up_to(batch, int(batch.seq_lens_cpu.max()))
 
 
+@liar("mirror-absent", seen="sglang#29876", **_NO_GRAPHS)
 class SumInDraftExtend(Padded):
     """Claims NONE, and sizes a workspace by the mirror's sum, in draft-extend alone."""
 
@@ -45,6 +47,7 @@ class SumInDraftExtend(Padded):
         return batch
 
 
+@liar("mirror-absent", seen="sglang#32690", **_NO_GRAPHS)
 class PairWithoutLimit(Padded):
     """Claims NONE, and cuts by `max_context_len`, which its parts have and it has not."""
 
@@ -56,6 +59,7 @@ class PairWithoutLimit(Padded):
         return _up_to(batch, self.max_context_len if mirror is None else int(mirror.max()))
 
 
+@liar("mirror-absent", seen=_OPTED_OUT, **_NO_GRAPHS)
 class SumOrNothing(Padded):
     """Claims NONE, and takes a sum that is not there for zero."""
 
@@ -64,6 +68,7 @@ class SumOrNothing(Padded):
         return _up_to(batch, batch.seq_lens_sum or 0)
 
 
+@liar("mirror-absent", seen=_OPTED_OUT, **_NO_GRAPHS)
 class SumOfTrees(Padded):
     """Claims NONE, and takes as much of a tree mask as the mirror's sum says that there is."""
 
@@ -75,6 +80,7 @@ class SumOfTrees(Padded):
         return replace(batch, tree_mask=batch.tree_mask[: (batch.seq_lens_sum or 0) * tokens_each])
 
 
+@liar("mirror-absent", seen=_OPTED_OUT, **_NO_GRAPHS)
 class MirrorForOne(Padded):
     """Claims NONE, and has a short cut for one request, by the mirror."""
 
@@ -86,6 +92,7 @@ class MirrorForOne(Padded):
         return _up_to(batch, int(batch.seq_lens_cpu[0]))
 
 
+@liar("mirror-absent", seen=_OPTED_OUT, page_sizes=OneOf({16}), **_NO_GRAPHS)
 class MirrorAtPageEdge(Padded):
     """Claims NONE, and without a mirror loses the last token where it ends a page."""
 
@@ -97,6 +104,7 @@ class MirrorAtPageEdge(Padded):
         return replace(batch, seq_lens=torch.where(lengths % 16 == 0, lengths - 1, lengths))
 
 
+@liar("mirror-absent", seen="modelled on sglang#30435", **_NO_GRAPHS)
 class MirrorOfPrompts(Padded):
     """Claims NONE, and keeps the longest of the last mirror that it saw: the prompts'."""
 
@@ -109,6 +117,7 @@ class MirrorOfPrompts(Padded):
         return _up_to(batch, self._longest)
 
 
+@liar("mirror-absent", seen="modelled on sglang#30435", **_NO_GRAPHS)
 class LengthsOfLastStep(Padded):
     """Claims NONE, and without a mirror takes the lengths of the step before."""
 
@@ -119,6 +128,7 @@ class LengthsOfLastStep(Padded):
         return replace(batch, seq_lens=batch.seq_lens - batch.num_tokens // batch.batch_size)
 
 
+@liar("mirror-absent", seen="modelled on vllm#29134", **_NO_GRAPHS)
 class BoundUnclaimed(Padded):
     """Claims NONE, and reads the bound, in verify alone."""
 
@@ -130,6 +140,7 @@ class BoundUnclaimed(Padded):
         return _up_to(batch, int(batch.seq_lens_cpu_upper_bound.max()))
 
 
+@liar("mirror-absent", seen="modelled on vllm#29134", **_BOUNDED)
 class MirrorBesideBound(Padded):
     """Claims UPPER_BOUND, and reads the mirror in draft steps, whose bound it takes for absent."""
 
@@ -141,6 +152,7 @@ class MirrorBesideBound(Padded):
         return _up_to(batch, int(told.max()))
 
 
+@liar("context-bound", seen="modelled on sglang#32690", **_NO_GRAPHS)
 class LimitIsGuessed(Padded):
     """Claims max_context_len_known, and without a mirror verifies over 256 tokens at most."""
 
@@ -151,6 +163,7 @@ class LimitIsGuessed(Padded):
         return _up_to(batch, 256)
 
 
+@liar("context-bound", seen="modelled on sglang#26738", **_NO_GRAPHS)
 class MaskIsFull(Padded):
     """Claims max_context_len_known, and takes a tree mask's size for that of its contexts."""
 
@@ -160,14 +173,11 @@ class MaskIsFull(Padded):
             return batch
         total = len(batch.tree_mask) * batch.batch_size // batch.num_tokens
         lengths = batch.seq_lens.clone()
-        lengths[-1] = (total - lengths[:-1].sum()).clamp(max=self.width)
+        lengths[-1] = (total - lengths[:-1].sum()).clamp(max=self._table.shape[1])
         return replace(batch, seq_lens=lengths)
 
-    def __init__(self, site: ModelRunner) -> None:
-        super().__init__(site)
-        self.width = site.req_to_token_pool.req_to_token.shape[1]
 
-
+@liar("mirror-bound", seen="modelled on vllm#29134", **_BOUNDED)
 class BoundIsLength(Padded):
     """Claims UPPER_BOUND, and takes the bound for the length."""
 
@@ -178,6 +188,7 @@ class BoundIsLength(Padded):
         return replace(batch, seq_lens=bound.to(batch.seq_lens.device))
 
 
+@liar("mirror-bound", seen="modelled on vllm#29134", **_BOUNDED)
 class BoundIsLengthOfOne(Padded):
     """Claims UPPER_BOUND, and takes the bound for the length where there is one request."""
 
@@ -190,6 +201,7 @@ class BoundIsLengthOfOne(Padded):
         return replace(batch, seq_lens=torch.full_like(batch.seq_lens, int(bound[0])))
 
 
+@liar("mirror-bound", seen="modelled on vllm#29134", **_BOUNDED)
 class FirstHalfIsFull(Padded):
     """Claims UPPER_BOUND, and masks the second of two splits of the bound, not the first."""
 
@@ -201,6 +213,7 @@ class FirstHalfIsFull(Padded):
         return replace(batch, seq_lens=torch.maximum(batch.seq_lens, first))
 
 
+@liar("mirror-bound", seen="modelled on vllm#29134", **_BOUNDED)
 class SumOfBounds(Padded):
     """Claims UPPER_BOUND, and takes the sum of bounds for the number of tokens in contexts."""
 
@@ -215,36 +228,5 @@ class SumOfBounds(Padded):
         return batch
 
 
-def _absent(
-    kind: type[AttentionBackend],
-    *,
-    seen: str = _OPTED_OUT,
-    check: str = "mirror-absent",
-    **claims: object,
-) -> Liar:
-    return liar(kind, seen=seen, check=check, **_NO_GRAPHS, **claims)
-
-
-def _bound(kind: type[AttentionBackend], *, seen: str, check: str = "mirror-bound") -> Liar:
-    return liar(kind, seen=seen, check=check, host_seq_lens=HostSeqLens.UPPER_BOUND, **_NO_GRAPHS)
-
-
-LIARS: tuple[Liar, ...] = (
-    _absent(LongestOnHost, seen="sglang#26738"),
-    _absent(SumInDraftExtend, seen="sglang#29876"),
-    _absent(PairWithoutLimit, seen="sglang#32690"),
-    _absent(SumOrNothing),
-    _absent(SumOfTrees),
-    _absent(MirrorForOne),
-    _absent(MirrorAtPageEdge, page_sizes=OneOf({16})),
-    _absent(MirrorOfPrompts, seen="modelled on sglang#30435"),
-    _absent(LengthsOfLastStep, seen="modelled on sglang#30435"),
-    _absent(BoundUnclaimed, seen="modelled on vllm#29134"),
-    _absent(LimitIsGuessed, check="context-bound", seen="modelled on sglang#32690"),
-    _absent(MaskIsFull, check="context-bound", seen="modelled on sglang#26738"),
-    _bound(MirrorBesideBound, seen="modelled on vllm#29134", check="mirror-absent"),
-    _bound(BoundIsLength, seen="modelled on vllm#29134"),
-    _bound(BoundIsLengthOfOne, seen="modelled on vllm#29134"),
-    _bound(FirstHalfIsFull, seen="modelled on vllm#29134"),
-    _bound(SumOfBounds, seen="modelled on vllm#29134"),
-)
+LIARS = specimens_of(__name__)
+"""All of them."""

@@ -12,12 +12,11 @@ from torch import Tensor
 from backend_caps import OneOf
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.kit.liars.liar import Liar, liar
-from tests.kit.liars.shown import Shown, Turned
-
-_NO_GRAPHS: dict[str, object] = {"graph_replay": frozenset()}
+from tests.kit.liars.bases import Shown, Turned
+from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 
 
+@liar("numerics", seen="modelled on sglang#20201")
 class LargePages(TorchPadded):
     """Takes every page size, and is wrong by a token where pages are larger than one."""
 
@@ -26,6 +25,7 @@ class LargePages(TorchPadded):
         return super()._attend(q, keys, values, scaling)
 
 
+@liar("numerics", seen="modelled on sglang#37505", page_sizes=OneOf({16}))
 class PageEdge(Shown):
     """Claims pages of 16, and where a context ends one leaves its last token out."""
 
@@ -37,6 +37,7 @@ class PageEdge(Shown):
         return seen & ~(is_last & (ends % 16 == 0))
 
 
+@liar("numerics", seen="modelled on page tables of a fixed width")
 class ShortTable(Shown):
     """Claims every context, and reads the first 256 tokens of one."""
 
@@ -46,6 +47,7 @@ class ShortTable(Shown):
         return seen & (torch.arange(seen.shape[2], device=seen.device) < 256)
 
 
+@liar("numerics", seen="modelled on kernels that add up in the inputs' dtype")
 class HalfSums(TorchPadded):
     """Claims float32, and adds up in float16."""
 
@@ -53,6 +55,11 @@ class HalfSums(TorchPadded):
         return super()._attend(q.half(), keys.half(), values.half(), scaling).to(q.dtype)
 
 
+@liar(
+    "numerics",
+    seen="modelled on heads that are padded to a power of two",
+    head_sizes=OneOf({16, 80}),
+)
 class UnscaledEighty(TorchPadded):
     """Claims heads of 80, and scales their scores as if they were padded to 128."""
 
@@ -61,6 +68,7 @@ class UnscaledEighty(TorchPadded):
         return super()._attend(q, keys, values, scaling)
 
 
+@liar("numerics", seen="modelled on kernels that may be called without a scale")
 class UsualScaling(TorchPadded):
     """Claims to scale as each layer says, and divides by the root of the head size."""
 
@@ -69,6 +77,12 @@ class UsualScaling(TorchPadded):
         return super()._attend(q, keys, values, q.shape[-1] ** -0.5)
 
 
+@liar(
+    "numerics",
+    seen="modelled on sums that are kept in float32 and not rounded",
+    dtypes=frozenset({"float32", "bfloat16"}),
+    kv_cache_dtypes=frozenset({"float32", "bfloat16"}),
+)
 class WideOutput(TorchPadded):
     """Claims bfloat16, and gives float32 back."""
 
@@ -76,6 +90,7 @@ class WideOutput(TorchPadded):
         return super()._attend(q, keys, values, scaling).float()
 
 
+@liar("numerics", seen="modelled on vllm#55581")
 class GroupsInterleaved(TorchPadded):
     """Claims grouped queries, and takes every n-th head for a group, not n in a row."""
 
@@ -86,6 +101,7 @@ class GroupsInterleaved(TorchPadded):
         return output[:, of_group.argsort()]
 
 
+@liar("numerics", seen="sglang#37505")
 class MixedPrefixShort(Shown):
     """Claims mixed batches, and counts the prefix of their decode rows one too short."""
 
@@ -96,10 +112,12 @@ class MixedPrefixShort(Shown):
         return replace(batch, seq_lens=batch.seq_lens - (batch.extend_seq_lens == 1).long())
 
 
+@liar("numerics", seen="modelled on vllm#22945", tolerances={"float32": 1e-9})
 class TighterThanTrue(TorchPadded):
     """States a tolerance for float32 that no float32 keeps."""
 
 
+@liar("roles", seen="diffusers#12605")
 class TreeDropped(Shown):
     """Claims trees, and drops the mask without a word."""
 
@@ -108,6 +126,7 @@ class TreeDropped(Shown):
         return replace(batch, tree_mask=None)
 
 
+@liar("roles", seen="modelled on diffusers#12605")
 class BeamsSeeSiblings(Shown):
     """Claims draft steps over beams, each of which sees what its siblings drafted."""
 
@@ -119,6 +138,7 @@ class BeamsSeeSiblings(Shown):
         return replace(batch, tree_mask=torch.ones_like(mask))
 
 
+@liar("roles", seen="modelled on sglang#20201")
 class TwoBeams(Shown):
     """Claims three beams, and from the third on they see what the second sees."""
 
@@ -129,6 +149,7 @@ class TwoBeams(Shown):
         return seen[:, torch.arange(seen.shape[1], device=seen.device).clamp(max=1)]
 
 
+@liar("roles", seen="modelled on sglang#29876")
 class ExtendAsDecode(Shown):
     """Claims the draft-extend role, and has each of its tokens see all, as a decode's one does."""
 
@@ -138,6 +159,7 @@ class ExtendAsDecode(Shown):
         return seen[:, -1:].expand_as(seen) if is_extend else seen
 
 
+@liar("determinism", seen="modelled on split contexts that are added up by atomics", **NO_GRAPHS)
 class AtomicSums(Turned):
     """Claims to be deterministic, and adds up in the order in which parts happen to end."""
 
@@ -147,6 +169,7 @@ class AtomicSums(Turned):
         return rows >= len(rows) * random.getrandbits(1)
 
 
+@liar("determinism", seen="modelled on kernels that tune themselves while they serve", **NO_GRAPHS)
 class SecondRunDiffers(Turned):
     """Claims to be deterministic, and takes another kernel once it has timed the first."""
 
@@ -160,6 +183,11 @@ class SecondRunDiffers(Turned):
         return is_turned
 
 
+@liar(
+    "batch-invariance",
+    seen="modelled on plans that cut contexts by the whole batch's work",
+    batch_invariant=True,
+)
 class SplitsByBatch(Turned):
     """Claims batch invariance, and splits contexts by the number of requests."""
 
@@ -168,6 +196,11 @@ class SplitsByBatch(Turned):
         return rows >= (0 if batch.batch_size > 2 else len(rows))
 
 
+@liar(
+    "batch-invariance",
+    seen="modelled on tiles that hold rows of two requests",
+    batch_invariant=True,
+)
 class PairsOfRows(Turned):
     """Claims batch invariance, and adds the second of each pair of rows up from the other end."""
 
@@ -177,70 +210,5 @@ class PairsOfRows(Turned):
         return rows % 2 == 1
 
 
-def _tight() -> Liar:
-    """State a tolerance beside the capabilities."""
-    own = liar(TighterThanTrue, seen="modelled on vllm#22945", check="numerics")
-    declaration = own.subject.declaration.model_copy(update={"tolerances": {"float32": 1e-9}})
-    return replace(own, subject=replace(own.subject, declaration=declaration))
-
-
-LIARS: tuple[Liar, ...] = (
-    liar(LargePages, seen="modelled on sglang#20201", check="numerics"),
-    liar(
-        PageEdge,
-        seen="modelled on sglang#37505",
-        check="numerics",
-        page_sizes=OneOf({16}),
-    ),
-    liar(ShortTable, seen="modelled on page tables of a fixed width", check="numerics"),
-    liar(HalfSums, seen="modelled on kernels that add up in the inputs' dtype", check="numerics"),
-    liar(
-        UnscaledEighty,
-        seen="modelled on heads that are padded to a power of two",
-        check="numerics",
-        head_sizes=OneOf({16, 80}),
-    ),
-    liar(
-        UsualScaling,
-        seen="modelled on kernels that may be called without a scale",
-        check="numerics",
-    ),
-    liar(
-        WideOutput,
-        seen="modelled on sums that are kept in float32 and not rounded",
-        check="numerics",
-        dtypes=frozenset({"float32", "bfloat16"}),
-        kv_cache_dtypes=frozenset({"float32", "bfloat16"}),
-    ),
-    liar(GroupsInterleaved, seen="modelled on vllm#55581", check="numerics"),
-    liar(MixedPrefixShort, seen="sglang#37505", check="numerics"),
-    _tight(),
-    liar(TreeDropped, seen="diffusers#12605", check="roles"),
-    liar(BeamsSeeSiblings, seen="modelled on diffusers#12605", check="roles"),
-    liar(TwoBeams, seen="modelled on sglang#20201", check="roles"),
-    liar(ExtendAsDecode, seen="modelled on sglang#29876", check="roles"),
-    liar(
-        AtomicSums,
-        seen="modelled on split contexts that are added up by atomics",
-        check="determinism",
-        **_NO_GRAPHS,
-    ),
-    liar(
-        SecondRunDiffers,
-        seen="modelled on kernels that tune themselves while they serve",
-        check="determinism",
-        **_NO_GRAPHS,
-    ),
-    liar(
-        SplitsByBatch,
-        seen="modelled on plans that cut contexts by the whole batch's work",
-        check="batch-invariance",
-        batch_invariant=True,
-    ),
-    liar(
-        PairsOfRows,
-        seen="modelled on tiles that hold rows of two requests",
-        check="batch-invariance",
-        batch_invariant=True,
-    ),
-)
+LIARS = specimens_of(__name__)
+"""All of them."""

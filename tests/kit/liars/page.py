@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from docs.tools.markdown import table
-from tests.kit.honest.everyone import HONEST_ODD
-from tests.kit.liars.everyone import LIARS
-from tests.kit.liars.liar import Liar
+from tests.kit.honest_backends import HONEST_BACKENDS
+from tests.kit.specimen import Specimen
+from tests.kit.specimens import LIARS
 
 _REPOSITORIES = {
     "airflow": "apache/airflow",
@@ -27,13 +27,13 @@ _THREAD = re.compile(r"\b([a-z-]+)#(\d+)")
 
 def liars_table() -> str:
     """Give each liar a row: what it claims and does, where that was met, and what finds it."""
-    rows = [(f"`{own.name}`", own.lie, _seen(own), _check(own.check)) for own in LIARS]
+    rows = [(f"`{own.name}`", own.behaviour, _seen(own), _check(own.check)) for own in LIARS]
     return table(("liar", "claims, and does", "seen", "found by"), rows)
 
 
 def honest_table() -> str:
     """Give each odd backend that keeps its claims a row."""
-    rows = [(f"`{own.name}`", own.oddity, _check(own.check)) for own in HONEST_ODD]
+    rows = [(f"`{own.name}`", own.behaviour, _check(own.check)) for own in HONEST_BACKENDS]
     return table(("backend", "claims, and does", "not failed by"), rows)
 
 
@@ -41,7 +41,7 @@ def _check(code: str) -> str:
     return f"[`{code}`](checks.md#{code})"
 
 
-def _seen(own: Liar) -> str:
+def _seen(own: Specimen) -> str:
     return _THREAD.sub(_link, own.seen)
 
 

@@ -13,12 +13,11 @@ from torch import Tensor
 from backend_caps import HostSeqLens
 from backend_caps.protocols import ModelRunner
 from backend_caps.relay.streams import DeviceStreams
-from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
-from tests.kit.liars.liar import Liar, liar
-from tests.kit.liars.padded import Padded
+from tests.kit.liars.bases import Padded
+from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 
 _MOST_REQUESTS = 64
 
@@ -28,11 +27,11 @@ class _Beside(Padded):
 
     def __init__(self, site: ModelRunner) -> None:
         super().__init__(site)
-        self._table = site.req_to_token_pool.req_to_token
         self._streams = DeviceStreams(self._table.device)
         self._side = self._streams.private_stream()
 
 
+@liar("sync-free-prepare", seen="sglang#27301", **NO_GRAPHS)
 class LongestInPrepare(Padded):
     """Claims a sync-free prepare, and asks the device for the longest context."""
 
@@ -41,6 +40,7 @@ class LongestInPrepare(Padded):
         return replace(batch, seq_lens=batch.seq_lens.clamp(max=int(batch.seq_lens.max())))
 
 
+@liar("sync-free-prepare", seen="modelled on sglang#23500", **NO_GRAPHS)
 class MaskInPrepare(Padded):
     """Claims a sync-free prepare, and picks the rows that are not padding by a mask."""
 
@@ -50,6 +50,7 @@ class MaskInPrepare(Padded):
         return batch
 
 
+@liar("sync-free-prepare", seen="modelled on flashinfer#3338", **NO_GRAPHS)
 class ListForOne(Padded):
     """Claims a sync-free prepare, and has a short cut for one request, by its length."""
 
@@ -60,6 +61,7 @@ class ListForOne(Padded):
         return replace(batch, seq_lens=torch.full_like(batch.seq_lens, batch.seq_lens.tolist()[0]))
 
 
+@liar("sync-free-prepare", seen="modelled on mini-sglang#103", **NO_GRAPHS)
 class EverySecondPlan(_Beside):
     """Claims a sync-free prepare, and waits where it comes back to the first of two buffers."""
 
@@ -73,24 +75,17 @@ class EverySecondPlan(_Beside):
         return batch
 
 
+@liar("sync-free-prepare", seen="modelled on vllm#57352", sync_free_prepare=False, **NO_GRAPHS)
 class LongestInForward(Padded):
     """Claims nothing of its prepare, and asks for the longest context in each layer."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layer: AttentionLayer,
-        batch: ForwardBatch,
-        *,
-        save_kv_cache: bool = True,
-    ) -> Tensor:
+    def before(self, batch: ForwardBatch) -> ForwardBatch:
         """Ask for it."""
         self._longest = batch.seq_lens.max().item()
-        return super().forward(q, k, v, layer, batch, save_kv_cache=save_kv_cache)
+        return batch
 
 
+@liar("races", seen="modelled on sglang#37633", **NO_GRAPHS)
 class PlanBeside(_Beside):
     """Plans on a stream of its own, and no layer waits for the plan."""
 
@@ -101,6 +96,7 @@ class PlanBeside(_Beside):
             super().init_forward_metadata(batch)
 
 
+@liar("races", seen="modelled on sglang#37633", **NO_GRAPHS)
 class PlanBesideForOne(PlanBeside):
     """Plans on a stream of its own, and waits for plans of two requests and more."""
 
@@ -111,6 +107,7 @@ class PlanBesideForOne(PlanBeside):
             self._streams.current_stream().wait_stream(self._side)
 
 
+@liar("races", seen="modelled on sglang#30435", **NO_GRAPHS)
 class PlanTooEarly(_Beside):
     """Plans on a stream of its own, which waits for the batch before."""
 
@@ -122,6 +119,7 @@ class PlanTooEarly(_Beside):
         self._side.wait_stream(self._streams.current_stream())
 
 
+@liar("races", seen="sglang#34076", **NO_GRAPHS)
 class FreedPlan(_Beside):
     """Plans beside by a copy of the lengths, which is freed before the plan has read it."""
 
@@ -136,6 +134,7 @@ class FreedPlan(_Beside):
         return replace(batch, seq_lens=read)
 
 
+@liar("races", seen="mini-sglang#103", host_seq_lens=HostSeqLens.EXACT, **NO_GRAPHS)
 class PinnedPlan(_Beside):
     """Plans on the host, in one pinned buffer that is written anew while it is copied."""
 
@@ -150,6 +149,7 @@ class PinnedPlan(_Beside):
         return replace(batch, seq_lens=plan.to(self._table.device, non_blocking=True))
 
 
+@liar("races", seen="modelled on mini-sglang#103", host_seq_lens=HostSeqLens.EXACT, **NO_GRAPHS)
 class PinnedRing(_Beside):
     """Plans by a library in two pinned buffers, where three steps may be in flight."""
 
@@ -166,6 +166,7 @@ class PinnedRing(_Beside):
         return replace(batch, seq_lens=plan.to(self._table.device, non_blocking=True))
 
 
+@liar("races", seen="sglang#18803", **NO_GRAPHS)
 class RowsAfterDraft(_Beside):
     """Reads the page table on a stream of its own, behind a draft-extend that nobody holds up."""
 
@@ -179,12 +180,9 @@ class RowsAfterDraft(_Beside):
                 self._rows = self._table[batch.req_pool_indices]
 
 
+@liar("races", seen="modelled on sglang#31687", **NO_GRAPHS)
 class StoreBeside(_Beside):
     """Stores decoded tokens on a stream of its own, and attends before they are there."""
-
-    def __init__(self, site: ModelRunner) -> None:
-        super().__init__(site)
-        self._kv_pool = site.token_to_kv_pool
 
     def forward(
         self,
@@ -209,26 +207,5 @@ class StoreBeside(_Beside):
         return output
 
 
-def _waits(kind: type[AttentionBackend], *, seen: str, **claims: object) -> Liar:
-    return liar(kind, seen=seen, check="sync-free-prepare", graph_replay=frozenset(), **claims)
-
-
-def _races(kind: type[AttentionBackend], *, seen: str, **claims: object) -> Liar:
-    return liar(kind, seen=seen, check="races", graph_replay=frozenset(), **claims)
-
-
-LIARS: tuple[Liar, ...] = (
-    _waits(LongestInPrepare, seen="sglang#27301"),
-    _waits(MaskInPrepare, seen="modelled on sglang#23500"),
-    _waits(ListForOne, seen="modelled on flashinfer#3338"),
-    _waits(EverySecondPlan, seen="modelled on mini-sglang#103"),
-    _waits(LongestInForward, seen="modelled on vllm#57352", sync_free_prepare=False),
-    _races(PlanBeside, seen="modelled on sglang#37633"),
-    _races(PlanBesideForOne, seen="modelled on sglang#37633"),
-    _races(PlanTooEarly, seen="modelled on sglang#30435"),
-    _races(FreedPlan, seen="sglang#34076"),
-    _races(PinnedPlan, seen="mini-sglang#103", host_seq_lens=HostSeqLens.EXACT),
-    _races(PinnedRing, seen="modelled on mini-sglang#103", host_seq_lens=HostSeqLens.EXACT),
-    _races(RowsAfterDraft, seen="sglang#18803"),
-    _races(StoreBeside, seen="modelled on sglang#31687"),
-)
+LIARS = specimens_of(__name__)
+"""All of them."""

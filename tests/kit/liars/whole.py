@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import ref
 
 import torch
@@ -20,10 +20,10 @@ from backend_caps.protocols import ModelRunner, TokenToKVPool
 from backend_caps.relay.streams import DeviceStreams
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from tests.kit.liars.liar import Liar, liar
-from tests.kit.liars.padded import Padded
+from tests.kit.liars.bases import Padded
+from tests.kit.specimen import NO_GRAPHS, liar, specimens_of
 
-_NATIVE: dict[str, object] = {
+NATIVE: dict[str, Any] = {
     "host_seq_lens": HostSeqLens.EXACT,
     "graph_replay": frozenset(),
     "graph_metadata": GraphMetadata.HOST,
@@ -31,11 +31,12 @@ _NATIVE: dict[str, object] = {
     "max_context_len_known": False,
     "max_speculative_topk": 1,
 }
-"""What `TorchNative` keeps, beside `HONEST`."""
+"""What `TorchNative` keeps, beside `CLAIMS`."""
 _KNOWN_BY = 4
 """First tokens by which a prompt is known; zeros are nobody's."""
 
 
+@liar("two-batch", seen="modelled on sglang#12698")
 class MetadataOfTheClass(TorchPadded):
     """Takes halves of a batch, it says, and all its objects keep their metadata in one place."""
 
@@ -51,14 +52,11 @@ class MetadataOfTheClass(TorchPadded):
         return super()._attend(q, keys, values, scaling)
 
 
+@liar("two-batch", seen="modelled on sglang#12698", **NO_GRAPHS)
 class RoomOfTheFirstHalf(Padded):
     """Takes halves of a batch, it says, and has room for as many requests as the other half has."""
 
     _last: ClassVar[MutableMapping[Tensor, tuple[ref[Padded], int]]] = WeakTensorKeyDictionary()
-
-    def __init__(self, site: ModelRunner) -> None:
-        super().__init__(site)
-        self._table = site.req_to_token_pool.req_to_token
 
     def seen(self, batch: ForwardBatch) -> ForwardBatch:
         """Leave out who has no room beside what another object of these pools saw before."""
@@ -70,6 +68,7 @@ class RoomOfTheFirstHalf(Padded):
         return replace(batch, seq_lens=torch.where(places < most, batch.seq_lens, 0))
 
 
+@liar("two-batch", seen="modelled on sglang#12698", **NO_GRAPHS)
 class StartOfTheStorage(Padded):
     """Takes halves of a batch, it says, and reads lengths from where those of the whole begin."""
 
@@ -79,6 +78,7 @@ class StartOfTheStorage(Padded):
         return replace(batch, seq_lens=lengths.as_strided(lengths.shape, lengths.stride(), 0))
 
 
+@liar("two-batch", seen="modelled on sglang#30435", **NO_GRAPHS)
 class WaitOfTheFirstHalf(Padded):
     """Takes halves of a batch, it says, and plans the second on a stream that waits for nothing."""
 
@@ -86,7 +86,6 @@ class WaitOfTheFirstHalf(Padded):
 
     def __init__(self, site: ModelRunner) -> None:
         super().__init__(site)
-        self._table = site.req_to_token_pool.req_to_token
         self._streams = DeviceStreams(self._table.device)
         self._side = self._streams.private_stream()
 
@@ -104,6 +103,7 @@ class WaitOfTheFirstHalf(Padded):
         return replace(batch, seq_lens=planned)
 
 
+@liar("memory", seen="modelled on sglang#37674")
 class EveryBatch(TorchPadded):
     """Owes the engine its memory back, and keeps every batch."""
 
@@ -117,6 +117,7 @@ class EveryBatch(TorchPadded):
         super().init_forward_metadata(batch)
 
 
+@liar("memory", seen="modelled on sglang#37674", **NATIVE)
 class MaskOfEachShape(TorchNative):
     """Owes the engine its memory back, and keeps a mask for all lengths that a batch ever had."""
 
@@ -132,6 +133,7 @@ class MaskOfEachShape(TorchNative):
             self._masks[lengths] = batch.seq_lens.clone()
 
 
+@liar("memory", seen="modelled on sglang#37674")
 class HistoryOfOnes(TorchPadded):
     """Owes the engine its memory back, and writes every batch of one request down, on the host."""
 
@@ -144,6 +146,7 @@ class HistoryOfOnes(TorchPadded):
         super().init_forward_metadata(batch)
 
 
+@liar("serving", seen="modelled on sglang#20298")
 class CacheOfTheTable(TorchPadded):
     """Takes every role, it says, and has one KV cache a page table: drafts get the target's."""
 
@@ -154,6 +157,7 @@ class CacheOfTheTable(TorchPadded):
         self._kv_pool = self._caches.setdefault(self._req_to_token, self._kv_pool)
 
 
+@liar("serving", seen="modelled on sglang#37505", **NO_GRAPHS)
 class BlindMixed(Padded):
     """Needs no mirror, it says, and without one takes decode rows in mixed batches for prompts."""
 
@@ -165,6 +169,7 @@ class BlindMixed(Padded):
         return replace(batch, seq_lens=batch.extend_seq_lens)
 
 
+@liar("serving", seen="modelled on sglang#18803", sync_free_prepare=False, **NATIVE)
 class SlotsOfTheRow(TorchNative):
     """Owes each step its own slots, and keeps a row's until it runs a prompt, which others may."""
 
@@ -187,6 +192,7 @@ class SlotsOfTheRow(TorchNative):
         self._requests = followed
 
 
+@liar("serving", seen="modelled on sglang#18803", sync_free_prepare=False, **NATIVE)
 class SlotsOfThePrompt(TorchNative):
     """Owes each stay its own slots, and reads a prompt that comes back where it was before."""
 
@@ -207,6 +213,7 @@ class SlotsOfThePrompt(TorchNative):
         self._requests = followed
 
 
+@liar("serving", seen="modelled on sglang#37505", sync_free_prepare=False, **NO_GRAPHS)
 class LengthOfThePrompt(Padded):
     """Owes prompts their whole context, and takes one that comes back to be as long as before."""
 
@@ -235,50 +242,5 @@ def _prompts(batch: ForwardBatch) -> Iterator[tuple[int, tuple[int, ...]]]:
             yield place, own
 
 
-LIARS: tuple[Liar, ...] = (
-    liar(MetadataOfTheClass, seen="modelled on sglang#12698", check="two-batch"),
-    liar(
-        RoomOfTheFirstHalf,
-        seen="modelled on sglang#12698",
-        check="two-batch",
-        graph_replay=frozenset(),
-    ),
-    liar(
-        StartOfTheStorage,
-        seen="modelled on sglang#12698",
-        check="two-batch",
-        graph_replay=frozenset(),
-    ),
-    liar(
-        WaitOfTheFirstHalf,
-        seen="modelled on sglang#30435",
-        check="two-batch",
-        graph_replay=frozenset(),
-    ),
-    liar(EveryBatch, seen="modelled on sglang#37674", check="memory"),
-    liar(MaskOfEachShape, seen="modelled on sglang#37674", check="memory", **_NATIVE),
-    liar(HistoryOfOnes, seen="modelled on sglang#37674", check="memory"),
-    liar(CacheOfTheTable, seen="modelled on sglang#20298", check="serving"),
-    liar(BlindMixed, seen="modelled on sglang#37505", check="serving", graph_replay=frozenset()),
-    liar(
-        SlotsOfTheRow,
-        seen="modelled on sglang#18803",
-        check="serving",
-        sync_free_prepare=False,
-        **_NATIVE,
-    ),
-    liar(
-        SlotsOfThePrompt,
-        seen="modelled on sglang#18803",
-        check="serving",
-        sync_free_prepare=False,
-        **_NATIVE,
-    ),
-    liar(
-        LengthOfThePrompt,
-        seen="modelled on sglang#37505",
-        check="serving",
-        sync_free_prepare=False,
-        graph_replay=frozenset(),
-    ),
-)
+LIARS = specimens_of(__name__)
+"""All of them."""

@@ -24,9 +24,9 @@ from backend_caps.kit.probes.replays import (
 from backend_caps.protocols import ModelRunner
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
-from tests.kit.liars.liar import subject_of
-from tests.kit.liars.padded import Padded
+from tests.kit.liars.bases import Padded
 from tests.kit.made import HONEST, claiming
+from tests.kit.specimen import subject_of
 
 DECODE = Scenario(forward=Forward.DECODE)
 every_forward = pytest.mark.parametrize("forward", GRAPHED)

@@ -13,9 +13,9 @@ from backend_caps.kit.probes.playback import FORWARD, SCHEDULE, Player, SteadyRu
 from backend_caps.kit.probes.stories import story_of
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.model.layers import AttentionLayer
-from tests.kit.liars.liar import subject_of
-from tests.kit.liars.padded import Padded
+from tests.kit.liars.bases import Padded
 from tests.kit.made import HONEST, SCENARIO
+from tests.kit.specimen import subject_of
 
 STORY = story_of(HONEST, Scenario(forward=Forward.MIXED), 1)
 

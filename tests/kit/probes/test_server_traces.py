@@ -18,8 +18,8 @@ from backend_caps.kit.probes.server_traces import (
     trace_of,
 )
 from backend_caps.runtime.speculation import Algorithm
-from tests.kit.liars.whole import LIARS
 from tests.kit.made import HONEST, claiming
+from tests.kit.specimens import SUBJECTS
 
 NATIVE = Subject(name="torch_native", declaration=TORCH_NATIVE)
 SEEDS = range(24)
@@ -196,7 +196,7 @@ def test_room_for_all_retracts_nobody() -> None:
 @pytest.mark.parametrize("name", ["slots_of_the_prompt", "length_of_the_prompt"])
 def test_room_for_all_hides_who_fails_under_retraction(name: str) -> None:
     """Who minds a prompt that comes back makes the right tokens where none does."""
-    [subject] = [own.subject for own in LIARS if own.name == name]
+    subject = SUBJECTS[name]
     scenario = Scenario(forward=Forward.DECODE, num_heads=2, num_kv_heads=1)
     trace = trace_of(subject, scenario, 0)
     roomy = replace(trace, num_pages=trace.num_pages * len(trace.asked))

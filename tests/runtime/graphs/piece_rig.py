@@ -14,7 +14,7 @@ from backend_caps.runtime.attention import AttentionBackend
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.pieces import PieceRunner, Pieces
 from backend_caps.runtime.graphs.runner import Computed, NoCaptureObserver
-from backend_caps.runtime.worker import states_of
+from backend_caps.runtime.step import states_of
 from tests.runtime.graphs.rig import (
     BUCKETS,
     MAX_CONTEXT_LEN,

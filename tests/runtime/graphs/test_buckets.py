@@ -9,8 +9,7 @@ from backend_caps import BatchKind
 from backend_caps.relay import DeviceStreams
 from backend_caps.startup.errors import StartupError
 from backend_caps.startup.graph_modes import Bucket, mixed_buckets, uniform_buckets
-from tests.runtime.graphs.rig import BUCKETS, Requests, Rig, extended
-from tests.runtime.graphs.spies import WatchedPadded
+from tests.runtime.graphs.rig import BUCKETS, Requests, Rig
 
 SINGLE, UNIFORM, MIXED = BatchKind
 FITS = [
@@ -43,25 +42,6 @@ def test_runner_holds_what_fits(
     assert rig.runner.holds(batch) is expected
 
 
-def test_runner_holds_no_uniform_batch_that_only_the_device_knows(streams: DeviceStreams) -> None:
-    """Extend lengths that no host knows may differ, so they fit no uniform graph."""
-    rig = Rig(streams, BUCKETS[UNIFORM])
-    requests = [(4, 3)] * 2
-
-    batch = extended(rig.batch(requests, kind=UNIFORM), requests)
-
-    assert not rig.runner.holds(replace(batch, extend_seq_lens_cpu=None))
-
-
-def test_runner_holds_no_mixed_batch_that_scores_every_token(streams: DeviceStreams) -> None:
-    """A mixed graph scores last tokens alone."""
-    rig = Rig(streams, BUCKETS[MIXED])
-
-    batch = rig.batch([(4, 2)], kind=MIXED)
-
-    assert not rig.runner.holds(replace(batch, last_token_indices=None))
-
-
 def test_runner_holds_no_empty_batch(streams: DeviceStreams) -> None:
     """An idle step has nothing to replay."""
     rig = Rig(streams, BUCKETS[SINGLE])
@@ -71,17 +51,6 @@ def test_runner_holds_no_empty_batch(streams: DeviceStreams) -> None:
     idle = replace(batch, input_ids=nobody, req_pool_indices=nobody, seq_lens=nobody)
 
     assert not rig.runner.holds(idle)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (8, 8)])
-def test_runner_pads_to_the_next_size(count: int, expected: int, streams: DeviceStreams) -> None:
-    """A count between two buckets replays the larger one, and no larger one than that."""
-    rig = Rig(streams, BUCKETS[SINGLE], build=WatchedPadded)
-    assert isinstance(rig.backend, WatchedPadded)
-
-    rig.replay(rig.batch([(4, 1)] * count, kind=SINGLE))
-
-    assert rig.backend.out_graph[-1].batch_size == expected
 
 
 @pytest.mark.parametrize(("count", "held"), [(1, True), (3, False), (4, True), (5, False)])
@@ -94,17 +63,6 @@ def test_bucket_that_pads_nothing_holds_its_own_size(
     batch = rig.batch([(4, 1)] * count, kind=SINGLE)
 
     assert rig.runner.holds(batch) is held
-
-
-def test_runner_replays_a_uniform_batch_by_its_own_kind(streams: DeviceStreams) -> None:
-    """Where a mixed graph would hold it too, the one with fewer tokens is replayed."""
-    rig = Rig(streams, [*BUCKETS[MIXED], *BUCKETS[UNIFORM]], build=WatchedPadded)
-    assert isinstance(rig.backend, WatchedPadded)
-    requests = [(4, 3)]
-
-    rig.replay(extended(rig.batch(requests, kind=UNIFORM), requests))
-
-    assert rig.backend.out_graph[-1].num_tokens == 3
 
 
 def test_buckets_name_each_size_once() -> None:

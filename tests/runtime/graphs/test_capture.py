@@ -24,7 +24,7 @@ from backend_caps.runtime.attention import PhaseBackends
 from backend_caps.runtime.graphs.capture import CapturedGraphs, capture_graphs
 from backend_caps.runtime.graphs.pieces import PieceModel
 from backend_caps.runtime.graphs.runner import GraphRunner
-from backend_caps.runtime.worker import states_of
+from backend_caps.runtime.step import states_of
 from backend_caps.simulator import simulate
 from backend_caps.startup.configuration import Configuration, GraphSizes
 from backend_caps.startup.graph_modes import GraphMode
@@ -36,9 +36,7 @@ WATCHED = TORCH_PADDED.model_copy(
     update={"implementation": "tests.runtime.graphs.spies:WatchedPadded"}
 )
 ONLY_DECODE = WATCHED.model_copy(
-    update={
-        "capabilities": WATCHED.capabilities.model_copy(update={"graph_replay": {SINGLE}}),
-    }
+    update={"capabilities": WATCHED.capabilities.model_copy(update={"graph_replay": {SINGLE}})}
 )
 TOKEN_COUNTS = (16, 8)
 ASKED = {Phase.DECODE: BUCKETS[SINGLE], Phase.PREFILL: BUCKETS[MIXED]}
@@ -162,19 +160,7 @@ def test_captures_take_the_metadata_that_the_plan_has() -> None:
     assert [own.prepares_replays for own in runners] == [False, False]
 
 
-def test_captures_share_one_pool() -> None:
-    """Every graph of a runner is given the same memory."""
-    with simulate("lazy"):
-        streams = PooledStreams()
-
-        Rig(streams, BUCKETS[SINGLE])
-
-        assert streams.pools == streams.pools[:1] * len(BUCKETS[SINGLE])
-
-
-def test_captures_of_several_phases_share_a_backend_and_its_buffers(
-    streams: DeviceStreams,
-) -> None:
+def test_captures_of_several_phases_share_a_backend_and_its_buffers(streams: DeviceStreams) -> None:
     """A backend makes its buffers once, for the largest batch of all its phases."""
     backends, captured = capture(plan_of(), streams)
 
@@ -202,13 +188,6 @@ def test_captures_run_behind_what_made_the_pools() -> None:
         assert simulation.races == ()
 
 
-def test_captures_that_nobody_chose_are_none(streams: DeviceStreams) -> None:
-    """Without a kind to capture there is no runner, and no memory."""
-    _, captured = capture(plan_of("--disable-cuda-graph"), streams)
-
-    assert captured == CapturedGraphs()
-
-
 def test_captures_of_both_modes_share_a_pool() -> None:
     """Full graphs and pieces are given the same memory: no two of them run at once."""
     with simulate("lazy"):
@@ -217,15 +196,6 @@ def test_captures_of_both_modes_share_a_pool() -> None:
         _, captured = capture(plan_of(only_decode=True), streams)
 
         assert streams.pools == streams.pools[:1] * captured.usage.num_graphs
-
-
-def test_captures_say_which_mode_each_phase_has(streams: DeviceStreams) -> None:
-    """A backend that declares decode alone has full graphs of it, and prefill in pieces."""
-    _, captured = capture(plan_of(only_decode=True), streams)
-
-    modes = {phase: own.mode for phase, own in captured.phases.items()}
-
-    assert modes == {Phase.DECODE: GraphMode.FULL, Phase.PREFILL: GraphMode.PIECEWISE}
 
 
 def test_captures_tell_how_far_they_have_come(streams: DeviceStreams) -> None:
@@ -237,14 +207,6 @@ def test_captures_tell_how_far_they_have_come(streams: DeviceStreams) -> None:
     full = [(GraphMode.FULL, bucket.num_tokens) for bucket in reversed(BUCKETS[SINGLE])]
     assert told.sizes == [*full, (GraphMode.PIECEWISE, 16), (GraphMode.PIECEWISE, 8)]
     assert told.num_sizes == [len(told.sizes)]
-
-
-def test_captures_count_their_graphs(streams: DeviceStreams) -> None:
-    """A full size is one graph, and one in pieces has one more than there are layers."""
-    _, captured = capture(plan_of(only_decode=True), streams)
-
-    num_pieces = len(TOKEN_COUNTS) * (CONFIG.num_hidden_layers + 1)
-    assert captured.usage.num_graphs == len(BUCKETS[SINGLE]) + num_pieces
 
 
 def test_captures_count_their_memory(streams: DeviceStreams) -> None:

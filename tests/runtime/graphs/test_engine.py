@@ -94,10 +94,7 @@ def test_engine_replays_every_verify(
     ],
 )
 def test_engine_gives_the_same_tokens_in_every_mode(
-    backend: str,
-    flags: tuple[str, ...],
-    expected: tuple[GraphMode, GraphMode],
-    oracle: Oracle,
+    backend: str, flags: tuple[str, ...], expected: tuple[GraphMode, GraphMode], oracle: Oracle
 ) -> None:
     """Full, in pieces and eagerly: the tokens are those of transformers, and nothing races."""
     plan = plan_of("--attention-backend", backend, *flags)

@@ -112,17 +112,6 @@ def test_halves_of_a_graph_each_get_half_of_the_requests(
     assert replayed.in_halves
 
 
-def test_one_request_runs_whole(streams: DeviceStreams) -> None:
-    """A graph of one request has no halves."""
-    rig = _rig(SINGLE, streams, build=WatchedPadded)
-    assert isinstance(rig.second, WatchedPadded)
-    rig.second.out_graph.clear()
-
-    replayed = rig.replay(rig.batch(_requests(SINGLE, 1), kind=SINGLE))
-
-    assert (replayed.in_halves, rig.second.out_graph) == (False, [])
-
-
 def test_absence_survives_a_replay_in_halves(streams: DeviceStreams) -> None:
     """Halves of a batch without a mirror have none, behind those of one that had."""
     rig = _rig(SINGLE, streams, build=WatchedPadded, host_seq_lens=HostSeqLens.NONE)
@@ -138,15 +127,6 @@ def test_absence_survives_a_replay_in_halves(streams: DeviceStreams) -> None:
     padded = rig.second.out_graph[-1]
     assert mirror.tolist() == [1, 22, 0]
     assert (padded.seq_lens_cpu, padded.seq_lens_sum) == (None, None)
-
-
-def test_trees_that_are_laid_out_whole_are_held_by_no_halves(streams: DeviceStreams) -> None:
-    """A mask of the whole batch is none of a half's, so such a batch runs eagerly."""
-    rig = _rig(UNIFORM, streams, mask_size=MASK_SIZE)
-
-    held = [rig.runner.holds(_trees(rig, 3, in_halves=own)) for own in (False, True)]
-
-    assert held == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ import pytest
 from torch_native_caps import TORCH_PADDED
 
 from backend_caps import UNDECLARED, BatchKind, Phase, Plan, Role, ServerFlags, resolve
-from backend_caps.capability.scale import Undeclared
+from backend_caps.capability.kind import Undeclared
 from backend_caps.relay import DeviceTraits
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.startup.graph_choice import (
     KIND_OF_PHASE,
     GraphChoice,
     Obstacle,
-    TwoBatch,
     choose_graphs,
     halved_phases,
 )
@@ -123,13 +122,6 @@ def _named(modes: Iterable[GraphMode]) -> str:
     return " and ".join(sorted(mode.value for mode in modes)) or "none"
 
 
-def test_combinations_are_complete() -> None:
-    """Each request meets each set of modes that can be supported."""
-    supported = [frozenset(own) for own in ((), (FULL,), (PIECEWISE,), (FULL, PIECEWISE))]
-
-    assert COMBINATIONS.keys() == set(product(GraphRequest, supported))
-
-
 @pytest.mark.parametrize(
     ("request_", "supported"),
     [
@@ -168,14 +160,6 @@ def test_request_is_what_the_flags_say(argv: tuple[str, ...], phase: Phase, expe
     assert choice.requested.request.value == expected
 
 
-@pytest.mark.parametrize("argv", [NO_PIECES, ENFORCED, DISABLED], ids=str)
-def test_request_names_its_flag(argv: tuple[str, ...]) -> None:
-    """What asks for a mode is named."""
-    choice = choice_of(Phase.PREFILL, *argv)
-
-    assert choice.requested.cause == f"{argv[0]} is given"
-
-
 @pytest.mark.parametrize(
     ("argv", "phase", "full", "pieces"),
     [
@@ -203,32 +187,12 @@ def test_request_names_its_flag(argv: tuple[str, ...]) -> None:
     ],
 )
 def test_obstacles_are_of_a_mode(
-    argv: tuple[str, ...],
-    phase: Phase,
-    full: tuple[Obstacle, ...],
-    pieces: tuple[Obstacle, ...],
+    argv: tuple[str, ...], phase: Phase, full: tuple[Obstacle, ...], pieces: tuple[Obstacle, ...]
 ) -> None:
     """What keeps a batch from one mode need not keep it from the other."""
     choice = choice_of(phase, *argv)
 
     assert choice.obstacles == {FULL: full, PIECEWISE: pieces}
-
-
-def test_obstacles_are_all_named() -> None:
-    """A mode that is not supported says everything that would have to go."""
-    plan = plan_of(*SPECULATES, *HALVES, declared=frozenset())
-
-    choices = choose_graphs(plan, NO_GRAPHS, {}, ())
-
-    stands = {(own.phase, own.kind): own.obstacles for own in choices}[Phase.PREFILL, MIXED]
-    assert stands[FULL] == (
-        Obstacle.DEVICE,
-        Obstacle.BACKEND,
-        Obstacle.SPECULATION,
-        Obstacle.TWO_BATCH,
-        Obstacle.SIZES,
-    )
-    assert stands[PIECEWISE] == (Obstacle.DEVICE, Obstacle.TWO_BATCH, Obstacle.SIZES)
 
 
 def test_refused_names_flag_and_obstacles() -> None:
@@ -241,74 +205,35 @@ def test_refused_names_flag_and_obstacles() -> None:
     }
 
 
+CAPTURED_HALVES = (True, "a captured graph has both halves")
+EAGER_HALVES = (True, "both halves run eagerly")
+PIECES = "switched off: --enforce-piecewise-cuda-graph is given, and pieces hold whole batches"
+NEVER_RUN = "with speculation no plain decode runs"
+
+
 @pytest.mark.parametrize(
     ("argv", "phase", "declared", "mode", "expected"),
     [
-        pytest.param(
-            HALVES,
-            Phase.VERIFY,
-            frozenset(BatchKind),
-            FULL,
-            TwoBatch(runs_halves=True, because="a captured graph has both halves"),
-            id="captured",
-        ),
-        pytest.param(
-            HALVES,
-            Phase.DECODE,
-            frozenset(),
-            EAGER,
-            TwoBatch(runs_halves=True, because="both halves run eagerly"),
-            id="a backend without graphs",
-        ),
-        pytest.param(
-            HALVES,
-            Phase.PREFILL,
-            frozenset(BatchKind),
-            EAGER,
-            TwoBatch(runs_halves=True, because="both halves run eagerly"),
-            id="prompts",
-        ),
-        pytest.param(
-            (*HALVES, *ENFORCED),
-            Phase.PREFILL,
-            frozenset(BatchKind),
-            PIECEWISE,
-            TwoBatch(
-                runs_halves=False,
-                because="switched off: --enforce-piecewise-cuda-graph is given, and pieces hold "
-                "whole batches",
-            ),
-            id="pieces that a flag asks for",
-        ),
-        pytest.param(
-            (*HALVES, *SPECULATES),
-            Phase.DECODE,
-            frozenset(BatchKind),
-            EAGER,
-            TwoBatch(runs_halves=False, because="with speculation no plain decode runs"),
-            id="decodes that never run",
-        ),
-        pytest.param(
-            (),
-            Phase.DECODE,
-            frozenset(BatchKind),
-            FULL,
-            TwoBatch(runs_halves=False, because="--enable-two-batch-overlap is not given"),
-            id="no flag",
-        ),
+        (HALVES, Phase.VERIFY, BatchKind, FULL, CAPTURED_HALVES),
+        (HALVES, Phase.DECODE, (), EAGER, EAGER_HALVES),
+        (HALVES, Phase.PREFILL, BatchKind, EAGER, EAGER_HALVES),
+        ((*HALVES, *ENFORCED), Phase.PREFILL, BatchKind, PIECEWISE, (False, PIECES)),
+        ((*HALVES, *SPECULATES), Phase.DECODE, BatchKind, EAGER, (False, NEVER_RUN)),
+        ((), Phase.DECODE, BatchKind, FULL, (False, "--enable-two-batch-overlap is not given")),
     ],
 )
 def test_choice_says_whether_batches_run_in_halves(
     argv: tuple[str, ...],
     phase: Phase,
-    declared: frozenset[BatchKind],
+    declared: Iterable[BatchKind],
     mode: GraphMode,
-    expected: TwoBatch,
+    expected: tuple[bool, str],
 ) -> None:
     """The flag runs batches in halves, captured or eager, unless another flag asks for pieces."""
-    choice = choice_of(phase, *argv, declared=declared)
+    choice = choice_of(phase, *argv, declared=frozenset(declared))
 
-    assert (choice.effective, choice.two_batch) == (mode, expected)
+    two_batch = choice.two_batch
+    assert (choice.effective, two_batch.runs_halves, two_batch.because) == (mode, *expected)
 
 
 @pytest.mark.parametrize("declared", [False, UNDECLARED], ids=["no", "undeclared"])
@@ -373,33 +298,6 @@ def test_backend_that_cannot_is_refused_under_strict() -> None:
     )
 
 
-def test_refused_is_empty_where_the_best_mode_runs() -> None:
-    """A full graph leaves nothing to explain."""
-    choice = choice_of(Phase.DECODE)
-
-    assert (choice.effective, choice.refused) == (FULL, {})
-
-
-def test_supported_says_why() -> None:
-    """Each mode has words for why it is supported, or why not."""
-    choice = choice_of(Phase.PREFILL, declared=frozenset())
-
-    assert choice.supported == (PIECEWISE, EAGER)
-    assert {mode: choice.supported_because(mode) for mode in GraphMode} == {
-        FULL: ("its backend does not declare it in graph_replay",),
-        PIECEWISE: ("attention runs eagerly, whatever its backend declares",),
-        EAGER: ("every backend runs eagerly",),
-    }
-
-
-def test_choice_has_the_sizes_of_its_mode() -> None:
-    """A full graph has buckets, pieces have token counts, and neither has the other's."""
-    full, pieces = choice_of(Phase.DECODE), choice_of(Phase.PREFILL, *ENFORCED)
-
-    assert (full.buckets, full.token_counts) == (SIZES[Phase.DECODE], ())
-    assert (pieces.buckets, pieces.token_counts) == ((), COUNTS)
-
-
 def test_choice_looks_at_the_phases_that_a_role_has() -> None:
     """Every kind is decided on in each phase with a backend, and nowhere else."""
     declared = {Phase.PREFILL: TORCH_PADDED, Phase.DECODE: TORCH_PADDED}
@@ -422,10 +320,3 @@ def test_choice_of_a_kind_that_a_phase_never_has_is_eager() -> None:
     others = [own for own in choices if own.kind is not KIND_OF_PHASE[own.phase]]
 
     assert {own.effective for own in others} == {EAGER}
-
-
-def test_obstacles_have_reasons() -> None:
-    """Each obstacle has words of its own."""
-    reasons = {own.reason for own in Obstacle}
-
-    assert len(reasons) == len(Obstacle)

@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps import BatchKind, SharedReadsEnd
+from backend_caps import BatchKind
 from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.model.layers import AttentionContext, DecoderLayer
 from backend_caps.runtime.model.rotary import Rotation
 from backend_caps.simulator import simulate
-from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.piece_rig import COUNTS, PieceRig, difference, drawn_step
 from tests.runtime.graphs.rig import CONFIG, DRAFTS, SIMULATED, Requests, native, padded
 from tests.runtime.graphs.spies import WatchedPadded
@@ -96,18 +95,6 @@ def test_pieces_are_captured_without_a_backend(streams: DeviceStreams) -> None:
     assert len(backend.attended) == num_attended
 
 
-def test_pieces_leave_the_states_where_there_is_no_head(streams: DeviceStreams) -> None:
-    """Without a head there is a row of states for each token, last ones or not."""
-    rig = PieceRig(streams, has_head=False)
-    batch = rig.batch(REQUESTS[MIXED], kind=MIXED)
-
-    states = rig.replayed(batch)
-
-    assert states.shape == (batch.num_tokens, CONFIG.hidden_size)
-    scores = rig.on_host(rig.model.lm_head(states[[0, 7, 11]].to(streams.device)))
-    torch.testing.assert_close(scores, rig.eager(batch), atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("num_tokens", "expected"),
     [
@@ -125,47 +112,6 @@ def test_pieces_hold_as_many_tokens_as_the_largest(
     batch = rig.batch([(0, num_tokens)], kind=MIXED)
 
     assert rig.in_pieces.holds(batch) is expected
-
-
-def test_pieces_take_the_smallest_size_that_holds_a_batch() -> None:
-    """A batch of one token runs in the graphs of the smallest size."""
-    with simulate("lazy"):
-        rig = PieceRig(DeviceStreams("sim", SIMULATED))
-        one, many = (rig.batch([(0, size)], kind=MIXED) for size in (1, 9))
-
-        small, large = (rig.replay(batch).output for batch in (one, many))
-
-        assert small.data_ptr() != large.data_ptr()
-        assert rig.pieces.num_graphs == len(COUNTS) * (LAYERS + 1)
-
-
-def test_pieces_share_what_they_hand_over(streams: DeviceStreams) -> None:
-    """Queries, keys, values and results are there once, for all layers and all sizes."""
-    rig = PieceRig(streams)
-
-    heads = 2 * CONFIG.num_attention_heads + 2 * CONFIG.num_key_value_heads
-    handed_over = max(COUNTS) * heads * CONFIG.head_dim * 4
-    tokens = max(COUNTS) * 2 * 8
-
-    assert rig.pieces.buffers.num_bytes == handed_over + tokens
-
-
-def test_pieces_mark_no_end_of_reads(streams: DeviceStreams) -> None:
-    """Attention runs eagerly behind the first piece, so nobody knows an end before the last."""
-    rig = PieceRig(streams)
-
-    replayed = rig.replay(rig.batch(REQUESTS[SINGLE], kind=SINGLE))
-
-    assert replayed.reads_done is None
-    assert rig.in_pieces.shared_reads_end is SharedReadsEnd.UNKNOWN
-
-
-def test_pieces_read_no_tree_masks(streams: DeviceStreams) -> None:
-    """A mask is the eager attention's, in memory of its own."""
-    rig = PieceRig(streams)
-
-    assert rig.in_pieces.mode is GraphMode.PIECEWISE
-    assert rig.in_pieces.mask_buffers(1) == ()
 
 
 def test_pieces_attend_over_trees(streams: DeviceStreams) -> None:

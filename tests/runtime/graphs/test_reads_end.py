@@ -143,12 +143,3 @@ def test_reads_end_is_later_where_no_graph_records_events() -> None:
 
         assert rig.runner.shared_reads_end is POST
         assert marked is not None
-
-
-def test_reads_end_is_left_open_where_nobody_knows_it(streams: DeviceStreams) -> None:
-    """Under UNKNOWN nothing is marked: the scheduler waits for the whole step."""
-    rig = Rig(streams, BUCKETS[SINGLE], reads_end=UNKNOWN)
-
-    replayed = rig.replay(rig.batch(THREE, kind=SINGLE))
-
-    assert replayed.reads_done is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,8 +13,8 @@ from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.attention import ForwardContext
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
-from backend_caps.runtime.graphs.runner import GraphRunner
-from backend_caps.runtime.worker import Hidden, TargetRunner, states_of
+from backend_caps.runtime.graphs.runner import Computed, GraphRunner
+from backend_caps.runtime.step import TargetRunner, states_of
 from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import BUCKETS, DRAFTS, MAX_CONTEXT_LEN, Rig
 from tests.runtime.two_batches import World
@@ -54,7 +53,7 @@ def _eager_states(rig: Rig, batch: ForwardBatch) -> Tensor:
     return rig.on_host(states)
 
 
-def _run(rig: Rig, target: TargetRunner, batch: ForwardBatch) -> Hidden:
+def _run(rig: Rig, target: TargetRunner, batch: ForwardBatch) -> Computed:
     with rig.streams.using(rig.stream):
         return target.hidden_states(batch)
 
@@ -71,22 +70,9 @@ def test_replayed_states_are_the_eager_ones(is_tree: bool, streams: DeviceStream
 
     hidden = _run(rig, target, batch)
 
-    torch.testing.assert_close(rig.on_host(hidden.states), eager, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(rig.on_host(hidden.output), eager, atol=1e-4, rtol=1e-4)
     assert hidden.graph_mode is GraphMode.FULL
     assert hidden.reads_done is not None
-
-
-def test_batch_that_no_graph_holds_runs_without(streams: DeviceStreams) -> None:
-    """More requests than the largest graph has run eagerly."""
-    rig = Rig(streams, BUCKETS[UNIFORM])
-    target = _captured(rig)
-    requests: Sequence[tuple[int, int]] = [(3, DRAFTS)] * 5
-    batch = replace(rig.batch(requests, kind=UNIFORM), mode=ForwardMode.VERIFY)
-
-    hidden = _run(rig, target, batch)
-
-    assert hidden.graph_mode is GraphMode.EAGER
-    assert hidden.states.shape[0] == 5 * DRAFTS
 
 
 @pytest.mark.parametrize(
@@ -98,10 +84,7 @@ def test_batch_that_no_graph_holds_runs_without(streams: DeviceStreams) -> None:
     ],
 )
 def test_memory_for_masks_is_that_of_the_phase(
-    phase: Phase,
-    batch_size: int,
-    expected: int | None,
-    streams: DeviceStreams,
+    phase: Phase, batch_size: int, expected: int | None, streams: DeviceStreams
 ) -> None:
     """Where a graph will read the mask, it is made in the graph's memory."""
     target = _captured(Rig(streams, BUCKETS[UNIFORM], mask_size=MASK_SIZE))

@@ -1,7 +1,8 @@
-"""Trees of drafts in captured forwards: what each token sees comes as a mask."""
+"""Trees of drafts in captured forwards, whose mask says what each sees, and padded host lengths."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,9 @@ import torch
 
 from backend_caps import BatchKind, HostSeqLens
 from backend_caps.relay import DeviceStreams
-from backend_caps.runtime.graphs.buffers import GraphBuffers
+from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.simulator import simulate
-from backend_caps.startup.graph_modes import uniform_buckets
-from tests.runtime.graphs.rig import BUCKETS, DRAFTS, MAX_CONTEXT_LEN, SIMULATED, Rig
+from tests.runtime.graphs.rig import BUCKETS, DRAFTS, MAX_CONTEXT_LEN, SIMULATED, Requests, Rig
 from tests.runtime.graphs.spies import WatchedPadded
 
 SINGLE, UNIFORM, _ = BatchKind
@@ -51,16 +51,6 @@ def test_replay_of_trees_reads_the_mask_of_each_time(streams: DeviceStreams) -> 
     of_trees, of_chains = (rig.replayed(each) for each in (batch, replace(batch, tree_mask=mask)))
 
     assert not torch.allclose(of_trees, of_chains, atol=1e-3)
-
-
-def test_replay_of_trees_writes_the_cache_as_an_eager_forward(streams: DeviceStreams) -> None:
-    """Padded requests, which a mask has no entries for, write nothing that is somebody's."""
-    rig, eager = _rig(streams), _rig(streams)
-
-    rig.replay(rig.tree_batch(LENGTHS[:3], in_place=True, mirror=False))
-    eager.run(eager.tree_batch(LENGTHS[:3], mirror=False))
-
-    torch.testing.assert_close(rig.cache(), eager.cache(), atol=1e-4, rtol=1e-4)
 
 
 def test_mask_that_was_made_in_place_is_not_copied() -> None:
@@ -103,16 +93,6 @@ def test_graph_holds_masks_that_its_memory_has_room_for(
     assert rig.runner.holds(batch) is expected
 
 
-def test_graph_of_single_tokens_reads_no_mask(streams: DeviceStreams) -> None:
-    """Memory that is there for trees is none of a plain decode's."""
-    rig = Rig(streams, BUCKETS[SINGLE], mask_size=MASK_SIZE)
-
-    batch = rig.batch([(4, 1), (9, 1)], kind=SINGLE)
-
-    assert rig.runner.holds(batch)
-    torch.testing.assert_close(rig.replayed(batch), rig.eager(batch), atol=1e-4, rtol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("mask_size", "batch_size", "expected"),
     [
@@ -133,39 +113,13 @@ def test_memory_for_masks_is_given_to_what_a_graph_holds(
     assert tuple(None if own is None else own.numel() for own in buffers) == expected
 
 
-def test_memory_for_masks_shows_everything_at_first() -> None:
-    """Before any batch, each token sees all before it."""
-    buffers = GraphBuffers(BUCKETS[UNIFORM], torch.device("cpu"), 24)
-
-    assert buffers.tree_mask is not None
-    assert buffers.tree_mask.tolist() == [True] * 24
-
-
-def test_absence_survives_padding_and_replay_of_trees(streams: DeviceStreams) -> None:
-    """A tree whose lengths no host knows is padded to one like it, after one that had a mirror."""
-    rig = Rig(streams, BUCKETS[UNIFORM], build=WatchedPadded, mask_size=MASK_SIZE)
-    assert isinstance(rig.backend, WatchedPadded)
-    rig.replay(rig.tree_batch(LENGTHS))
-
-    rig.replay(rig.tree_batch(LENGTHS[:3], mirror=False))
-
-    padded = rig.backend.out_graph[-1]
-    assert padded.batch_size == LARGEST
-    lengths = (padded.seq_lens_cpu, padded.seq_lens_sum, padded.seq_lens_cpu_upper_bound)
-    assert lengths == (None, None, None)
-
-
 @pytest.mark.parametrize("level", list(HostSeqLens))
 def test_capture_of_trees_has_the_buffer_as_its_mask(
     level: HostSeqLens, streams: DeviceStreams
 ) -> None:
     """Captures, and every replay, are handed the same memory as the mask."""
     rig = Rig(
-        streams,
-        BUCKETS[UNIFORM],
-        build=WatchedPadded,
-        mask_size=MASK_SIZE,
-        host_seq_lens=level,
+        streams, BUCKETS[UNIFORM], build=WatchedPadded, mask_size=MASK_SIZE, host_seq_lens=level
     )
     assert isinstance(rig.backend, WatchedPadded)
 
@@ -175,14 +129,82 @@ def test_capture_of_trees_has_the_buffer_as_its_mask(
     assert all(batch.tree_mask is buffer for batch in rig.backend.out_graph)
 
 
-@pytest.mark.parametrize(
-    ("num_draft_tokens", "expected"), [(1, (SINGLE, 2, 2)), (4, (UNIFORM, 2, 8))]
-)
-def test_bucket_of_a_verify_has_a_tree_a_request(
-    num_draft_tokens: int, expected: tuple[BatchKind, int, int]
-) -> None:
-    """Every request brings as many tokens as its tree has."""
-    (bucket,) = uniform_buckets((2,), num_draft_tokens)
+SINGLE, UNIFORM, MIXED = BatchKind
+THREE: Requests = ((4, 1), (0, 1), (9, 1))
 
-    assert (bucket.kind, bucket.batch_size, bucket.num_tokens) == expected
-    assert bucket.tokens_each == num_draft_tokens
+
+def handed_out(rig: Rig, *batches: ForwardBatch) -> Sequence[ForwardBatch]:
+    """Replay batches, and return what the backend was handed for each of them."""
+    assert isinstance(rig.backend, WatchedPadded)
+    rig.backend.out_graph.clear()
+    for batch in batches:
+        rig.replay(batch)
+    return rig.backend.out_graph
+
+
+def test_mirror_that_is_absent_stays_absent(streams: DeviceStreams) -> None:
+    """A batch without a mirror is padded to one without, though the batch before had one."""
+    rig = Rig(streams, BUCKETS[SINGLE], build=WatchedPadded)
+    batch = rig.batch(THREE, kind=SINGLE)
+    bare = replace(batch, seq_lens_cpu=None, seq_lens_sum=None)
+
+    padded = handed_out(rig, batch, bare)[-1]
+
+    lengths = (padded.seq_lens_cpu, padded.seq_lens_sum, padded.seq_lens_cpu_upper_bound)
+    assert lengths == (None, None, None)
+
+
+def test_mirror_is_padded_as_the_device_lengths_are(streams: DeviceStreams) -> None:
+    """The padded mirror equals the padded device lengths, and its sum stays what it was."""
+    rig = Rig(streams, BUCKETS[SINGLE], build=WatchedPadded)
+
+    padded = handed_out(rig, rig.batch(THREE, kind=SINGLE))[-1]
+
+    assert padded.seq_lens_cpu is not None
+    assert padded.seq_lens_cpu.tolist() == rig.on_host(padded.seq_lens).tolist() == [5, 1, 10, 0]
+    assert padded.seq_lens_sum == 16
+
+
+def test_mirror_of_a_replay_outlives_the_next_one(streams: DeviceStreams) -> None:
+    """Each padded mirror has memory of its own: a backend may keep it."""
+    rig = Rig(streams, BUCKETS[SINGLE], build=WatchedPadded)
+    batches = [rig.batch(THREE, kind=SINGLE), rig.batch(((7, 1),) * 3, kind=SINGLE)]
+
+    first, _ = handed_out(rig, *batches)
+
+    assert first.seq_lens_cpu is not None
+    assert first.seq_lens_cpu.tolist() == [5, 1, 10, 0]
+
+
+def test_extend_lengths_are_padded_on_both_sides(streams: DeviceStreams) -> None:
+    """A padded request brings no tokens and has none before them, on device and host."""
+    rig = Rig(streams, BUCKETS[MIXED], build=WatchedPadded)
+
+    padded = handed_out(rig, rig.batch(((4, 3), (0, 2), (9, 1)), kind=MIXED))[-1]
+
+    lens, prefixes = padded.extend_seq_lens, padded.extend_prefix_lens
+    assert lens is not None
+    assert prefixes is not None
+    assert tuple(rig.on_host(lens).tolist()) == padded.extend_seq_lens_cpu == (3, 2, 1, 0)
+    assert tuple(rig.on_host(prefixes).tolist()) == padded.extend_prefix_lens_cpu == (4, 0, 9, 0)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        pytest.param(HostSeqLens.NONE, (None, None), id="none"),
+        pytest.param(HostSeqLens.UPPER_BOUND, (None, [0, 0]), id="upper bound"),
+        pytest.param(HostSeqLens.EXACT, ([0, 0], [0, 0]), id="exact"),
+    ],
+)
+def test_capture_has_the_lengths_that_are_promised(
+    level: HostSeqLens, expected: tuple[object, object], streams: DeviceStreams
+) -> None:
+    """A capture is given host lengths where every batch has them, and else none."""
+    rig = Rig(streams, BUCKETS[SINGLE][1:2], build=WatchedPadded, host_seq_lens=level)
+    assert isinstance(rig.backend, WatchedPadded)
+
+    batch = rig.backend.out_graph[-1]
+
+    given = (batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound)
+    assert tuple(None if own is None else own.tolist() for own in given) == expected

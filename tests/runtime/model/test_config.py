@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from backend_caps.runtime.model.config import DefaultRope, Llama3Rope, LlamaConfig
+from backend_caps.runtime.model.config import ARCHITECTURES, DefaultRope, Llama3Rope, LlamaConfig
 from backend_caps.runtime.model.errors import ModelError
 
 LLAMA: dict[str, object] = {
@@ -100,74 +101,25 @@ def test_value_is_read(
     assert config.model_dump()[field] == value
 
 
+HALF, ROPE = "partial_rotary_factor", "rope_parameters"
+WHOLE_CONTEXT = "attention over the whole context, with null there"
+KINDS_OF_LAYERS: dict[str, object] = {"full_attention": {}}
+
+
 @pytest.mark.parametrize(
     ("changes", "key", "value", "supported"),
     [
-        pytest.param(
-            {"architectures": ["GPT2LMHeadModel"]},
-            "architectures",
-            ["GPT2LMHeadModel"],
-            "LlamaForCausalLM or MistralForCausalLM",
-            id="architecture",
-        ),
-        pytest.param(
-            {"architectures": None, "model_type": None},
-            "model_type",
-            None,
-            "'llama' or 'mistral'",
-            id="neither architecture nor type",
-        ),
-        pytest.param({"hidden_act": "gelu"}, "hidden_act", "gelu", "'silu'", id="activation"),
-        pytest.param({"hidden_act": ["silu"]}, "hidden_act", ["silu"], "'silu'", id="no word"),
-        pytest.param(
-            {"quantization_config": {"bits": 4}},
-            "quantization_config",
-            {"bits": 4},
-            "weights that are not quantized",
-            id="quantized",
-        ),
-        pytest.param(
-            {"rope_scaling": {"type": "yarn"}},
-            "rope_scaling.rope_type",
-            "yarn",
-            "'default' or 'llama3'",
-            id="rope type",
-        ),
-        pytest.param(
-            {"rope_parameters": {"partial_rotary_factor": 0.5}},
-            "rope_parameters.partial_rotary_factor",
-            0.5,
-            "1.0",
-            id="half of each head",
-        ),
-        pytest.param(
-            {"partial_rotary_factor": 0.5},
-            "partial_rotary_factor",
-            0.5,
-            "1.0",
-            id="half of each head, as version 4 says it",
-        ),
-        pytest.param(
-            {"rope_parameters": {"full_attention": {}}},
-            "rope_parameters",
-            {"full_attention": {}},
-            "one RoPE for all layers",
-            id="kinds of layers",
-        ),
-        pytest.param(
-            {**MISTRAL, "sliding_window": 128},
-            "sliding_window",
-            128,
-            "attention over the whole context, with null there",
-            id="window",
-        ),
-        pytest.param(
-            MISTRAL,
-            "sliding_window",
-            4096,
-            "attention over the whole context, with null there",
-            id="window that transformers assumes",
-        ),
+        ({"architectures": ["GPT2"]}, "architectures", ["GPT2"], " or ".join(ARCHITECTURES)),
+        ({"architectures": None, "model_type": None}, "model_type", None, "'llama' or 'mistral'"),
+        ({"hidden_act": "gelu"}, "hidden_act", "gelu", "'silu'"),
+        ({"hidden_act": ["silu"]}, "hidden_act", ["silu"], "'silu'"),
+        ({"quantization_config": {}}, "quantization_config", {}, "weights that are not quantized"),
+        ({"rope_scaling": {"type": "a"}}, "rope_scaling.rope_type", "a", "'default' or 'llama3'"),
+        ({ROPE: {HALF: 0.5}}, f"{ROPE}.{HALF}", 0.5, "1.0"),
+        ({HALF: 0.5}, HALF, 0.5, "1.0"),
+        ({ROPE: KINDS_OF_LAYERS}, ROPE, KINDS_OF_LAYERS, "one RoPE for all layers"),
+        ({**MISTRAL, "sliding_window": 128}, "sliding_window", 128, WHOLE_CONTEXT),
+        (MISTRAL, "sliding_window", 4096, WHOLE_CONTEXT),
     ],
 )
 def test_model_that_is_not_computed_is_refused(
@@ -185,61 +137,35 @@ def test_model_that_is_not_computed_is_refused(
     )
 
 
+def _llama3(**changes: object) -> dict[str, object]:
+    return {"rope_scaling": {"rope_type": "llama3", **STRETCHED, **changes}}
+
+
+HEADS, CONTEXT = "num_key_value_heads", "max_position_embeddings"
+
+
 @pytest.mark.parametrize(
     ("changes", "key", "value", "expected"),
     [
-        pytest.param({"vocab_size": None}, "vocab_size", None, "a value", id="missing"),
-        pytest.param({"hidden_size": -4}, "hidden_size", -4, "greater than 0", id="negative size"),
-        pytest.param({"hidden_size": 60}, "head_dim", 15, "a multiple of 2", id="odd by itself"),
-        pytest.param({"vocab_size": "8"}, "vocab_size", "8", "a valid integer", id="text"),
-        pytest.param(
-            {"vocab_size": 2**22 + 1},
-            "vocab_size",
-            2**22 + 1,
-            "less than or equal to 4194304",
-            id="more tokens than can be weighed",
-        ),
-        pytest.param({"eos_token_id": "2"}, "eos_token_id", "2", "a valid integer", id="no token"),
-        pytest.param({"vocab_size": True}, "vocab_size", True, "a valid integer", id="bool"),
-        pytest.param(
-            {"num_key_value_heads": 3},
-            "num_key_value_heads",
-            3,
-            "a divisor of num_attention_heads 4",
-            id="heads that do not divide",
-        ),
-        pytest.param({"head_dim": 15}, "head_dim", 15, "a multiple of 2", id="odd heads"),
-        pytest.param(
-            {"max_position_embeddings": 10**12},
-            "max_position_embeddings",
-            10**12,
-            "less than or equal to 16777216",
-            id="too many positions",
-        ),
-        pytest.param(
-            {"rope_scaling": {"rope_type": "llama3", **STRETCHED, "factor": None}},
-            "factor",
-            None,
-            "a value",
-            id="no factor",
-        ),
-        pytest.param(
-            {"rope_scaling": {"rope_type": "llama3", **STRETCHED, "high_freq_factor": 1.0}},
+        ({"vocab_size": None}, "vocab_size", None, "a value"),
+        ({"vocab_size": "8"}, "vocab_size", "8", "a valid integer"),
+        ({"vocab_size": True}, "vocab_size", True, "a valid integer"),
+        ({"vocab_size": 2**23}, "vocab_size", 2**23, "less than or equal to 4194304"),
+        ({"hidden_size": -4}, "hidden_size", -4, "greater than 0"),
+        ({"hidden_size": 60}, "head_dim", 15, "a multiple of 2"),
+        ({"head_dim": 15}, "head_dim", 15, "a multiple of 2"),
+        ({"eos_token_id": "2"}, "eos_token_id", "2", "a valid integer"),
+        ({HEADS: 3}, HEADS, 3, "a divisor of num_attention_heads 4"),
+        ({CONTEXT: 10**12}, CONTEXT, 10**12, "less than or equal to 16777216"),
+        (_llama3(factor=None), "factor", None, "a value"),
+        (
+            _llama3(high_freq_factor=1.0),
             "high_freq_factor",
             1.0,
             "more than low_freq_factor 1.0",
-            id="crossed bands",
         ),
-        pytest.param(
-            {"rope_scaling": 8.0},
-            "rope",
-            8.0,
-            "a valid dictionary or object to extract fields from",
-            id="no rope",
-        ),
-        pytest.param(
-            {"rope_theta": float("inf")}, "rope_theta", float("inf"), "a finite number", id="inf"
-        ),
+        ({"rope_scaling": 8.0}, "rope", 8.0, "a valid dictionary or object to extract fields from"),
+        ({"rope_theta": math.inf}, "rope_theta", math.inf, "a finite number"),
     ],
 )
 def test_value_that_a_key_cannot_have_is_refused(

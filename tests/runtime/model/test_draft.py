@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend_caps.runtime.model.draft import DraftModel, EagleHead, StandaloneDraft
-from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
+from backend_caps.runtime.model.draft_loading import load_standalone
 from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import random_eagle, random_llama
+from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.model.reference import Cache, Reference, Stretch, run
 
 PROMPT = [5, 6, 7, 8]
@@ -32,27 +31,6 @@ def test_standalone_draft_scores_as_its_model(tmp_path: Path) -> None:
 
     expected = run(draft.model, Cache(draft.model), [PROMPT], (0,))
     torch.testing.assert_close(draft.logits(states), expected)
-
-
-def test_standalone_draft_takes_dtype_and_device_of_its_target(tmp_path: Path) -> None:
-    """What the draft was saved in does not matter."""
-    target = _target(tmp_path, torch.bfloat16)
-    random_llama(tmp_path / "draft", dtype=torch.float32)
-
-    draft = load_standalone(tmp_path / "draft", target)
-
-    assert (draft.model.dtype, draft.model.device) == (torch.bfloat16, target.device)
-
-
-def test_standalone_draft_has_its_own_shape(tmp_path: Path) -> None:
-    """Vocabulary aside, a small model may differ from the target in everything."""
-    target = _target(tmp_path)
-    config = random_llama(tmp_path / "draft", num_layers=1, hidden_size=32, num_kv_heads=1)
-
-    draft = load_standalone(tmp_path / "draft", target)
-
-    assert draft.config == config
-    assert not draft.reads_hidden
 
 
 def test_standalone_draft_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -83,21 +61,3 @@ def test_positions_beyond_the_config_s_are_computed(tmp_path: Path) -> None:
     torch.testing.assert_close(
         beyond, run(draft.model, Cache(draft.model), [PROMPT], (0,)), atol=1e-4, rtol=1e-4
     )
-
-
-@pytest.mark.parametrize("kind", [StandaloneDraft, EagleHead])
-def test_each_kind_is_a_draft_model(
-    tmp_path: Path, kind: type[StandaloneDraft | EagleHead]
-) -> None:
-    """A head and a small model answer to the same questions."""
-    target = _target(tmp_path)
-    random_eagle(tmp_path / "head", target.config)
-    drafts: list[DraftModel] = [
-        load_eagle(tmp_path / "head", target),
-        load_standalone(tmp_path / "target", target),
-    ]
-
-    own = next(draft for draft in drafts if isinstance(draft, kind))
-
-    assert own.reads_hidden is (kind is EagleHead)
-    assert own.logits(torch.zeros(3, own.config.hidden_size)).shape == (3, 512)

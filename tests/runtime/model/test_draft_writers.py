@@ -4,22 +4,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model.config import LlamaConfig
 from backend_caps.runtime.model.draft_loading import load_eagle, load_standalone
 from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import (
     eagle_of,
     first_layers,
-    random_eagle,
     random_llama,
 )
 from tests.runtime.model.eagles import cache_of, run_head
-from tests.runtime.model.folders import LLAMA3_ROPE, edit, save
+from tests.runtime.model.folders import LLAMA3_ROPE, save
 from tests.runtime.model.reference import Cache, Reference, Stretch, run
 
 EASY = 0.05
@@ -92,39 +90,6 @@ def test_head_scores_on_the_target_s_scale(tmp_path: Path, seed: int) -> None:
     assert 0.8 < float(ratio) < 1.25
 
 
-def _even_embeddings(folder: Path) -> None:
-    """Give a target what makes a head of its first layer exact: one length, one last norm."""
-    weights = load_file(folder / "model.safetensors")
-    weights["model.embed_tokens.weight"].div_(
-        weights["model.embed_tokens.weight"].norm(dim=1, keepdim=True)
-    )
-    weights["model.norm.weight"].fill_(3.0)
-    save_file(weights, folder / "model.safetensors")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({}, id="norms with weights"),
-        pytest.param({"attention_bias": True, "mlp_bias": True}, id="biases"),
-        pytest.param({"rope_parameters": LLAMA3_ROPE, "head_dim": 16}, id="rope and wide heads"),
-    ],
-)
-def test_head_of_a_layer_computes_what_the_layer_does(
-    tmp_path: Path, changes: dict[str, object]
-) -> None:
-    """Where tokens have one length, a head without a first norm has the direction of the layer."""
-    save(tmp_path, num_hidden_layers=1, **changes)  # type: ignore[arg-type] # a table of any
-    _even_embeddings(tmp_path)
-    eagle_of(tmp_path / "head", tmp_path)
-    target, tokens = load_llama(tmp_path, "cpu"), _tokens(0, 97)[:100]
-    head = load_eagle(tmp_path / "head", target)
-
-    states = run_head(head, cache_of(head), [tokens], torch.zeros(100, 32), (0,))
-
-    torch.testing.assert_close(target.norm(states), _states(target, tokens), atol=1e-3, rtol=1e-3)
-
-
 def test_first_layers_are_the_target_s(tmp_path: Path) -> None:
     """Every weight of a draft of first layers is the target's, to the bit."""
     save(tmp_path / "target", num_hidden_layers=3, max_shard_size="10KB")
@@ -178,64 +143,3 @@ def test_layers_that_the_target_has_not_are_refused(tmp_path: Path, num_layers: 
         f"Ask for fewer layers, or for one."
     )
     assert not (tmp_path / "draft").exists()
-
-
-def test_head_is_written_in_the_shape_of_its_target(tmp_path: Path) -> None:
-    """A random head has one layer of its target's shape, RoPE included, and says so."""
-    random_llama(tmp_path / "target", num_kv_heads=1)
-    edit(tmp_path / "target" / "config.json", lambda own: own.update(rope_scaling=LLAMA3_ROPE))
-    target = LlamaConfig.from_folder(tmp_path / "target")
-
-    config = random_eagle(tmp_path / "head", target, dtype=torch.bfloat16)
-
-    own = {"num_hidden_layers": 1, "dtype": "bfloat16", "bias": False}
-    assert dict(config) == {**dict(target), **own}
-
-
-def test_random_eagle_is_a_function_of_its_arguments(tmp_path: Path) -> None:
-    """The same arguments write the same bytes, and another seed others."""
-    target = random_llama(tmp_path / "target")
-    for name, seed in (("one", 3), ("same", 3), ("other", 4)):
-        random_eagle(tmp_path / name, target, seed=seed)
-
-    one, same, other = (
-        (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "same", "other")
-    )
-    assert one == same
-    assert one != other
-
-
-def test_head_of_a_layer_reads_tokens_alone(tmp_path: Path) -> None:
-    """What a head of the first layer takes of the states is nothing."""
-    random_llama(tmp_path / "target")
-
-    eagle_of(tmp_path / "head", tmp_path / "target")
-
-    _, states = load_file(tmp_path / "head" / "model.safetensors")["fc.weight"].chunk(2, dim=1)
-    assert not states.any()
-
-
-def test_later_gain_scales_what_later_layers_add(tmp_path: Path) -> None:
-    """An easy target differs from the plain one where later layers add, and in its embedding."""
-    random_llama(tmp_path / "plain", num_layers=3)
-    random_llama(tmp_path / "easy", num_layers=3, later_gain=0.25)
-
-    plain, easy = (load_file(tmp_path / n / "model.safetensors") for n in ("plain", "easy"))
-
-    changed = {name for name, weight in plain.items() if not torch.equal(weight, easy[name])}
-    adding = {
-        f"model.layers.{layer}.{part}.weight"
-        for layer in (1, 2)
-        for part in ("self_attn.o_proj", "mlp.down_proj")
-    }
-    assert changed == {*adding, "model.embed_tokens.weight"}
-    assert all(torch.equal(easy[name], plain[name] * 0.25) for name in adding)
-
-
-def test_embeddings_of_an_easy_target_have_one_length(tmp_path: Path) -> None:
-    """No token of an easy target is longer than another, whatever the layers add."""
-    random_llama(tmp_path, later_gain=1.0)
-
-    lengths = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"].norm(dim=1)
-
-    torch.testing.assert_close(lengths, torch.ones(512))

@@ -6,27 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend_caps.runtime.model.draft import EagleConfig, EagleHead
+from backend_caps.runtime import AttentionLayer
 from backend_caps.runtime.model.draft_loading import load_eagle
-from backend_caps.runtime.model.layers import AttentionLayer
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
-from backend_caps.runtime.model.random_models import eagle_of, random_eagle, random_llama
+from backend_caps.runtime.model.random_models import random_eagle, random_llama
 from backend_caps.simulator import simulate
 from tests.runtime.model.eagles import HeadOracle, cache_of, run_head, save_head
 from tests.runtime.model.folders import LLAMA3_ROPE, save
 
 TOKENS = ([3, 14, 15, 92, 65, 35, 89, 79, 32, 38], [46], [26, 43, 38, 32, 79, 50] * 6)
 STARTS = (0, 0, 0)
-META = torch.device("meta")
 
 
 def _hidden(dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(47, 32, generator=torch.Generator().manual_seed(2)).to(dtype)
-
-
-def _wide(seed: int) -> Tensor:
-    """Return states of three tokens, as long as a random target's."""
-    return 4 * torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
 
 
 def _expected(oracle: HeadOracle, embedding: Tensor) -> Tensor:
@@ -105,65 +98,6 @@ def test_logits_are_those_of_the_target_s_head(tmp_path: Path) -> None:
     torch.testing.assert_close(logits, _hidden() @ target.lm_head.weight.T)
 
 
-def test_embedding_and_lm_head_are_shared(tmp_path: Path) -> None:
-    """A head has the target's own embedding and LM head, and no memory for another one."""
-    target = _target(tmp_path)
-    save_head(tmp_path)
-
-    head = load_eagle(tmp_path, target)
-
-    assert head.embedding is target.embedding
-    assert head.lm_head is target.lm_head
-
-
-@pytest.mark.parametrize(
-    ("tokens", "seed"),
-    [
-        pytest.param([5, 6, 7], 1, id="other states"),
-        pytest.param([8, 9, 10], 0, id="other tokens"),
-    ],
-)
-def test_head_reads_states_and_tokens(tmp_path: Path, tokens: list[int], seed: int) -> None:
-    """A head says that it reads hidden states; other states or tokens make other drafts."""
-    random_eagle(tmp_path, random_llama(tmp_path / "target"))
-    head = load_eagle(tmp_path, load_llama(tmp_path / "target", "cpu"))
-    given = (([5, 6, 7], 0), (tokens, seed))
-
-    one, other = (
-        head.logits(run_head(head, cache_of(head), [own], _wide(state), (0,))).argmax(-1)
-        for own, state in given
-    )
-
-    assert head.reads_hidden
-    assert not torch.equal(one, other)
-
-
-def test_head_without_states_is_our_fault(tmp_path: Path) -> None:
-    """A head that is given no hidden states computes nothing."""
-    target = _target(tmp_path)
-    save_head(tmp_path)
-    head = load_eagle(tmp_path, target)
-    nothing = torch.zeros(1, dtype=torch.int64)
-
-    with pytest.raises(AssertionError, match="got none"):
-        head.hidden_states(nothing, nothing, None, Echo())
-
-
-def test_positions_beyond_the_config_s_are_computed(tmp_path: Path) -> None:
-    """A table that was asked to be longer tells positions apart that the config does not have."""
-    target = _target(tmp_path)
-    save_head(tmp_path)
-    asked, hidden = load_eagle(tmp_path, target, num_positions=136), _hidden()[:10]
-    own = load_eagle(tmp_path, target)
-
-    beyond = run_head(asked, cache_of(asked), [TOKENS[0]], hidden, (126,))
-
-    # Attention knows distances alone, so that the states are those of the first positions.
-    first = run_head(own, cache_of(own), [TOKENS[0]], hidden, (0,))
-    assert (asked.num_positions, own.num_positions) == (136, 128)
-    torch.testing.assert_close(beyond, first, atol=1e-4, rtol=1e-4)
-
-
 class Echo:
     """A context whose attention is the queries."""
 
@@ -171,19 +105,6 @@ class Echo:
         """Give the queries back."""
         del layer, k, v
         return q
-
-
-def test_head_reads_no_number_on_the_host(tmp_path: Path) -> None:
-    """On a device whose tensors hold no numbers a head computes states and scores all the same."""
-    config = random_llama(tmp_path)
-    target = LlamaModel(config, META, torch.bfloat16)
-    head = EagleHead(config, target.embedding, target.lm_head, META, torch.bfloat16)
-    ids = torch.zeros(7, dtype=torch.int64, device=META)
-    hidden = torch.zeros(7, 64, dtype=torch.bfloat16, device=META)
-
-    logits = head.logits(head.hidden_states(ids, ids, hidden, Echo()))
-
-    assert logits.shape == (7, 512)
 
 
 def test_head_on_a_device_waits_for_nothing(tmp_path: Path) -> None:
@@ -198,25 +119,3 @@ def test_head_on_a_device_waits_for_nothing(tmp_path: Path) -> None:
         after = simulation.counts.waits
 
     assert after == before
-
-
-def test_config_is_the_shape_of_the_head_s_layers(tmp_path: Path) -> None:
-    """The KV cache of a head is made from its own config, which may differ from the target's."""
-    target = _target(tmp_path)
-    save_head(tmp_path, num_key_value_heads=4)
-
-    head = load_eagle(tmp_path, target)
-
-    assert isinstance(head.config, EagleConfig)
-    assert (head.config.num_hidden_layers, head.config.num_key_value_heads) == (1, 4)
-
-
-def test_bfloat16_head_of_a_target_is_written_in_its_dtype(tmp_path: Path) -> None:
-    """A head made of a target's layer loads beside it in the dtype of both."""
-    random_llama(tmp_path / "target", dtype=torch.bfloat16)
-    eagle_of(tmp_path / "head", tmp_path / "target")
-
-    head = load_eagle(tmp_path / "head", load_llama(tmp_path / "target", "cpu"))
-
-    assert head.config.dtype == "bfloat16"
-    assert {weight.dtype for _, weight in head.named_weights()} == {torch.bfloat16}

@@ -9,7 +9,7 @@ from transformers import LlamaForCausalLM
 
 from backend_caps.runtime.model.llama import load_llama
 from tests.runtime.model.folders import LLAMA3_ROPE, save
-from tests.runtime.model.reference import Cache, Reference, run
+from tests.runtime.model.reference import Cache, run
 
 PROMPTS = ([3, 14, 15, 92, 65, 35, 89, 79, 32, 38], [46], [26, 43, 38, 32, 79, 50] * 6)
 
@@ -76,39 +76,6 @@ def test_bfloat16_is_as_exact_as_that_of_transformers(tmp_path: Path) -> None:
 
     assert model.dtype is torch.bfloat16
     assert (logits - exact).norm() <= 2 * (rounded - exact).norm()
-
-
-def test_logits_are_float32_in_bfloat16(tmp_path: Path) -> None:
-    """Sampling gets float32, whatever the model computes in."""
-    save(tmp_path, dtype=torch.bfloat16)
-    model = load_llama(tmp_path, "cpu")
-
-    logits = run(model, Cache(model), PROMPTS, (0, 0, 0))
-
-    assert logits.dtype is torch.float32
-
-
-def test_last_tokens_alone_are_scored(tmp_path: Path) -> None:
-    """With `last_token_indices` a request has one row of logits, the one of its last token."""
-    oracle = save(tmp_path)
-    model = load_llama(tmp_path, "cpu")
-    lasts = torch.tensor([9, 10, 46])
-
-    logits = run(model, Cache(model), PROMPTS, (0, 0, 0), lasts)
-
-    torch.testing.assert_close(logits, _logits(oracle)[lasts], atol=1e-4, rtol=0)
-
-
-def test_batch_of_no_token_is_computed(tmp_path: Path) -> None:
-    """A batch without requests has no logits, and is no error."""
-    save(tmp_path)
-    model = load_llama(tmp_path, "cpu")
-    context = Reference(Cache(model), ())
-    nothing = torch.zeros(0, dtype=torch.int64)
-
-    logits = model(nothing, nothing, context)
-
-    assert logits.shape == (0, 97)
 
 
 @pytest.mark.parametrize(

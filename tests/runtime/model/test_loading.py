@@ -9,7 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from backend_caps.runtime.model.checkpoint import (
+    StoredWeight,
+    check_weights,
+    fill_weights,
+    open_checkpoint,
+)
 from backend_caps.runtime.model.errors import ModelError, unfit_weights
+from backend_caps.runtime.model.layers import DecoderLayer
 from backend_caps.runtime.model.llama import load_llama
 from backend_caps.runtime.model.random_models import random_llama
 
@@ -70,15 +77,6 @@ def test_quantized_weight_is_refused(tmp_path: Path, stored: torch.dtype) -> Non
 
     assert raised.value.code == "model-weights"
     assert "instead of F32 or BF16 or F16 or F64" in str(raised.value)
-
-
-def test_default_dtype_is_the_config_s(tmp_path: Path) -> None:
-    """A model computes in what its config says that it was saved in."""
-    random_llama(tmp_path, dtype=torch.bfloat16)
-
-    model = load_llama(tmp_path, "cpu")
-
-    assert {weight.dtype for _, weight in model.named_weights()} == {torch.bfloat16}
 
 
 def test_dtype_that_is_not_computed_is_refused(tmp_path: Path) -> None:
@@ -192,19 +190,6 @@ def test_index_that_is_none_is_refused(tmp_path: Path, index: object, reason: st
     assert reason in str(raised.value)
 
 
-def test_index_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    """An index that cannot be parsed is named."""
-    random_llama(tmp_path)
-    _shard(tmp_path, {})
-    (tmp_path / INDEX).write_bytes(b"{")
-
-    with pytest.raises(ModelError) as raised:
-        load_llama(tmp_path, "cpu")
-
-    assert raised.value.code == "model-file-unreadable"
-    assert str(raised.value).startswith(f"{str(tmp_path / INDEX)!r} cannot be read: ")
-
-
 def test_missing_shard_is_refused(tmp_path: Path) -> None:
     """A file that the index names and the folder lacks is named."""
     random_llama(tmp_path)
@@ -236,3 +221,36 @@ def test_long_list_of_weights_is_cut() -> None:
     error = unfit_weights("m", missing=names)
 
     assert "missing: w0, w1, w2, w3, w4, w5, w6, w7 and 12 more." in error.message
+
+
+CPU = torch.device("cpu")
+
+
+def test_layer_is_filled_without_its_model(tmp_path: Path) -> None:
+    """A draft head takes a decoder layer, and gives it weights under its own names."""
+    config = random_llama(tmp_path)
+    layer, whole = DecoderLayer(config, 0, CPU, torch.float32), load_llama(tmp_path, CPU)
+
+    with open_checkpoint(tmp_path) as stored:
+        own = {name: stored[f"model.layers.0.{name}"] for name, _ in layer.named_weights()}
+        check_weights(tmp_path, layer, own)
+        fill_weights(layer, own)
+
+    expected = dict(whole.layers[0].named_weights())
+    assert all(torch.equal(weight, expected[name]) for name, weight in layer.named_weights())
+
+
+def test_redundant_weight_is_none_that_is_unexpected(tmp_path: Path) -> None:
+    """A weight is redundant by name: any other one that a part does not have is unexpected."""
+    layer = DecoderLayer(random_llama(tmp_path), 0, CPU, torch.float32)
+
+    with open_checkpoint(tmp_path) as stored:
+        own: dict[str, StoredWeight] = {
+            name.removeprefix("model.layers.0."): weight for name, weight in stored.items()
+        }
+        others = [name for name in own if name.startswith("model.")]
+        with pytest.raises(ModelError) as raised:
+            check_weights(tmp_path, layer, own, redundant=others)
+
+    assert raised.value.code == "model-weights"
+    assert ": unexpected: lm_head.weight. Exactly" in str(raised.value)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.llama import LlamaModel, load_llama
 from backend_caps.runtime.model.random_models import random_llama
 from tests.runtime.model.reference import Cache, run
@@ -70,19 +69,3 @@ def test_random_llama_is_a_function_of_its_arguments(tmp_path: Path) -> None:
     )
     assert one == same
     assert one != other
-
-
-def test_random_llama_says_what_it_was_asked_for(tmp_path: Path) -> None:
-    """The config that comes back is the one that stands in the folder."""
-    config = random_llama(tmp_path, vocab_size=50, num_heads=8, num_kv_heads=2, num_layers=3)
-
-    model = load_llama(tmp_path, "cpu")
-
-    assert model.config == config
-    assert (config.vocab_size, config.num_hidden_layers, config.head_dim) == (50, 3, 8)
-
-
-def test_sizes_that_no_model_has_are_refused(tmp_path: Path) -> None:
-    """Sizes are checked as those of any folder are."""
-    with pytest.raises(ModelError, match="num_key_value_heads is 3"):
-        random_llama(tmp_path, num_heads=4, num_kv_heads=3)

@@ -152,31 +152,6 @@ def test_zero_temperature_is_the_argmax() -> None:
     assert torch.equal(tokens, logits.argmax(dim=-1))
 
 
-def test_no_sampling_is_the_argmax() -> None:
-    """Where every request is greedy nothing but the argmax is computed."""
-    logits = torch.randn(50, 33, generator=torch.Generator().manual_seed(0))
-
-    tokens = sample_tokens(logits, None)
-
-    assert torch.equal(tokens, logits.argmax(dim=-1))
-
-
-def test_equal_scores_are_settled_as_by_argmax() -> None:
-    """At temperature 0 equal scores give the token that argmax gives."""
-    logits = torch.zeros(3, 100)
-
-    tokens = sample_tokens(logits, _draws(3, 0.0))
-
-    assert torch.equal(tokens, logits.argmax(dim=-1))
-
-
-def test_next_to_no_temperature_is_no_nan() -> None:
-    """Scores over the least temperature there is are huge, and still give the likeliest token."""
-    tokens = sample_tokens(SCORES.expand(100, -1) * 1e4, _draws(100, 1e-45))
-
-    assert set(tokens.tolist()) == {1}
-
-
 def test_masked_token_never_comes() -> None:
     """A token whose score is minus infinity is not chosen, by the noise neither."""
     scores = SCORES.clone()
@@ -261,13 +236,6 @@ def test_hash_is_splitmix64(device: torch.device) -> None:
     assert [bits % WORD for bits in found] == [_splitmix64(counter % WORD) for counter in counters]
 
 
-def test_hash_begins_with_the_published_number() -> None:
-    """The first output of SplitMix64 seeded with 0 is the one that its authors give."""
-    first = hashed(_ints(0)).item() % WORD
-
-    assert first == 0xE220A8397B1DCDAF
-
-
 def test_noise_is_gumbel_s(device: torch.device) -> None:
     """A million draws have the distribution function of Gumbel, by Kolmogorov and Smirnov."""
     draws = gumbel(_ints(7, 8).to(device), _ints(0, 0).to(device), 500_000).flatten().double()
@@ -306,13 +274,3 @@ def test_noise_is_finite_at_both_ends(device: torch.device) -> None:
 
     assert largest == pytest.approx(54 * math.log(2))
     assert smallest == pytest.approx(-math.log(53 * math.log(2)))
-
-
-def test_noise_of_a_request_is_the_same_in_any_batch(device: torch.device) -> None:
-    """A row of the noise is a function of its seed and position, bit by bit."""
-    seeds, positions = torch.arange(37, device=device), torch.arange(37, device=device) * 3
-
-    together = gumbel(seeds, positions, 1001)
-    alone = [gumbel(seeds[i : i + 1], positions[i : i + 1], 1001) for i in range(37)]
-
-    assert torch.equal(together, torch.cat(alone))

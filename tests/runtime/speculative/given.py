@@ -13,6 +13,7 @@ from backend_caps.relay import DeviceStreams, FutureMap, RelayPayload
 from backend_caps.relay.streams import EventLike
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
+from backend_caps.runtime.graphs.runner import Computed
 from backend_caps.runtime.memory import PagePool, RequestMemory
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative.contexts import Contexts
@@ -21,7 +22,7 @@ from backend_caps.runtime.speculative.runner import SpeculativeRunner
 from backend_caps.runtime.speculative.tree import Accepted, DraftTree
 from backend_caps.runtime.staging import Staging
 from backend_caps.runtime.stats import StepClock
-from backend_caps.runtime.worker import Hidden, StepOutput, TargetRunner
+from backend_caps.runtime.step import StepOutput, TargetRunner
 from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import CONFIG, MAX_REQUESTS
 from tests.runtime.memories import make_request
@@ -127,7 +128,7 @@ class Marked(TargetRunner):
 
     event: EventLike
 
-    def hidden_states(self, batch: ForwardBatch) -> Hidden:
+    def hidden_states(self, batch: ForwardBatch) -> Computed:
         """Compute the states, and mark them."""
         hidden = super().hidden_states(batch)
         return replace(hidden, reads_done=self.event, graph_mode=GraphMode.FULL)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 import torch
 
-from backend_caps.relay import RelayPayload
-from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
-from backend_caps.runtime.errors import OutOfPagesError
+from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.memory import RequestMemory
 from backend_caps.runtime.speculative.drafter import DraftState
@@ -41,68 +38,6 @@ def _decoding(
 def _bounded(batch: ScheduleBatch, *bounds: int) -> ScheduleBatch:
     batch.seq_lens_cpu_upper_bound = torch.tensor(bounds)
     return batch
-
-
-def test_speculation_gives_pages_by_the_bound() -> None:
-    """Each row has pages for as many tokens as its step may reach."""
-    memory, staging = make_memory(page_size=4)
-    batch = make_batch(memory, staging, 2, 3)
-
-    batch.prepare_for_speculation([9, 13], DraftState())
-
-    assert [memory.num_pages(row) for row in (1, 2)] == [3, 4]
-
-
-def test_speculation_leaves_lengths_to_the_relay() -> None:
-    """The device's lengths are those before the step, and slots are looked up there."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    before = batch.seq_lens
-
-    batch.prepare_for_speculation([9, 10], DraftState())
-
-    assert batch.seq_lens is before
-    assert batch.out_cache_loc is None
-
-
-def test_speculation_forgets_the_prompt() -> None:
-    """Of the prompt's step nothing is left, and every request gets tokens."""
-    memory, staging = make_memory()
-    batch, state = make_batch(memory, staging, 2, 3), DraftState()
-
-    batch.prepare_for_speculation([9, 10], state)
-
-    assert (batch.mode, batch.samples) == (ForwardMode.DECODE, (True, True))
-    assert batch.spec_info is state
-    assert (batch.prefill_input_ids_cpu, batch.next_prompt_ids) == (None, ())
-    assert (batch.extend_seq_lens, batch.extend_prefix_lens) == (None, None)
-    assert batch.seq_lens_sum is None
-
-
-def test_speculation_changes_nothing_where_pages_run_out() -> None:
-    """Where a step does not fit, the batch is what it was."""
-    memory, staging = make_memory(num_tokens=8)
-    batch = make_batch(memory, staging, 2, 3)
-    before = values_of(batch)
-
-    with pytest.raises(OutOfPagesError):
-        batch.prepare_for_speculation([9, 10], DraftState())
-
-    assert values_of(batch) == before
-
-
-def test_plain_step_of_a_mixed_batch_adds_one_token() -> None:
-    """A row of a mixed batch writes at its length, and is one longer behind it."""
-    memory, staging = make_memory()
-    batch = _decoding(memory, staging, 2, 3)
-    before = batch.seq_lens
-
-    batch.make_plain()
-
-    assert (before.tolist(), batch.seq_lens.tolist()) == ([2, 3], [3, 4])
-    assert batch.out_cache_loc is not None
-    assert batch.out_cache_loc.tolist() == [table_of(memory, 1)[2], table_of(memory, 2)[3]]
-    assert batch.spec_info is None
 
 
 @pytest.mark.parametrize(
@@ -143,28 +78,6 @@ def _mixed(memory: RequestMemory, staging: Staging) -> ScheduleBatch:
     return batch
 
 
-def test_mix_without_a_mirror_has_extend_lengths_on_the_device(device: torch.device) -> None:
-    """All extend lengths are tensors then: no part of them is on the host."""
-    batch = _mixed(*make_memory(device))
-
-    values = values_of(batch)
-
-    assert values["extend_seq_lens"] == [3, 1, 1, 1]
-    assert values["extend_prefix_lens"] == [0, 0, 4, 6]
-    assert isinstance(batch.extend_seq_lens, torch.Tensor)
-    assert batch.extend_seq_lens.device == batch.seq_lens.device
-
-
-def test_mix_without_a_mirror_has_none(device: torch.device) -> None:
-    """Prompts whose lengths the host has do not make up for the others'."""
-    batch = _mixed(*make_memory(device))
-
-    values = values_of(batch)
-
-    assert [values[name] for name in HOST_LENGTHS] == [None, None, None]
-    assert values["seq_lens"] == [3, 1, 5, 7]
-
-
 def test_mix_without_a_mirror_places_every_token() -> None:
     """The forward's positions and slots are those that a mirror would have given."""
     memory, staging = make_memory()
@@ -179,19 +92,6 @@ def test_mix_without_a_mirror_places_every_token() -> None:
     assert forward.out_cache_loc.tolist() == [*table_of(memory, 3), *slots]
     assert forward.extend_seq_lens_cpu is forward.extend_prefix_lens_cpu is None
     assert (forward.seq_lens_cpu, forward.seq_lens_sum) == (None, None)
-
-
-def test_mix_with_bounds_keeps_a_bound_of_every_request() -> None:
-    """A prompt's own length is its bound, beside the bounds of decode rows."""
-    memory, staging = make_memory()
-    running = _bounded(_decoding(memory, staging, 4, 6), 9, 8)
-    running.make_plain()
-    batch = make_batch(memory, staging, 3, first=3)
-
-    batch.mix_with_running(running)
-
-    assert values_of(batch)["seq_lens_cpu_upper_bound"] == [3, 10, 9]
-    assert batch.seq_lens_cpu is None
 
 
 @pytest.mark.parametrize(
@@ -213,32 +113,6 @@ def test_prompt_names_the_token_behind_its_stretch(
     batch = ScheduleBatch.prepare_for_extend(requests, num_tokens, memory, staging)
 
     assert batch.next_prompt_ids == expected
-
-
-def test_decode_rows_of_a_mixed_batch_have_no_prompt_to_go_on_by() -> None:
-    """Behind the prompts' next tokens there is a gap for each decode row."""
-    memory, staging = make_memory()
-    running = _decoding(memory, staging, 4, 6)
-    running.make_plain()
-    request = make_request(3, range(10, 15))
-    enter(memory, request)
-    batch = ScheduleBatch.prepare_for_extend([request], [2], memory, staging)
-
-    batch.mix_with_running(running)
-
-    assert batch.next_prompt_ids == (12, -1, -1)
-
-
-def test_prompt_has_room_for_what_its_step_writes_behind_it() -> None:
-    """Slots behind a stretch are given with it, and are no part of its length."""
-    memory, staging = make_memory(page_size=4)
-    request = make_request(prompt=range(10, 18))
-    enter(memory, request)
-
-    batch = ScheduleBatch.prepare_for_extend([request], [8], memory, staging, num_slots_behind=1)
-
-    assert memory.num_pages(request.row) == 3
-    assert batch.seq_lens.tolist() == [8]
 
 
 def _filtered(batch: ScheduleBatch, _other: ScheduleBatch) -> ScheduleBatch:
@@ -290,17 +164,6 @@ def test_bounds_survive_what_the_mirror_lacks() -> None:
     assert batch.seq_lens.tolist() == [2, 5, 4]
 
 
-def test_merge_into_nobody_keeps_the_bounds() -> None:
-    """An empty batch, which has a mirror of nobody, takes in what another one has."""
-    memory, staging = make_memory()
-    running = ScheduleBatch.empty(memory, staging)
-
-    running.merge(_bounded(_decoding(memory, staging, 2, 3), 9, 8))
-
-    assert values_of(running)["seq_lens_cpu_upper_bound"] == [9, 8]
-    assert running.seq_lens_cpu is None
-
-
 @pytest.mark.parametrize(
     ("mirror", "bound", "expected"),
     [
@@ -323,31 +186,3 @@ def test_forward_has_the_tightest_bound_there_is(
 
     found = forward.seq_lens_cpu_upper_bound
     assert (None if found is None else found.tolist()) == expected
-
-
-def test_step_keeps_the_draft_state_of_its_batch() -> None:
-    """A step's copy has the state that was made for it, and the next step another one."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    steps = []
-
-    for _ in range(3):
-        batch.prepare_for_speculation([9, 10], DraftState())
-        steps.append(batch.copy())
-
-    assert all(one.spec_info is not two.spec_info for one, two in pairwise(steps))
-
-
-def test_relay_fills_the_state_of_a_step() -> None:
-    """Its tokens are those of the requests' rows."""
-    memory, staging = make_memory()
-    batch, state = make_batch(memory, staging, 2, 3), DraftState()
-    batch.prepare_for_speculation([9, 10], state)
-    relay = make_relay(staging, speculative=True)
-    relay.stash(torch.arange(16), RelayPayload(torch.arange(100, 116)))
-
-    relay.resolve_future(batch)
-
-    assert state.bonus_tokens is not None
-    assert state.bonus_tokens.tolist() == [101, 102]
-    assert state.topk_p is state.topk_index is state.hidden_states is None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from backend_caps.runtime.batch import ForwardMode
-from backend_caps.runtime.errors import EngineError
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.simulator import simulate
@@ -85,25 +84,6 @@ def test_forward_takes_tokens_request_after_request() -> None:
     assert forward.req_pool_indices.tolist() == [3, 1]
 
 
-def test_forward_brings_the_same_number_of_each() -> None:
-    """Without extend lengths all bring as many, and every token is scored."""
-    forward = _forward(_contexts())
-
-    assert (forward.batch_size, forward.num_tokens) == (2, 4)
-    assert forward.extend_seq_lens is forward.last_token_indices is None
-
-
-@pytest.mark.parametrize("start", [0, 3])
-def test_forward_counts_all_up_to_its_last_token(start: int) -> None:
-    """Lengths include what lies between the context and the first token, and leave the old ones."""
-    contexts = _contexts(mirror=True)
-
-    forward = _forward(contexts, start=start)
-
-    assert forward.seq_lens.tolist() == [5 + start, 7 + start]
-    assert contexts.seq_lens.tolist() == list(LENGTHS)
-
-
 @pytest.mark.parametrize(
     ("mirror", "bound", "expected"),
     [
@@ -127,46 +107,10 @@ def test_forward_has_what_the_host_has_of_its_contexts(
     assert found == expected
 
 
-def test_forward_of_a_chain_has_no_mask() -> None:
-    """Where each token sees all before it, nothing has to say so."""
-    assert _forward(_contexts()).tree_mask is None
-
-
 def _laid_out() -> list[bool]:
     """Write the mask of `VISIBLE` down: two rows of each request, all before the tree seen."""
     rows = [[True] * length + own for length in LENGTHS for own in ([True, False], [False, True])]
     return [entry for row in rows for entry in row]
-
-
-def test_mask_is_exact_where_there_is_a_mirror() -> None:
-    """The host's sum says how large the mask is."""
-    forward = _forward(_contexts(mirror=True), visible=VISIBLE)
-
-    assert _list(forward.tree_mask) == _laid_out()
-
-
-@pytest.mark.parametrize("bound", [None, (3, 5)])
-def test_mask_without_a_sum_has_room_for_full_rows(bound: tuple[int, int] | None) -> None:
-    """Without a mirror it has an entry for each place of each row; a bound changes nothing."""
-    mask = _forward(_contexts(bound=bound), visible=VISIBLE).tree_mask
-
-    exact = _laid_out()
-    assert mask is not None
-    assert mask.tolist() == exact + [True] * (2 * 2 * WIDTH - len(exact))
-
-
-@pytest.mark.parametrize(
-    ("mirror", "size"),
-    [pytest.param(True, 24, id="the sum"), pytest.param(False, 48, id="full rows")],
-)
-def test_mask_is_made_in_a_buffer_that_holds_it(mirror: bool, size: int) -> None:
-    """A buffer of just the batch's size is taken, and is the mask."""
-    buffer = torch.zeros(size, dtype=torch.bool)
-
-    forward = _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffers=(buffer,))
-
-    assert forward.tree_mask is buffer
-    assert buffer.tolist()[:24] == _laid_out()
 
 
 @pytest.mark.parametrize("mirror", [True, False], ids=["mirror", "no mirror"])
@@ -182,33 +126,6 @@ def test_mask_of_each_half_is_laid_out_as_one_of_its_own(*, mirror: bool) -> Non
     entries = [mask[:size].tolist() for mask, size in zip(forward.half_masks, sizes, strict=True)]
     assert entries == [exact[: sizes[0]], exact[sizes[0] :]]
     assert forward.half_masks[1] is buffer
-
-
-@pytest.mark.parametrize(
-    ("mirror", "size"),
-    [pytest.param(True, 24, id="the sum"), pytest.param(False, 48, id="full rows")],
-)
-def test_mask_buffer_is_checked_against_the_batch(mirror: bool, size: int) -> None:
-    """One entry too few is refused before anything is written."""
-    buffer = torch.zeros(size - 1, dtype=torch.bool)
-
-    with pytest.raises(EngineError, match=f"{size - 1} entries; {size} were expected"):
-        _forward(_contexts(mirror=mirror), visible=VISIBLE, mask_buffers=(buffer,))
-
-    assert not buffer.any()
-
-
-def test_contexts_of_a_step_are_those_of_its_batch() -> None:
-    """A step finds the batch's lengths, and of the host's what there is."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-    batch.seq_lens_cpu, batch.seq_lens_cpu_upper_bound = None, torch.tensor([7, 8])
-
-    contexts = Contexts.of_step(batch, memory.rows.req_to_token)
-
-    assert contexts.seq_lens is batch.seq_lens
-    assert contexts.req_pool_indices is batch.req_pool_indices
-    assert (contexts.seq_lens_cpu, _list(contexts.upper_bound)) == (None, [7, 8])
 
 
 @pytest.mark.parametrize(
@@ -232,28 +149,6 @@ def test_contexts_of_a_step_have_the_sum_of_its_mirror(
     contexts = Contexts.of_step(batch, memory.rows.req_to_token)
 
     assert contexts.seq_lens_sum == expected
-
-
-def test_contexts_of_a_step_are_bounded_by_the_mirror() -> None:
-    """Where the batch has a mirror and no bound, the mirror is the bound."""
-    memory, staging = make_memory()
-    batch = make_batch(memory, staging, 2, 3)
-
-    contexts = Contexts.of_step(batch, memory.rows.req_to_token)
-
-    assert contexts.upper_bound is contexts.seq_lens_cpu is batch.seq_lens_cpu
-
-
-def test_contexts_of_a_forward_have_its_tokens() -> None:
-    """What a forward leaves is as long as it said."""
-    before = _contexts(mirror=True, bound=(3, 5))
-    forward = _forward(before)
-
-    contexts = Contexts.of_forward(forward, before.req_to_token)
-
-    assert contexts.seq_lens.tolist() == _list(contexts.seq_lens_cpu) == [5, 7]
-    assert (contexts.seq_lens_sum, _list(contexts.upper_bound)) == (12, [5, 7])
-    assert contexts.slots(0, 1).tolist() == [[305], [107]]
 
 
 def test_forward_writes_nothing_to_the_schedulers_batch() -> None:

@@ -11,7 +11,7 @@ from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.relay import FutureMap
 from backend_caps.runtime.batch import ForwardMode, ScheduleBatch
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
-from backend_caps.runtime.speculative.decoding import SpeculativeDecoding
+from backend_caps.runtime.speculative.runner import SpeculativeDecoding
 from backend_caps.runtime.stats import StepClock
 from tests.runtime.memories import make_batch, make_memory, table_of, values_of
 
@@ -101,16 +101,6 @@ def test_reach_is_as_if_everything_under_way_were_accepted(
     assert decoding.reach(batch) == expected
 
 
-def test_prepare_gives_pages_as_far_as_a_step_reaches() -> None:
-    """Pages are there before the device knows where the step stands."""
-    decoding, _, batch = _scene(HostSeqLens.NONE)
-
-    _prepare(decoding, batch)
-    _prepare(decoding, batch)
-
-    assert [batch.memory.num_pages(row) for row in (1, 2)] == [11, 13]
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_prepare_takes_lengths_from_the_device(level: HostSeqLens) -> None:
     """Whatever the host has, the device's lengths are those that were published last."""
@@ -193,32 +183,6 @@ def test_bound_of_a_row_is_opened_anew_by_its_next_request() -> None:
     assert values_of(other)["seq_lens_cpu_upper_bound"] == [3]
 
 
-@pytest.mark.parametrize("level", [HostSeqLens.NONE, HostSeqLens.EXACT])
-def test_lengths_are_told_to_bounds_alone(
-    level: HostSeqLens, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where there are no bounds, the relay is told nothing."""
-    decoding, relay, batch = _scene(level)
-    told: list[object] = []
-    monkeypatch.setattr(relay, "commit_lengths", lambda *lengths: told.append(lengths))
-
-    decoding.enter(batch.requests)
-    decoding.commit(batch.requests)
-
-    assert told == []
-
-
-def test_nobody_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step whose requests have all ended commits none."""
-    decoding, relay = _speculation(HostSeqLens.UPPER_BOUND)
-    told: list[object] = []
-    monkeypatch.setattr(relay, "commit_lengths", lambda *lengths: told.append(lengths))
-
-    decoding.commit([])
-
-    assert told == []
-
-
 @pytest.mark.parametrize(
     ("level", "overlapped", "expected"),
     [
@@ -273,13 +237,3 @@ def test_mixed_rows_are_bound_late(level: HostSeqLens, expected: tuple[object, o
     assert (values["seq_lens_cpu"], values["seq_lens_cpu_upper_bound"]) == expected
     assert (values["seq_lens"], values["spec_info"]) == ([7, 8], None)
     assert values["out_cache_loc"] == [table_of(batch.memory, row)[row + 5] for row in (1, 2)]
-
-
-def test_mixed_step_counts_for_the_bound() -> None:
-    """The step behind it may start three tokens further on than it did."""
-    decoding, _, batch = _scene(HostSeqLens.UPPER_BOUND)
-    decoding.prepare_mixed(batch, StepClock(1.0))
-
-    _prepare(decoding, batch)
-
-    assert values_of(batch)["seq_lens_cpu_upper_bound"] == [7, 9]

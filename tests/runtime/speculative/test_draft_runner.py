@@ -144,7 +144,7 @@ def test_barrier_of_a_step_is_released_by_its_replayed_draft_extend(
 
     def barrier(_: StepLauncher, step: Step) -> None:
         if step.batch.mode is ForwardMode.DECODE:
-            found.append(step.reads_done)
+            found.append(step.output.reads_done)
 
     monkeypatch.setattr(DraftRunner, "run", watched)
     monkeypatch.setattr(StepLauncher, "barrier", barrier)
@@ -199,21 +199,3 @@ def test_draft_s_backend_is_its_own_obstacle(models: Models) -> None:
         if (own.phase, own.kind) == (Phase.VERIFY, BatchKind.UNIFORM_BATCH)
     )
     assert Obstacle.BACKEND not in verify.obstacles[FULL]
-
-
-def test_sizes_of_drafts_are_those_of_decode() -> None:
-    """A draft step has K tokens a request, a draft-extend one more than there are steps."""
-    settings = SpecSettings(algorithm=Algorithm.EAGLE3, topk=2, num_steps=3, num_draft_tokens=6)
-
-    found = graph_sizes_of(OPTIONS, settings)
-
-    sizes = {
-        role: [
-            (own.batch_size, own.num_tokens) for of in found[role].buckets.values() for own in of
-        ]
-        for role in (Role.DRAFT, Role.DRAFT_EXTEND)
-    }
-    assert sizes == {Role.DRAFT: [(1, 2), (3, 6)], Role.DRAFT_EXTEND: [(1, 4), (3, 12)]}
-    one_step = graph_sizes_of(OPTIONS, replace(settings, num_steps=1))
-    assert one_step[Role.DRAFT].buckets == {Phase.DECODE: ()}
-    assert {*graph_sizes_of(OPTIONS, replace(settings, algorithm=Algorithm.NGRAM))} == {Role.TARGET}

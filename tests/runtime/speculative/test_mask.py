@@ -118,15 +118,6 @@ def test_buffer_that_is_too_small_is_refused(seq_lens_sum: int | None, size: int
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)  # noqa: S301 - ours
 
 
-def test_batch_of_padding_has_no_entries() -> None:
-    """Where no request has a context, an exact mask is empty."""
-    visible, seq_lens = torch.ones(2, 3, 3, dtype=torch.bool), torch.tensor([0, 0])
-
-    mask = tree_mask(visible, seq_lens, seq_lens_sum=0, max_context_len=12)
-
-    assert mask.shape == (0,)
-
-
 def _rows(mask: Tensor, num_queries: int, length: int) -> list[list[bool]]:
     rows: list[list[bool]] = mask.view(num_queries, length).tolist()
     return rows
@@ -163,14 +154,3 @@ def test_draft_step_sees_the_context_and_its_ancestors() -> None:
         [True, True, False, True, False],
         [True, False, True, False, True],
     ]
-
-
-def test_chain_needs_no_mask() -> None:
-    """Where each token sees all before it there is no mask, in a draft as in a verify."""
-    rng = random.Random(0)  # noqa: S311 - a draft
-    tree = tree_of([HostTree.chain(rng, 3)], 2, is_chain=True)
-    _, forwards = grow([Drafts.drawn(rng, 1, 2)])
-
-    seen = (forwards[0].ancestors, tree.visible)
-
-    assert seen == (None, None)

@@ -15,13 +15,7 @@ from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from tests.runtime.engines import PLAIN_LOOP, leaks, plan_of
 from tests.runtime.observed import Kept
-from tests.runtime.speculative.redrafted import (
-    VOCAB_SIZE,
-    Models,
-    SlowDrafter,
-    Watch,
-    write_models,
-)
+from tests.runtime.speculative.redrafted import VOCAB_SIZE, Models, SlowDrafter, Watch, write_models
 
 MAX_NEW_TOKENS = 12
 SHAPES = {"chain": (1, 3, 4), "tree": (2, 3, 7), "wide tree": (4, 2, 6), "one step": (3, 1, 4)}

@@ -123,34 +123,6 @@ def test_padding_is_what_no_continuation_fills(
 
 @given(tokens=_TEXTS, sizes=_any_sizes())
 @law
-def test_tree_has_as_many_nodes_as_asked(tokens: list[int], sizes: _Sizes) -> None:
-    """A tree has num_draft_tokens nodes, whatever was found."""
-    tree = _draft(_index(tokens), sizes)
-
-    counts = {len(tree.tokens), len(tree.parents), len(tree.depths)}
-    assert counts == {sizes.num_draft_tokens}
-
-
-@given(tokens=_TEXTS, sizes=_any_sizes())
-@law
-def test_root_is_the_last_token(tokens: list[int], sizes: _Sizes) -> None:
-    """Node 0 is the last token, at depth 0, and its own parent."""
-    tree = _draft(_index(tokens), sizes)
-
-    assert (tree.tokens[0], tree.parents[0], tree.depths[0]) == (tokens[-1], 0, 0)
-
-
-@given(tokens=_TEXTS, sizes=_any_sizes())
-@law
-def test_parents_come_before_their_children(tokens: list[int], sizes: _Sizes) -> None:
-    """A node's parent has a smaller number than the node."""
-    tree = _draft(_index(tokens), sizes)
-
-    assert all(0 <= parent < node for node, parent in enumerate(tree.parents[1:], start=1))
-
-
-@given(tokens=_TEXTS, sizes=_any_sizes())
-@law
 def test_siblings_differ(tokens: list[int], sizes: _Sizes) -> None:
     """No two nodes continue the same parent by the same token."""
     paths = _paths(_draft(_index(tokens), sizes))
@@ -169,29 +141,11 @@ def test_no_node_has_more_than_topk_children(tokens: list[int], sizes: _Sizes) -
 
 @given(tokens=_TEXTS, sizes=_any_sizes())
 @law
-def test_depth_is_the_length_of_the_path(tokens: list[int], sizes: _Sizes) -> None:
-    """A node's depth is the number of tokens from the root to it."""
-    tree = _draft(_index(tokens), sizes)
-
-    assert list(tree.depths) == [len(path) for path in _paths(tree)]
-
-
-@given(tokens=_TEXTS, sizes=_any_sizes())
-@law
 def test_no_node_is_deeper_than_the_steps(tokens: list[int], sizes: _Sizes) -> None:
     """Padding goes no deeper than drafts may."""
     tree = _draft(_index(tokens), sizes)
 
     assert max(tree.depths) <= sizes.num_steps
-
-
-@given(tokens=_TEXTS, num_steps=st.integers(1, 5))
-@law
-def test_one_candidate_makes_a_chain(tokens: list[int], num_steps: int) -> None:
-    """With topk 1 each node continues the one before it."""
-    tree = _draft(_index(tokens), _Sizes(1, num_steps, num_steps + 1))
-
-    assert tree.parents == (0, *range(num_steps))
 
 
 @given(tokens=_TEXTS, cuts=st.lists(st.integers(0, 40)), limits=_LIMITS, sizes=_any_sizes())
@@ -225,76 +179,11 @@ def test_repeated_text_is_drafted_in_full(period: int, num_steps: int) -> None:
     assert drafted == expected
 
 
-@pytest.mark.parametrize(
-    ("tokens", "limits", "expected"),
-    [
-        pytest.param([1, 2, 30, 9, 2, 40, 1, 2], _DEFAULTS, 30, id="longest, not the latest"),
-        pytest.param([2, 30, 2, 40, 2], _DEFAULTS, 40, id="latest of one length"),
-        pytest.param([1, 2, 30, 9, 2, 40, 1, 2], _Limits(max_match=1), 40, id="longest cut short"),
-        pytest.param([2, 30, 2], _Limits(min_match=2), 0, id="a match too short"),
-        pytest.param([1, 2, 30, 1, 2], _Limits(min_match=2), 30, id="a match just long enough"),
-        pytest.param([5, 6, 7], _DEFAULTS, 0, id="nothing came before"),
-        pytest.param([5], _DEFAULTS, 0, id="one token"),
-    ],
-)
-def test_first_draft_continues_the_best_match(
-    tokens: list[int], limits: _Limits, expected: int
-) -> None:
-    """The first draft is what followed the longest suffix last; padding where there is none."""
-    tree = _draft(_index(tokens, limits), _Sizes(1, 1, 2))
-
-    assert tree.tokens[1] == expected
-
-
-@pytest.mark.parametrize(
-    ("max_recent", "expected"),
-    [
-        pytest.param(1, (2, 50, 0, 1), id="the last place"),
-        pytest.param(2, (2, 50, 40, 0), id="two places"),
-        pytest.param(3, (2, 50, 40, 30), id="all places"),
-    ],
-)
-def test_candidates_are_the_latest_places(max_recent: int, expected: tuple[int, ...]) -> None:
-    """A suffix that came often is continued as in its latest places, the last one first."""
-    index = _index([2, 30, 2, 40, 2, 50, 2], _Limits(max_recent=max_recent))
-
-    tree = _draft(index, _Sizes(3, 1, 4))
-
-    assert tree.tokens == expected
-
-
-def test_shorter_matches_fill_the_tree() -> None:
-    """Behind the continuation of the longest match come those of shorter ones, as branches."""
-    index = _index([1, 2, 30, 31, 9, 2, 40, 41, 1, 2])
-
-    tree = _draft(index, _Sizes(2, 2, 5))
-
-    assert (tree.tokens, tree.parents) == ((2, 30, 31, 40, 41), (0, 0, 1, 0, 3))
-
-
-def test_branches_end_at_topk() -> None:
-    """A continuation that would be a node's child beyond topk is left out."""
-    index = _index([2, 30, 2, 40, 2, 50, 2])
-
-    tree = _draft(index, _Sizes(2, 2, 6))
-
-    assert (tree.tokens, tree.parents) == ((2, 50, 2, 40, 2, 0), (0, 0, 1, 0, 3, 1))
-
-
 def test_padding_starts_at_the_root() -> None:
     """Where nothing is found, padding fills the root's children first, then theirs."""
     tree = _draft(_index([7]), _Sizes(2, 2, 6))
 
     assert (tree.tokens, tree.parents) == ((7, 0, 1, 0, 1, 0), (0, 0, 0, 1, 1, 2))
-
-
-def test_length_counts_the_tokens() -> None:
-    """An index's length is that of the text it was given."""
-    index = _index([4, 4, 5])
-
-    index.extend([6, 7])
-
-    assert len(index) == 5
 
 
 def test_draft_without_tokens_is_refused() -> None:

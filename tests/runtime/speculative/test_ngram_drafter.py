@@ -19,7 +19,7 @@ from backend_caps.runtime.speculation import Algorithm, SpecSettings
 from backend_caps.runtime.speculative import ngram
 from backend_caps.runtime.speculative.contexts import Contexts
 from backend_caps.runtime.speculative.ngram import HostTree, NgramDrafter, NgramIndex
-from backend_caps.runtime.speculative.tree import Accepted, DraftTree, visible_nodes
+from backend_caps.runtime.speculative.tree import Accepted, DraftTree
 from backend_caps.runtime.staging import Staging
 from backend_caps.simulator import simulate
 from tests.runtime.engines import PLAIN_LOOP, plan_of
@@ -70,9 +70,7 @@ def _anew(settings: SpecSettings, tokens: Sequence[int]) -> HostTree:
     index = NgramIndex()
     index.extend(tokens)
     return index.draft(
-        topk=settings.topk,
-        num_steps=settings.num_steps,
-        num_draft_tokens=settings.num_draft_tokens,
+        topk=settings.topk, num_steps=settings.num_steps, num_draft_tokens=settings.num_draft_tokens
     )
 
 
@@ -94,27 +92,6 @@ def test_drafts_are_those_of_each_request(settings: SpecSettings) -> None:
     tree = scene.draft(*requests)
 
     assert _lists(tree) == scene.expected(*requests)
-
-
-def test_drafts_repeat_what_came_before() -> None:
-    """Behind tokens that came before stands what followed them, the latest first."""
-    scene = Scene()
-
-    tree = scene.draft(scene.request(1))
-
-    assert tree.tokens.tolist() == [[5, 9, 4, 5]]
-
-
-@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
-def test_index_follows_the_output(settings: SpecSettings) -> None:
-    """What a request was given since the last step is looked up, however much it was."""
-    scene = Scene(settings)
-    request = scene.request(1)
-
-    for made in ([], [6], [7, 4, 5], [], [9, 4]):
-        request.output += made
-
-        assert _lists(scene.draft(request)) == scene.expected(request)
 
 
 def test_index_is_made_once_and_reads_each_token_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,50 +133,6 @@ def test_index_forgets_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert len(made) == 3
     assert len(made[-1]) == len(PROMPT) + 3
-
-
-def test_index_stays_with_its_request_whoever_is_beside_it() -> None:
-    """Requests change places and rows, and their drafts go on from their own tokens."""
-    scene = Scene(TREE)
-    one, two, three = (scene.request(number, (number, *PROMPT)) for number in (1, 2, 3))
-
-    for batch in ((one, two), (two, one, three), (three, two)):
-        for request in batch:
-            request.output.append(request.number)
-
-        assert _lists(scene.draft(*batch)) == scene.expected(*batch)
-
-
-def test_drafts_are_the_same_behind_a_retraction() -> None:
-    """A request that prefills its output has the tokens that it had."""
-    scene = Scene(TREE)
-    request = scene.request(1)
-    request.output += [6, 7]
-    scene.draft(request)
-
-    scene.memory.release(request.row)
-    request.leave()
-    enter(scene.memory, request)
-    request.output.append(4)
-
-    assert _lists(scene.draft(request)) == scene.expected(request)
-
-
-def test_chain_needs_no_mask() -> None:
-    """Each draft sees all before it."""
-    scene = Scene(CHAIN)
-
-    assert scene.draft(scene.request(1)).visible is None
-
-
-def test_tree_says_what_each_node_sees() -> None:
-    """A node sees those that it continues."""
-    scene = Scene(TREE)
-
-    tree = scene.draft(scene.request(1), scene.request(2, (8, 8, 8)))
-
-    assert tree.visible is not None
-    assert torch.equal(tree.visible, visible_nodes(tree.parents, TREE.num_steps))
 
 
 def _accepted(nothing: Tensor) -> Accepted:

@@ -82,32 +82,10 @@ def test_append_looks_at_a_bounded_number_of_tokens(word: Callable[[int], int]) 
 
 
 @pytest.mark.parametrize("word", _TEXTS[:2])
-def test_draft_of_a_repeated_text_costs_the_same_at_any_length(
-    word: Callable[[int], int],
-) -> None:
+def test_draft_of_a_repeated_text_costs_the_same_at_any_length(word: Callable[[int], int]) -> None:
     """Eight times the context takes as many looks for the next draft."""
     short, long = _index(_text(word, 1000)), _index(_text(word, 8000))
 
     looks = [_draft_looks(short), _draft_looks(long)]
 
     assert looks[0] == looks[1]
-
-
-@pytest.mark.parametrize("word", _TEXTS[:2])
-def test_draft_reads_each_place_once(word: Callable[[int], int]) -> None:
-    """Places where suffixes of several lengths came before are continued once."""
-    index = _index(_text(word, 1000))
-
-    num_looks = _draft_looks(index)
-
-    assert num_looks <= 2 * (_MAX_MATCH + _MAX_RECENT * _NUM_STEPS) + 3 * _NUM_NODES
-
-
-@pytest.mark.parametrize("word", _TEXTS)
-def test_draft_ends_where_the_tree_is_full(word: Callable[[int], int]) -> None:
-    """A chain takes one place, however many there are."""
-    index = _index(_text(word, 1000))
-
-    num_looks = _looks(lambda: index.draft(topk=1, num_steps=4, num_draft_tokens=5))
-
-    assert num_looks <= 2 * (_MAX_MATCH + 4) + 4

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, product
-from math import prod
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,46 +57,3 @@ def test_cover_holds_legal_rows_alone() -> None:
 
     legal = [row for row in _rows(_GRID) if _ngram_is_exact(row)]
     assert [row for row in cover if row not in legal] == []
-
-
-@pytest.mark.parametrize("is_legal", [None, _ngram_is_exact])
-def test_cover_is_far_smaller_than_the_grid(is_legal: Callable[[Row], bool] | None) -> None:
-    """A grid of 540 rows is covered by less than twice the 15 pairs of its longest axes."""
-    cover = pairwise_cover(_GRID, is_legal)
-
-    assert 15 <= len(cover) < 30 < prod(len(values) for values in _GRID.values()) == 540
-
-
-def test_cover_of_three_switches_has_four_rows() -> None:
-    """Three axes of two values have the cover that no other beats."""
-    cover = pairwise_cover({"a": [0, 1], "b": [0, 1], "c": [0, 1]})
-
-    assert [tuple(row.values()) for row in cover] == [(0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)]
-
-
-def test_cover_is_the_same_each_time() -> None:
-    """The same axes give the same rows in the same order."""
-    cover = pairwise_cover(_GRID, _ngram_is_exact)
-
-    assert cover == pairwise_cover(_GRID, _ngram_is_exact)
-
-
-def test_cover_of_one_axis_is_its_values() -> None:
-    """One axis has no pairs, and still each value is run."""
-    cover = pairwise_cover({"topk": [1, 2, 4]})
-
-    assert cover == [{"topk": 1}, {"topk": 2}, {"topk": 4}]
-
-
-def test_cover_takes_values_that_have_no_hash() -> None:
-    """Values may be anything, as lists are."""
-    cover = pairwise_cover({"flags": [["--a"], ["--b"]], "topk": [1]})
-
-    assert cover == [{"flags": ["--a"], "topk": 1}, {"flags": ["--b"], "topk": 1}]
-
-
-def test_cover_is_empty_where_nothing_is_legal() -> None:
-    """A predicate that lets nothing through leaves no row."""
-    cover = pairwise_cover(_GRID, lambda row: row["topk"] == "many")
-
-    assert cover == []

@@ -11,12 +11,11 @@ import pytest
 from backend_caps import Exact, Plan, Role, RuleSet, resolve
 from backend_caps.runtime import (
     Engine,
+    EngineError,
     EngineOptions,
     RequestTooLongError,
     Sampling,
-    SpeculationError,
     UnfitBackendError,
-    UnusedDraftModelError,
 )
 from backend_caps.runtime.model.random_models import first_layers, random_llama
 from backend_caps.startup.graph_choice import Obstacle
@@ -52,7 +51,7 @@ def test_draft_model_that_nobody_runs_is_refused(
     """A draft model is named for an algorithm that has one."""
     target, draft = folders
 
-    with pytest.raises(UnusedDraftModelError, match="EAGLE, EAGLE3 or STANDALONE was expected"):
+    with pytest.raises(EngineError, match="EAGLE, EAGLE3 or STANDALONE was expected"):
         Engine.from_plan(target, plan_of(*arguments), "cpu", options=EAGER, draft_model_path=draft)
 
 
@@ -89,7 +88,7 @@ def test_more_branches_than_tokens_are_refused(tmp_path: Path) -> None:
     random_llama(tmp_path, vocab_size=32, hidden_size=32)
     plan = plan_of(*PADDED, "--speculative-algorithm", "NGRAM", "--speculative-eagle-topk", "40")
 
-    with pytest.raises(SpeculationError, match="at most the model's 32 tokens was expected"):
+    with pytest.raises(EngineError, match="at most the model's 32 tokens was expected"):
         Engine.from_plan(tmp_path, plan, "cpu", options=EAGER)
 
 

@@ -13,10 +13,9 @@ from backend_caps.relay import DeviceStreams
 from backend_caps.runtime.batch import ScheduleBatch
 from backend_caps.runtime.request import Request
 from backend_caps.runtime.speculation import SpecSettings
-from backend_caps.runtime.stats import StepClock
 from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.graphs.rig import CONFIG
-from tests.runtime.memories import make_request, values_of
+from tests.runtime.memories import make_request
 from tests.runtime.speculative.given import (
     CHAIN,
     LENGTHS,
@@ -98,18 +97,6 @@ def test_step_stores_what_plain_steps_would_have(settings: SpecSettings) -> None
 
 
 @both
-def test_step_writes_nothing_to_the_schedulers_batch(settings: SpecSettings) -> None:
-    """What was accepted is on the relay, and every field of the batch is what it was."""
-    scene = make_scene(settings)
-    batch = scene.batch()
-    before = values_of(batch)
-
-    scene.run(batch)
-
-    assert values_of(batch) == before
-
-
-@both
 def test_step_hands_the_target_s_states_on(settings: SpecSettings) -> None:
     """The drafter gets a state of each node, and what was accepted of them."""
     scene = make_scene(settings)
@@ -159,11 +146,6 @@ def test_reads_of_a_replay_end_the_step_s_where_no_draft_reads(reads_table_last:
     assert output.graph_mode is GraphMode.FULL
 
 
-def test_step_counts_the_tokens_of_its_verify() -> None:
-    """Each request brings a tree."""
-    assert make_scene(TREE).run().num_tokens == 3 * 5
-
-
 def test_idle_step_publishes_and_stashes_nobody() -> None:
     """A rank without requests goes through the same stations."""
     scene = make_scene()
@@ -178,15 +160,6 @@ def test_idle_step_publishes_and_stashes_nobody() -> None:
     )
 
 
-def test_step_tells_when_the_model_ran() -> None:
-    """The clock has the model's span, of an idle step too."""
-    scene, clock = make_scene(), StepClock(1.0)
-
-    scene.runner.run(ScheduleBatch.empty(scene.memory, scene.staging), clock)
-
-    assert 1.0 < clock.model_s <= clock.model_done_s
-
-
 def _prompts(scene: Scene, *cuts: tuple[Request, int]) -> ScheduleBatch:
     """Make a step of prompts, each up to its cut, and bring its tokens."""
     requests = [request for request, _ in cuts]
@@ -197,16 +170,6 @@ def _prompts(scene: Scene, *cuts: tuple[Request, int]) -> ScheduleBatch:
     )
     scene.relay.resolve_future(batch)
     return batch
-
-
-def test_prompts_publish_their_lengths_first() -> None:
-    """Decode starts from the length of what was run."""
-    scene = make_scene()
-
-    scene.run(_prompts(scene, (make_request(1, [5, 6, 7]), 3), (make_request(2, [8]), 1)))
-
-    assert scene.log == ["publish", "follow", "stash"]
-    assert scene.relay.lengths.tolist() == [3, 1]
 
 
 def test_prompts_that_end_go_on_by_what_was_made() -> None:
@@ -230,14 +193,3 @@ def test_prompts_that_are_cut_go_on_by_their_own_token() -> None:
     assert scene.drafter.next_ids is not None
     assert scene.drafter.next_ids.tolist() == [7, output.tokens.tolist()[1]]
     assert output.tokens.tolist()[0] != 7
-
-
-def test_prompts_hand_a_state_of_every_token_on() -> None:
-    """A draft head reads them all."""
-    scene = make_scene()
-
-    output = scene.run(_prompts(scene, (make_request(1, [5, 6, 7]), 3), (make_request(2, [8]), 1)))
-
-    assert scene.drafter.states is not None
-    assert scene.drafter.states.shape == (4, CONFIG.hidden_size)
-    assert output.num_tokens == 4

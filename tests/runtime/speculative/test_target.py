@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from backend_caps import Phase
-from backend_caps.runtime.attention import ForwardContext
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.forward_batch import ForwardBatch
 from backend_caps.runtime.graphs.runner import GraphRunner
-from backend_caps.runtime.worker import TargetRunner, states_of
+from backend_caps.runtime.step import TargetRunner
 from backend_caps.startup.graph_modes import GraphMode
 from tests.runtime.two_batches import World
 
@@ -31,7 +30,7 @@ def test_states_are_those_of_the_whole_model(mode: ForwardMode) -> None:
 
     hidden = target.hidden_states(batch)
 
-    assert torch.equal(hidden.states, other.whole(batch))
+    assert torch.equal(hidden.output, other.whole(batch))
     assert (hidden.reads_done, hidden.graph_mode) == (None, GraphMode.EAGER)
 
 
@@ -43,37 +42,8 @@ def test_states_of_halves_are_those_of_the_whole() -> None:
 
     hidden = target.hidden_states(batch)
 
-    torch.testing.assert_close(hidden.states, other.whole(batch), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(hidden.output, other.whole(batch), atol=1e-5, rtol=1e-5)
     assert hidden.graph_mode is GraphMode.EAGER
-
-
-def test_logits_are_the_lm_head_s() -> None:
-    """What the model scores is its states, through its head."""
-    world = World("cpu")
-    target = TargetRunner(world.model, world.backends(), {})
-    states = target.hidden_states(_verify(world)).states
-
-    assert torch.equal(target.logits(states), world.model.lm_head(states))
-
-
-def test_captured_states_are_of_every_token() -> None:
-    """Who asks a verify for last tokens alone is told that there are none."""
-    world = World("cpu")
-    batch = _verify(world)
-    context = ForwardContext(world.backends().of(Phase.VERIFY), batch)
-
-    with pytest.raises(AssertionError, match="every token of a verify is scored"):
-        states_of(world.model)(batch.input_ids, batch.positions, context, torch.tensor([1]))
-
-
-def test_target_without_graphs_has_no_memory_for_masks() -> None:
-    """Masks of eager verifies are made anew."""
-    world = World("cpu")
-    graphs: Mapping[Phase, GraphRunner] = {}
-
-    target = TargetRunner(world.model, world.backends(), graphs)
-
-    assert target.mask_buffers(Phase.VERIFY, 2) == (None,)
 
 
 @pytest.mark.parametrize(("batch_size", "expected"), [(1, (None,)), (2, (None, None))])

@@ -94,7 +94,8 @@ def test_step_never_waits(schedule: Schedule, topk: int, *, has_buffer: bool) ->
         buffer = torch.zeros(500, dtype=torch.bool, device="sim") if has_buffer else None
         results = _step(inputs, buffer)
         waits = [*simulation.hidden_syncs, *simulation.host_waits]
-        crossed = simulation.bytes_to_host, simulation.bytes_to_device
+        counts = simulation.counts
+        crossed = counts.bytes_to_host, counts.bytes_to_device
         found = _lists(results)
 
     cpu_buffer = torch.zeros(500, dtype=torch.bool) if has_buffer else None

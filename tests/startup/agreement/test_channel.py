@@ -12,7 +12,7 @@ import pytest
 from torch import distributed as dist
 
 from backend_caps.startup.agreement import Ranks
-from backend_caps.startup.agreement.channel import GroupChannel, is_over
+from backend_caps.startup.channel import GroupChannel, is_over
 from backend_caps.startup.errors import StartupError
 from tests.startup.agreement.made import SERVER, Server
 from tests.startup.agreement.processes import run_ranks

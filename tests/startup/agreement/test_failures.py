@@ -25,7 +25,7 @@ from backend_caps.runtime.configuration import configure_engine
 from backend_caps.runtime.model.errors import ModelError
 from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.startup.agreement import Ranks
-from backend_caps.startup.agreement.channel import GroupChannel, RoundOptions
+from backend_caps.startup.channel import GroupChannel, RoundOptions
 from backend_caps.startup.errors import MissingRanksError, RankFailedError, RanksDifferError
 from tests.startup.agreement.made import OPTS_OUT, READS, SERVER, Server, flagged, registry
 from tests.startup.agreement.processes import Came, run_ranks
@@ -303,7 +303,7 @@ def _with_one_that_ends_in(
     if rank != lost:
         return own.start(deadline_s=_LONG_S).fingerprint
     _Ending.round_name = round_name
-    with mock.patch("backend_caps.startup.agreement.agree.GroupChannel", _Ending):
+    with mock.patch("backend_caps.startup.agreement.GroupChannel", _Ending):
         return own.start().fingerprint
 
 
@@ -370,7 +370,7 @@ def _ending_by_os_exit(rank: int, folder: Path) -> None:
     """Start as a server does that ends by `os._exit`; the last rank but one stops in a round."""
     if rank == 2:
         _Ending.round_name, _Ending.signal = _COMPARING, signal.SIGSTOP
-        with mock.patch("backend_caps.startup.agreement.agree.GroupChannel", _Ending):
+        with mock.patch("backend_caps.startup.agreement.GroupChannel", _Ending):
             SERVER.start()
     try:
         SERVER.start(deadline_s=DEADLINE_S)

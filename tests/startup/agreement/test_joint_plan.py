@@ -20,8 +20,7 @@ from backend_caps import (
 from backend_caps.resolution.errors import PlanRefusedError
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import Statement, statement_of
-from backend_caps.startup.agreement.agree import RankStatement, require_same
+from backend_caps.startup.agreement import RankStatement, Statement, require_same, statement_of
 from backend_caps.startup.errors import RankFailedError, RanksDifferError
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, ROLES, registry
 from tests.startup.agreement.together import agree_together

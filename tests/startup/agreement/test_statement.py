@@ -9,10 +9,9 @@ import pytest
 from backend_caps import Facts
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import Statement, statement_of
-from backend_caps.startup.agreement.agree import RankStatement, require_same
-from backend_caps.startup.agreement.statement import failure_of
+from backend_caps.startup.agreement import RankStatement, Statement, require_same, statement_of
 from backend_caps.startup.errors import RanksDifferError
+from backend_caps.startup.statement import failure_of
 from tests.startup.agreement.made import FLAGS, registry
 
 

@@ -9,8 +9,7 @@ from threading import Barrier
 from typing import TypeVar
 
 from backend_caps import Plan
-from backend_caps.startup.agreement import Statement
-from backend_caps.startup.agreement.agree import RankStatement, agreed, heard
+from backend_caps.startup.agreement import RankStatement, Statement, agreed, heard
 
 _PATIENCE_S = 120.0
 _BYTES_OF_AN_INTEGER = 8

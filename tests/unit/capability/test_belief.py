@@ -13,7 +13,7 @@ from backend_caps.capability.evidence import UNVERIFIABLE, Change, Standing, bel
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sizes import Exact
+from backend_caps.capability.sets import Exact
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     BatchKind,

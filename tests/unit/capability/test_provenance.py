@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_caps.capability.provenance import BY_HAND, Origin, Source
-from backend_caps.capability.status import Status
+from backend_caps.capability.provenance import BY_HAND, Source
 
 
 @pytest.mark.parametrize(
@@ -24,27 +23,3 @@ def test_source_names_distribution_version_and_line(source: Source, text: str) -
     written = str(source)
 
     assert written == text
-
-
-def test_origins_are_those_of_the_design() -> None:
-    """Every way in which a value can come to be has a name."""
-    values = [origin.value for origin in Origin]
-
-    assert values == [
-        "declared",
-        "conditional",
-        "undecided",
-        "undeclared",
-        "inherited",
-        "unverified",
-        "forced",
-        "overridden",
-        "missing",
-    ]
-
-
-def test_statuses_are_those_of_the_report() -> None:
-    """What can become of a declaration is what a report's document names."""
-    values = {status.value for status in Status}
-
-    assert values == {"ok", "broken", "conflict", "skipped"}

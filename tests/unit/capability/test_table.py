@@ -3,23 +3,21 @@ from __future__ import annotations
 import pytest
 
 from backend_caps.capability.kind import (
+    ANY,
     DRAFT_TREES,
     EVERY_USE,
     RELAY_LOOP,
     Counted,
-    Phase,
     Polarity,
     Role,
     Scope,
 )
-from backend_caps.capability.scale import ANY
-from backend_caps.capability.sizes import Exact, MultipleOf, Unchecked
+from backend_caps.capability.sets import Exact, MultipleOf, Unchecked
 from backend_caps.capability.vocabulary import (
     CAPABILITIES,
     NO_LIMIT,
     SPELLINGS,
     TOP_PRIORITY,
-    AttentionArch,
     BatchKind,
     Capabilities,
     GraphMetadata,
@@ -60,45 +58,25 @@ _TABLE = [
     ("auto_priority", _SUPPORT, 0, TOP_PRIORITY, _USE, EVERY_USE),
 ]
 
+_MIXED, _SINGLE, _UNIFORM = (
+    frozenset({kind})
+    for kind in (BatchKind.MIXED_BATCH, BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH)
+)
+_CUDA = frozenset({"cuda"})
+_IN_REPLAY, _POST_REPLAY = SharedReadsEnd.IN_REPLAY, SharedReadsEnd.POST_REPLAY
 _JOINS = [
-    pytest.param(
-        "host_seq_lens",
-        HostSeqLens.UPPER_BOUND,
-        HostSeqLens.NONE,
-        HostSeqLens.UPPER_BOUND,
-        id="a need joins to more",
-    ),
-    pytest.param(
-        "graph_replay",
-        frozenset({BatchKind.MIXED_BATCH, BatchKind.UNIFORM_BATCH}),
-        frozenset({BatchKind.UNIFORM_BATCH, BatchKind.SINGLE_TOKEN_DECODE}),
-        frozenset({BatchKind.UNIFORM_BATCH}),
-        id="sets join to what they share",
-    ),
-    pytest.param(
-        "graph_metadata",
-        GraphMetadata.IN_GRAPH,
-        GraphMetadata.DEVICE,
-        GraphMetadata.DEVICE,
-        id="a support joins to less",
-    ),
-    pytest.param("sync_free_prepare", True, False, False, id="a permission needs both"),
-    pytest.param(
-        "shared_reads_end",
-        SharedReadsEnd.IN_REPLAY,
-        SharedReadsEnd.POST_REPLAY,
-        SharedReadsEnd.POST_REPLAY,
-        id="the later end counts",
-    ),
-    pytest.param("two_batch_overlap", True, True, True, id="both permit"),
-    pytest.param("deterministic", False, True, False, id="one unsteady backend is enough"),
-    pytest.param("batch_invariant", True, False, False, id="one that looks at others is enough"),
-    pytest.param("max_speculative_topk", 4, 8, 4, id="the smaller limit counts"),
-    pytest.param("devices", ANY, frozenset({"cuda"}), frozenset({"cuda"}), id="any and some"),
-    pytest.param("dtypes", frozenset({"a"}), ANY, frozenset({"a"}), id="some and any"),
-    pytest.param(
-        "page_sizes", MultipleOf(16), Exact(64), Exact(64), id="sizes join to what they share"
-    ),
+    ("host_seq_lens", HostSeqLens.UPPER_BOUND, HostSeqLens.NONE, HostSeqLens.UPPER_BOUND),
+    ("graph_replay", _MIXED | _UNIFORM, _UNIFORM | _SINGLE, _UNIFORM),
+    ("graph_metadata", GraphMetadata.IN_GRAPH, GraphMetadata.DEVICE, GraphMetadata.DEVICE),
+    ("sync_free_prepare", True, False, False),
+    ("shared_reads_end", _IN_REPLAY, _POST_REPLAY, _POST_REPLAY),
+    ("two_batch_overlap", True, True, True),
+    ("deterministic", False, True, False),
+    ("batch_invariant", True, False, False),
+    ("max_speculative_topk", 4, 8, 4),
+    ("devices", ANY, _CUDA, _CUDA),
+    ("dtypes", _CUDA, ANY, _CUDA),
+    ("page_sizes", MultipleOf(16), Exact(64), Exact(64)),
 ]
 
 
@@ -116,17 +94,11 @@ def test_capability_has_the_algebra_of_the_design(
     assert algebra == (polarity, worst, best, scope, counted)
 
 
-def test_table_holds_every_capability_in_order() -> None:
-    """The table lists the design's capabilities in its order, and no spelling twice."""
-    names = list(CAPABILITIES)
-
-    assert names == [row[0] for row in _TABLE]
-
-
 def test_fields_are_capabilities_or_spellings() -> None:
-    """Each field of `Capabilities` is in the table, or a second spelling of one that is."""
+    """The table has the design's capabilities, in its order; other fields are their spellings."""
     others = Capabilities.model_fields.keys() - CAPABILITIES.keys()
 
+    assert list(CAPABILITIES) == [row[0] for row in _TABLE]
     assert others == SPELLINGS.keys()
 
 
@@ -147,28 +119,3 @@ def test_capability_joins_towards_the_safe_side(
     actual = join(one, other)
 
     assert actual == joined
-
-
-def test_relay_loop_holds_every_forward_but_prefill() -> None:
-    """The forwards that take lengths from the relay are all that are no prefill."""
-    phases = {phase for _, phase in RELAY_LOOP}
-
-    assert (phases, len(RELAY_LOOP)) == ({Phase.DECODE, Phase.VERIFY}, 6)
-
-
-def test_draft_trees_are_rows_of_verify_and_draft() -> None:
-    """Draft trees are what verify, the draft's steps and draft-extend run on."""
-    trees = DRAFT_TREES
-
-    assert trees == {
-        (Role.TARGET, Phase.VERIFY),
-        (Role.DRAFT, Phase.DECODE),
-        (Role.DRAFT_EXTEND, Phase.VERIFY),
-    }
-
-
-def test_families_of_attention_are_named_as_in_the_field() -> None:
-    """Attention families carry the field's short names."""
-    values = {arch.value for arch in AttentionArch}
-
-    assert values == {"mha", "mla", "ssm", "sparse"}

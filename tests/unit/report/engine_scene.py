@@ -9,8 +9,7 @@ from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin, Source
-from backend_caps.capability.sets import ComputeRange
-from backend_caps.capability.sizes import MultipleOf, OneOf
+from backend_caps.capability.sets import ComputeRange, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import (
     AttentionArch,
     BatchKind,
@@ -310,7 +309,7 @@ VLLM = EngineReading(
                     given=Given(expression="get_flash_attn_version() == 3"),
                     capabilities=Capabilities(graph_replay=set(BatchKind)),
                     reason="ALWAYS",
-                ),
+                )
             ],
             registered_as=("FLASH_ATTN",),
         ),
@@ -324,7 +323,7 @@ VLLM = EngineReading(
                     _BASE[1],
                     origin=Origin.INHERITED,
                     inherited_from=_BASE[0],
-                ),
+                )
             },
             registered_as=("TRITON_ATTN",),
         ),

@@ -8,8 +8,7 @@ from backend_caps.capability.evidence import Change, Standing
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Source
-from backend_caps.capability.sets import ComputeRange
-from backend_caps.capability.sizes import Exact, MultipleOf, OneOf
+from backend_caps.capability.sets import ComputeRange, Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import (
     AttentionArch,
     BatchKind,

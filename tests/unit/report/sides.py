@@ -8,13 +8,9 @@ from backend_caps.capability.backend import Backend, EngineClass, Problem, Readi
 from backend_caps.capability.declaration import Declaration, Part, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.provenance import Origin, Source
-from backend_caps.capability.vocabulary import (
-    BatchKind,
-    Capabilities,
-    GraphMetadata,
-    HostSeqLens,
-)
+from backend_caps.capability.vocabulary import BatchKind, Capabilities, GraphMetadata, HostSeqLens
 from backend_caps.engines.reading import EngineReading
+from backend_caps.report.diff import Side
 from backend_caps.report.difference import (
     DifferenceDocument,
     DifferenceKind,
@@ -23,7 +19,6 @@ from backend_caps.report.difference import (
 )
 from backend_caps.report.lock import LockDocument, LockedRequest, lock_document
 from backend_caps.report.plans import PlanDocument
-from backend_caps.report.snapshot import Snapshot
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import Policy
 from backend_caps.resolution.rules import Rule, RuleSet
@@ -131,9 +126,9 @@ def reading(
     )
 
 
-def engine(*backends: Backend) -> Snapshot:
+def engine(*backends: Backend) -> Side:
     """Take an engine's classes as one side."""
-    return Snapshot.of_reading(reading(*backends))
+    return Side.of_reading(reading(*backends))
 
 
 def asked(
@@ -176,9 +171,9 @@ def locked(
 
 def installed_side(
     *backends: Backend, plan: PlanDocument | None = None, request: LockedRequest | None = None
-) -> Snapshot:
+) -> Side:
     """Take what is installed as one side."""
-    return Snapshot.of_lock(locked(*backends, plan=plan, request=request))
+    return Side.of_lock(locked(*backends, plan=plan, request=request))
 
 
 _MOVED = {"host_seq_lens": STATED}

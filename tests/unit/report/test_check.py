@@ -9,13 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from backend_caps.report.check_documents import (
-    NOT_ASKED,
-    CheckDocument,
-    CheckListDocument,
-    CheckListedDocument,
-    LinesDocument,
-)
+from backend_caps.report.check_catalog import CheckDescription, CheckListDocument
+from backend_caps.report.check_documents import NOT_ASKED, CheckDocument, LinesDocument
 from backend_caps.report.check_views import check_list_view, check_view, junit, sarif
 from backend_caps.report.sections import Section, markdown
 from tests.unit.report.check_scene import FOUND, checked
@@ -24,7 +19,7 @@ from tests.unit.report.conftest import Golden, Shown
 
 def _listed() -> Iterable[Section]:
     checks = [
-        CheckListedDocument(
+        CheckDescription(
             code=code,
             title="Outputs are right.",
             claims=claims,
@@ -91,6 +86,36 @@ def test_check_without_a_case_says_so() -> None:
     assert document.is_stopped
 
 
+@pytest.mark.parametrize(("name", "write"), [("check.xml", junit), ("check.sarif", sarif)])
+def test_check_is_written_for_ci(
+    name: str, write: Callable[[CheckDocument], str], golden: Golden
+) -> None:
+    """Each case, finding, hint and check that did not run is where CI systems look for it."""
+    golden(name, write(checked()))
+
+
+@pytest.mark.parametrize(
+    ("declared_at", "uri", "region"),
+    [
+        pytest.param("/a b/caps.py:7", "file:///a%20b/caps.py", {"startLine": 7}, id="far"),
+        pytest.param("caps.py", "caps.py", None, id="no line"),
+        pytest.param(None, None, None, id="nowhere"),
+    ],
+)
+def test_sarif_without_a_line_stands_at_the_declaration(
+    declared_at: str | None, uri: str | None, region: object
+) -> None:
+    """What no line of the backend did, and a claim too modest, stand where it is declared."""
+    document = checked().model_copy(update={"declared_at": declared_at})
+
+    results: list[dict[str, Any]] = json.loads(sarif(document))["runs"][0]["results"]
+
+    for result in results[-2:]:
+        places = [own["physicalLocation"] for own in result["locations"]]
+        assert [own["artifactLocation"]["uri"] for own in places] == ([uri] if uri else [])
+        assert [own.get("region") for own in places] == ([region] if uri else [])
+
+
 @pytest.mark.parametrize("document", [checked(), checked(fails=False)], ids=["failed", "held"])
 def test_junit_counts_what_it_holds(document: CheckDocument) -> None:
     """Each suite's numbers are those of its test cases, and the whole's are their sums."""
@@ -101,26 +126,6 @@ def test_junit_counts_what_it_holds(document: CheckDocument) -> None:
         for suite in root:
             assert int(suite.get(name, "")) == len([*suite.iter(tag)])
         assert int(root.get(name, "")) == len([*root.iter(tag)])
-
-
-def test_junit_failure_has_all_that_a_finding_has() -> None:
-    """What, where, which claims and the command are in the failure; the place is the case's."""
-    root = ET.fromstring(junit(checked()))  # noqa: S314 - our own
-
-    test = root.find(".//testcase[failure]")
-    assert test is not None
-    failure = test.find("failure")
-    assert failure is not None
-    assert test.attrib == {
-        "classname": "my_flash.mirror-absent",
-        "name": "decode,float32,page-1,head-16x4:2@lazy#3",
-        "file": "my_flash/backend.py",
-        "line": "40",
-    }
-    assert failure.attrib == {"message": FOUND.what, "type": "mirror-absent"}
-    assert failure.text == (
-        f"{FOUND.what}\nat my_flash/backend.py:40\nclaims: host_seq_lens\nreplay: {FOUND.replay}"
-    )
 
 
 def test_sarif_of_a_file_whose_name_is_no_utf8_is_json() -> None:
@@ -134,16 +139,6 @@ def test_sarif_of_a_file_whose_name_is_no_utf8_is_json() -> None:
     assert (b'"named%E9.py"' in text, b"raised \\\\udc80" in text) == (True, True)
 
 
-def test_junit_check_that_did_not_run_is_skipped() -> None:
-    """What was not checked is no pass: it is skipped, with the reason."""
-    root = ET.fromstring(junit(checked()))  # noqa: S314 - our own
-
-    skipped = root.find(".//testcase[@name='replay']/skipped")
-
-    assert skipped is not None
-    assert skipped.get("message") == "it claims no graph"
-
-
 def test_junit_holds_no_control_characters() -> None:
     """What a plugin raises may hold anything, and XML may not."""
     found = FOUND.model_copy(update={"what": "raised \x1b[31m\x00"})
@@ -153,84 +148,6 @@ def test_junit_holds_no_control_characters() -> None:
 
     assert "raised \ufffd[31m\ufffd" in text
     ET.fromstring(text)  # noqa: S314 - our own
-
-
-def test_sarif_is_a_log_of_one_run() -> None:
-    """Version, tool and rules are where SARIF 2.1.0 has them; each result names its rule."""
-    log: dict[str, Any] = json.loads(sarif(checked()))
-
-    (run,) = log["runs"]
-    driver = run["tool"]["driver"]
-    codes = [rule["id"] for rule in driver["rules"]]
-    assert (log["version"], driver["name"]) == ("2.1.0", "backend-caps")
-    assert log["$schema"].endswith("sarif-schema-2.1.0.json")
-    assert codes == ["mirror-absent", "memory", "numerics", "replay"]
-    assert {rule["shortDescription"]["text"] for rule in driver["rules"]} > {"The title of memory."}
-    for result in run["results"]:
-        assert codes[result["ruleIndex"]] == result["ruleId"]
-        assert result["level"] in {"error", "note"}
-        assert result["message"]["text"]
-
-
-def test_sarif_finding_stands_at_its_line() -> None:
-    """A relative file is one below the folder of the run; the command is a property."""
-    log: dict[str, Any] = json.loads(sarif(checked()))
-
-    first = log["runs"][0]["results"][0]
-    assert first["locations"] == [
-        {
-            "physicalLocation": {
-                "artifactLocation": {"uri": "my_flash/backend.py", "uriBaseId": "%SRCROOT%"},
-                "region": {"startLine": 40},
-            }
-        }
-    ]
-    assert first["properties"] == {
-        "backend": "my_flash",
-        "case": FOUND.case,
-        "claims": ["host_seq_lens"],
-        "replay": FOUND.replay,
-        "schedule": "lazy",
-        "seed": 3,
-    }
-
-
-@pytest.mark.parametrize(
-    ("declared_at", "place"),
-    [
-        pytest.param(
-            "my_flash_caps.py:7",
-            {
-                "artifactLocation": {"uri": "my_flash_caps.py", "uriBaseId": "%SRCROOT%"},
-                "region": {"startLine": 7},
-            },
-            id="near",
-        ),
-        pytest.param(
-            "/a b/caps.py:7",
-            {"artifactLocation": {"uri": "file:///a%20b/caps.py"}, "region": {"startLine": 7}},
-            id="far",
-        ),
-        pytest.param(
-            "caps.py",
-            {"artifactLocation": {"uri": "caps.py", "uriBaseId": "%SRCROOT%"}},
-            id="no line",
-        ),
-        pytest.param(None, None, id="nowhere"),
-    ],
-)
-def test_sarif_without_a_line_stands_at_the_declaration(
-    declared_at: str | None, place: object
-) -> None:
-    """What no line of the backend did, and a claim too modest, stand where it is declared."""
-    document = checked().model_copy(update={"declared_at": declared_at})
-
-    results = json.loads(sarif(document))["runs"][0]["results"]
-
-    (leak, hint) = results[-2:]
-    expected = [] if place is None else [{"physicalLocation": place}]
-    assert (leak["locations"], hint["locations"]) == (expected, expected)
-    assert (leak["level"], hint["level"]) == ("error", "note")
 
 
 def _no_lines() -> LinesDocument:

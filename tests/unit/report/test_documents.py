@@ -5,19 +5,11 @@ import json
 import pytest
 from pydantic import JsonValue
 
-from backend_caps.capability.backend import Backend, Problem, Status
+from backend_caps.capability.backend import Status
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.provenance import Source
-from backend_caps.capability.scale import ANY, UNDECLARED
-from backend_caps.capability.sets import ComputeRange
-from backend_caps.capability.sizes import Conflict, Exact, MultipleOf, OneOf, Unchecked
-from backend_caps.capability.vocabulary import (
-    CAPABILITIES,
-    NO_LIMIT,
-    BatchKind,
-    Capabilities,
-    HostSeqLens,
-)
+from backend_caps.capability.kind import ANY, UNDECLARED
+from backend_caps.capability.sets import ComputeRange, Conflict, Exact, MultipleOf, OneOf, Unchecked
+from backend_caps.capability.vocabulary import NO_LIMIT, BatchKind, HostSeqLens
 from backend_caps.report.backend_views import evidence_rows, evidence_view
 from backend_caps.report.backends import ReportDocument, report_document
 from backend_caps.report.document import Document, json_of, json_text
@@ -25,7 +17,7 @@ from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Heading, Table
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import OPTS_OUT, at_rank, broken, flags, installed, use
+from tests.unit.building import OPTS_OUT, at_rank, broken, flags, use
 from tests.unit.report import scene
 from tests.unit.report.conftest import Golden
 
@@ -81,57 +73,6 @@ def test_json_of_what_is_no_value_is_our_own_fault() -> None:
         json_of("cuda")
 
 
-def test_plan_document_has_the_keys_of_its_schema() -> None:
-    """The document's top level is what `backend-caps/plan@1` names, in its order."""
-    _, document = scene.plan(scene.FORCED)
-
-    written = json.loads(document.model_dump_json())
-
-    assert (list(written), written["schema"]) == (
-        [
-            "schema",
-            "needs_cpu_seq_lens",
-            "server",
-            "phases",
-            "flips",
-            "problems",
-            "policy",
-            "rules",
-            "fingerprint",
-        ],
-        "backend-caps/plan@1",
-    )
-
-
-def test_plan_document_values_have_the_keys_of_the_schema() -> None:
-    """Each value has its effect and its causes."""
-    _, document = scene.plan(scene.FORCED)
-
-    written = json.loads(document.model_dump_json())
-
-    values = [*written["server"].values(), *written["phases"]["decode"].values()]
-    assert {tuple(value) for value in values} == {("value", "effect", "causes")}
-
-
-def test_plan_document_causes_have_the_keys_of_the_schema() -> None:
-    """Each cause says who, where, what, why and by what right."""
-    _, document = scene.plan(scene.FORCED)
-
-    written = json.loads(document.model_dump_json())
-
-    keys = {tuple(each) for value in written["server"].values() for each in value["causes"]}
-    assert keys == {("kind", "name", "role", "phase", "value", "reason", "origin", "source")}
-
-
-def test_plan_document_is_what_the_plan_is() -> None:
-    """A document holds the plan's answer, rules and fingerprint."""
-    resolved, document = scene.plan(scene.FORCED)
-
-    answer = (document.needs_cpu_seq_lens, document.rules, document.fingerprint)
-
-    assert answer == (True, "sglang-0.5.13", resolved.fingerprint)
-
-
 def test_plan_document_keeps_a_ranks_number() -> None:
     """A cause of a joined plan says which rank it comes from."""
     resolved = at_rank(
@@ -163,26 +104,6 @@ def test_plan_document_survives_json() -> None:
     assert carried == document
 
 
-def test_report_document_has_the_keys_of_its_schema() -> None:
-    """The document's top level is what `backend-caps/report@1` names."""
-    written = json.loads(scene.report(None).model_dump_json())
-
-    assert (list(written), written["schema"], written["plan"]) == (
-        ["schema", "backends", "problems", "plan"],
-        "backend-caps/report@1",
-        None,
-    )
-
-
-def test_report_document_holds_the_plan() -> None:
-    """A report for a server holds its plan as the plan's own document."""
-    _, document = scene.plan(scene.FREE)
-
-    report = scene.report(scene.FREE)
-
-    assert report.plan == document
-
-
 def test_report_document_is_written_whole(golden: Golden) -> None:
     """A report's JSON is known to the last letter."""
     document = scene.report(None)
@@ -197,45 +118,6 @@ def test_report_document_survives_json() -> None:
     carried = ReportDocument.model_validate_json(document.model_dump_json())
 
     assert carried == document
-
-
-def test_report_document_says_where_a_backend_was_declared() -> None:
-    """A backend's distribution, version and line are told."""
-    document = report_document([installed("fa3")], (), None)
-
-    told = document.backends[0]
-
-    assert (told.distribution, told.version, told.declared_at) == (
-        "fa3-caps",
-        "1.0",
-        "fa3_caps.py:3",
-    )
-
-
-def test_report_document_lists_every_capability() -> None:
-    """What a backend does not declare is listed as undeclared."""
-    document = report_document([installed("fa3", Capabilities(two_batch_overlap=True))], (), None)
-
-    told = {
-        name: (said.value, said.origin) for name, said in document.backends[0].capabilities.items()
-    }
-
-    undeclared = dict.fromkeys(CAPABILITIES, ("undeclared", "undeclared"))
-    assert told == {**undeclared, "two_batch_overlap": (True, "declared")}
-
-
-def test_report_document_of_a_broken_backend_has_its_problems_alone() -> None:
-    """A backend that was not read says nothing of its capabilities."""
-    problem = Problem(code="hangs", message="It hangs.", remedy="Repair it.")
-    torn = Backend(name="torn", status=Status.BROKEN, source=Source(), problems=(problem,))
-
-    (told,) = report_document([torn], (), None).backends
-
-    assert (told.status, told.capabilities, [each.code for each in told.problems]) == (
-        "broken",
-        {},
-        ["hangs"],
-    )
 
 
 def test_report_document_says_how_claims_stand(golden: Golden) -> None:

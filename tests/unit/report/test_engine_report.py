@@ -12,8 +12,8 @@ from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.engines.reading import EngineReading
 from backend_caps.report.backend_views import report_view
-from backend_caps.report.backends import BackendDocument, ReportDocument, report_document
-from backend_caps.report.plan_views import explain_view, plan_view
+from backend_caps.report.backends import ReportDocument, report_document
+from backend_caps.report.plan_views import explain_view
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Heading, Lines, Section, Table, markdown
 from backend_caps.resolution.flags import ServerFlags
@@ -44,11 +44,6 @@ def _plan(line: str = LINE) -> PlanDocument:
 
 def _with_plan() -> ReportDocument:
     return _report(engine_scene.SGLANG, installed("acme", OPTS_OUT), plan=_plan())
-
-
-def _told(name: str) -> BackendDocument:
-    report = _report(engine_scene.SGLANG)
-    return next(backend for backend in report.backends if backend.name == name)
 
 
 _REPORTS: list[tuple[str, Callable[[], ReportDocument]]] = [
@@ -102,68 +97,12 @@ def test_engine_report_survives_json(name: str, report: Callable[[], ReportDocum
     assert carried == document
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "value", "origin"),
-    [
-        pytest.param("TritonAttnBackend", "host_seq_lens", "none", "declared", id="declared"),
-        pytest.param(
-            "TritonMultiStepDraftBackend", "host_seq_lens", "none", "inherited", id="inherited"
-        ),
-        pytest.param(
-            "FlashAttentionBackend", "host_seq_lens", "depends", "conditional", id="by conditions"
-        ),
-        pytest.param(
-            "FlashAttentionBackend", "shared_reads_end", "depends", "conditional", id="by code"
-        ),
-        pytest.param(
-            "HybridAttnBackend", "max_context_len_known", "undeclared", "undeclared", id="unset"
-        ),
-        pytest.param(
-            "FlashInferAttnBackend", "host_seq_lens", "undeclared", "undeclared", id="no words"
-        ),
-        pytest.param(
-            "MusaFlashAttentionBackend", "host_seq_lens", "depends", "inherited", id="both"
-        ),
-    ],
-)
-def test_class_says_what_its_source_does(
-    name: str, capability: str, value: str, origin: str
-) -> None:
-    """What a class states, inherits, leaves to conditions or to nobody is told apart."""
-    told = _told(name).capabilities[capability]
-
-    assert (told.value, told.origin) == (value, origin)
-
-
 def test_keys_of_an_engine_are_left_out_of_a_plugin() -> None:
     """A plugin's document under an engine is the one it has without."""
     plugin = _with_plan().model_dump(mode="json")["backends"][-1]
 
     engines = {"class", "registered_as", "classes", "composite", "attributes"}
     assert (plugin["name"], engines & plugin.keys()) == ("acme", set())
-
-
-def test_name_lists_each_class_once() -> None:
-    """The parts of a name are its classes, however many places each takes."""
-    told = _told("triton")
-
-    assert told.parts == ["TritonAttnBackend", "TritonMultiStepDraftBackend"]
-
-
-def test_name_without_a_declaration_stays_a_name() -> None:
-    """A name whose classes could not be read is none of the plugins."""
-    told = _told("torn")
-
-    assert told.classes == []
-
-
-def test_plan_names_the_engine() -> None:
-    """The answer says with which engine the mirror is kept."""
-    _, lines, *_ = plan_view(_plan())
-
-    cost = "a D2H copy and a host wait in every overlapped speculative step"
-    assert isinstance(lines, Lines)
-    assert lines.lines[0] == f"with sglang 0.5.23, host_seq_lens counts as exact ({cost})"
 
 
 def test_explanation_names_the_engine() -> None:
@@ -198,8 +137,7 @@ def test_condition_without_a_place_has_none() -> None:
     read = engine_scene.read_class("A", "a.py:1", {"host_seq_lens": reading})
 
     lines = _lines_of(
-        report_view(_report(replace(engine_scene.SGLANG, backends=(read,)))),
-        "What depends on what",
+        report_view(_report(replace(engine_scene.SGLANG, backends=(read,)))), "What depends on what"
     )
 
     assert lines == ("A: host_seq_lens depends: set by __init__",)

@@ -106,6 +106,16 @@ def test_no_column_goes_below_for_a_long_name() -> None:
     assert sum("a" in line.split() for line in lines) == 2
 
 
+def test_longer_name_of_a_first_column_loses_nothing() -> None:
+    """A name that has no room is folded, its line number included, and not cut off."""
+    place = f"{'a' * 40}.py:1234"
+    table = Table(("class", "b", "c"), ((place, "b " * 20, "c " * 20),), "names")
+
+    cells = [line.split()[0] for line in _drawn(table).splitlines() if "a" in line or "4" in line]
+
+    assert "".join(cells).removeprefix("class") == place
+
+
 def test_table_without_room_goes_on_below() -> None:
     """What does not fit beside the first column comes under it, with the first column again."""
     table = Table(("backend", "one", "other"), (("fa3", "a" * 20, "b" * 20),))

@@ -109,41 +109,11 @@ def test_markup_is_text_in_markdown(special: str) -> None:
     assert written == f"- a\\{special}b\n"
 
 
-def test_line_breaks_do_not_break_a_table_in_markdown() -> None:
-    """A cell is one line."""
-    written = markdown([Table(("a",), (("x\n| y",),))])
-
-    assert written == "| a |\n| --- |\n| x \\| y |\n"
-
-
 def test_visible_keeps_what_people_read() -> None:
     """Letters of any language and line breaks stay as they are."""
     text = "größer 注意\n✓"
 
     assert visible(text) == text
-
-
-def test_terminal_has_colour(monkeypatch: pytest.MonkeyPatch, shown: Shown) -> None:
-    """On a terminal a status has its colour."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-
-    text = shown([Table(("status",), (("ok",), ("broken",)))])
-
-    assert ("\x1b[32mok" in text, "\x1b[31mbroken" in text) == (True, True)
-
-
-def test_terminal_has_no_colour_where_none_is_wanted(
-    monkeypatch: pytest.MonkeyPatch, shown: Shown
-) -> None:
-    """`NO_COLOR` is honoured on a terminal too."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-
-    text = shown([Table(("status",), (("ok",), ("broken",)))])
-
-    assert ("\x1b[32m" in text, "\x1b[31m" in text) == (False, False)
 
 
 def test_terminal_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch, shown: Shown) -> None:

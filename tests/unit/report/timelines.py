@@ -7,15 +7,7 @@ from dataclasses import replace
 from backend_caps.report.dry_run_documents import WorsenedDocument
 from backend_caps.report.step_costs import DraftsDocument, LeftOutDocument, Level
 from backend_caps.report.trace_documents import CostsDocument, TraceDetails, TracedLevelDocument
-from backend_caps.report.trace_timeline import (
-    HOST,
-    Arrow,
-    Gap,
-    Signal,
-    Span,
-    TimedOp,
-    Timeline,
-)
+from backend_caps.report.trace_timeline import HOST, Arrow, Gap, Signal, Span, TimedOp, Timeline
 
 US = 1000
 
@@ -40,24 +32,14 @@ def op(begin_us: int, end_us: int, *, num_bytes: int = 0) -> TimedOp:
 def block(lane: str, name: str, step: int, *ops: TimedOp) -> Span:
     """Make a block of a stream."""
     return Span(
-        lane=lane,
-        name=name,
-        step=step,
-        begin_ns=ops[0].begin_ns,
-        end_ns=ops[-1].end_ns,
-        ops=ops,
+        lane=lane, name=name, step=step, begin_ns=ops[0].begin_ns, end_ns=ops[-1].end_ns, ops=ops
     )
 
 
 def host(name: str, step: int, begin_us: int, end_us: int, depth: int = 1) -> Span:
     """Make a span of the host's work."""
     return Span(
-        lane=HOST,
-        name=name,
-        step=step,
-        begin_ns=begin_us * US,
-        end_ns=end_us * US,
-        depth=depth,
+        lane=HOST, name=name, step=step, begin_ns=begin_us * US, end_ns=end_us * US, depth=depth
     )
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from backend_caps.capability.declaration import Declaration, When
@@ -9,7 +11,6 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, HostSeqLens
 from backend_caps.resolution.plan import Cause
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.uses import Use
 from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, use
 
 _EXACT, _BOUND, _NONE = HostSeqLens.EXACT, HostSeqLens.UPPER_BOUND, HostSeqLens.NONE
@@ -32,64 +33,47 @@ def _cause(
     return cause
 
 
-@pytest.mark.parametrize(
-    ("line", "value", "origin", "reason"),
-    [
-        pytest.param(
-            "--kv-cache-dtype fp8_e5m2",
-            _EXACT,
-            Origin.CONDITIONAL,
-            "fp8 sizes on the host (kv_cache_dtype = fp8_e5m2)",
-            id="holds",
-        ),
-        pytest.param(
-            "--kv-cache-dtype fp8_e4m3",
-            _NONE,
-            Origin.DECLARED,
-            "declares host_seq_lens=none",
-            id="does not hold",
-        ),
-        pytest.param(
-            "--kv-cache-dtype auto",
-            _EXACT,
-            Origin.UNDECIDED,
-            "fp8 sizes on the host (not known yet: kv_cache_dtype = fp8_e5m2)",
-            id="open",
-        ),
-    ],
-)
-def test_condition_towards_worse_is_decided_by_the_flags(
-    line: str, value: HostSeqLens, origin: Origin, reason: str
-) -> None:
-    """A condition that holds gives its value, one that fails the base, an open one both joined."""
-    cause = _cause(OPTS_OUT, [_FP8], line)
-
-    assert (cause.value, cause.origin, cause.reason) == (value, origin, reason)
+_IF_FP8 = "fp8 sizes on the host ({}kv_cache_dtype = fp8_e5m2)"
+_OPEN = "not known yet: "
 
 
 @pytest.mark.parametrize(
-    ("line", "value", "origin", "reason"),
+    ("said", "when", "line", "origin", "reason"),
     [
-        pytest.param(
-            "--page-size 64", _NONE, Origin.CONDITIONAL, "64 fits (page_size = 64)", id="holds"
-        ),
-        pytest.param(
-            "--page-size 1",
-            _EXACT,
-            Origin.DECLARED,
-            "declares host_seq_lens=exact",
-            id="does not hold",
-        ),
-        pytest.param("", _EXACT, Origin.DECLARED, "declares host_seq_lens=exact", id="open"),
+        (OPTS_OUT, _FP8, "--kv-cache-dtype fp8_e5m2", Origin.CONDITIONAL, _IF_FP8.format("")),
+        (OPTS_OUT, _FP8, "--kv-cache-dtype fp8_e4m3", Origin.DECLARED, "declares {}"),
+        (OPTS_OUT, _FP8, "--kv-cache-dtype auto", Origin.UNDECIDED, _IF_FP8.format(_OPEN)),
+        (READS, _FREE, "--page-size 64", Origin.CONDITIONAL, "64 fits (page_size = 64)"),
+        (READS, _FREE, "--page-size 1", Origin.DECLARED, "declares {}"),
+        (READS, _FREE, "", Origin.DECLARED, "declares {}"),
     ],
 )
-def test_condition_towards_better_counts_only_where_it_holds(
-    line: str, value: HostSeqLens, origin: Origin, reason: str
+def test_condition_is_decided_by_the_flags(
+    said: Capabilities, when: When, line: str, origin: Origin, reason: str
 ) -> None:
-    """An optimistic condition that is still open changes nothing."""
-    cause = _cause(READS, [_FREE], line)
+    """One that holds gives its value, one that fails the base, an open one the worse of both."""
+    cause = _cause(said, [when], line)
 
-    assert (cause.value, cause.origin, cause.reason) == (value, origin, reason)
+    value = said.host_seq_lens if origin is Origin.DECLARED else when.capabilities.host_seq_lens
+    assert isinstance(value, HostSeqLens)
+    told = reason.format(f"host_seq_lens={value.value}")
+    assert (cause.value, cause.origin, cause.reason) == (value, origin, told)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        pytest.param({"speculative_algorithm": {"eagle"}}, "", id="lower case"),
+        pytest.param({"speculative_algorithm": {"NEXTN"}}, "", id="an algorithm's other name"),
+        pytest.param({"kv_cache_dtype": {"bf16"}}, "--kv-cache-dtype bf16", id="a dtype's"),
+        pytest.param({"device": {"cuda:0"}}, "--device cuda:1", id="a device's number"),
+    ],
+)
+def test_condition_holds_in_any_spelling(given: dict[str, object], line: str) -> None:
+    """A condition holds however its names are spelled."""
+    when = When(given=Given.model_validate(given), capabilities=READS, reason="why")
+
+    assert _cause(OPTS_OUT, [when], line).origin is Origin.CONDITIONAL
 
 
 def test_condition_is_decided_by_facts_before_flags() -> None:
@@ -99,63 +83,36 @@ def test_condition_is_decided_by_facts_before_flags() -> None:
     assert (cause.value, cause.origin) == (_EXACT, Origin.CONDITIONAL)
 
 
+_TWO_RANKS = "two ranks share a workspace (tp_size in 2, 4)"
+
+
 @pytest.mark.parametrize(
-    ("conditions", "line", "value", "reason"),
+    ("conditions", "dtype", "value", "reason"),
     [
-        pytest.param(
-            [_FP8, _WIDE],
-            "--kv-cache-dtype fp8_e5m2 --tp-size 2",
-            _EXACT,
-            "fp8 sizes on the host (kv_cache_dtype = fp8_e5m2)",
-            id="the worse of two that hold",
-        ),
-        pytest.param(
-            [_WIDE, _FP8],
-            "--kv-cache-dtype fp8_e5m2 --tp-size 2",
-            _EXACT,
-            "fp8 sizes on the host (kv_cache_dtype = fp8_e5m2)",
-            id="in whichever order",
-        ),
-        pytest.param(
-            [_FP8, _WIDE],
-            "--tp-size 2",
-            _EXACT,
-            "fp8 sizes on the host (not known yet: kv_cache_dtype = fp8_e5m2)",
-            id="one holds, a worse one is open",
-        ),
-        pytest.param(
-            [_WIDE, _FREE],
-            "--tp-size 2",
-            _BOUND,
-            "two ranks share a workspace (tp_size in 2, 4)",
-            id="one holds, a better one is open",
-        ),
+        pytest.param([_FP8, _WIDE], "fp8_e5m2", _EXACT, _IF_FP8.format(""), id="both hold"),
+        pytest.param([_WIDE, _FP8], "fp8_e5m2", _EXACT, _IF_FP8.format(""), id="in any order"),
+        pytest.param([_FP8, _WIDE], "auto", _EXACT, _IF_FP8.format(_OPEN), id="the worse is open"),
+        pytest.param([_WIDE, _FREE], "auto", _BOUND, _TWO_RANKS, id="the better is open"),
     ],
 )
 def test_conditions_that_hold_join(
-    conditions: list[When], line: str, value: HostSeqLens, reason: str
+    conditions: list[When], dtype: str, value: HostSeqLens, reason: str
 ) -> None:
     """Of several conditions that hold or are open, the worst value counts, in its own words."""
-    cause = _cause(OPTS_OUT, conditions, line)
+    cause = _cause(OPTS_OUT, conditions, f"--tp-size 2 --kv-cache-dtype {dtype}")
 
     assert (cause.value, cause.reason) == (value, reason)
 
 
 def test_conditions_whose_join_is_neither_are_both_quoted() -> None:
     """Where two conditions together give a value that neither has, both are the reason."""
-    first = When(
-        given=Given(tp_size={1}),
-        capabilities=Capabilities(page_sizes={"multiple_of": 4}),
-        reason="by four",
-    )
-    second = When(
-        given=Given(dp_size={1}),
-        capabilities=Capabilities(page_sizes={"multiple_of": 6}),
-        reason="by six",
-    )
-    plan = resolve([use("fa3", conditions=[first, second])], flags())
+    fours, sixes = (Capabilities(page_sizes={"multiple_of": size}) for size in (4, 6))
+    whens = [
+        When(given=Given(tp_size={1}), capabilities=fours, reason="by four"),
+        When(given=Given(dp_size={1}), capabilities=sixes, reason="by six"),
+    ]
 
-    (cause,) = plan["page_sizes"].causes
+    (cause,) = resolve([use("fa3", conditions=whens)], flags())["page_sizes"].causes
 
     assert (str(cause.value), cause.reason) == (
         "multiples of 12",
@@ -196,51 +153,39 @@ def test_condition_may_ask_for_the_use(role: Role, phase: Phase, value: HostSeqL
     assert plan["host_seq_lens"].value is value
 
 
+_LACKS = "declares host_seq_lens={}, but not max_context_len_known, which it needs"
+
+
 @pytest.mark.parametrize(
-    ("capabilities", "value", "origin", "reason"),
+    ("said", "value", "origin", "reason"),
     [
-        pytest.param(
-            Capabilities(host_seq_lens=_NONE, max_context_len_known=True),
+        (
+            {"host_seq_lens": _NONE, "max_context_len_known": True},
             _NONE,
             Origin.DECLARED,
             "declares host_seq_lens=none",
-            id="known",
         ),
-        pytest.param(
-            Capabilities(host_seq_lens=_NONE),
-            _EXACT,
-            Origin.UNDECLARED,
-            "declares host_seq_lens=none, but not max_context_len_known, which it needs",
-            id="not stated",
-        ),
-        pytest.param(
-            Capabilities(host_seq_lens=_BOUND, max_context_len_known=False),
+        ({"host_seq_lens": _NONE}, _EXACT, Origin.UNDECLARED, _LACKS.format("none")),
+        (
+            {"host_seq_lens": _BOUND, "max_context_len_known": False},
             _EXACT,
             Origin.DECLARED,
-            "declares host_seq_lens=upper_bound, but not max_context_len_known, which it needs",
-            id="denied",
+            _LACKS.format("upper_bound"),
         ),
-        pytest.param(
-            Capabilities(host_seq_lens=_EXACT),
-            _EXACT,
-            Origin.DECLARED,
-            "declares host_seq_lens=exact",
-            id="not needed for EXACT",
-        ),
-        pytest.param(
-            Capabilities(max_context_len_known=True),
+        ({"host_seq_lens": _EXACT}, _EXACT, Origin.DECLARED, "declares host_seq_lens=exact"),
+        (
+            {"max_context_len_known": True},
             _EXACT,
             Origin.UNDECLARED,
             "does not declare host_seq_lens",
-            id="without an opt-out",
         ),
     ],
 )
 def test_opting_out_requires_the_longest_context(
-    capabilities: Capabilities, value: HostSeqLens, origin: Origin, reason: str
+    said: dict[str, object], value: HostSeqLens, origin: Origin, reason: str
 ) -> None:
     """An opt-out from the mirror counts only with `max_context_len_known`."""
-    cause = _cause(capabilities, [], "")
+    cause = _cause(Capabilities.model_validate(said), [], "")
 
     assert (cause.value, cause.origin, cause.reason) == (value, origin, reason)
 
@@ -268,55 +213,35 @@ def test_longest_context_may_be_known_under_a_condition(
     assert (cause.value, cause.origin) == (value, origin)
 
 
+_DENIES = Capabilities(max_context_len_known=False)
+
+
 @pytest.mark.parametrize(
-    ("capabilities", "causes"),
+    ("declaration", "dtype", "causes"),
     [
-        pytest.param(READS, [("hybrid", _EXACT)], id="adds a need"),
+        pytest.param({"capabilities": READS}, "auto", [(_EXACT, Origin.DECLARED)], id="a need"),
         pytest.param(
-            Capabilities(host_seq_lens=_NONE), [("hybrid", _NONE)], id="an opt-out of its own"
+            {"capabilities": Capabilities(host_seq_lens=_NONE)},
+            "auto",
+            [(_NONE, Origin.DECLARED)],
+            id="an opt-out",
         ),
-        pytest.param(Capabilities(two_batch_overlap=True), [], id="says nothing of it"),
+        pytest.param(
+            {"capabilities": _DENIES}, "auto", [(_EXACT, Origin.DECLARED)], id="denies its parts'"
+        ),
+        pytest.param({"capabilities": Capabilities(two_batch_overlap=True)}, "auto", [], id="else"),
+        pytest.param({"conditions": [_FP8]}, "fp8_e5m2", [(_EXACT, Origin.CONDITIONAL)], id="if"),
+        pytest.param({"conditions": [_FP8]}, "auto", [(_EXACT, Origin.UNDECIDED)], id="if, open"),
+        pytest.param({"conditions": [_FP8]}, "fp8_e4m3", [], id="if, and it does not hold"),
     ],
 )
 def test_composite_says_what_it_states_alone(
-    capabilities: Capabilities, causes: list[tuple[str, HostSeqLens]]
+    declaration: dict[str, object], dtype: str, causes: list[tuple[HostSeqLens, Origin]]
 ) -> None:
     """What a composite leaves out is its parts' to say, and no undeclared value."""
-    own = Use(
-        backend="hybrid",
-        role=Role.TARGET,
-        phase=Phase.DECODE,
-        declaration=Declaration(capabilities=capabilities),
-        adds_only=True,
-    )
+    own = Declaration.model_validate(declaration)
+    hybrid = replace(use("hybrid"), declaration=own, adds_only=True)
 
-    plan = resolve([own, use("fa3", phase=Phase.PREFILL)], flags(SPECULATING))
+    plan = resolve([hybrid], flags(f"{SPECULATING} --kv-cache-dtype {dtype}"))
 
-    found = [(cause.name, cause.value) for cause in plan["host_seq_lens"].causes]
-    assert found == causes
-
-
-@pytest.mark.parametrize(
-    ("dtype", "causes"),
-    [
-        pytest.param("fp8_e5m2", [(_EXACT, Origin.CONDITIONAL)], id="holds"),
-        pytest.param("auto", [(_EXACT, Origin.UNDECIDED)], id="open"),
-        pytest.param("fp8_e4m3", [], id="does not hold"),
-    ],
-)
-def test_composite_says_what_it_states_under_a_condition(
-    dtype: str, causes: list[tuple[HostSeqLens, Origin]]
-) -> None:
-    """A condition of a composite adds where it holds or is open, and is silent elsewhere."""
-    own = Use(
-        backend="hybrid",
-        role=Role.TARGET,
-        phase=Phase.DECODE,
-        declaration=Declaration(conditions=[_FP8]),
-        adds_only=True,
-    )
-
-    plan = resolve([own], flags(f"{SPECULATING} --kv-cache-dtype {dtype}"))
-
-    found = [(cause.value, cause.origin) for cause in plan["host_seq_lens"].causes]
-    assert found == causes
+    assert [(each.value, each.origin) for each in plan["host_seq_lens"].causes] == causes

@@ -6,112 +6,67 @@ from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Effect, RuleSet
-from tests.unit.building import OPTS_OUT, READS, SPECULATING, flags, use
+from tests.unit.building import OPTS_OUT, READS, RULES_13, RULES_23, SPECULATING, flags, rows, use
 
-_13, _23 = "sglang-0.5.13", "sglang-0.5.23"
 _EAGLE = "--speculative-algorithm EAGLE"
 _DETERMINISTIC = "--enable-deterministic-inference"
 _BOUNDED = Capabilities(host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_known=True)
 
 
+_COPIES = "a D2H copy and a host wait in every overlapped speculative step"
+_KNOWN = "no effect: without overlap the lengths are known when the next step is prepared"
+
+
 @pytest.mark.parametrize(
-    ("engine", "line", "capabilities", "text"),
+    ("rules", "line", "capabilities", "text"),
     [
-        pytest.param(
-            _13,
-            _EAGLE,
-            READS,
-            "a D2H copy and a host wait in every overlapped speculative step",
-            id="EXACT costs",
-        ),
-        pytest.param(
-            _23, _EAGLE, _BOUNDED, "a bound is kept on the host; no copy, no wait", id="a bound"
-        ),
-        pytest.param(_23, _EAGLE, OPTS_OUT, "no copy, no wait", id="NONE"),
-        pytest.param(
-            _13,
-            "",
+        (RULES_13, "EAGLE", READS, _COPIES),
+        (RULES_23, "EAGLE", _BOUNDED, "a bound is kept on the host; no copy, no wait"),
+        (RULES_23, "EAGLE", OPTS_OUT, "no copy, no wait"),
+        (
+            RULES_13,
+            "none",
             READS,
             "no effect: without speculative decoding the scheduler knows the lengths",
-            id="no speculation",
         ),
-        pytest.param(
-            _13,
-            f"{_EAGLE} --disable-overlap-schedule",
-            READS,
-            "no effect: without overlap the lengths are known when the next step is prepared",
-            id="no overlap",
-        ),
-        pytest.param(
-            _13,
-            "--speculative-algorithm NGRAM",
-            READS,
-            "no effect: sglang-0.5.13 does not overlap the steps of NGRAM",
-            id="NGRAM is not overlapped in 0.5.13",
-        ),
-        pytest.param(
-            _23,
-            "--speculative-algorithm NGRAM",
-            READS,
-            "a D2H copy and a host wait in every overlapped speculative step",
-            id="NGRAM is overlapped in 0.5.23",
-        ),
-        pytest.param(
-            _13,
-            "--speculative-algorithm MY_OWN",
-            READS,
-            "a D2H copy and a host wait in every overlapped speculative step",
-            id="an unknown algorithm counts as overlapped",
-        ),
+        (RULES_13, "EAGLE --disable-overlap-schedule", READS, _KNOWN),
+        (RULES_13, "NGRAM", READS, "no effect: sglang-0.5.13 does not overlap the steps of NGRAM"),
+        (RULES_23, "NGRAM", READS, _COPIES),
+        (RULES_13, "MY_OWN", READS, _COPIES),  # nobody knows it, so it counts as overlapped
     ],
 )
 def test_effect_of_the_mirror(
-    engine: str, line: str, capabilities: Capabilities, text: str
+    rules: RuleSet, line: str, capabilities: Capabilities, text: str
 ) -> None:
     """The mirror costs what it costs only where an overlapped speculative step reads it."""
-    plan = resolve([use("fa3", capabilities)], flags(line), rules=RuleSet.builtin(engine))
+    read = flags(f"--speculative-algorithm {line}")
 
-    assert str(plan["host_seq_lens"].effect) == text
+    assert (
+        str(resolve([use("fa3", capabilities)], read, rules=rules)["host_seq_lens"].effect) == text
+    )
 
 
 @pytest.mark.parametrize(
     ("capability", "line", "text"),
-    [
-        pytest.param(
-            "graph_replay",
-            "--disable-cuda-graph",
-            "no effect: CUDA graphs are switched off",
-            id="no graphs to replay",
-        ),
-        pytest.param("graph_replay", "", "", id="graphs"),
-        pytest.param(
-            "graph_metadata",
-            "--disable-cuda-graph",
-            "no effect: CUDA graphs are switched off",
-            id="no graphs to rebuild for",
-        ),
-        pytest.param("graph_metadata", "", "host code runs before every replay", id="HOST"),
-        pytest.param(
-            "sync_free_prepare",
-            "--disable-overlap-schedule",
-            "no effect: without overlap the host waits anyway",
-            id="no overlap, no sync to save",
-        ),
-        pytest.param("sync_free_prepare", "", "", id="overlap"),
-        pytest.param(
-            "shared_reads_end",
-            "--disable-overlap-schedule",
-            "no effect: without overlap nothing is overwritten meanwhile",
-            id="no overlap, no barrier",
-        ),
-        pytest.param("shared_reads_end", "", "", id="overlap, a barrier"),
-    ],
+    rows("""
+no replay | graph_replay | --disable-cuda-graph | no effect: CUDA graphs are switched off
+graphs | graph_replay | |
+no rebuilding | graph_metadata | --disable-cuda-graph | no effect: CUDA graphs are switched off
+HOST | graph_metadata | | host code runs before every replay
+no overlap | sync_free_prepare | --disable-overlap-schedule | no effect: {wait}
+overlap | sync_free_prepare | |
+no barrier | shared_reads_end | --disable-overlap-schedule | no effect: {overwritten}
+a barrier | shared_reads_end | |
+"""),
 )
 def test_effect_of_a_phase_value(capability: str, line: str, text: str) -> None:
     """A phase's value does something where its machinery is switched on."""
     plan = resolve([use()], flags(line))
 
-    assert str(plan[capability, Phase.DECODE].effect) == text
+    assert str(plan[capability, Phase.DECODE].effect) == text.format(
+        wait="without overlap the host waits anyway",
+        overwritten="without overlap nothing is overwritten meanwhile",
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,28 +28,18 @@ _ENGINE = Engine(
 """One that no stored version is, with an alias that none has."""
 
 
-def test_argv_follows_an_engine_that_was_read() -> None:
-    """A command line is read as the engine's own source says."""
-    read = ServerFlags.from_argv(["--pages", "16"], engine_name=_ENGINE)
-
-    assert read == ServerFlags(page_size=16)
-
-
-def test_mapping_follows_an_engine_that_was_read() -> None:
-    """A mapping is read as the engine's own source says."""
-    read = ServerFlags.from_mapping({"pages": 16}, engine_name=_ENGINE)
-
-    assert read == ServerFlags(page_size=16)
-
-
-def test_file_follows_an_engine_that_was_read(tmp_path: Path) -> None:
-    """A file is read as the engine's own source says."""
+def test_flags_follow_an_engine_that_was_read(tmp_path: Path) -> None:
+    """A command line, a mapping and a file are read as the engine's own source says."""
     file = tmp_path / "flags.yaml"
     file.write_text("pages: 16\n")
 
-    read = ServerFlags.from_file(file, engine_name=_ENGINE)
+    read = [
+        ServerFlags.from_argv(["--pages", "16"], engine_name=_ENGINE),
+        ServerFlags.from_mapping({"pages": 16}, engine_name=_ENGINE),
+        ServerFlags.from_file(file, engine_name=_ENGINE),
+    ]
 
-    assert read == ServerFlags(page_size=16)
+    assert read == [ServerFlags(page_size=16)] * 3
 
 
 def test_registry_adds_rules_to_a_set_that_is_given() -> None:

@@ -10,7 +10,7 @@ from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.declaration import Part
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.kind import Role, Scope
-from backend_caps.capability.status import Problem
+from backend_caps.capability.provenance import Problem
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities
 from backend_caps.errors import BackendCapsError, CodedError
 from backend_caps.resolution.errors import (
@@ -19,20 +19,20 @@ from backend_caps.resolution.errors import (
     PlanRefusedError,
     ResolutionError,
     nearest,
-    raise_all,
 )
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import check_named, select
 from backend_caps.resolution.uses import Use, uses_of
-from tests.unit.building import broken, flags, installed, named, use
+from tests.unit.building import RULES_13, RULES_23, broken, flags, installed, named, use
 
 _HELD = ", ".join(name for name, kind in CAPABILITIES.items() if kind.scope is not Scope.USE)
 _ON_CPU = Facts(device="cpu", dtype="float32")
 _TORN = Problem(code="broken", message="It hangs.", remedy="Repair it.")
 _CUDA = Capabilities(devices={"cuda"})
 _ONLY_CUDA = named(installed("fa3", Capabilities(devices={"cuda"}, dtypes={"int8"})))
+_NONE_FILE = Path(__file__).parent / "none.yaml"
 
 
 def _uses(line: str, *backends: Backend) -> Callable[[], object]:
@@ -69,14 +69,14 @@ _OCCASIONS = [
     pytest.param(
         lambda: flags("vllm serve"),
         "'vllm serve' starts vllm, whose flags and routing are not read; expected the flags of "
-        "sglang-0.5.13. Write them in place of 'vllm serve' and what follows it; backend-caps "
+        "sglang-0.5.23. Write them in place of 'vllm serve' and what follows it; backend-caps "
         "report --engine vllm, without server flags, shows what vllm's backends say.",
         id="other-engine",
     ),
     pytest.param(
         lambda: flags("--attention fa3"),
-        "--attention could be --attention-backend, --attention-context-parallel-size. "
-        "Write the flag out.",
+        "--attention could be --attention-backend, --attention-context-parallel-size, "
+        "--attention-data-parallel-size. Write the flag out.",
         id="ambiguous-flag",
     ),
     pytest.param(
@@ -85,9 +85,9 @@ _OCCASIONS = [
         id="missing-value",
     ),
     pytest.param(
-        lambda: ServerFlags.from_file(Path(__file__).parent / "none.yaml"),
-        f"flags file '{Path(__file__).parent / 'none.yaml'}' cannot be read: [Errno 2] No such "
-        f"file or directory: '{Path(__file__).parent / 'none.yaml'}'. Expected a YAML or JSON "
+        lambda: ServerFlags.from_file(_NONE_FILE),
+        f"flags file '{_NONE_FILE}' cannot be read: [Errno 2] No such "
+        f"file or directory: '{_NONE_FILE}'. Expected a YAML or JSON "
         "mapping of flag names to values. Correct the file or its path.",
         id="flags-file",
     ),
@@ -150,7 +150,9 @@ _OCCASIONS = [
     ),
     pytest.param(
         lambda: check_named(
-            resolve([use("fa3", _CUDA)], flags(), facts=_ON_CPU), {}, but=frozenset()
+            resolve([use("fa3", _CUDA)], flags(), facts=_ON_CPU),
+            named(installed("b")),
+            but=frozenset(),
         ),
         "by hand names 'fa3', which cannot run here: device-unsupported: backend 'fa3' takes "
         "device cuda; here it is cpu. Use another backend, or device cuda. In its place no "
@@ -164,8 +166,8 @@ _OCCASIONS = [
         id="override",
     ),
     pytest.param(
-        lambda: resolve([use()], flags(), rules=RuleSet.builtin("sglang-0.5.13")).join(
-            resolve([use()], flags(), rules=RuleSet.builtin("sglang-0.5.23"))
+        lambda: resolve([use()], flags(), rules=RULES_13).join(
+            resolve([use()], flags(), rules=RULES_23)
         ),
         "plans with rules 'sglang-0.5.13' and 'sglang-0.5.23' cannot be joined; expected the same "
         "on every rank. Resolve both under one of them.",
@@ -269,31 +271,3 @@ def test_nearest_does_not_depend_on_the_order() -> None:
     meant = {nearest("fa", order, cutoff=0.1) for order in (known, sorted(known))}
 
     assert len(meant) == 1
-
-
-def test_raise_all_of_nothing_raises_nothing() -> None:
-    """No fault is no error."""
-    raise_all("flags", [])
-
-
-def test_raise_all_of_one_raises_it() -> None:
-    """One fault is raised as it is."""
-    fault = ResolutionError("no-use", "None is given.")
-
-    with pytest.raises(ResolutionError) as raised:
-        raise_all("flags", [fault])
-
-    assert raised.value is fault
-
-
-def test_raise_all_of_several_raises_a_group() -> None:
-    """Several faults are raised together."""
-    faults = [
-        ResolutionError("no-use", "None is given."),
-        FlagsError("missing-value", "--tp-size has no value."),
-    ]
-
-    with pytest.raises(ExceptionGroup) as raised:
-        raise_all("flags", faults)
-
-    assert (raised.value.message, list(raised.value.exceptions)) == ("flags: 2 faults", faults)

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import FlagsError
 from backend_caps.resolution.flags import ServerFlags
-from tests.unit.building import error_of, errors_of, flags
+from tests.unit.building import error_of, errors_of, flags, rows
 
+_MEANT = "--attention-backend, --attention-context-parallel-size, --attention-data-parallel-size"
+_NOTHING = "expected no value. Correct the value."
+_INTEGER = "expected a valid integer. Correct the value."
+_MODES = "expected 'prefill' or 'decode'. Correct the value."
+_LETTER = "expected at least 1 character. Correct the value."
 _NO_VALUE = "expected a value. Add it after the flag."
 _POSITIVE = "expected greater than or equal to 1. Correct the value."
 
@@ -66,19 +70,12 @@ def test_pasted_command_line_gives_every_flag_that_concerns_us() -> None:
 
 def test_pasted_command_line_counts_the_flags_that_do_not_concern_us() -> None:
     """Real flags of the engine that do not matter here are kept by name, in order."""
-    read = flags(_PASTED)
-
-    assert read.unrelated == (
-        "--model-path",
-        "--host",
-        "--port",
-        "--speculative-draft-model-path",
-        "--mem-fraction-static",
-        "--cuda-graph-bs",
-        "--trust-remote-code",
-        "--ep-size",
-        "--mm-attention-backend",
+    unrelated = (
+        "--model-path --host --port --speculative-draft-model-path --mem-fraction-static "
+        "--cuda-graph-bs --trust-remote-code --ep-size --mm-attention-backend"
     )
+
+    assert flags(_PASTED).unrelated == tuple(unrelated.split())
 
 
 @pytest.mark.parametrize(
@@ -118,108 +115,41 @@ def test_argv_sets_a_flag(line: str, field: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     "option",
-    ["--ep-size", "--mm-attention-backend", "--moe-dp-size", "--speculative-draft-model-path"],
+    [
+        *("--ep-size", "--mm-attention-backend", "--moe-dp-size", "--speculative-draft-model-path"),
+        pytest.param("--mem-frac", id="another flag's abbreviation"),
+        *("--frobnicate", "--mode", "--x"),
+    ],
 )
-def test_argv_takes_a_real_flag_for_itself(option: str) -> None:
-    """A flag of the engine is no misspelling of ours, however near."""
+def test_argv_passes_over_flags_that_are_not_ours(option: str) -> None:
+    """A flag of the engine is no misspelling of ours, however near; nor is one far from ours."""
     read = flags(f"{option} 4")
 
     assert (read.given(), read.unrelated) == ({}, (option,))
 
 
-@pytest.mark.parametrize("option", ["--frobnicate", "--mode", "--x"])
-def test_argv_passes_over_flags_far_from_ours(option: str) -> None:
-    """What looks like none of ours, and is none, is counted as unrelated."""
-    read = flags(f"{option} 4")
-
-    assert (read.given(), read.unrelated) == ({}, (option,))
-
-
-def test_argv_gives_an_abbreviation_of_another_flag_to_it() -> None:
-    """An abbreviation that argparse takes for a flag that does not concern us is unrelated."""
-    read = flags("--mem-frac 0.8")
-
-    assert read.unrelated == ("--mem-frac",)
+_UNKNOWN = "is no flag of this engine, and looks like --attention-backend."
+_WRITE = "Write --attention-backend, or leave it out."
 
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [
-        pytest.param(
-            "--attention-backed fa3",
-            "--attention-backed is no flag of this engine, and looks like --attention-backend. "
-            "Write --attention-backend, or leave it out.",
-            id="a letter missing",
-        ),
-        pytest.param(
-            "--attention-backends fa3",
-            "--attention-backends is no flag of this engine, and looks like --attention-backend. "
-            "Write --attention-backend, or leave it out.",
-            id="a letter too many",
-        ),
-        pytest.param(
-            "--attention_backend fa3",
-            "--attention_backend is no flag of this engine, and looks like --attention-backend. "
-            "Write --attention-backend, or leave it out.",
-            id="underscores",
-        ),
-        pytest.param(
-            "--disable-c",
-            "--disable-c could be --disable-chunked-prefix-cache, --disable-cuda-graph, "
-            "--disable-cuda-graph-padding, "
-            "--disable-custom-all-reduce. Write the flag out.",
-            id="an ambiguous abbreviation",
-        ),
-        pytest.param(
-            "--attention fa3",
-            "--attention could be --attention-backend, --attention-context-parallel-size. "
-            "Write the flag out.",
-            id="an ambiguous abbreviation whose first meaning is ours",
-        ),
-        pytest.param("--page-size", f"--page-size has no value; {_NO_VALUE}", id="no value"),
-        pytest.param(
-            "--page-size --device cuda",
-            f"--page-size has no value; {_NO_VALUE}",
-            id="a flag in place of the value",
-        ),
-        pytest.param(
-            "--config",
-            "--config has no value; expected the path of a file. Add it after the flag.",
-            id="config without its file",
-        ),
-        pytest.param(
-            "--disable-cuda-graph=false",
-            "--disable-cuda-graph is 'false'; expected no value. Correct the value.",
-            id="a switch with a value",
-        ),
-        pytest.param(
-            "--disable-cuda-graph false",
-            "--disable-cuda-graph is 'false'; expected no value. Correct the value.",
-            id="a switch before a word",
-        ),
-        pytest.param(
-            "--page-size many",
-            "--page-size is 'many'; expected a valid integer. Correct the value.",
-            id="no number",
-        ),
-        pytest.param(
-            "--page-size 1.5",
-            "--page-size is '1.5'; expected a valid integer. Correct the value.",
-            id="a fraction",
-        ),
-        pytest.param("--tp-size 0", f"--tp-size is 0; {_POSITIVE}", id="too small"),
-        pytest.param(
-            "--speculative-attention-mode both",
-            "--speculative-attention-mode is 'both'; expected 'prefill' or 'decode'. "
-            "Correct the value.",
-            id="an unknown mode",
-        ),
-        pytest.param(
-            "--attention-backend=",
-            "--attention-backend is ''; expected at least 1 character. Correct the value.",
-            id="an empty name",
-        ),
-    ],
+    rows(f"""
+a letter missing | --attention-backed fa3 | --attention-backed {_UNKNOWN} {_WRITE}
+a letter too many | --attention-backends fa3 | --attention-backends {_UNKNOWN} {_WRITE}
+underscores | --attention_backend fa3 | --attention_backend {_UNKNOWN} {_WRITE}
+ambiguous | --attention fa3 | --attention could be {_MEANT}. Write the flag out.
+no value | --page-size | --page-size has no value; {_NO_VALUE}
+a flag for a value | --page-size --device cuda | --page-size has no value; {_NO_VALUE}
+no file | --config | --config has no value; expected the path of a file. Add it after the flag.
+a value | --disable-cuda-graph=false | --disable-cuda-graph is 'false'; {_NOTHING}
+a word | --disable-cuda-graph false | --disable-cuda-graph is 'false'; {_NOTHING}
+no number | --page-size many | --page-size is 'many'; {_INTEGER}
+a fraction | --page-size 1.5 | --page-size is '1.5'; {_INTEGER}
+too small | --tp-size 0 | --tp-size is 0; {_POSITIVE}
+a mode | --speculative-attention-mode both | --speculative-attention-mode is 'both'; {_MODES}
+an empty name | --attention-backend= | --attention-backend is ''; {_LETTER}
+"""),
 )
 def test_argv_refuses(line: str, text: str) -> None:
     """A fault is one sentence on what is wrong, what was expected and what to do."""
@@ -228,45 +158,31 @@ def test_argv_refuses(line: str, text: str) -> None:
     assert error == text
 
 
-def test_argv_tells_of_every_fault_at_once() -> None:
-    """Several faults of one command line come as one group, spelling and values alike."""
-    line = "--attention-backed fa3 --page-size many --tp-size 0 --device"
+def test_argv_tells_of_every_fault_at_once(tmp_path: Path) -> None:
+    """Several faults come as one group of our errors, those of the config file too."""
+    file = tmp_path / "server.yaml"
+    file.write_text("attentions-backend: fa3\n")
 
-    group = errors_of(lambda: flags(line))
+    group = errors_of(lambda: flags(f"--config {file} --page-size many --tp-size 0 --device"))
 
     assert group == (
         "server flags: 4 faults",
         [
-            (
-                "--attention-backed is no flag of this engine, and looks like --attention-backend. "
-                "Write --attention-backend, or leave it out."
-            ),
+            f"--attentions-backend {_UNKNOWN} {_WRITE}",
             f"--device has no value; {_NO_VALUE}",
-            "--page-size is 'many'; expected a valid integer. Correct the value.",
+            f"--page-size is 'many'; {_INTEGER}",
             f"--tp-size is 0; {_POSITIVE}",
         ],
     )
 
 
-@pytest.mark.parametrize(
-    ("engine_name", "unrelated"),
-    [
-        pytest.param("sglang-0.5.23", ("--dcp-size",), id="the version that has it"),
-        pytest.param("sglang-0.5.13", None, id="the version that has it not"),
-    ],
-)
-def test_argv_follows_the_engine_version(
-    engine_name: str, unrelated: tuple[str, ...] | None
-) -> None:
+def test_argv_follows_the_engine_version() -> None:
     """A near-miss of ours is an error only where that engine version has no such flag."""
     argv = ["--dcp-size", "2"]
 
-    try:
-        actual = ServerFlags.from_argv(argv, engine_name=engine_name).unrelated
-    except FlagsError:
-        actual = None
-
-    assert actual == unrelated
+    assert ServerFlags.from_argv(argv, engine_name="sglang-0.5.23").unrelated == ("--dcp-size",)
+    with pytest.raises(FlagsError):
+        ServerFlags.from_argv(argv, engine_name="sglang-0.5.13")
 
 
 def test_argv_of_nothing_is_the_engines_defaults() -> None:
@@ -300,24 +216,3 @@ def test_argv_counts_more_than_its_config_file(line: str, tmp_path: Path) -> Non
     read = flags(line.format(file=file))
 
     assert read.page_size == 16
-
-
-def test_argv_tells_of_faults_in_its_config_file(tmp_path: Path) -> None:
-    """A fault in the file is a fault of the command line."""
-    file = tmp_path / "server.yaml"
-    file.write_text("attentions-backend: fa3\n")
-
-    error = error_of(lambda: flags(f"--config {file}"))
-
-    assert error == (
-        "--attentions-backend is no flag of this engine, and looks like --attention-backend. "
-        "Write --attention-backend, or leave it out."
-    )
-
-
-def test_argv_errors_are_ours() -> None:
-    """A caller that handles `BackendCapsError` handles every fault of a command line."""
-    with pytest.raises(ExceptionGroup) as raised:
-        flags("--page-size many --device")
-
-    assert raised.group_contains(BackendCapsError)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,75 +9,58 @@ import pytest
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import AttentionArch
+from backend_caps.resolution.engine import option_of
 from backend_caps.resolution.flags import ServerFlags
-from tests.unit.building import error_of, errors_of, faults_of, flags
+from tests.unit.building import error_of, faults_of, flags
 
 _PREFIX = "BACKEND_CAPS_FLAG_"
+_GIVEN: Mapping[str, object] = {"tp_size": 8, "enable_mixed_chunk": True}
 _EXPECTED = "Expected a YAML or JSON mapping of flag names to values. Correct the file or its path."
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("text", "given", "unrelated"),
     [
-        pytest.param("flags.yaml", "tp-size: 8\nenable_two_batch_overlap: true\n", id="YAML"),
-        pytest.param("flags.json", '{"tp_size": 8, "enable-two-batch-overlap": true}', id="JSON"),
+        pytest.param("tp-size: 8\nenable_mixed_chunk: true\n", _GIVEN, (), id="YAML"),
+        pytest.param('{"tp_size": 8, "enable-mixed-chunk": true}', _GIVEN, (), id="JSON"),
         pytest.param(
-            "flags", "tensor-parallel-size: '8'\nenable-two-batch-overlap: yes\n", id="alias"
+            "tensor-parallel-size: '8'\nenable-mixed-chunk: yes\n", _GIVEN, (), id="alias, words"
         ),
+        pytest.param("tp-size: 8\nenable-mixed-chunk: on\ndevice:\n", _GIVEN, (), id="null"),
+        pytest.param("# none yet\n", {}, (), id="nothing"),
         pytest.param(
-            "flags.yaml", "tp-size: 8\nenable-two-batch-overlap: true\ndevice:\n", id="null"
+            "model-path: llama\nport: 30000\n", {}, ("--model-path", "--port"), id="not ours"
         ),
     ],
 )
-def test_file_is_a_mapping_of_flags(name: str, text: str, tmp_path: Path) -> None:
-    """A YAML or JSON file gives flags by name; `null` is not given."""
-    file = tmp_path / name
+def test_file_is_a_mapping_of_flags(
+    text: str, given: dict[str, object], unrelated: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A YAML or JSON file gives flags by name; `null` is not given, and others are counted."""
+    file = tmp_path / "flags"
     file.write_text(text)
 
     read = ServerFlags.from_file(file)
 
-    assert read.given() == {"tp_size": 8, "enable_two_batch_overlap": True}
+    assert (read.given(), read.unrelated) == (given, unrelated)
 
 
-def test_file_of_nothing_gives_nothing(tmp_path: Path) -> None:
-    """An empty file is one without flags."""
-    file = tmp_path / "flags.yaml"
-    file.write_text("# none yet\n")
-
-    read = ServerFlags.from_file(file)
-
-    assert read == ServerFlags()
-
-
-def test_file_counts_the_flags_that_do_not_concern_us(tmp_path: Path) -> None:
-    """Real flags of the engine that do not matter here are kept by name."""
-    file = tmp_path / "flags.yaml"
-    file.write_text("model-path: llama\nport: 30000\n")
-
-    read = ServerFlags.from_file(file)
-
-    assert read.unrelated == ("--model-path", "--port")
+_HOLDS = "it holds a {}, or keys that are no text"
+_BRACE = (
+    "while parsing a flow node expected the node content, but found '<stream end>' "
+    'in "<byte string>", line 1, column 2: { ^'
+)
+_BYTE = 'unacceptable character #x00ff: invalid start byte in "<byte string>", position 8'
 
 
 @pytest.mark.parametrize(
     ("content", "cause"),
     [
-        pytest.param(b"- fa3\n", "it holds a list, or keys that are no text", id="a list"),
-        pytest.param(
-            b"1: fa3\n", "it holds a dict, or keys that are no text", id="a number as key"
-        ),
-        pytest.param(b"fa3", "it holds a str, or keys that are no text", id="a word"),
-        pytest.param(
-            b"{",
-            "while parsing a flow node expected the node content, but found '<stream end>' "
-            'in "<byte string>", line 1, column 2: { ^',
-            id="no YAML",
-        ),
-        pytest.param(
-            b"device: \xff",
-            'unacceptable character #x00ff: invalid start byte in "<byte string>", position 8',
-            id="no UTF-8",
-        ),
+        pytest.param(b"- fa3\n", _HOLDS.format("list"), id="a list"),
+        pytest.param(b"1: fa3\n", _HOLDS.format("dict"), id="a number as key"),
+        pytest.param(b"fa3", _HOLDS.format("str"), id="a word"),
+        pytest.param(b"{", _BRACE, id="no YAML"),
+        pytest.param(b"device: \xff", _BYTE, id="no UTF-8"),
     ],
 )
 def test_file_that_is_no_mapping_is_refused(content: bytes, cause: str, tmp_path: Path) -> None:
@@ -87,26 +71,6 @@ def test_file_that_is_no_mapping_is_refused(content: bytes, cause: str, tmp_path
     error = error_of(lambda: ServerFlags.from_file(file))
 
     assert error == f"flags file {str(file)!r} cannot be read: {cause}. {_EXPECTED}"
-
-
-def test_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A missing file is an error that names it."""
-    file = tmp_path / "flags.yaml"
-
-    error = error_of(lambda: ServerFlags.from_file(str(file)))
-
-    cause = f"[Errno 2] No such file or directory: {str(file)!r}"
-    assert error == f"flags file {str(file)!r} cannot be read: {cause}. {_EXPECTED}"
-
-
-def test_file_with_a_switch_that_is_no_bool_is_refused(tmp_path: Path) -> None:
-    """A switch in a file is true or false, and no word."""
-    file = tmp_path / "flags.yaml"
-    file.write_text("disable-cuda-graph: 'true'\n")
-
-    error = error_of(lambda: ServerFlags.from_file(file))
-
-    assert error == ("--disable-cuda-graph is 'true'; expected a valid boolean. Correct the value.")
 
 
 @pytest.mark.parametrize(
@@ -137,171 +101,67 @@ def test_environment_gives_values_as_words() -> None:
     assert read.given() == {"attention_backend": "fa3", "context_length": 32000}
 
 
+_LIKE = "{0}{1} is no flag of this engine, and looks like {0}{2}. Write {0}{2}, or leave it out."
+_NO_SWITCH = "expected 1, true, yes, on, 0, false, no or off. Correct the value."
+
+
 @pytest.mark.parametrize(
-    ("variable", "word", "text"),
+    ("name", "word", "text"),
     [
-        pytest.param(
-            "PAGE_SIZES",
-            "64",
-            f"{_PREFIX}PAGE_SIZES is no flag of this engine, and looks like {_PREFIX}PAGE_SIZE. "
-            f"Write {_PREFIX}PAGE_SIZE, or leave it out.",
-            id="unknown",
-        ),
-        pytest.param(
-            "ZZZ",
-            "64",
-            f"{_PREFIX}ZZZ is no flag of this engine, and looks like {_PREFIX}TP_SIZE. "
-            f"Write {_PREFIX}TP_SIZE, or leave it out.",
-            id="far from any",
-        ),
-        pytest.param(
+        ("PAGE_SIZES", "64", _LIKE.format(_PREFIX, "PAGE_SIZES", "PAGE_SIZE")),
+        ("ZZZ", "64", _LIKE.format(_PREFIX, "ZZZ", "TP_SIZE")),
+        (
             "DISABLE_CUDA_GRAPH",
             "maybe",
-            f"{_PREFIX}DISABLE_CUDA_GRAPH is 'maybe'; expected 1, true, yes, on, 0, false, no or "
-            "off. Correct the value.",
-            id="no switch",
+            f"{_PREFIX}DISABLE_CUDA_GRAPH is 'maybe'; {_NO_SWITCH}",
         ),
-        pytest.param(
+        (
             "PAGE_SIZE",
             "many",
             "--page-size is 'many'; expected a valid integer. Correct the value.",
-            id="no number",
         ),
     ],
 )
-def test_environment_refuses(variable: str, word: str, text: str) -> None:
+def test_environment_refuses(name: str, word: str, text: str) -> None:
     """A variable with our prefix must be one of our flags, with a value that it can have."""
-    environ = {_PREFIX + variable: word}
-
-    error = error_of(lambda: ServerFlags.from_environ(environ))
-
-    assert error == text
+    assert error_of(lambda: ServerFlags.from_environ({_PREFIX + name: word})) == text
 
 
 def test_mapping_gives_values_of_their_own_types() -> None:
     """A mapping holds typed values by name, with dashes or underscores, and aliases."""
-    values = {
-        "attention-backend": "fa3",
-        "tp_size": 8,
-        "--data-parallel-size": 2,
-        "enable_mixed_chunk": True,
-        "device": None,
-    }
+    values = {"attention-backend": "fa3", "--data-parallel-size": 2, "device": None}
 
-    read = ServerFlags.from_mapping(values)
+    read = ServerFlags.from_mapping({**values, **_GIVEN})
 
-    assert read.given() == {
-        "attention_backend": "fa3",
-        "tp_size": 8,
-        "dp_size": 2,
-        "enable_mixed_chunk": True,
-        "device": None,
-    }
+    assert read.given() == {"attention_backend": "fa3", "dp_size": 2, "device": None, **_GIVEN}
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "text"),
+    ("name", "value", "expected"),
     [
-        pytest.param(
-            "tp_size", "8", "--tp-size is '8'; expected a valid integer.", id="a word for a number"
-        ),
-        pytest.param(
-            "tp_size",
-            True,
-            "--tp-size is True; expected a valid integer.",
-            id="a bool for a number",
-        ),
-        pytest.param(
-            "disable_cuda_graph",
-            1,
-            "--disable-cuda-graph is 1; expected a valid boolean.",
-            id="a number for a switch",
-        ),
-        pytest.param(
-            "disable_cuda_graph",
-            None,
-            "--disable-cuda-graph is None; expected a valid boolean.",
-            id="nothing for a switch",
-        ),
-        pytest.param(
-            "attention_backend",
-            3,
-            "--attention-backend is 3; expected a valid string.",
-            id="a number for a name",
-        ),
-        pytest.param(
-            "speculative_algorithm",
-            3,
-            "--speculative-algorithm is 3; expected a valid string.",
-            id="a number for an algorithm",
-        ),
-        pytest.param(
-            "kv_cache_dtype",
-            8,
-            "--kv-cache-dtype is 8; expected a valid string.",
-            id="a number for a dtype",
-        ),
+        ("tp_size", "8", "integer"),
+        ("tp_size", True, "integer"),
+        ("disable_cuda_graph", 1, "boolean"),
+        ("disable_cuda_graph", None, "boolean"),
+        ("disable_cuda_graph", "true", "boolean"),
+        ("attention_backend", 3, "string"),
+        ("speculative_algorithm", 3, "string"),
+        ("kv_cache_dtype", 8, "string"),
     ],
 )
-def test_mapping_refuses_values_of_other_types(name: str, value: object, text: str) -> None:
-    """A value in a mapping is never converted."""
-    error = error_of(lambda: ServerFlags.from_mapping({name: value}))
+def test_values_of_other_types_are_refused(name: str, value: object, expected: str) -> None:
+    """A value of a mapping, or of an engine's live arguments, is never converted."""
+    text = f"{option_of(name)} is {value!r}; expected a valid {expected}. Correct the value."
 
-    assert error == f"{text} Correct the value."
-
-
-def test_mapping_refuses_a_near_miss() -> None:
-    """A misspelt name in a mapping is an error with the suggestion."""
-    error = error_of(lambda: ServerFlags.from_mapping({"attentions_backend": "fa3"}))
-
-    assert error == (
-        "--attentions-backend is no flag of this engine, and looks like --attention-backend. "
-        "Write --attention-backend, or leave it out."
-    )
-
-
-def test_mapping_tells_of_every_fault_at_once() -> None:
-    """Several faults of one mapping come as one group."""
-    values = {"attentions_backend": "fa3", "tp_size": "8"}
-
-    group = errors_of(lambda: ServerFlags.from_mapping(values))
-
-    assert group == (
-        "server flags: 2 faults",
-        [
-            (
-                "--attentions-backend is no flag of this engine, and looks like "
-                "--attention-backend. Write --attention-backend, or leave it out."
-            ),
-            "--tp-size is '8'; expected a valid integer. Correct the value.",
-        ],
-    )
+    assert error_of(lambda: ServerFlags.from_mapping({name: value})) == text
+    assert error_of(lambda: ServerFlags.from_object(SimpleNamespace(**{name: value}))) == text
 
 
 def test_object_is_read_by_attribute() -> None:
     """An engine's live arguments are read by SGLang's names; what is missing is not given."""
-    args = SimpleNamespace(
-        attention_backend="fa3", tp_size=8, enable_mixed_chunk=False, model_path="llama"
-    )
+    args = SimpleNamespace(**_GIVEN, model_path="llama")
 
-    read = ServerFlags.from_object(args)
-
-    assert read.given() == {
-        "attention_backend": "fa3",
-        "tp_size": 8,
-        "enable_mixed_chunk": False,
-    }
-
-
-def test_object_with_an_attribute_of_another_type_is_refused() -> None:
-    """A live value that is no bool is an error, not a truth value."""
-    args = SimpleNamespace(enable_two_batch_overlap="no")
-
-    error = error_of(lambda: ServerFlags.from_object(args))
-
-    assert error == (
-        "--enable-two-batch-overlap is 'no'; expected a valid boolean. Correct the value."
-    )
+    assert ServerFlags.from_object(args).given() == _GIVEN
 
 
 def test_flags_over_others_keep_what_only_those_say() -> None:
@@ -318,63 +178,40 @@ def test_flags_over_others_keep_what_only_those_say() -> None:
 
 
 def test_flags_updated_are_validated() -> None:
-    """A change is checked like a flag."""
-    faults = faults_of(lambda: flags().updated({"page_size": 0}))
-
-    assert faults == [("page_size", "Input should be greater than or equal to 1")]
-
-
-def test_flags_updated_keep_the_rest() -> None:
-    """A change leaves the other flags as they are."""
+    """A change is checked like a flag, and leaves the others as they are."""
     read = flags("--page-size 16 --device cuda --host x")
 
     changed = read.updated({"page_size": 64})
+    faults = faults_of(lambda: read.updated({"page_size": 0}))
 
     assert (changed.page_size, changed.device, changed.unrelated) == (64, "cuda", ("--host",))
+    assert faults == [("page_size", "Input should be greater than or equal to 1")]
+
+
+_BF16 = Facts(kv_cache_dtype="bf16", dtype="torch.half", device="cuda:0")
+_AUTO = Facts(kv_cache_dtype="auto", dtype="auto")
+_SPELLED = {"kv_cache_dtype": "bfloat16", "dtype": "float16", "device": "cuda"}
 
 
 @pytest.mark.parametrize(
     ("line", "facts", "known"),
     [
-        pytest.param("", Facts(), {"speculative_algorithm": "NONE"}, id="no speculation"),
-        pytest.param(
-            "--speculative-algorithm EAGLE",
+        ("", Facts(), {"speculative_algorithm": "NONE", "device": None, "page_size": None}),
+        ("", Facts(), {"enable_two_batch_overlap": False, "tp_size": 1}),
+        ("--speculative-algorithm EAGLE", Facts(), {"speculative_algorithm": "EAGLE"}),
+        ("--kv-cache-dtype auto", Facts(), {"kv_cache_dtype": None}),
+        ("--kv-cache-dtype fp8_e5m2", Facts(), {"kv_cache_dtype": "fp8_e5m2"}),
+        # What facts contradict is not known.
+        ("--kv-cache-dtype fp8_e5m2", Facts(kv_cache_dtype="bfloat16"), {"kv_cache_dtype": None}),
+        ("--kv-cache-dtype auto --device cuda:1", _BF16, _SPELLED),
+        ("--device auto", _AUTO, dict.fromkeys(_SPELLED)),
+        ("", Facts(attention_arch=AttentionArch.MLA), {"attention_arch": AttentionArch.MLA}),
+        # While decode's backend is to be chosen, a condition on its name is open.
+        ("--attention-backend auto", Facts(), {"decode_attention_backend": None}),
+        (
+            "--attention-backend auto --decode-attention-backend mla",
             Facts(),
-            {"speculative_algorithm": "EAGLE"},
-            id="speculation",
-        ),
-        pytest.param("--kv-cache-dtype auto", Facts(), {"kv_cache_dtype": None}, id="auto is open"),
-        pytest.param(
-            "--kv-cache-dtype fp8_e5m2",
-            Facts(),
-            {"kv_cache_dtype": "fp8_e5m2"},
-            id="a stated dtype is known",
-        ),
-        pytest.param(
-            "--kv-cache-dtype fp8_e5m2 --page-size 16",
-            Facts(kv_cache_dtype="bfloat16"),
-            {"kv_cache_dtype": None, "page_size": 16},
-            id="what facts contradict is not known",
-        ),
-        pytest.param(
-            "--kv-cache-dtype auto --device cuda:1",
-            Facts(kv_cache_dtype="bf16", dtype="torch.half", device="cuda:0"),
-            {"kv_cache_dtype": "bfloat16", "dtype": "float16", "device": "cuda"},
-            id="other spellings",
-        ),
-        pytest.param(
-            "--device auto",
-            Facts(kv_cache_dtype="auto", dtype="auto"),
-            {"device": None, "kv_cache_dtype": None, "dtype": None},
-            id="auto is not known",
-        ),
-        pytest.param("", Facts(), {"device": None, "page_size": None}, id="not given is not known"),
-        pytest.param("", Facts(), {"enable_two_batch_overlap": False, "tp_size": 1}, id="defaults"),
-        pytest.param(
-            "",
-            Facts(attention_arch=AttentionArch.MLA),
-            {"attention_arch": AttentionArch.MLA},
-            id="facts that are no flags",
+            {"decode_attention_backend": "mla"},
         ),
     ],
 )
@@ -407,10 +244,3 @@ def test_flags_survive_pickling() -> None:
     carried = pickle.loads(pickle.dumps(read))  # noqa: S301 - our own bytes
 
     assert (carried, carried.unrelated) == (read, ("--host",))
-
-
-def test_flags_refuse_an_unknown_name() -> None:
-    """The model itself takes no name that it does not have."""
-    faults = faults_of(lambda: ServerFlags.model_validate({"attention_backends": "fa3"}))
-
-    assert faults == [("attention_backends", "Extra inputs are not permitted")]

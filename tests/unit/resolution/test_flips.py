@@ -18,6 +18,7 @@ from backend_caps.resolution.uses import uses_of
 from tests.unit.building import (
     OPTS_OUT,
     READS,
+    RULES_13,
     SPECULATING,
     broken,
     flags,
@@ -36,7 +37,6 @@ _READS_ONLY = Capabilities(needs_cpu_seq_lens=True)
 _BOUNDED = Capabilities(
     host_seq_lens=HostSeqLens.UPPER_BOUND, max_context_len_known=True, roles=set(Role)
 )
-_RULES = RuleSet.builtin("sglang-0.5.13")
 
 
 def _flips(
@@ -47,195 +47,132 @@ def _flips(
     override: Capabilities | None = None,
 ) -> tuple[Flip, ...]:
     read = flags(line)
-    plan = resolve(uses_of(read, backends), read, rules=rules or _RULES, unsafe_override=override)
+    plan = resolve(uses_of(read, backends), read, rules=rules or RULES_13, unsafe_override=override)
     return flips(plan, backends, read)
 
 
-def _told(found: tuple[Flip, ...], capability: str = "host_seq_lens") -> list[tuple[str, ...]]:
+def _told(found: tuple[Flip, ...], capability: str = "host_seq_lens") -> list[str]:
+    """Write the remedies of each flip one after the other."""
     return [
-        tuple(each.text for each in flip.remedies)
+        " ".join(each.text for each in flip.remedies)
         for flip in found
         if flip.capability == capability
     ]
 
 
+_READING, _BY_BOUND = installed("fa3", READS), installed("fa3", _BOUNDED)
+_FREE, _MLA = installed("fa3", OPTS_OUT), installed("mla", OPTS_OUT)
+_TRITON, _LEAN = installed("triton", OPTS_OUT), installed("mla", _BOUNDED)
+_TARGETS = installed("mla", OPTS_OUT.model_copy(update={"roles": {Role.TARGET}}))
+_ON_CUDA = installed("mla", OPTS_OUT.model_copy(update={"devices": {"cuda"}}))
+_LACKING = installed("fa3", Capabilities(needs_cpu_seq_lens=False))
+_PAIR_OF = {part: installed("pair", parts=[Part(part)]) for part in ("fa3", "mla")}
+_WITH_TBO = f"{_ON_FA3} {_TBO}"
+_DRAFTS = "--speculative-draft-attention-backend mla"
+_DECODES = f"--attention-backend mla --decode-attention-backend fa3 {SPECULATING}"
+_PREFILLS = f"--attention-backend fa3 --decode-attention-backend mla {SPECULATING}"
+_TWO = f"--prefill-attention-backend fa3 --decode-attention-backend triton {SPECULATING}"
+_TWO_SLOTS = "Set --decode-attention-backend mla. Set --prefill-attention-backend mla."
+_ALL_BUT_DECODE = (
+    f"--attention-backend fa3 --prefill-attention-backend mla {SPECULATING} {_DRAFTS} "
+    "--speculative-attention-mode decode --speculative-num-steps 1"
+)
+
+
 @pytest.mark.parametrize(
     ("line", "backends", "told"),
     [
-        pytest.param(
-            f"{_ON_FA3} {_TBO}",
-            [installed("fa3", OPTS_OUT)],
-            [(_LEAVE_OUT_TBO,)],
-            id="a rule alone",
-        ),
+        pytest.param(_WITH_TBO, [_FREE], _LEAVE_OUT_TBO, id="a rule alone"),
         pytest.param(
             "--attention-backend fa3 --speculative-algorithm EAGLE --enable-two-batch-overlap",
-            [installed("fa3", OPTS_OUT)],
-            [("Add --disable-piecewise-cuda-graph.", _LEAVE_OUT_TBO)],
+            [_FREE],
+            f"Add --disable-piecewise-cuda-graph. {_LEAVE_OUT_TBO}",
             id="two rules together",
         ),
-        pytest.param(_ON_FA3, [installed("fa3", READS)], [(_DECLARE_BOUND,)], id="redeclared"),
+        pytest.param(_ON_FA3, [_READING], _DECLARE_BOUND, id="redeclared"),
+        pytest.param(_ON_FA3, [_READING, _MLA], _SET_MLA, id="a backend before a declaration"),
         pytest.param(
-            _ON_FA3,
-            [installed("fa3", READS), installed("mla", OPTS_OUT)],
-            [(_SET_MLA,)],
-            id="a replaced backend goes before a declaration",
+            _ON_FA3, [_READING, _MLA, _TRITON], f"{_SET_MLA[:-1]}, or triton.", id="equals together"
         ),
         pytest.param(
-            _ON_FA3,
-            [installed("fa3", READS), installed("mla", OPTS_OUT), installed("triton", OPTS_OUT)],
-            [("Set --attention-backend mla, or triton.",)],
-            id="backends that would do as well are named together",
+            _ON_FA3, [_READING, _MLA, _PAIR_OF["mla"]], f"{_SET_MLA[:-1]}, or pair.", id="composite"
+        ),
+        pytest.param(_ON_FA3, [_READING, _PAIR_OF["fa3"]], _DECLARE_BOUND, id="composite of this"),
+        pytest.param(
+            _WITH_TBO, [_READING], f"{_LEAVE_OUT_TBO} {_DECLARE_BOUND}", id="rule and declaration"
         ),
         pytest.param(
-            _ON_FA3,
-            [
-                installed("fa3", READS),
-                installed("mla", OPTS_OUT),
-                installed("pair", parts=[Part("mla")]),
-            ],
-            [("Set --attention-backend mla, or pair.",)],
-            id="a composite whose parts would do is named",
+            _WITH_TBO, [_READING, _MLA], f"{_LEAVE_OUT_TBO} {_SET_MLA}", id="rule and backend"
+        ),
+        pytest.param(_ON_FA3, [_BY_BOUND], _DECLARE_NONE, id="from a bound to none"),
+        pytest.param(_ON_FA3, [_FREE], None, id="nothing is better than NONE"),
+        pytest.param(_ON_FA3, [_BY_BOUND, _LEAN], _DECLARE_NONE, id="no better backend"),
+        pytest.param(
+            _ON_FA3, [_READING, broken("mla", Status.BROKEN)], _DECLARE_BOUND, id="a broken backend"
+        ),
+        pytest.param(f"{_ON_FA3} --disable-overlap-schedule", [_READING], None, id="no effect"),
+        pytest.param(
+            _DECODES,
+            [_READING, _MLA],
+            "Set --decode-attention-backend mla.",
+            id="the slot at fault alone",
         ),
         pytest.param(
-            _ON_FA3,
-            [installed("fa3", READS), installed("pair", parts=[Part("fa3")])],
-            [(_DECLARE_BOUND,)],
-            id="a composite whose parts would not do is not named",
-        ),
-        pytest.param(
-            f"{_ON_FA3} {_TBO}",
-            [installed("fa3", READS)],
-            [(_LEAVE_OUT_TBO, _DECLARE_BOUND)],
-            id="a rule and a declaration together",
-        ),
-        pytest.param(
-            f"{_ON_FA3} {_TBO}",
-            [installed("fa3", READS), installed("mla", OPTS_OUT)],
-            [(_LEAVE_OUT_TBO, _SET_MLA)],
-            id="a rule and a replaced backend together",
-        ),
-        pytest.param(
-            _ON_FA3, [installed("fa3", _BOUNDED)], [(_DECLARE_NONE,)], id="from a bound to none"
-        ),
-        pytest.param(_ON_FA3, [installed("fa3", OPTS_OUT)], [], id="nothing is better than NONE"),
-        pytest.param(
-            _ON_FA3,
-            [installed("fa3", _BOUNDED), installed("mla", _BOUNDED)],
-            [(_DECLARE_NONE,)],
-            id="a backend no better than this one is not named",
-        ),
-        pytest.param(
-            _ON_FA3,
-            [installed("fa3", READS), broken("mla", Status.BROKEN)],
-            [(_DECLARE_BOUND,)],
-            id="a broken backend is not named",
-        ),
-        pytest.param(
-            f"{_ON_FA3} --disable-overlap-schedule",
-            [installed("fa3", READS)],
-            [],
-            id="a value without effect is left",
-        ),
-        pytest.param(
-            f"--attention-backend mla --decode-attention-backend fa3 {SPECULATING}",
-            [installed("fa3", READS), installed("mla", OPTS_OUT)],
-            [("Set --decode-attention-backend mla.",)],
-            id="only the slot at fault is replaced",
-        ),
-        pytest.param(
-            f"--attention-backend fa3 --decode-attention-backend mla {SPECULATING}",
-            [installed("fa3", READS), installed("mla", OPTS_OUT)],
-            [("Set --speculative-attention-mode decode.",)],
+            _PREFILLS,
+            [_READING, _MLA],
+            "Set --speculative-attention-mode decode.",
             id="verify runs on the other of a pair",
         ),
-        pytest.param(
-            f"--attention-backend fa3 --prefill-attention-backend mla {SPECULATING} "
-            "--speculative-attention-mode decode --speculative-num-steps 1 "
-            "--speculative-draft-attention-backend mla",
-            [installed("fa3", READS), installed("mla", OPTS_OUT)],
-            [(_SET_MLA,)],
-            id="no rerouting where decode is at fault",
-        ),
+        pytest.param(_ALL_BUT_DECODE, [_READING, _MLA], _SET_MLA, id="no rerouting of decode"),
         pytest.param(
             _ON_FA3,
             [installed("fa3")],
-            [
-                (
-                    (
-                        "Have 'fa3' declare host_seq_lens=upper_bound and "
-                        "max_context_len_known=yes, if that is true."
-                    ),
-                )
-            ],
-            id="redeclared with what an opt-out requires",
+            _DECLARE.format("upper_bound and max_context_len_known=yes"),
+            id="with what an opt-out requires",
         ),
         pytest.param(
             _ON_FA3,
-            [installed("fa3", Capabilities(needs_cpu_seq_lens=False))],
-            [("Have 'fa3' declare max_context_len_known=yes, if that is true.",)],
-            id="declared but for what an opt-out requires",
+            [_LACKING],
+            "Have 'fa3' declare max_context_len_known=yes, if that is true.",
+            id="only what an opt-out requires",
         ),
         pytest.param(
-            f"--prefill-attention-backend fa3 --decode-attention-backend triton {SPECULATING}",
-            [installed("fa3", READS), installed("triton", READS), installed("mla", OPTS_OUT)],
-            [("Set --decode-attention-backend mla.", "Set --prefill-attention-backend mla.")],
-            id="both slots are replaced together",
+            _TWO, [_READING, installed("triton", READS), _MLA], _TWO_SLOTS, id="both slots"
         ),
         pytest.param(
-            SPECULATING,
-            [installed("fa3", OPTS_OUT)],
-            [("Set --attention-backend fa3.",)],
-            id="the engine's default is replaced",
+            SPECULATING, [_FREE], "Set --attention-backend fa3.", id="for the engine's default"
         ),
-        pytest.param(SPECULATING, [], [], id="nothing replaces the engine's default"),
+        pytest.param(SPECULATING, [], None, id="nothing for the engine's default"),
+        pytest.param(_ON_FA3, [installed("mla", READS)], None, id="missing, declares nothing"),
+        pytest.param(_ON_FA3, [_MLA], _SET_MLA, id="missing, replaced"),
+        pytest.param(_ON_FA3, [_READING, _TARGETS], _DECLARE_BOUND, id="not in the role"),
         pytest.param(
-            _ON_FA3, [installed("mla", READS)], [], id="a missing backend cannot declare anything"
-        ),
-        pytest.param(
-            _ON_FA3,
-            [installed("mla", OPTS_OUT)],
-            [(_SET_MLA,)],
-            id="a missing backend can be replaced",
+            f"{_ON_FA3} --device cpu", [_READING, _ON_CUDA], _DECLARE_BOUND, id="not on the device"
         ),
         pytest.param(
-            _ON_FA3,
-            [
-                installed("fa3", READS),
-                installed("mla", OPTS_OUT.model_copy(update={"roles": {Role.TARGET}})),
-            ],
-            [(_DECLARE_BOUND,)],
-            id="a backend that does not take the role does not help",
-        ),
-        pytest.param(
-            f"{_ON_FA3} {_TBO} --speculative-draft-attention-backend mla",
-            [installed("fa3", OPTS_OUT), installed("mla", READS)],
-            [(_LEAVE_OUT_TBO, "Set --speculative-draft-attention-backend fa3.")],
+            f"{_WITH_TBO} {_DRAFTS}",
+            [_FREE, installed("mla", READS)],
+            f"{_LEAVE_OUT_TBO} Set --speculative-draft-attention-backend fa3.",
             id="the draft model's own backend",
         ),
     ],
 )
 def test_flips_name_all_that_must_change_together(
-    line: str, backends: list[Backend], told: list[tuple[str, ...]]
+    line: str, backends: list[Backend], told: str | None
 ) -> None:
     """A flip is the union of the remedies of everything that stands in the way."""
     found = _flips(line, named(*backends))
 
-    assert _told(found) == told
+    assert _told(found) == ([] if told is None else [told])
 
 
 def test_flip_says_from_what_to_what() -> None:
     """A flip names its capability, the value now, and the value it leads to."""
-    backends = named(installed("fa3", READS), installed("mla", OPTS_OUT))
-
-    found = _flips(_ON_FA3, backends)
+    found = _flips(_ON_FA3, named(_READING, _MLA))
 
     mirror = next(flip for flip in found if flip.capability == "host_seq_lens")
-    assert (mirror.phase, mirror.value, mirror.becomes) == (
-        None,
-        HostSeqLens.EXACT,
-        HostSeqLens.NONE,
-    )
+    now, then = HostSeqLens.EXACT, HostSeqLens.NONE
+    assert (mirror.phase, mirror.value, mirror.becomes) == (None, now, then)
 
 
 def test_flips_of_a_phase_name_it() -> None:
@@ -247,72 +184,32 @@ def test_flips_of_a_phase_name_it() -> None:
 
     found = _flips("--attention-backend fa3", named(installed("fa3", said)))
 
-    of_decode = [
-        (flip.capability, flip.becomes, [each.text for each in flip.remedies])
-        for flip in found
-        if flip.phase is Phase.DECODE and flip.capability.startswith("graph")
-    ]
-    assert of_decode == [
-        (
-            "graph_replay",
-            frozenset(BatchKind),
-            [
-                (
-                    "Have 'fa3' declare graph_replay=mixed_batch, single_token_decode, "
-                    "uniform_batch, if that is true."
-                )
-            ],
-        ),
-        (
-            "graph_metadata",
-            GraphMetadata.DEVICE,
-            ["Have 'fa3' declare graph_metadata=device, if that is true."],
-        ),
+    of_decode = [flip for flip in found if flip.phase is Phase.DECODE]
+    assert [flip.becomes for flip in of_decode[:2]] == [frozenset(BatchKind), GraphMetadata.DEVICE]
+    assert _told(tuple(of_decode), "graph_metadata") == [
+        "Have 'fa3' declare graph_metadata=device, if that is true."
     ]
 
 
 def test_flips_of_a_set_add_one_member_at_a_time() -> None:
-    """From no graphs at all, each kind of batch is one step."""
-    found = _flips("--attention-backend fa3", named(installed("fa3")))
-
-    steps = [
-        flip.becomes
-        for flip in found
-        if (flip.capability, flip.phase) == ("graph_replay", Phase.DECODE)
-    ]
-    assert steps == [
-        frozenset({BatchKind.MIXED_BATCH}),
-        frozenset({BatchKind.SINGLE_TOKEN_DECODE}),
-        frozenset({BatchKind.UNIFORM_BATCH}),
-    ]
-
-
-def test_flip_that_serves_two_steps_is_told_once() -> None:
-    """A backend that takes two further kinds of batch is one flip, not one for each."""
+    """Each kind of batch is one step; a backend that serves two of them is told once."""
     graphs = Capabilities(graph_replay={BatchKind.SINGLE_TOKEN_DECODE, BatchKind.UNIFORM_BATCH})
     backends = named(installed("fa3"), installed("mla", graphs))
 
     found = _flips("--prefill-attention-backend fa3 --decode-attention-backend mla", backends)
 
-    told = [
-        [each.text for each in flip.remedies]
-        for flip in found
-        if (flip.capability, flip.phase) == ("graph_replay", Phase.PREFILL)
-    ]
-    assert told == [
-        ["Have 'fa3' declare graph_replay=mixed_batch, if that is true."],
-        ["Set --prefill-attention-backend mla."],
+    of_prefill = tuple(flip for flip in found if flip.phase is Phase.PREFILL)
+    assert _told(of_prefill, "graph_replay") == [
+        "Have 'fa3' declare graph_replay=mixed_batch, if that is true.",
+        "Set --prefill-attention-backend mla.",
     ]
 
 
-@pytest.mark.parametrize("capability", ["page_sizes", "max_speculative_topk"])
-def test_flips_leave_limits_alone(capability: str) -> None:
+def test_flips_leave_limits_alone() -> None:
     """Of sizes and limits there is no next better value."""
-    line = f"{_ON_FA3} --speculative-eagle-topk 4"
+    found = _flips(f"{_ON_FA3} --speculative-eagle-topk 4", named(installed("fa3")))
 
-    found = _flips(line, named(installed("fa3")))
-
-    assert _told(found, capability) == []
+    assert not {flip.capability for flip in found} & {"page_sizes", "max_speculative_topk"}
 
 
 def test_flips_of_a_permission_lead_to_it() -> None:
@@ -320,7 +217,7 @@ def test_flips_of_a_permission_lead_to_it() -> None:
     found = _flips(f"--attention-backend fa3 {_TBO}", named(installed("fa3")))
 
     assert _told(found, "two_batch_overlap") == [
-        ("Have 'fa3' declare two_batch_overlap=yes, if that is true.",)
+        "Have 'fa3' declare two_batch_overlap=yes, if that is true."
     ]
 
 
@@ -338,7 +235,7 @@ def test_flips_do_not_argue_with_the_engine() -> None:
     """A need that the engine itself has is not flipped."""
     backends = named(installed("fa3", READS), installed("mla", OPTS_OUT))
     read = flags(_ON_FA3)
-    plan = resolve(uses_of(read, backends), read, rules=RuleSet.builtin("sglang-0.5.13"))
+    plan = resolve(uses_of(read, backends), read, rules=RULES_13)
 
     found = flips(plan.raised("host_seq_lens", HostSeqLens.EXACT, "no bound"), backends, read)
 
@@ -349,75 +246,45 @@ _TAKES_BOTH = OPTS_OUT.model_copy(update={"kv_cache_dtypes": {"fp8_e5m2", "fp8_e
 _TAKES_ANY = OPTS_OUT.model_copy(update={"kv_cache_dtypes": "any"})
 
 
+_E5M2, _E4M3 = "--kv-cache-dtype fp8_e5m2", "--kv-cache-dtype fp8_e4m3"
+_IF_E5M2, _IF_DP = Given(kv_cache_dtype={"fp8_e5m2"}), Given(enable_dp_attention=True)
+_SET_BF16 = "Set --kv-cache-dtype bfloat16."
+_NO_DP = "--enable-dp-attention"
+
+
 @pytest.mark.parametrize(
     ("given", "said", "line", "told"),
     [
+        pytest.param(_IF_E5M2, OPTS_OUT, _E5M2, _SET_BF16, id="by the usual dtype"),
+        pytest.param(_IF_E5M2, _TAKES_ANY, _E5M2, _SET_BF16, id="by the usual dtype, of any"),
         pytest.param(
-            Given(kv_cache_dtype={"fp8_e5m2"}),
-            OPTS_OUT,
-            "--kv-cache-dtype fp8_e5m2",
-            [("Set --kv-cache-dtype bfloat16.",)],
-            id="by the usual dtype",
+            Given(kv_cache_dtype={"fp8_e4m3"}), _TAKES_BOTH, _E4M3, f"Set {_E5M2}.", id="by another"
         ),
+        pytest.param(_IF_E5M2, OPTS_OUT, "", _SET_BF16, id="while it is open"),
         pytest.param(
-            Given(kv_cache_dtype={"fp8_e5m2"}),
-            _TAKES_ANY,
-            "--kv-cache-dtype fp8_e5m2",
-            [("Set --kv-cache-dtype bfloat16.",)],
-            id="by the usual dtype, of any",
+            Given(kv_cache_dtype={"bfloat16"}), OPTS_OUT, "", _DECLARE_BOUND, id="not by itself"
         ),
-        pytest.param(
-            Given(kv_cache_dtype={"fp8_e4m3"}),
-            _TAKES_BOTH,
-            "--kv-cache-dtype fp8_e4m3",
-            [("Set --kv-cache-dtype fp8_e5m2.",)],
-            id="by another dtype that the backend takes",
-        ),
-        pytest.param(
-            Given(kv_cache_dtype={"fp8_e5m2"}),
-            OPTS_OUT,
-            "",
-            [("Set --kv-cache-dtype bfloat16.",)],
-            id="while it is open",
-        ),
-        pytest.param(
-            Given(kv_cache_dtype={"bfloat16"}),
-            OPTS_OUT,
-            "",
-            [(_DECLARE_BOUND,)],
-            id="by no dtype, if it asks for the usual",
-        ),
-        pytest.param(
-            Given(enable_dp_attention=True),
-            OPTS_OUT,
-            "--enable-dp-attention",
-            [("Leave out --enable-dp-attention.",)],
-            id="by a switch",
-        ),
+        pytest.param(_IF_DP, OPTS_OUT, _NO_DP, f"Leave out {_NO_DP}.", id="by a switch"),
         pytest.param(
             Given(kv_cache_dtype={"fp8_e5m2"}, enable_dp_attention=False),
             OPTS_OUT,
             "",
-            [("Add --enable-dp-attention.",)],
+            f"Add {_NO_DP}.",
             id="by a switch before a dtype",
         ),
-        pytest.param(
-            Given(enable_dp_attention=True), OPTS_OUT, "", [], id="not where it does not hold"
-        ),
-        pytest.param(
-            Given(tp_size={1}), OPTS_OUT, "", [(_DECLARE_BOUND,)], id="by no number: redeclared"
-        ),
+        pytest.param(_IF_DP, OPTS_OUT, "", None, id="not where it does not hold"),
+        pytest.param(Given(tp_size={1}), OPTS_OUT, "", _DECLARE_BOUND, id="by no number"),
     ],
 )
 def test_flips_avoid_a_condition(
-    given: Given, said: Capabilities, line: str, told: list[tuple[str, ...]]
+    given: Given, said: Capabilities, line: str, told: str | None
 ) -> None:
-    """A condition that stands in the way is made false by a flag, where one does."""
+    """A condition that stands in the way is made false by a flag, else declared anew."""
     reads = When(given=given, capabilities=_READS_ONLY, reason="why")
 
     found = _flips(f"{_ON_FA3} {line}", named(installed("fa3", said, conditions=[reads])))
 
-    assert _told(found) == told
+    assert _told(found) == ([] if told is None else [told])
 
 
 def test_flips_avoid_no_condition_that_does_not_hold() -> None:
@@ -429,7 +296,7 @@ def test_flips_avoid_no_condition_that_does_not_hold() -> None:
 
     found = _flips(_ON_FA3, named(installed("fa3", OPTS_OUT, conditions=[fails, holds])))
 
-    assert _told(found) == [("Add --disable-cuda-graph.",)]
+    assert _told(found) == ["Add --disable-cuda-graph."]
 
 
 def test_flips_know_the_facts_of_the_plan() -> None:
@@ -441,34 +308,12 @@ def test_flips_know_the_facts_of_the_plan() -> None:
         uses_of(read, backends),
         read,
         facts=Facts(head_size=128),
-        rules=RuleSet.builtin("sglang-0.5.13"),
+        rules=RULES_13,
     )
 
     found = flips(plan, backends, read)
 
-    assert _told(found) == [(_LEAVE_OUT_TBO,)]
-
-
-def test_flips_avoid_no_condition_on_another_capability() -> None:
-    """A condition that says nothing of a value is left alone."""
-    graphs = When(
-        given=Given(enable_dp_attention=False),
-        capabilities=Capabilities(sync_free_prepare=True),
-        reason="why",
-    )
-
-    found = _flips(_ON_FA3, named(installed("fa3", READS, conditions=[graphs])))
-
-    assert _told(found) == [(_DECLARE_BOUND,)]
-
-
-def test_flips_restate_conditions_unconditionally() -> None:
-    """A declaration that a flip asks for takes the place of conditions on the same capability."""
-    reads = When(given=Given(tp_size={1}), capabilities=_READS_ONLY, reason="why")
-
-    found = _flips(_ON_FA3, named(installed("fa3", OPTS_OUT, conditions=[reads])))
-
-    assert _told(found) == [(_DECLARE_BOUND,)]
+    assert _told(found) == [_LEAVE_OUT_TBO]
 
 
 def test_flips_leave_conditions_on_other_capabilities() -> None:
@@ -482,7 +327,7 @@ def test_flips_leave_conditions_on_other_capabilities() -> None:
 
     found = _flips(_ON_FA3, backends)
 
-    assert (_told(found), _told(found, "sync_free_prepare")) == ([(_DECLARE_BOUND,)], [])
+    assert (_told(found), _told(found, "sync_free_prepare")) == ([_DECLARE_BOUND], [])
 
 
 def _forcing(name: str, given: Given) -> Rule:
@@ -490,51 +335,24 @@ def _forcing(name: str, given: Given) -> Rule:
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("givens", "told"),
     [
+        pytest.param([Given(tp_size={1})], [], id="no switch undoes it"),
         pytest.param(
-            [_forcing("a", Given(tp_size={1}))],
-            [],
-            id="a rule that no switch undoes: nothing helps",
+            [Given(enable_dp_attention=True, tp_size={1})],
+            [f"Leave out {_NO_DP}."],
+            id="a switch among others",
         ),
-        pytest.param(
-            [_forcing("a", Given(enable_dp_attention=True, tp_size={1}))],
-            [("Leave out --enable-dp-attention.",)],
-            id="a rule with a switch among others",
-        ),
-        pytest.param(
-            [
-                _forcing("a", Given(enable_dp_attention=True)),
-                _forcing("b", Given(enable_dp_attention=True)),
-            ],
-            [("Leave out --enable-dp-attention.",)],
-            id="two rules by one switch: told once",
-        ),
-        pytest.param(
-            [
-                _forcing("a", Given(enable_dp_attention=True)),
-                _forcing("b", Given(tp_size={1})),
-            ],
-            [],
-            id="one of two rules cannot be undone: nothing helps",
-        ),
-        pytest.param(
-            [
-                _forcing("a", Given(enable_dp_attention=True)),
-                _forcing("b", Given(enable_dp_attention=False)),
-            ],
-            [],
-            id="two rules by both ways of one switch: nothing helps",
-        ),
+        pytest.param([_IF_DP, _IF_DP], [f"Leave out {_NO_DP}."], id="two by one switch, once"),
+        pytest.param([_IF_DP, Given(tp_size={1})], [], id="one of two cannot be undone"),
+        pytest.param([_IF_DP, Given(enable_dp_attention=False)], [], id="both ways of one switch"),
     ],
 )
-def test_flips_undo_rules_by_their_switches(rules: list[Rule], told: list[tuple[str, ...]]) -> None:
+def test_flips_undo_rules_by_their_switches(givens: list[Given], told: list[str]) -> None:
     """A rule is undone by a switch it asks for, and only if that really helps."""
-    with_rules = RuleSet.builtin("sglang-0.5.13").with_rules(rules)
+    rules = [_forcing(f"rule {place}", given) for place, given in enumerate(givens)]
 
-    found = _flips(
-        f"{_ON_FA3} --enable-dp-attention", named(installed("fa3", OPTS_OUT)), rules=with_rules
-    )
+    found = _flips(f"{_ON_FA3} {_NO_DP}", named(_FREE), rules=RULES_13.with_rules(rules))
 
     assert _told(found) == told
 
@@ -552,31 +370,25 @@ def test_flips_do_not_list_what_a_plan_by_hand_has_better_by_its_flags() -> None
     """Uses by hand come from no flag: there is nothing to change, and no flip without a remedy."""
     backends = named(installed("fa3", OPTS_OUT))
     read = flags(_ON_FA3)
-    plan = resolve([use("mine", READS)], read, rules=RuleSet.builtin("sglang-0.5.13"))
+    plan = resolve([use("mine", READS)], read, rules=RULES_13)
 
     found = flips(plan, backends, read)
 
     assert _told(found) == []
 
 
-_SERVERS = [
-    pytest.param(
-        f"{_ON_FA3} {_TBO}", [installed("fa3", READS), installed("mla", OPTS_OUT)], id="a rule"
-    ),
-    pytest.param(
-        f"--prefill-attention-backend fa3 --decode-attention-backend mla {SPECULATING}",
-        [installed("fa3", READS), installed("mla", OPTS_OUT)],
-        id="two phases",
-    ),
-    pytest.param(
-        f"{_ON_FA3} --speculative-draft-attention-backend mla --enable-mixed-chunk",
-        [installed("fa3"), installed("mla", READS), installed("triton", OPTS_OUT)],
-        id="three backends",
-    ),
-]
-
-
-@pytest.mark.parametrize(("line", "backends"), _SERVERS)
+@pytest.mark.parametrize(
+    ("line", "backends"),
+    [
+        pytest.param(_WITH_TBO, [_READING, _MLA], id="a rule"),
+        pytest.param(_PREFILLS, [_READING, _MLA], id="two phases"),
+        pytest.param(
+            f"{_ON_FA3} {_DRAFTS} --enable-mixed-chunk",
+            [installed("fa3"), installed("mla", READS), _TRITON],
+            id="three backends",
+        ),
+    ],
+)
 def test_flips_by_flags_come_true(line: str, backends: list[Backend]) -> None:
     """Whoever sets the flags of a flip gets the value that it promises."""
     registry = named(*backends)
@@ -589,7 +401,7 @@ def test_flips_by_flags_come_true(line: str, backends: list[Backend]) -> None:
     for flip in by_flags:
         changes = {k: v for each in flip.remedies for k, v in (each.flags or {}).items()}
         read = flags(line).updated(changes)
-        plan = resolve(uses_of(read, registry), read, rules=RuleSet.builtin("sglang-0.5.13"))
+        plan = resolve(uses_of(read, registry), read, rules=RULES_13)
         got.append(
             (plan[flip.capability, flip.phase] if flip.phase else plan[flip.capability]).value
         )

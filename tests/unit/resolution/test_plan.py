@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from backend_caps.capability.backend import Problem
-from backend_caps.capability.kind import Phase, Role, Scope
+from backend_caps.capability.kind import ANY, Phase, Role, Scope
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import ANY
-from backend_caps.capability.sizes import Conflict, Exact, MultipleOf
+from backend_caps.capability.sets import Conflict, Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, Capabilities, HostSeqLens
+from backend_caps.resolution.errors import ResolutionError
 from backend_caps.resolution.plan import (
     Cause,
     CauseKind,
@@ -24,9 +24,10 @@ from backend_caps.resolution.uses import Use
 from tests.unit.building import (
     OPTS_OUT,
     READS,
+    RULES_13,
+    RULES_23,
     SPECULATING,
     at_rank,
-    error_of,
     flags,
     missing_use,
     use,
@@ -41,53 +42,36 @@ _HELD = ", ".join(name for name, kind in CAPABILITIES.items() if kind.scope is n
 def _plan(
     capabilities: Capabilities = OPTS_OUT, line: str = SPECULATING, *, backend: str = "fa3"
 ) -> Plan:
-    return resolve(
-        [use(backend, capabilities)], flags(line), rules=RuleSet.builtin("sglang-0.5.13")
-    )
+    return resolve([use(backend, capabilities)], flags(line), rules=RULES_13)
 
 
 def _cause(name: str, value: object, kind: CauseKind = CauseKind.BACKEND) -> Cause:
     return Cause(kind=kind, name=name, value=value, reason="why", origin=Origin.DECLARED)
 
 
-def test_plan_is_indexed_by_a_capability_of_the_server() -> None:
-    """A server's capability is looked up by its name."""
-    plan = _plan(READS)
-
-    value = plan["host_seq_lens"]
-
-    assert (value.capability, value.value) == ("host_seq_lens", _EXACT)
-
-
 def test_plan_is_indexed_by_a_capability_and_a_phase() -> None:
-    """A phase's capability is looked up by its name and the phase."""
+    """A server's capability is looked up by its name, a phase's by the phase too."""
     plan = _plan(Capabilities(sync_free_prepare=False))
 
     values = [plan["sync_free_prepare", phase].value for phase in (Phase.DECODE, Phase.PREFILL)]
 
     assert values == [False, True]
+    assert plan["host_seq_lens"].capability == "host_seq_lens"
+
+
+_HAS_NO = f"a plan has no {{!r}}; it has: {_HELD}"
+_OF_PHASE = "'graph_replay' has scope phase; write plan['graph_replay', Phase.DECODE]"
+_OF_SERVER = "'host_seq_lens' has scope server; write plan['host_seq_lens']"
 
 
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        pytest.param(
-            "host_seq_len", f"a plan has no 'host_seq_len'; it has: {_HELD}", id="unknown"
-        ),
-        pytest.param("devices", f"a plan has no 'devices'; it has: {_HELD}", id="not joined"),
-        pytest.param(
-            ("roles", Phase.DECODE), f"a plan has no 'roles'; it has: {_HELD}", id="not a phase's"
-        ),
-        pytest.param(
-            "graph_replay",
-            "'graph_replay' has scope phase; write plan['graph_replay', Phase.DECODE]",
-            id="without its phase",
-        ),
-        pytest.param(
-            ("host_seq_lens", Phase.DECODE),
-            "'host_seq_lens' has scope server; write plan['host_seq_lens']",
-            id="with a phase",
-        ),
+        pytest.param("host_seq_len", _HAS_NO.format("host_seq_len"), id="unknown"),
+        pytest.param("devices", _HAS_NO.format("devices"), id="not joined"),
+        pytest.param(("roles", Phase.DECODE), _HAS_NO.format("roles"), id="not a phase's"),
+        pytest.param("graph_replay", _OF_PHASE, id="without its phase"),
+        pytest.param(("host_seq_lens", Phase.DECODE), _OF_SERVER, id="with a phase"),
     ],
 )
 def test_plan_tells_how_it_is_indexed(key: str | tuple[str, Phase], text: str) -> None:
@@ -98,23 +82,6 @@ def test_plan_tells_how_it_is_indexed(key: str | tuple[str, Phase], text: str) -
         plan[key]
 
     assert raised.value.args == (text,)
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "needs"),
-    [
-        pytest.param(READS, True, id="EXACT"),
-        pytest.param(_BOUNDED, False, id="UPPER_BOUND"),
-        pytest.param(OPTS_OUT, False, id="NONE"),
-    ],
-)
-def test_plan_needs_cpu_seq_lens_where_the_mirror_is_exact(
-    capabilities: Capabilities, needs: bool
-) -> None:
-    """SGLang's question is answered True for exact lengths alone."""
-    plan = _plan(capabilities)
-
-    assert plan.needs_cpu_seq_lens is needs
 
 
 def test_plan_lists_its_values() -> None:
@@ -132,43 +99,26 @@ def test_plan_lists_its_values() -> None:
     ]
 
 
+_PROBLEM = Problem(code="c", message="m", remedy="r")
+_SYNC_FREE = OPTS_OUT.model_copy(update={"sync_free_prepare": True})
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("other", "equal"),
     [
-        pytest.param(_plan(line="--disable-piecewise-cuda-graph"), id="effects"),
-        pytest.param(_plan(backend="mla"), id="causes"),
+        pytest.param(_plan(line="--disable-piecewise-cuda-graph"), True, id="effects"),
+        pytest.param(_plan(backend="mla"), True, id="causes"),
+        pytest.param(_plan().with_problems((_PROBLEM,)), True, id="problems"),
+        pytest.param(_plan(READS), False, id="a server's value"),
+        pytest.param(_plan(_SYNC_FREE), False, id="a phase's value"),
         pytest.param(
-            _plan().with_problems((Problem(code="c", message="m", remedy="r"),)), id="problems"
+            resolve([use("fa3", OPTS_OUT)], flags(SPECULATING), rules=RULES_23), False, id="rules"
         ),
     ],
 )
-def test_fingerprint_is_of_values_alone(other: Plan) -> None:
+def test_fingerprint_is_of_rules_and_values_alone(other: Plan, *, equal: bool) -> None:
     """Plans of equal values configure equal servers, whoever caused them."""
-    plan = _plan()
-
-    assert plan.fingerprint == other.fingerprint
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(_plan(READS), id="a server's value"),
-        pytest.param(
-            _plan(OPTS_OUT.model_copy(update={"sync_free_prepare": True})), id="a phase's value"
-        ),
-        pytest.param(
-            resolve(
-                [use("fa3", OPTS_OUT)], flags(SPECULATING), rules=RuleSet.builtin("sglang-0.5.23")
-            ),
-            id="rules",
-        ),
-    ],
-)
-def test_fingerprint_tells_values_and_rules_apart(other: Plan) -> None:
-    """Plans that differ in a value or in their rules have different fingerprints."""
-    plan = _plan()
-
-    assert plan.fingerprint != other.fingerprint
+    assert (_plan().fingerprint == other.fingerprint) is equal
 
 
 def test_fingerprint_is_stable() -> None:
@@ -189,21 +139,20 @@ def test_plan_survives_pickling() -> None:
 
 def test_plan_raised_by_the_engine_joins_its_need() -> None:
     """What an engine cannot do itself is one more need, with its cause and its effect."""
-    plan = _plan(_BOUNDED)
-
-    raised = plan.raised("host_seq_lens", _EXACT, "the engine keeps no bound")
+    raised = _plan(_BOUNDED).raised("host_seq_lens", _EXACT, "the engine keeps no bound")
 
     mirror = raised["host_seq_lens"]
-    assert (mirror.value, mirror.effect.text, mirror.causes[0]) == (
+    first = mirror.causes[0]
+    assert (mirror.value, mirror.effect.text) == (
         _EXACT,
         "a D2H copy and a host wait in every overlapped speculative step",
-        Cause(
-            kind=CauseKind.ENGINE,
-            name="host_seq_lens",
-            value=_EXACT,
-            reason="the engine keeps no bound",
-            origin=Origin.FORCED,
-        ),
+    )
+    assert (first.kind, first.name, first.value, first.reason, first.origin) == (
+        CauseKind.ENGINE,
+        "host_seq_lens",
+        _EXACT,
+        "the engine keeps no bound",
+        Origin.FORCED,
     )
 
 
@@ -255,26 +204,38 @@ def test_plans_that_are_joined_agree_with_one_plan_of_all_uses() -> None:
     """Joining plans of two ranks gives the values and causes of one plan of all their uses."""
     one, other = use("fa3", READS), use("mla", OPTS_OUT)
 
-    both = resolve([one], flags(), rules=RuleSet.builtin("sglang-0.5.13")).join(
-        resolve([other], flags(), rules=RuleSet.builtin("sglang-0.5.13"))
-    )
+    both = resolve([one], flags(), rules=RULES_13).join(resolve([other], flags(), rules=RULES_13))
 
-    whole = resolve([one, other], flags(), rules=RuleSet.builtin("sglang-0.5.13"))
+    whole = resolve([one, other], flags(), rules=RULES_13)
     assert (both.server, both.phases, both.uses) == (whole.server, whole.phases, whole.uses)
 
 
 def test_plans_that_are_joined_keep_the_problems_of_both() -> None:
     """Problems of two ranks are listed once each, sorted."""
-    one = resolve(
-        [missing_use("mla"), missing_use("fa3")], flags(), rules=RuleSet.builtin("sglang-0.5.13")
-    )
-    other = resolve(
-        [missing_use("fa3"), missing_use("b")], flags(), rules=RuleSet.builtin("sglang-0.5.13")
+    one, other = (
+        resolve([missing_use(name) for name in names], flags(), rules=RULES_13)
+        for names in (("mla", "fa3"), ("fa3", "b"))
     )
 
     both = one.join(other)
 
     assert [found.message for found in both.problems] == ["no b.", "no fa3.", "no mla."]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        pytest.param(f"{SPECULATING} --disable-overlap-schedule", "flags", id="flags"),
+        pytest.param(SPECULATING, "policy", id="policy"),
+    ],
+)
+def test_plans_of_different_premises_are_not_joined(line: str, field: str) -> None:
+    """Ranks with other flags or another policy have no common plan."""
+    one = resolve([use()], flags(SPECULATING))
+    other = resolve([use()], flags(line), policy="quiet")
+
+    with pytest.raises(ResolutionError, match=f"plans with {field} "):
+        one.join(other)
 
 
 def test_plans_that_are_joined_may_conflict() -> None:
@@ -285,19 +246,6 @@ def test_plans_that_are_joined_may_conflict() -> None:
     both = one.join(other)
 
     assert both["page_sizes"].value == Conflict(("fa3", "mla"))
-
-
-def test_plans_of_different_rules_are_not_joined() -> None:
-    """Ranks that resolve under different rules have no common plan."""
-    one = _plan()
-    other = resolve([use()], flags(), rules=RuleSet.builtin("sglang-0.5.23"))
-
-    error = error_of(lambda: one.join(other))
-
-    assert error == (
-        "plans with rules 'sglang-0.5.13' and 'sglang-0.5.23' cannot be joined; "
-        "expected the same on every rank. Resolve both under one of them."
-    )
 
 
 @pytest.mark.parametrize(
@@ -327,10 +275,7 @@ def test_plans_that_are_joined_have_the_effect_of_the_joined_value(
     one: Use, other: Use, effect: str
 ) -> None:
     """What a joined value does is told of the value that all ranks have."""
-    plans = [
-        resolve([each], flags(SPECULATING), rules=RuleSet.builtin("sglang-0.5.13"))
-        for each in (one, other)
-    ]
+    plans = [resolve([each], flags(SPECULATING), rules=RULES_13) for each in (one, other)]
 
     texts = {str(a.join(b)["host_seq_lens"].effect) for a, b in (plans, reversed(plans))}
 
@@ -390,70 +335,37 @@ def test_causes_of_one_weight_are_ordered_by_who_and_where() -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "text"),
-    [
-        pytest.param(Effect(active=True, text="it costs"), "it costs", id="active"),
-        pytest.param(Effect(active=False, text="it is off"), "no effect: it is off", id="idle"),
-    ],
-)
-def test_effect_is_written_as_people_read_it(effect: Effect, text: str) -> None:
-    """An effect says what it does, or that it does nothing and why."""
-    written = str(effect)
-
-    assert written == text
-
-
-@pytest.mark.parametrize(
     ("line", "rules", "expected"),
     [
-        pytest.param("", "sglang-0.5.13", False, id="no speculation"),
-        pytest.param("--speculative-algorithm EAGLE", "sglang-0.5.13", True, id="overlapped"),
-        pytest.param(
-            "--speculative-algorithm EAGLE --disable-overlap-schedule",
-            "sglang-0.5.13",
-            False,
-            id="no overlap",
-        ),
-        pytest.param("--speculative-algorithm NGRAM", "sglang-0.5.13", False, id="not by this one"),
-        pytest.param("--speculative-algorithm NGRAM", "sglang-0.5.23", True, id="by the next"),
+        pytest.param("", RULES_13, False, id="no speculation"),
+        pytest.param("EAGLE", RULES_13, True, id="overlapped"),
+        pytest.param("EAGLE --disable-overlap-schedule", RULES_13, False, id="no overlap"),
+        pytest.param("NGRAM", RULES_13, False, id="not by this one"),
+        pytest.param("NGRAM", RULES_23, True, id="by the next"),
     ],
 )
 def test_plan_relays_speculation_that_is_overlapped(
-    line: str, rules: str, *, expected: bool
+    line: str, rules: RuleSet, *, expected: bool
 ) -> None:
     """Only steps that the engine overlaps are relayed."""
-    plan = resolve([use()], flags(line), rules=RuleSet.builtin(rules))
+    read = flags(f"--speculative-algorithm {line}" if line else "")
 
-    assert plan.relays_speculation is expected
+    assert resolve([use()], read, rules=rules).relays_speculation is expected
 
 
 def test_plan_is_printed_as_lines_that_a_person_reads() -> None:
     """A printed plan has the rules, each value with its first cause, and what is wrong."""
-    plan = resolve([use("fa3", READS)], flags(SPECULATING), rules=RuleSet.builtin("sglang-0.5.23"))
+    plan = resolve([missing_use("fa3")], flags(SPECULATING), rules=RULES_23)
 
-    text = str(plan)
+    lines = str(plan).splitlines()
 
-    lines = text.splitlines()
     assert lines[0] == f"plan {plan.fingerprint} under sglang-0.5.23"
     assert "  host_seq_lens: exact (fa3)" in lines
-    assert lines[-1].startswith("  no effect here: ")
-    assert len(lines) <= 11
-
-
-def test_printed_plan_names_its_problems() -> None:
-    """What is wrong with a plan is told by its codes."""
-    plan = resolve([missing_use("fa3")], flags(), rules=RuleSet.builtin("sglang-0.5.13"))
-
-    last = str(plan).splitlines()[-1]
-
-    assert last == "  1 problem(s): backend-missing"
+    assert lines[-2].startswith("  no effect here: ")
+    assert lines[-1] == "  1 problem(s): backend-missing"
+    assert len(lines) <= 12
 
 
 def test_equal_plans_have_one_hash() -> None:
     """A plan is a key like any other value."""
-    plans = [
-        resolve([use("fa3", READS)], flags(SPECULATING), rules=RuleSet.builtin("sglang-0.5.13"))
-        for _ in range(2)
-    ]
-
-    assert len({*plans}) == 1
+    assert len({_plan(), _plan()}) == 1

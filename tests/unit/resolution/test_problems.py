@@ -5,16 +5,25 @@ from dataclasses import replace
 import pytest
 
 from backend_caps.capability.backend import Problem, Reading
-from backend_caps.capability.declaration import Declaration, Part, When
+from backend_caps.capability.declaration import When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import Phase, Role
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.sizes import Exact, MultipleOf
+from backend_caps.capability.sets import Exact, MultipleOf
 from backend_caps.capability.vocabulary import Capabilities
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.uses import Use, uses_of
-from tests.unit.building import OPTS_OUT, SPECULATING, flags, installed, missing_use, named, use
+from tests.unit.building import (
+    OPTS_OUT,
+    READS,
+    RULES_13,
+    SPECULATING,
+    flags,
+    missing_use,
+    named,
+    use,
+)
 
 _WIDE = Capabilities(max_speculative_topk=8, two_batch_overlap=True)
 _NARROW = Capabilities(max_speculative_topk=4)
@@ -24,16 +33,9 @@ def _problems(uses: list[Use], line: str = "", facts: Facts | None = None) -> li
     return list(resolve(uses, flags(line), facts=facts).problems)
 
 
-def test_plan_without_faults_has_no_problem() -> None:
-    """Undeclared capabilities are no problem as long as nothing depends on them."""
-    problems = _problems([use()])
-
-    assert problems == []
-
-
 def test_missing_backend_is_a_problem() -> None:
-    """A use that could not be read brings its own problem."""
-    problems = _problems([missing_use("fa3")])
+    """A use that could not be read brings its own problem; undeclared capabilities are none."""
+    problems = _problems([missing_use("fa3"), use()])
 
     assert problems == [Problem(code="backend-missing", message="no fa3.", remedy="Install it.")]
 
@@ -55,108 +57,85 @@ def test_engine_default_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "told"),
+    ("roles", "declared", "told"),
     [
-        pytest.param([Role.DRAFT], "draft", id="one"),
-        pytest.param([Role.TARGET, Role.DRAFT_EXTEND], "draft_extend", id="one beside the target"),
-        pytest.param([Role.DRAFT_EXTEND, Role.DRAFT], "draft, draft_extend", id="two"),
+        pytest.param([Role.DRAFT], set(), "draft", id="one"),
+        pytest.param([Role.TARGET, Role.DRAFT_EXTEND], set(), "draft_extend", id="not the target"),
+        pytest.param([Role.DRAFT_EXTEND, Role.DRAFT], set(), "draft, draft_extend", id="two"),
+        pytest.param([Role.DRAFT], {Role.DRAFT}, None, id="declared"),
     ],
 )
-def test_undeclared_role_is_a_problem(roles: list[Role], told: str) -> None:
+def test_undeclared_role_is_a_problem(
+    roles: list[Role], declared: set[Role], told: str | None
+) -> None:
     """A backend that declares no roles is for the target; others are told of once, together."""
-    problems = _problems([use("fa3", role=role) for role in roles])
+    said = Capabilities(roles=declared) if declared else Capabilities()
 
-    assert problems == [
-        Problem(
-            code="role-not-declared",
-            message=f"backend 'fa3' is used as {told} and declares no roles; "
-            "undeclared is target alone.",
-            remedy="Ask the backend's author to declare its roles.",
-        )
-    ]
+    problems = _problems([use("fa3", said, role=role) for role in roles])
 
-
-def test_declared_role_is_no_problem() -> None:
-    """A backend in a role that it declares is as it should be."""
-    problems = _problems([use("fa3", Capabilities(roles={Role.DRAFT}), role=Role.DRAFT)])
-
-    assert problems == []
+    problem = Problem(
+        code="role-not-declared",
+        message=f"backend 'fa3' is used as {told} and declares no roles; "
+        "undeclared is target alone.",
+        remedy="Ask the backend's author to declare its roles.",
+    )
+    assert problems == ([] if told is None else [problem])
 
 
-_UNSUPPORTED = Problem(
-    code="kv-cache-dtype-unsupported",
-    message="backend 'fa3' takes kv_cache_dtype bfloat16; here it is fp8_e5m2.",
-    remedy="Use another backend, or kv_cache_dtype bfloat16.",
+_OTHER = (
+    "kv-cache-dtype-unsupported",
+    "backend 'fa3' takes kv_cache_dtype bfloat16; here it is fp8_e5m2.",
+    "Use another backend, or kv_cache_dtype bfloat16.",
 )
-_NOT_CHECKED = Problem(
-    code="kv-cache-dtype-not-checked",
-    message="backend 'fa3' does not say which kv_cache_dtype it takes; here it is fp8_e5m2.",
-    remedy="Ask the backend's author to declare it.",
+_SILENT = (
+    "kv-cache-dtype-not-checked",
+    "backend 'fa3' does not say which kv_cache_dtype it takes; here it is fp8_e5m2.",
+    "Ask the backend's author to declare it.",
 )
+_BF16, _E5M2 = (Capabilities(kv_cache_dtypes={name}) for name in ("bfloat16", "fp8_e5m2"))
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "line", "problems"),
+    ("capabilities", "dtype", "problems"),
     [
-        pytest.param(
-            Capabilities(kv_cache_dtypes={"bfloat16"}),
-            "--kv-cache-dtype fp8_e5m2",
-            [_UNSUPPORTED],
-            id="another dtype",
-        ),
-        pytest.param(
-            Capabilities(), "--kv-cache-dtype fp8_e5m2", [_NOT_CHECKED], id="does not say"
-        ),
-        pytest.param(
-            Capabilities(kv_cache_dtypes={"fp8_e5m2"}), "--kv-cache-dtype fp8_e5m2", [], id="fits"
-        ),
-        pytest.param(Capabilities(kv_cache_dtypes={"bfloat16"}), "", [], id="auto is open"),
+        pytest.param(_BF16, "fp8_e5m2", [_OTHER], id="another dtype"),
+        pytest.param(Capabilities(), "fp8_e5m2", [_SILENT], id="does not say"),
+        pytest.param(_E5M2, "fp8_e5m2", [], id="fits"),
+        pytest.param(_BF16, "auto", [], id="auto is open"),
     ],
 )
 def test_machine_and_model_are_checked(
-    capabilities: Capabilities, line: str, problems: list[Problem]
+    capabilities: Capabilities, dtype: str, problems: list[tuple[str, str, str]]
 ) -> None:
-    """What a backend takes is checked against what flags say."""
-    actual = _problems([use("fa3", capabilities)], line)
+    """What a backend takes is checked against what flags say, once for all its uses."""
+    uses = [use("fa3", capabilities, phase=phase) for phase in Phase]
 
-    assert actual == problems
+    found = _problems(uses, f"--kv-cache-dtype {dtype}")
+
+    assert [(each.code, each.message, each.remedy) for each in found] == problems
+
+
+_IF_TWO, _IF_NPU = Given(tp_size={2}), Given(device={"npu"})
+_NOT_CHECKED = ["page-size-not-checked"]
 
 
 @pytest.mark.parametrize(
-    ("line", "codes"),
+    ("given", "line", "codes"),
     [
-        pytest.param("--page-size 16 --tp-size 2", [], id="holds, and fits"),
-        pytest.param(
-            "--page-size 16 --tp-size 4", ["page-size-not-checked"], id="fails, and says nothing"
-        ),
+        pytest.param(_IF_TWO, "--tp-size 2", [], id="holds, and fits"),
+        pytest.param(_IF_TWO, "--tp-size 4", _NOT_CHECKED, id="fails, and says nothing"),
+        pytest.param(_IF_NPU, "", _NOT_CHECKED, id="open: may or may not fit"),
     ],
 )
-def test_machine_and_model_are_checked_under_conditions(line: str, codes: list[str]) -> None:
+def test_machine_and_model_are_checked_under_conditions(
+    given: Given, line: str, codes: list[str]
+) -> None:
     """What a backend takes under a condition is what is checked where it holds."""
-    when = When(
-        given=Given(tp_size={2}), capabilities=Capabilities(page_sizes=Exact(16)), reason="why"
-    )
+    when = When(given=given, capabilities=Capabilities(page_sizes=Exact(16)), reason="why")
 
-    problems = _problems([use("fa3", conditions=[when])], line)
+    problems = _problems([use("fa3", conditions=[when])], f"--page-size 16 {line}")
 
     assert [found.code for found in problems] == codes
-
-
-def test_sizes_under_an_open_condition_are_not_checked() -> None:
-    """Sizes that a backend takes under a condition that is open may or may not fit."""
-    when = When(
-        given=Given(device={"npu"}), capabilities=Capabilities(page_sizes=Exact(16)), reason="why"
-    )
-
-    problems = _problems([use("fa3", conditions=[when])], "--page-size 16")
-
-    assert problems == [
-        Problem(
-            code="page-size-not-checked",
-            message="backend 'fa3' does not say which page_size it takes; here it is 16.",
-            remedy="Ask the backend's author to declare it.",
-        )
-    ]
 
 
 @pytest.mark.parametrize(
@@ -185,28 +164,39 @@ def test_machine_is_checked_under_several_conditions(said: dict[str, object]) ->
     }
 
 
-def test_machine_of_a_composite_is_checked_by_its_parts() -> None:
-    """What a composite leaves out of its own words is no problem of its own."""
-    own = Use(
-        backend="hybrid",
-        role=Role.DRAFT,
-        phase=Phase.DECODE,
-        declaration=Declaration(),
-        adds_only=True,
+@pytest.mark.parametrize(
+    ("said", "codes"),
+    [
+        pytest.param(Capabilities(), [], id="left to its parts"),
+        pytest.param(
+            Capabilities(devices={"cuda"}, page_sizes=Exact(64)),
+            ["device-unsupported", "page-size-unsupported"],
+            id="its own words",
+        ),
+    ],
+)
+def test_machine_of_a_composite_is_checked_as_it_says(said: Capabilities, codes: list[str]) -> None:
+    """What a composite leaves out is no problem of its own; what it states holds."""
+    own = replace(use("hybrid", said), adds_only=True)
+
+    problems = _problems([own], "--page-size 16 --device cpu")
+
+    assert [found.code for found in problems] == codes
+
+
+def test_facts_that_contradict_flags_are_a_problem() -> None:
+    """Where a fact says otherwise than a flag, a condition on it stays open."""
+    reads = When(given=Given(page_size={64}), capabilities=READS, reason="why")
+
+    plan = resolve(
+        [use("fa3", OPTS_OUT, conditions=[reads])],
+        flags(f"{SPECULATING} --page-size 64"),
+        facts=Facts(page_size=1),
     )
 
-    problems = _problems([own], "--page-size 16")
-
-    assert problems == []
-
-
-def test_problem_of_several_uses_is_told_once() -> None:
-    """A backend in several phases has each of its problems once."""
-    uses = [use("fa3", phase=phase) for phase in Phase]
-
-    problems = _problems(uses, "--page-size 16")
-
-    assert [found.code for found in problems] == ["page-size-not-checked"]
+    told = [each.message for each in plan.problems if each.code == "facts-contradict-flags"]
+    assert told == ["--page-size is 64, and the fact page_size is 1; conditions on it stay open."]
+    assert plan.needs_cpu_seq_lens
 
 
 def test_page_size_conflict_is_a_problem_naming_its_owners() -> None:
@@ -229,134 +219,100 @@ def test_page_size_conflict_is_a_problem_naming_its_owners() -> None:
     ]
 
 
-def test_draft_tree_that_several_limit_names_all() -> None:
-    """Backends that share the limit are told of in one sentence."""
-    uses = [use(name, _NARROW, phase=Phase.VERIFY) for name in ("mla", "lean")]
-
-    (problem,) = _problems(uses, SPECULATING)
-
-    assert problem.message.endswith("more than the 4 that 'lean', 'mla' take.")
+_TOO_WIDE = (
+    "speculative-topk-unsupported",
+    "--speculative-eagle-topk is 5, and the backends take at most 4: 'lean', 'mla'.",
+    "Set it to 4, or use other backends.",
+)
+_NOT_GIVEN = (
+    "speculative-topk-not-checked",
+    (
+        "--speculative-eagle-topk is not given, and the engine may pick more than the 4 that "
+        "'lean', 'mla' take."
+    ),
+    "Give it.",
+)
 
 
 @pytest.mark.parametrize(
     ("line", "problems"),
     [
-        pytest.param(
-            f"{SPECULATING} --speculative-eagle-topk 5",
-            [
-                Problem(
-                    code="speculative-topk-unsupported",
-                    message="--speculative-eagle-topk is 5, and the backends take at most 4: "
-                    "'mla'.",
-                    remedy="Set it to 4, or use other backends.",
-                )
-            ],
-            id="too wide",
-        ),
+        pytest.param(f"{SPECULATING} --speculative-eagle-topk 5", [_TOO_WIDE], id="too wide"),
         pytest.param(f"{SPECULATING} --speculative-eagle-topk 4", [], id="as wide as it may be"),
-        pytest.param(
-            SPECULATING,
-            [
-                Problem(
-                    code="speculative-topk-not-checked",
-                    message="--speculative-eagle-topk is not given, and the engine may pick more "
-                    "than the 4 that 'mla' takes.",
-                    remedy="Give it.",
-                )
-            ],
-            id="not given",
-        ),
+        pytest.param(SPECULATING, [_NOT_GIVEN], id="not given"),
         pytest.param("--speculative-eagle-topk 5", [], id="no speculation"),
     ],
 )
-def test_draft_tree_that_is_too_wide_is_a_problem(line: str, problems: list[Problem]) -> None:
-    """A draft tree wider than a backend takes is told of, with who limits it."""
-    uses = [
-        use("fa3", _WIDE, phase=Phase.VERIFY),
-        use("mla", _NARROW, phase=Phase.VERIFY),
-    ]
+def test_draft_tree_that_is_too_wide_is_a_problem(
+    line: str, problems: list[tuple[str, str, str]]
+) -> None:
+    """A draft tree wider than a backend takes is told of, with all who limit it."""
+    said = {"fa3": _WIDE, "mla": _NARROW, "lean": _NARROW}
+    uses = [use(name, own, phase=Phase.VERIFY) for name, own in said.items()]
 
-    actual = _problems(uses, line)
+    found = _problems(uses, line)
 
-    assert actual == problems
+    assert [(each.code, each.message, each.remedy) for each in found] == problems
+
+
+_TWO_BATCHES = "--enable-two-batch-overlap"
+_REMEDY = "Leave the flag out, or use other backends."
 
 
 @pytest.mark.parametrize(
-    ("uses", "line", "problems"),
+    ("uses", "line", "told"),
     [
         pytest.param(
             [use("fa3", _WIDE), use("mla"), use("triton", _NARROW)],
-            "--enable-two-batch-overlap",
-            [
-                Problem(
-                    code="two-batch-overlap-unsupported",
-                    message="--enable-two-batch-overlap is given, and not every backend may run "
-                    "under it: 'mla', 'triton'.",
-                    remedy="Leave the flag out, or use other backends.",
-                )
-            ],
+            _TWO_BATCHES,
+            "'mla', 'triton'",
             id="two may not",
         ),
-        pytest.param([use("fa3", _WIDE)], "--enable-two-batch-overlap", [], id="all may"),
-        pytest.param([use("mla")], "", [], id="not asked for"),
+        pytest.param([use("fa3", _WIDE)], _TWO_BATCHES, None, id="all may"),
+        pytest.param([use("mla")], "", None, id="not asked for"),
     ],
 )
 def test_two_batch_overlap_that_a_backend_does_not_take_is_a_problem(
-    uses: list[Use], line: str, problems: list[Problem]
+    uses: list[Use], line: str, told: str | None
 ) -> None:
     """Two-batch overlap is told of where a backend does not take it."""
-    actual = _problems(uses, line)
+    message = f"{_TWO_BATCHES} is given, and not every backend may run under it: {told}."
+    problem = Problem(code="two-batch-overlap-unsupported", message=message, remedy=_REMEDY)
 
-    assert actual == problems
+    assert _problems(uses, line) == ([] if told is None else [problem])
 
 
 _DETERMINISTIC = "--enable-deterministic-inference"
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "line", "problems"),
+    ("said", "line", "told"),
     [
         pytest.param(
-            Capabilities(deterministic=True),
+            {"deterministic": True},
             _DETERMINISTIC,
-            [
-                Problem(
-                    code="deterministic-inference-unsupported",
-                    message="--enable-deterministic-inference is given, and not every backend "
-                    "gives a request the same bits in every batch: 'fa3'.",
-                    remedy="Leave the flag out, or use other backends.",
-                )
-            ],
-            id="not in every batch",
+            "a request the same bits in every batch",
+            id="in every batch",
         ),
         pytest.param(
-            Capabilities(batch_invariant=True),
-            _DETERMINISTIC,
-            [
-                Problem(
-                    code="deterministic-inference-unsupported",
-                    message="--enable-deterministic-inference is given, and not every backend "
-                    "gives the same bits each time: 'fa3'.",
-                    remedy="Leave the flag out, or use other backends.",
-                )
-            ],
-            id="not each time",
+            {"batch_invariant": True}, _DETERMINISTIC, "the same bits each time", id="each time"
         ),
         pytest.param(
-            Capabilities(deterministic=True, batch_invariant=True), _DETERMINISTIC, [], id="both"
+            {"deterministic": True, "batch_invariant": True}, _DETERMINISTIC, None, id="both"
         ),
-        pytest.param(Capabilities(), "", [], id="not asked for"),
+        pytest.param({}, "", None, id="not asked for"),
     ],
 )
 def test_determinism_that_a_backend_does_not_have_is_a_problem(
-    capabilities: Capabilities, line: str, problems: list[Problem]
+    said: dict[str, bool], line: str, told: str | None
 ) -> None:
     """Deterministic inference is told of where a backend has other bits each time, or batch."""
-    uses = [use("fa3", capabilities.model_copy(update=_WIDE.stated()))]
+    message = f"{_DETERMINISTIC} is given, and not every backend gives {told}: 'fa3'."
+    problem = Problem(code="deterministic-inference-unsupported", message=message, remedy=_REMEDY)
 
-    actual = _problems(uses, line)
+    found = _problems([use("fa3", _WIDE.model_copy(update=said))], line)
 
-    assert actual == problems
+    assert found == ([] if told is None else [problem])
 
 
 def test_problems_are_sorted() -> None:
@@ -372,16 +328,6 @@ def test_problems_are_sorted() -> None:
         ("page-size-not-checked", "backend "),
         ("role-not-declared", "backend "),
     ]
-
-
-def test_composite_without_a_part_is_a_problem_of_the_plan() -> None:
-    """What routing could not fill stands among the plan's problems."""
-    hybrid = installed("hybrid", parts=[Part("fa3", phases={Phase.PREFILL})])
-    read = flags("--attention-backend hybrid")
-
-    plan = resolve(uses_of(read, named(hybrid, installed("fa3"))), read)
-
-    assert [found.code for found in plan.problems] == ["no-part"]
 
 
 def test_draft_tree_that_nobody_speaks_of_is_open() -> None:
@@ -416,13 +362,13 @@ def test_engines_class_is_not_asked_for_what_it_cannot_say() -> None:
         pytest.param("EAGLE", None, [], id="the engine's own"),
         pytest.param(
             "DSPARK",
-            RuleSet.builtin("sglang-0.5.13"),
+            RULES_13,
             ["algorithm-not-checked"],
             id="of another version",
         ),
         pytest.param(
             "DSPARK",
-            replace(RuleSet.builtin("sglang-0.5.13"), algorithms=frozenset()),
+            replace(RULES_13, algorithms=frozenset()),
             [],
             id="of an engine whose algorithms are not known",
         ),

@@ -9,10 +9,13 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import Capabilities, GraphMetadata, HostSeqLens
+from backend_caps.discovery.registry import Registry
+from backend_caps.resolution.errors import FlagsError
+from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.plan import CauseKind
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import Rule, RuleSet
-from tests.unit.building import OPTS_OUT, error_of, faults_of, flags, use
+from tests.unit.building import OPTS_OUT, RULES_13, RULES_23, faults_of, flags, install_sglang, use
 
 _TBO = Given(enable_two_batch_overlap=True)
 _BOUND = Capabilities(host_seq_lens=HostSeqLens.UPPER_BOUND)
@@ -30,110 +33,57 @@ def _rule(
     return Rule(name="house", given=given, forces=forces, reason="so we decided", engines=engines)
 
 
+_TWO = f"{_NO_PIECEWISE} --enable-two-batch-overlap"
+_MIXED = "--enable-mixed-chunk --speculative-algorithm"
+_WITH_DRAFTS = "mixed-chunk-with-speculation"
+_ENFORCED = f"{_NO_PIECEWISE} --enforce-piecewise-cuda-graph --pp-size 2"
+
+
 @pytest.mark.parametrize(
-    ("engine", "line", "forcing"),
+    ("rules", "line", "forcing"),
     [
-        pytest.param(_13, _NO_PIECEWISE, [], id="0.5.13, nothing forces"),
-        pytest.param(_13, "", ["piecewise-cuda-graph"], id="0.5.13, piecewise graph"),
-        pytest.param(
-            _13,
-            f"{_NO_PIECEWISE} --enable-two-batch-overlap",
-            ["two-batch-overlap"],
-            id="0.5.13, two-batch overlap",
+        (RULES_13, _NO_PIECEWISE, []),
+        (RULES_13, "", ["piecewise-cuda-graph"]),
+        (RULES_13, _TWO, ["two-batch-overlap"]),
+        (RULES_13, f"{_NO_PIECEWISE} --speculative-algorithm NGRAM", []),
+        (RULES_13, f"{_NO_PIECEWISE} --enable-mixed-chunk", []),
+        (RULES_13, f"{_NO_PIECEWISE} {_MIXED} EAGLE", [_WITH_DRAFTS]),
+        (
+            RULES_13,
+            f"{_MIXED} EAGLE3 --enable-two-batch-overlap",
+            [_WITH_DRAFTS, "piecewise-cuda-graph", "two-batch-overlap"],
         ),
-        pytest.param(_13, f"{_NO_PIECEWISE} --speculative-algorithm NGRAM", [], id="0.5.13, ngram"),
-        pytest.param(_13, f"{_NO_PIECEWISE} --enable-mixed-chunk", [], id="0.5.13, mixed alone"),
-        pytest.param(
-            _13,
-            f"{_NO_PIECEWISE} --enable-mixed-chunk --speculative-algorithm EAGLE",
-            ["mixed-chunk-with-speculation"],
-            id="0.5.13, mixed with EAGLE",
-        ),
-        pytest.param(
-            _13,
-            "--enable-mixed-chunk --speculative-algorithm EAGLE3 --enable-two-batch-overlap",
-            ["mixed-chunk-with-speculation", "piecewise-cuda-graph", "two-batch-overlap"],
-            id="0.5.13, all",
-        ),
-        *(
-            pytest.param(_13, line, [], id=f"0.5.13 switches the piecewise graph off: {line}")
-            for line in (
-                "--enable-dp-attention",
-                "--pp-size 2",
-                "--disaggregation-mode decode",
-                "--device npu",
-            )
-        ),
-        pytest.param(
-            _13,
-            f"{_NO_PIECEWISE} --enforce-piecewise-cuda-graph --pp-size 2",
-            ["piecewise-cuda-graph-enforced"],
-            id="0.5.13, piecewise graph whatever else is said",
-        ),
-        pytest.param(_23, "", [], id="0.5.23, nothing forces"),
-        pytest.param(
-            _23, "--enable-two-batch-overlap", ["two-batch-overlap"], id="0.5.23, two-batch overlap"
-        ),
-        pytest.param(_23, "--speculative-algorithm NGRAM", ["ngram"], id="0.5.23, ngram"),
-        pytest.param(
-            _23,
-            "--enable-mixed-chunk --speculative-algorithm DSPARK",
-            ["mixed-chunk-with-speculation"],
-            id="0.5.23, mixed with DSPARK",
-        ),
+        # SGLang 0.5.13 switches the piecewise graph off under these.
+        *((RULES_13, line, []) for line in ("--enable-dp-attention", "--pp-size 2")),
+        *((RULES_13, line, []) for line in ("--disaggregation-mode decode", "--device npu")),
+        (RULES_13, _ENFORCED, ["piecewise-cuda-graph-enforced"]),
+        (RULES_23, "", []),
+        (RULES_23, "--enable-two-batch-overlap", ["two-batch-overlap"]),
+        (RULES_23, "--speculative-algorithm NGRAM", ["ngram"]),
+        (RULES_23, f"{_MIXED} DSPARK", [_WITH_DRAFTS]),
     ],
 )
-def test_builtin_rules_force_the_mirror(engine: str, line: str, forcing: list[str]) -> None:
+def test_builtin_rules_force_the_mirror(rules: RuleSet, line: str, forcing: list[str]) -> None:
     """Each version's rules force EXACT exactly where that version reads lengths on the host."""
-    plan = resolve([use("fa3", OPTS_OUT)], flags(line), rules=RuleSet.builtin(engine))
+    mirror = resolve([use("fa3", OPTS_OUT)], flags(line), rules=rules)["host_seq_lens"]
 
-    mirror = plan["host_seq_lens"]
     forced = [cause.name for cause in mirror.causes if cause.kind is CauseKind.RULE]
     assert (forced, mirror.value) == (forcing, _EXACT if forcing else _NONE)
 
 
+_ALGORITHMS = "DFLASH DSPARK EAGLE EAGLE3 FROZEN_KV_MTP MY_OWN NGRAM STANDALONE UNO"
+
+
 @pytest.mark.parametrize(
-    ("engine", "overlapping", "serial"),
+    ("rules", "serial"),
     [
-        pytest.param(
-            _13, {"EAGLE", "EAGLE3", "STANDALONE"}, {"NGRAM", "DFLASH", "FROZEN_KV_MTP"}, id=_13
-        ),
-        pytest.param(
-            _23,
-            {
-                "DFLASH",
-                "DSPARK",
-                "EAGLE",
-                "EAGLE3",
-                "FROZEN_KV_MTP",
-                "NGRAM",
-                "STANDALONE",
-                "UNO",
-            },
-            set(),
-            id=_23,
-        ),
+        pytest.param(RULES_13, {"NGRAM", "DFLASH", "FROZEN_KV_MTP"}, id=_13),
+        pytest.param(RULES_23, set(), id=_23),
     ],
 )
-def test_builtin_rules_know_which_steps_are_overlapped(
-    engine: str, overlapping: set[str], serial: set[str]
-) -> None:
+def test_builtin_rules_know_which_steps_are_overlapped(rules: RuleSet, serial: set[str]) -> None:
     """Each version overlaps the steps of its own algorithms, and of those nobody knows."""
-    rules = RuleSet.builtin(engine)
-
-    told = {name for name in {*overlapping, *serial, "MY_OWN"} if rules.overlaps(name)}
-
-    assert told == {*overlapping, "MY_OWN"}
-
-
-def test_unknown_rule_set_is_an_error() -> None:
-    """A name that there is no rule set of is an error that lists those there are."""
-    error = error_of(lambda: RuleSet.builtin("sglang-0.6"))
-
-    assert error == (
-        "no rule set 'sglang-0.6' is known; known: backend-caps-1, sglang-0.5.13, "
-        "sglang-0.5.23. Name one of them, or make a RuleSet of your own."
-    )
+    assert {name for name in _ALGORITHMS.split() if not rules.overlaps(name)} == serial
 
 
 @pytest.mark.parametrize(
@@ -148,53 +98,51 @@ def test_third_party_rule_belongs_to_its_engines(engines: set[str], taken: bool)
     """A rule is added to the sets it names, or to all if it names none."""
     rule = _rule(engines=engines)
 
-    rules = RuleSet.builtin(_13).with_rules([rule])
+    rules = RULES_13.with_rules([rule])
 
     assert (rule in rules.rules) is taken
 
 
-def test_rule_forces_with_a_cause() -> None:
-    """A rule that holds is a cause with its reason and its condition."""
-    rules = RuleSet.builtin(_13).with_rules([_rule(Given(tp_size={2}))])
+_BOUND_LEVEL = HostSeqLens.UPPER_BOUND
 
-    plan = resolve([use("fa3", OPTS_OUT)], flags(f"{_NO_PIECEWISE} --tp-size 2"), rules=rules)
 
-    mirror = plan["host_seq_lens"]
-    cause = mirror.causes[0]
-    assert (mirror.value, cause.name, cause.origin, cause.reason) == (
-        HostSeqLens.UPPER_BOUND,
-        "house",
-        Origin.FORCED,
-        "so we decided (tp_size = 2)",
-    )
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        pytest.param(
+            "--tp-size 2",
+            ("house", _BOUND_LEVEL, Origin.FORCED, "so we decided (tp_size = 2)"),
+            id="holds",
+        ),
+        pytest.param(
+            "", ("fa3", _NONE, Origin.DECLARED, "declares host_seq_lens=none"), id="fails"
+        ),
+    ],
+)
+def test_rule_forces_with_a_cause(line: str, cause: tuple[object, ...]) -> None:
+    """A rule that holds is a cause with its reason and its condition; else it leaves no trace."""
+    rules = RULES_13.with_rules([_rule(Given(tp_size={2}))])
+
+    plan = resolve([use("fa3", OPTS_OUT)], flags(f"{_NO_PIECEWISE} {line}"), rules=rules)
+
+    first = plan["host_seq_lens"].causes[0]
+    assert (first.name, first.value, first.origin, first.reason) == cause
 
 
 def test_rule_whose_condition_is_open_counts() -> None:
     """While nobody knows whether a rule holds, it does."""
-    rules = RuleSet.builtin(_13).with_rules([_rule(Given(device={"npu"}))])
+    rules = RULES_13.with_rules([_rule(Given(device={"npu"}))])
 
     plan = resolve([use("fa3", OPTS_OUT)], flags(_NO_PIECEWISE), rules=rules)
 
-    cause = plan["host_seq_lens"].causes[0]
-    assert (cause.value, cause.origin, cause.reason) == (
-        HostSeqLens.UPPER_BOUND,
-        Origin.UNDECIDED,
-        "so we decided (not known yet: device = npu)",
-    )
-
-
-def test_rule_whose_condition_fails_is_no_cause() -> None:
-    """A rule that does not hold leaves no trace."""
-    rules = RuleSet.builtin(_13).with_rules([_rule(Given(tp_size={2}))])
-
-    plan = resolve([use("fa3", OPTS_OUT)], flags(_NO_PIECEWISE), rules=rules)
-
-    assert [cause.name for cause in plan["host_seq_lens"].causes] == ["fa3"]
+    first = plan["host_seq_lens"].causes[0]
+    told = "so we decided (not known yet: device = npu)"
+    assert (first.value, first.origin, first.reason) == (_BOUND_LEVEL, Origin.UNDECIDED, told)
 
 
 def test_rule_never_improves_a_value() -> None:
     """A rule that forces less than the backends need changes nothing."""
-    rules = RuleSet.builtin(_13).with_rules([_rule(Given(tp_size={1}))])
+    rules = RULES_13.with_rules([_rule(Given(tp_size={1}))])
 
     plan = resolve([use("fa3")], flags(_NO_PIECEWISE), rules=rules)
 
@@ -208,7 +156,7 @@ def test_rule_over_a_phase_forces_that_phase() -> None:
     graphs = Capabilities(graph_metadata=GraphMetadata.IN_GRAPH)
     uses = [use("fa3", graphs, phase=phase) for phase in (Phase.DECODE, Phase.PREFILL)]
 
-    plan = resolve(uses, flags(), rules=RuleSet.builtin(_13).with_rules([rule]))
+    plan = resolve(uses, flags(), rules=RULES_13.with_rules([rule]))
 
     values = [plan["graph_metadata", phase].value for phase in (Phase.DECODE, Phase.PREFILL)]
     assert values == [GraphMetadata.HOST, GraphMetadata.IN_GRAPH]
@@ -240,9 +188,9 @@ def test_rule_that_forces_no_plan_value_is_refused(forces: Capabilities, text: s
 @pytest.mark.parametrize("field", ["name", "reason"])
 def test_rule_without_words_is_refused(field: str) -> None:
     """A rule has a name and says why."""
-    faults = faults_of(lambda: _rule().model_copy(update={field: " "}))
-
-    assert faults == [(field, "String should have at least 1 character")]
+    assert faults_of(lambda: _rule().model_copy(update={field: " "})) == [
+        (field, "String should have at least 1 character")
+    ]
 
 
 def test_rule_survives_json() -> None:
@@ -255,23 +203,35 @@ def test_rule_survives_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "expected"),
+    ("version", "name", "why"),
     [
-        pytest.param("0.5.13", "sglang-0.5.13", id="with rules"),
-        pytest.param("0.6.0", "sglang-0.5.23", id="without rules"),
-        pytest.param(None, "sglang-0.5.23", id="none installed"),
+        pytest.param("0.5.13", _13, "the installed version", id="known"),
+        pytest.param(
+            "0.6.0", _23, "the newest known; the installed sglang-0.6.0 is not", id="not known"
+        ),
+        pytest.param(None, _23, "the newest known; no SGLang is installed", id="none"),
     ],
 )
-def test_rules_are_those_of_the_installed_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str | None, expected: str
+def test_engine_that_is_not_named_is_the_installed_one(
+    version: str | None, name: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without rules, a plan is of the installed engine's, else of the newest built-in ones."""
-    if installed is not None:
-        metadata = tmp_path / f"sglang-{installed}.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Name: sglang\nVersion: {installed}\n")
-        monkeypatch.syspath_prepend(tmp_path)
+    """Plan, registry and flags take the installed SGLang's version, else the newest, and say so."""
+    if version is not None:
+        install_sglang(version, tmp_path, monkeypatch)
 
-    plan = resolve([use()], flags())
+    plan, rules = resolve([use()], flags()), Registry.of(()).rules()
+    newest_only = ["--dcp-size", "2"]  # 0.5.13 has no such flag, and it looks like --dp-size
 
-    assert plan.rules.name == expected
+    assert (plan.rules.name, rules.name) == (name, name)
+    assert str(plan).splitlines()[0] == f"plan {plan.fingerprint} under {name} ({why})"
+    assert rules.chosen_because == why
+    if name == _23:
+        assert ServerFlags.from_argv(newest_only).unrelated == ("--dcp-size",)
+    else:
+        with pytest.raises(FlagsError):
+            ServerFlags.from_argv(newest_only)
+
+
+def test_engine_that_is_named_needs_no_reason() -> None:
+    """Whoever names rules knows why."""
+    assert (str(Registry.of(()).rules(_13)), RULES_13.chosen_because) == (_13, None)

@@ -6,17 +6,16 @@ import pytest
 
 from backend_caps.capability.backend import Backend, Problem, Status
 from backend_caps.capability.declaration import Part, When
-from backend_caps.capability.facts import AtLeast, Facts, Given, Truth
-from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.scale import ANY
-from backend_caps.capability.sets import ComputeRange
-from backend_caps.capability.sizes import Exact, MultipleOf
+from backend_caps.capability.facts import Facts, Given
+from backend_caps.capability.kind import ANY, Phase, Role
+from backend_caps.capability.sets import ComputeRange, Exact, MultipleOf
 from backend_caps.capability.vocabulary import CAPABILITIES, AttentionArch, Capabilities
-from backend_caps.resolution.plan import Candidate, Choice, Policy
+from backend_caps.resolution.plan import Choice, Policy
 from backend_caps.resolution.resolver import resolve
-from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import Selection, check_named, plan_for, select
 from tests.unit.building import (
+    RULES_13,
+    SPECULATING,
     broken,
     error_of,
     errors_of,
@@ -32,8 +31,10 @@ _FITS = Capabilities.model_validate(
 )
 """Takes everything, and declares no priority."""
 _AUTO = "--attention-backend auto"
-_DRAFTING = "--speculative-algorithm EAGLE --disable-piecewise-cuda-graph"
+_DRAFTING = SPECULATING
+_BOTH_AUTO = "--prefill-attention-backend auto --decode-attention-backend auto"
 _ON_CPU = Facts(device="cpu")
+_HOPPER = {"compute_capability": [ComputeRange((9, 0))]}
 
 
 def _fits(name: str, priority: int | None = None, **but: object) -> Backend:
@@ -53,17 +54,13 @@ def _chosen(
     backends: Iterable[Backend], line: str = _AUTO, *, facts: Facts | None = None
 ) -> Mapping[str, str | None]:
     """Name the backend that each flag chose."""
-    selection = select(
-        named(*backends), flags(line), facts=facts, rules=RuleSet.builtin("sglang-0.5.13")
-    )
+    selection = select(named(*backends), flags(line), facts=facts, rules=RULES_13)
     return {c.flag: None if c.chosen is None else c.chosen.name for c in selection.choices}
 
 
 def _one(*backends: Backend, line: str = _AUTO, facts: Facts | None = None) -> Choice:
     """Return the one choice of a command line."""
-    (choice,) = select(
-        named(*backends), flags(line), facts=facts, rules=RuleSet.builtin("sglang-0.5.13")
-    ).choices
+    (choice,) = select(named(*backends), flags(line), facts=facts, rules=RULES_13).choices
     return choice
 
 
@@ -72,64 +69,47 @@ def _codes(problems: Iterable[Problem]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("backends", "facts", "chosen"),
+    ("backends", "chosen"),
     [
-        pytest.param([_fits("a", 10), _fits("b", 50)], None, "b", id="the higher priority"),
-        pytest.param([_fits("b", 50), _fits("a", 50)], None, "a", id="of equals the first by name"),
-        pytest.param([_fits("a"), _fits("b", 1)], None, "b", id="undeclared is the lowest"),
-        pytest.param([_fits("b", 0), _fits("a")], None, "a", id="undeclared is as 0"),
-        pytest.param([], None, None, id="of none, none"),
-        pytest.param(
-            [_fits("a", 90, devices={"cuda"}), _fits("b", 10)], _ON_CPU, "b", id="by the device"
-        ),
-        pytest.param(
-            [_fits("a", 90, compute_capability=[ComputeRange((9, 0))]), _fits("b", 10)],
-            Facts(device="cuda", compute_capability=(8, 0)),
-            "b",
-            id="by the compute capability",
-        ),
-        pytest.param(
-            [_fits("a", 90, dtypes={"bfloat16"}), _fits("b", 10)],
-            Facts(dtype="float32"),
-            "b",
-            id="by the dtype",
-        ),
-        pytest.param(
-            [_fits("a", 90, head_sizes=MultipleOf(64)), _fits("b", 10)],
-            Facts(head_size=80),
-            "b",
-            id="by the head size",
-        ),
-        pytest.param(
-            [_fits("a", 90, attention_arch={AttentionArch.MHA}), _fits("b", 10)],
-            Facts(attention_arch=AttentionArch.MLA),
-            "b",
-            id="by the family of attention",
-        ),
-        pytest.param(
-            [_fits("a", 90, page_sizes=Exact(64)), _fits("b", 10)],
-            Facts(page_size=16),
-            "b",
-            id="by the page size",
-        ),
-        pytest.param(
-            [_fits("a", 90, devices={"cuda"}), _fits("b", 10)], None, "a", id="unless it is unknown"
-        ),
-        pytest.param(
-            [broken("a", Status.BROKEN), broken("b", Status.CONFLICT), _fits("c")],
-            None,
-            "c",
-            id="not a broken one",
-        ),
+        pytest.param([_fits("a", 10), _fits("b", 50)], "b", id="the higher priority"),
+        pytest.param([_fits("b", 50), _fits("a", 50)], "a", id="of equals the first by name"),
+        pytest.param([_fits("a"), _fits("b", 1)], "b", id="undeclared is the lowest"),
+        pytest.param([_fits("b", 0), _fits("a")], "a", id="undeclared is as 0"),
+        pytest.param([], None, id="of none, none"),
+        pytest.param([_fits("a", 90, devices={"cuda"}), _fits("b", 10)], "a", id="not known"),
+        pytest.param([broken("a", Status.BROKEN), _fits("c")], "c", id="not a broken one"),
+        pytest.param([broken("a", Status.CONFLICT), _fits("c")], "c", id="not one of two"),
+        # The word that asks for a choice is no name: nobody could choose it.
+        pytest.param([installed("auto", _FITS), _fits("b")], "b", id="not one named auto"),
     ],
 )
 def test_select_takes_the_highest_priority_that_fits(
-    backends: list[Backend], facts: Facts | None, chosen: str | None
+    backends: list[Backend], chosen: str | None
 ) -> None:
     """Of the backends that fit, the highest priority is chosen, and of equals the first by name."""
-    found = _chosen(backends, facts=facts)
+    assert _chosen(backends) == {"--attention-backend": chosen}
 
-    assert found == {"--attention-backend": chosen}
+
+@pytest.mark.parametrize(
+    ("but", "facts"),
+    [
+        ({"devices": {"cuda"}}, _ON_CPU),
+        (
+            {"compute_capability": [ComputeRange((9, 0))]},
+            Facts(device="cuda", compute_capability=(8, 0)),
+        ),
+        ({"dtypes": {"bfloat16"}}, Facts(dtype="float32")),
+        ({"head_sizes": MultipleOf(64)}, Facts(head_size=80)),
+        ({"attention_arch": {AttentionArch.MHA}}, Facts(attention_arch=AttentionArch.MLA)),
+        ({"page_sizes": Exact(64)}, Facts(page_size=16)),
+    ],
+    ids=lambda given: ", ".join(given) if isinstance(given, dict) else "",
+)
+def test_select_heeds_the_facts(but: Mapping[str, object], facts: Facts) -> None:
+    """A backend of a higher priority is passed over where it does not fit what is known."""
+    backends = [_fits("a", 90, **but), _fits("b", 10)]
+
+    assert _chosen(backends, facts=facts) == {"--attention-backend": "b"}
 
 
 @pytest.mark.parametrize(
@@ -188,13 +168,6 @@ def test_candidate_keeps_every_reason() -> None:
     ]
 
 
-def test_candidate_says_what_to_do() -> None:
-    """Each reason has a remedy."""
-    choice = _one(_fits("a", devices={"cuda"}), facts=_ON_CPU)
-
-    assert choice.candidates[0].reasons[0].remedy == "Use another backend, or device cuda."
-
-
 def test_limit_of_another_backend_hides_no_reason() -> None:
     """What speaks against a backend alone is told, also where another's limit is narrower."""
     draft = "--speculative-draft-attention-backend other"
@@ -245,20 +218,16 @@ def test_broken_candidate_has_its_problems_as_reasons() -> None:
 
 def test_unknown_fact_is_told_of_those_that_restrict_it() -> None:
     """Where a fact is not known, the backends that do not take every value were not checked."""
-    choice = _one(_fits("a", devices={"cuda"}, dtypes={"float16"}), _fits("b"))
+    choice = _one(_fits("a", devices={"cuda"}, dtypes={"float16"}), _fits("b", dtypes=ANY))
 
-    assert [(each.name, _codes(each.unchecked)) for each in choice.candidates] == [
-        ("a", ["device-not-checked", "dtype-not-checked"]),
-        ("b", []),
-    ]
-    assert choice.unknown_facts == (
-        "device",
-        "dtype",
-        "kv_cache_dtype",
-        "head_size",
-        "compute_capability",
-        "attention_arch",
+    tried, free = choice.candidates
+    assert (_codes(tried.unchecked), free.unchecked, free.reasons) == (
+        ["device-not-checked", "dtype-not-checked"],
+        (),
+        (),
     )
+    unknown = "device dtype kv_cache_dtype head_size compute_capability attention_arch"
+    assert choice.unknown_facts == tuple(unknown.split())
 
 
 def test_unknown_fact_is_told_in_words() -> None:
@@ -303,7 +272,7 @@ def test_strict_counts_what_is_not_checked(backend: Backend, facts: Facts) -> No
         flags(_AUTO),
         facts=facts,
         policy=Policy.STRICT,
-        rules=RuleSet.builtin("sglang-0.5.13"),
+        rules=RULES_13,
     )
 
     (tried,) = selection.choices[0].candidates
@@ -311,44 +280,23 @@ def test_strict_counts_what_is_not_checked(backend: Backend, facts: Facts) -> No
 
 
 @pytest.mark.parametrize(
-    ("facts", "priority"),
+    ("given", "facts", "priority"),
     [
-        pytest.param(Facts(compute_capability=(9, 0)), 80, id="it holds"),
-        pytest.param(Facts(compute_capability=(8, 0)), 30, id="it does not"),
-        pytest.param(Facts(), 30, id="not known: the lower"),
+        pytest.param(_HOPPER, Facts(compute_capability=(9, 0)), 80, id="it holds"),
+        pytest.param(_HOPPER, Facts(compute_capability=(8, 0)), 30, id="it does not"),
+        pytest.param(_HOPPER, Facts(), 30, id="not known: the lower"),
+        pytest.param({"phase": {Phase.DECODE}}, Facts(), 30, id="of several uses, the least"),
     ],
 )
-def test_priority_depends_on_conditions(facts: Facts, priority: int) -> None:
-    """A priority can be declared for a condition; while that is open, the lower counts."""
-    hopper = _when(80, compute_capability=[ComputeRange((9, 0))])
+def test_priority_depends_on_conditions(
+    given: Mapping[str, object], facts: Facts, priority: int
+) -> None:
+    """A priority can be declared for a condition; the least that may hold in any use counts."""
     declared = _FITS.model_copy(update={"auto_priority": 30})
 
-    choice = _one(installed("a", declared, conditions=[hopper]), facts=facts)
+    choice = _one(installed("a", declared, conditions=[_when(80, **given)]), facts=facts)
 
     assert choice.candidates[0].priority == priority
-
-
-def test_priority_depends_on_the_context() -> None:
-    """A backend can step back where contexts are long."""
-    long = _when(1, context_length=AtLeast(32768))
-    padded = installed("a", _FITS.model_copy(update={"auto_priority": 60}), conditions=[long])
-
-    found = [
-        _chosen([padded, _fits("b", 50)], f"{_AUTO} --context-length {length}")
-        for length in ("4096", "65536")
-    ]
-
-    assert found == [{"--attention-backend": "a"}, {"--attention-backend": "b"}]
-
-
-def test_priority_of_several_uses_is_the_least() -> None:
-    """A backend that is good in one phase alone has the lesser priority where it runs in all."""
-    decodes = _when(90, phase={Phase.DECODE})
-    backend = installed("a", _FITS.model_copy(update={"auto_priority": 20}), conditions=[decodes])
-
-    choice = _one(backend)
-
-    assert choice.candidates[0].priority == 20
 
 
 @pytest.mark.parametrize(
@@ -369,23 +317,20 @@ def test_priority_of_a_composite(own: Capabilities, priority: int) -> None:
     assert {each.name: each.priority for each in choice.candidates}["pair"] == priority
 
 
+_PREFILLS, _DECODES = Part("a", phases={Phase.PREFILL}), Part("b", phases={Phase.DECODE})
+_TORN = [broken("a", Status.BROKEN), broken("b", Status.BROKEN)]
+
+
 @pytest.mark.parametrize(
     ("parts", "others", "codes"),
     [
         pytest.param([Part("a")], [_fits("a", devices={"cuda"})], ["device-unsupported"], id="fit"),
         pytest.param([Part("gone")], [], ["backend-missing"], id="a part that is not installed"),
         pytest.param([Part("auto")], [], ["backend-missing"], id="a part by a flag's word"),
-        pytest.param(
-            [Part("a")], [broken("a", Status.BROKEN)], ["composite-unusable"], id="a broken part"
-        ),
+        pytest.param([Part("a")], _TORN, ["composite-unusable"], id="a broken part"),
         pytest.param([Part("pair")], [], ["composite-unusable"], id="itself"),
-        pytest.param(
-            [Part("a", phases={Phase.PREFILL}), Part("b", phases={Phase.DECODE})],
-            [broken("a", Status.BROKEN), broken("b", Status.BROKEN)],
-            ["composite-unusable"] * 2,
-            id="two broken parts",
-        ),
-        pytest.param([Part("a", phases={Phase.DECODE})], [_fits("a")], ["no-part"], id="no part"),
+        pytest.param([_PREFILLS, _DECODES], _TORN, ["composite-unusable"] * 2, id="two broken"),
+        pytest.param([_PREFILLS], [_fits("a")], ["no-part"], id="no part"),
         pytest.param(
             [Part("a", given=Given(device={"cuda"}))], [_fits("a")], ["no-part"] * 2, id="none left"
         ),
@@ -420,15 +365,10 @@ def test_candidates_come_in_order() -> None:
 def test_ties_are_told() -> None:
     """Those of the same priority as the chosen one are named: only the name decided."""
     choice = _one(_fits("b", 50), _fits("a", 50), _fits("c", 49), _fits("d", 50))
+    of_none = _one(broken("torn", Status.BROKEN))
 
     assert (choice.chosen, choice.tied) == (choice.candidates[0], ("b", "d"))
-
-
-def test_no_tie_where_nothing_fits() -> None:
-    """Where nothing was chosen, nothing tied with it."""
-    choice = _one(broken("torn", Status.BROKEN))
-
-    assert (choice.chosen, choice.tied) == (None, ())
+    assert (of_none.chosen, of_none.tied) == (None, ())
 
 
 def test_candidate_shows_what_it_costs() -> None:
@@ -454,7 +394,7 @@ def test_candidate_shows_what_it_costs() -> None:
             id="decode alone",
         ),
         pytest.param(
-            "--prefill-attention-backend auto --decode-attention-backend auto",
+            _BOTH_AUTO,
             {"--prefill-attention-backend": "a", "--decode-attention-backend": "decodes"},
             id="each by its own priority",
         ),
@@ -475,28 +415,28 @@ def test_select_decides_each_flag_that_says_auto(line: str, chosen: Mapping[str,
 
 
 def test_flags_name_what_was_chosen() -> None:
-    """The chosen names stand in the flags of a selection; the user's own stay."""
+    """The chosen names stand in flags and uses, which are marked; the user's own stay."""
+    backends = named(_fits("a", 50), _fits("b"))
     line = f"{_AUTO} --decode-attention-backend b"
 
-    selection = select(
-        named(_fits("a", 50), _fits("b")), flags(line), rules=RuleSet.builtin("sglang-0.5.13")
-    )
+    selection = select(backends, flags(line), rules=RULES_13)
 
     assert selection.flags == flags("--attention-backend a --decode-attention-backend b")
+    marked = {use.backend: use.by_auto for use in selection.uses(backends)}
+    assert marked == {"a": True, "b": False}
 
 
 def test_flag_without_a_use_is_dropped() -> None:
     """Where nothing would run, there is nothing to choose."""
     line = "--attention-backend a --speculative-draft-attention-backend auto"
 
-    selection = select(named(_fits("a")), flags(line), rules=RuleSet.builtin("sglang-0.5.13"))
+    selection = select(named(_fits("a")), flags(line), rules=RULES_13)
 
     assert selection == Selection(flags=flags("--attention-backend a"), choices=())
 
 
 def test_second_flag_heeds_the_first() -> None:
     """Flags are decided one after the other: decode shares its pages with prefill's choice."""
-    line = "--prefill-attention-backend auto --decode-attention-backend auto"
     backends = [
         installed(
             "prefills",
@@ -507,54 +447,21 @@ def test_second_flag_heeds_the_first() -> None:
         _fits("b", 10),
     ]
 
-    found = _chosen(backends, line)
+    found = _chosen(backends, _BOTH_AUTO)
 
     assert found == {"--prefill-attention-backend": "prefills", "--decode-attention-backend": "b"}
 
 
-def test_uses_by_a_chosen_name_are_marked() -> None:
-    """A use says whether its backend was chosen."""
-    backends = named(_fits("a"), _fits("b"))
-    selection = select(
-        backends,
-        flags(f"{_AUTO} --decode-attention-backend b"),
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
-
-    uses = selection.uses(backends)
-
-    assert {use.backend: use.by_auto for use in uses} == {"a": True, "b": False}
-
-
-def test_uses_are_refused_where_nothing_fits() -> None:
-    """Without a backend that fits there are no uses: the error has every reason."""
-    backends = named(_fits("a", devices={"cuda"}), broken("torn", Status.BROKEN))
-    selection = select(
-        backends, flags(_AUTO), facts=_ON_CPU, rules=RuleSet.builtin("sglang-0.5.13")
-    )
-
-    told = error_of(lambda: selection.uses(backends))
-
-    assert told == (
-        "--attention-backend is auto, and no installed backend fits:\n"
-        "  a, device-unsupported: backend 'a' takes device cuda; here it is cpu. Use another "
-        "backend, or device cuda.\n"
-        "  torn, broken: the declaration of 'torn' was not read. See the report.\n"
-        "Install one that does, or change what they do not take; backend-caps select shows each."
-    )
-
-
 def test_uses_are_refused_for_each_flag() -> None:
     """Each flag that finds no backend is an error of its own."""
-    line = "--prefill-attention-backend auto --decode-attention-backend auto"
-    selection = select({}, flags(line), rules=RuleSet.builtin("sglang-0.5.13"))
+    selection = select({}, flags(_BOTH_AUTO), rules=RULES_13)
 
     told = errors_of(lambda: selection.uses({}))
 
-    refused = "{} is auto, and no installed backend fits: None is installed. Install one that does"
-    flag_names = ("--prefill-attention-backend", "--decode-attention-backend")
+    refused = "is auto, and no installed backend fits: None is installed. Install one that does"
+    names = ("--prefill-attention-backend", "--decode-attention-backend")
     assert [text.partition(", or")[0] for text in told[1]] == [
-        refused.format(name) for name in flag_names
+        f"{name} {refused}" for name in names
     ]
 
 
@@ -563,70 +470,14 @@ def test_fault_of_a_named_backend_is_raised() -> None:
     backends = named(_fits("a"), broken("torn", Status.BROKEN))
     line = f"{_AUTO} --decode-attention-backend torn"
 
-    told = error_of(lambda: select(backends, flags(line), rules=RuleSet.builtin("sglang-0.5.13")))
+    told = error_of(lambda: select(backends, flags(line), rules=RULES_13))
 
     assert told.startswith("--decode-attention-backend names a backend that cannot be used")
 
 
-def test_backend_named_auto_is_no_candidate() -> None:
-    """The word that asks for a choice is no name: nobody could choose it."""
-    choice = _one(installed("auto", _FITS), _fits("b"))
-
-    assert [each.name for each in choice.candidates] == ["b"]
-
-
-def test_perfect_candidate_fits() -> None:
-    """What takes everything has no reason against it, and nothing is unchecked."""
-    choice = _one(_fits("a", dtypes=ANY))
-
-    assert choice.candidates == (
-        Candidate(
-            name="a",
-            source=choice.candidates[0].source,
-            host_seq_lens="exact",
-            costs="no effect: without speculative decoding the scheduler knows the lengths",
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "truth"),
-    [
-        pytest.param(_AUTO, Truth.UNKNOWN, id="while it is auto"),
-        pytest.param(f"{_AUTO} --decode-attention-backend fa3", Truth.TRUE, id="by its name"),
-        pytest.param(f"{_AUTO} --decode-attention-backend mla", Truth.FALSE, id="another name"),
-    ],
-)
-def test_condition_on_the_decode_backend_waits_for_the_choice(line: str, truth: Truth) -> None:
-    """While decode's backend is to be chosen, a condition on its name is open."""
-    given = Given(decode_attention_backend={"fa3"})
-
-    found = given.truth(flags(line).situation(Facts()))
-
-    assert found is truth
-
-
-def test_named_backend_of_a_use_by_hand_is_refused_without_others() -> None:
-    """Of a use that no flag made, nobody can say what would do in its place."""
-    plan = resolve(
-        [use("a", Capabilities(devices={"cuda"}))],
-        flags(),
-        facts=_ON_CPU,
-        rules=RuleSet.builtin("sglang-0.5.13"),
-    )
-
-    told = error_of(lambda: check_named(plan, named(_fits("b")), but=frozenset()))
-
-    assert told == (
-        "by hand names 'a', which cannot run here: device-unsupported: backend 'a' takes device "
-        "cuda; here it is cpu. Use another backend, or device cuda. In its place no installed "
-        "backend fits. Install one that does, or change what it does not take."
-    )
-
-
 def test_missing_backend_is_not_refused() -> None:
     """Of a backend that is not installed nothing is known that would speak against it."""
-    plan = resolve([missing_use()], flags(), facts=_ON_CPU, rules=RuleSet.builtin("sglang-0.5.13"))
+    plan = resolve([missing_use()], flags(), facts=_ON_CPU, rules=RULES_13)
 
     check_named(plan, {}, but=frozenset())
 
@@ -640,7 +491,7 @@ def test_part_of_a_named_composite_is_refused_by_the_composites_name() -> None:
         backends,
         flags("--attention-backend pair"),
         facts=_ON_CPU,
-        rules=RuleSet.builtin("sglang-0.5.13"),
+        rules=RULES_13,
     )
 
     told = error_of(lambda: check_named(plan, backends, but=frozenset()))
@@ -657,7 +508,7 @@ def test_fact_that_counts_for_nothing_refuses_nobody() -> None:
         [use("a", Capabilities(devices={"cuda"}))],
         flags(),
         facts=_ON_CPU,
-        rules=RuleSet.builtin("sglang-0.5.13"),
+        rules=RULES_13,
     )
 
     check_named(plan, {}, but=frozenset({"device"}))
@@ -668,16 +519,12 @@ def test_fact_that_counts_for_nothing_refuses_nobody() -> None:
 def test_stand_in_device_is_no_reason_against_a_name() -> None:
     """Where a device stands in for others, the remedy says that a named backend is tried."""
     backends = named(_fits("a", devices={"cuda"}))
-    line, facts = flags(_AUTO), Facts(device="sim")
 
-    told = [
-        select(backends, line, facts=facts, stand_ins=own, rules=RuleSet.builtin("sglang-0.5.13"))
-        .choices[0]
-        .rejected[0]
-        .reasons[0]
-        .remedy
-        for own in ((), {"sim"})
-    ]
+    told = []
+    for stand_ins in ((), {"sim"}):
+        facts = Facts(device="sim")
+        selection = select(backends, flags(_AUTO), facts=facts, stand_ins=stand_ins, rules=RULES_13)
+        told.append(selection.choices[0].rejected[0].reasons[0].remedy)
 
     by_name = "; by its name it is tried on the simulated device, unless the policy is strict."
     plain = "Use another backend, or device cuda"

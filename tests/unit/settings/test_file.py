@@ -10,6 +10,7 @@ from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import leaves_of
 from backend_caps.settings.settings import Settings
 from backend_caps.settings.sources import SettingsError
+from tests.cases import cases_of
 
 
 def _told(file: Path) -> list[str]:
@@ -51,104 +52,13 @@ def test_every_fault_is_told_with_its_line(tmp_path: Path) -> None:
     assert places == [f"s.yaml:{line}" for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param(
-            "facts: {head_sizes: 128}",
-            "s.yaml:1: there is no setting 'facts.head_sizes'; expected one of: device, "
-            "compute_capability, dtype, kv_cache_dtype, head_size, page_size, attention_arch, "
-            "context_length, rocm. Did you mean 'head_size'?",
-            id="misspelled fact",
-        ),
-        pytest.param(
-            "\nfrobnicate: 1",
-            "s.yaml:2: there is no setting 'frobnicate'; expected one of: engine, source, rules, "
-            "policy, plugins, path, discovery-deadline, require-evidence, agreement-deadline, "
-            "lock, device, format, verbose, facts, server. Take it out.",
-            id="key that is near to none",
-        ),
-        pytest.param(
-            "policy: off",
-            "s.yaml:1: policy is False; expected 'strict', 'warn' or 'quiet'. Correct the value.",
-            id="word that YAML takes for a switch",
-        ),
-        pytest.param(
-            "rules: sglang-0.5.14",
-            "s.yaml:1: rules is 'sglang-0.5.14'; expected 'sglang-0.5.13', 'sglang-0.5.23' "
-            "or 'backend-caps-1'. Correct the value.",
-            id="engine version that nobody knows",
-        ),
-        pytest.param(
-            "agreement-deadline: 0",
-            "s.yaml:1: agreement-deadline is 0; expected greater than 0. Correct the value.",
-            id="deadline without time",
-        ),
-        pytest.param(
-            "discovery-deadline: .nan",
-            "s.yaml:1: discovery-deadline is nan; expected a number of seconds. Correct the value.",
-            id="deadline that is no number",
-        ),
-        pytest.param(
-            "plugins: acme",
-            "s.yaml:1: plugins is 'acme'; expected a list, such as [acme]. Correct the value.",
-            id="one name for a list",
-        ),
-        pytest.param(
-            "lock: 3",
-            "s.yaml:1: lock is 3; expected a path. Correct the value.",
-            id="number for a path",
-        ),
-        pytest.param(
-            "device: ''",
-            "s.yaml:1: device is ''; expected a name. Correct the value.",
-            id="blank name",
-        ),
-        pytest.param(
-            "facts: [dtype]",
-            "s.yaml:1: facts is ['dtype']; expected a mapping of names to values. Correct the "
-            "value.",
-            id="list for a section of facts",
-        ),
-        pytest.param(
-            "server: fast",
-            "s.yaml:1: server is 'fast'; expected a mapping of names to values. Correct the value.",
-            id="word for a section of flags",
-        ),
-        pytest.param(
-            "server:\n  atention-backend: fa3",
-            "s.yaml:2: --atention-backend is no flag of this engine, and looks like "
-            "--attention-backend. Write --attention-backend, or leave it out.",
-            id="misspelled flag",
-        ),
-        pytest.param(
-            "require-evidence: true\nrequire_evidence: true",
-            "s.yaml:2: 'require_evidence' is given again, after line 1; expected each key once. "
-            "Keep one of them.",
-            id="one key in two spellings",
-        ),
-        pytest.param(
-            "server:\n  x: [{a: 1,\n    a: 2}]",
-            "s.yaml:3: 'a' is given again, after line 2; expected each key once. Keep one of them.",
-            id="key again deep inside",
-        ),
-        pytest.param(
-            "? [a, b]\n: 1",
-            "s.yaml:1: there is no setting 'a list'; expected one of: engine, source, rules, "
-            "policy, plugins, path, discovery-deadline, require-evidence, agreement-deadline, "
-            "lock, device, format, verbose, facts, server. Take it out.",
-            id="key that is no text",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), cases_of(Path(__file__).parent / "faults.txt"))
 def test_fault_is_told(tmp_path: Path, text: str, message: str) -> None:
     """What is wrong with a key is told with its line, its value and what was expected."""
     file = tmp_path / "s.yaml"
     file.write_text(text)
 
-    told = _told(file)
-
-    assert told == [message]
+    assert _told(file) == [message]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from backend_caps.capability.facts import Facts
-from backend_caps.capability.scale import UNDECLARED
-from backend_caps.capability.status import Status
+from backend_caps.capability.kind import UNDECLARED
+from backend_caps.capability.provenance import Status
 from backend_caps.errors import BackendCapsError
 from backend_caps.resolution.errors import FlagsError
 from backend_caps.resolution.plan import Policy
 from backend_caps.settings.settings import Settings, trace_settings
 from backend_caps.settings.sources import SettingLayer, SettingsError
+from tests.unit.building import install_sglang
 
 DECLARATION = """
 from backend_caps import Capabilities, Declaration
@@ -226,3 +227,19 @@ def test_settings_that_require_evidence_count_no_claim_without(tmp_path: Path) -
 
     claims = [found["acme"].declaration for found in (trusting, strict)]
     assert [each and each.capabilities.sync_free_prepare for each in claims] == [True, UNDECLARED]
+
+
+def test_settings_take_the_flags_of_the_installed_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the setting `rules`, flags are those of the installed SGLang, else of the newest."""
+    file = tmp_path / "s.yaml"
+    file.write_text("server: {dcp-size: 2}\n")
+
+    newest = Settings.load(file, environ={})
+    install_sglang("0.5.13", tmp_path, monkeypatch)  # which has no such flag
+
+    assert (newest.rules, newest.server.unrelated) == (None, ("--dcp-size",))
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(file, environ={})
+    assert refused.value.code == "server-flag-name"

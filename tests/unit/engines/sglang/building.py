@@ -24,6 +24,16 @@ ARGS = "sglang/srt/server_args.py"
 IMPORTS = """
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend, SharedReadEnds
 """
+TWO = f"{ATTENTION}/two.py"
+MORE = f"{ATTENTION}/more.py"
+CLASSES = IMPORTS + "class A(AttentionBackend): pass\nclass B(AttentionBackend): pass\n"
+"""Two classes, for `TWO`."""
+A_AND_B = "    from sglang.srt.layers.attention.two import A, B\n"
+HEAD = "@register_attention_backend('two')\ndef make(runner):\n"
+MAKE = HEAD + A_AND_B
+OF_A = MAKE + "    return A(runner)\n"
+OTHERS = "device in cpu, cuda, hpu, mps, musa, xpu"
+"""What is no NPU."""
 ROOT = """
 from abc import ABC
 
@@ -193,6 +203,20 @@ def parts_of(reading: EngineReading, name: str) -> Sequence[tuple[str, str, str]
         (part.backend, min(role.value for role in part.roles), str(part.given or "always"))
         for part in declaration.parts
     ]
+
+
+def targets(
+    folder: Path, registrations: str, name: str = "two", *, more: str = ""
+) -> list[tuple[str, str]]:
+    """List the classes that a name means in the target's runner, with their conditions."""
+    files = {
+        TWO: CLASSES,
+        REGISTRY: registry(registrations),
+        DRAFTS: drafts("", "", ""),
+        MORE: more,
+    }
+    parts = parts_of(read(folder, files), name)
+    return [(made, given) for made, role, given in parts if role == "target"]
 
 
 def codes(reading: EngineReading) -> list[str]:

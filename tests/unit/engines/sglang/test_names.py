@@ -5,36 +5,25 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.sglang.building import (
-    ATTENTION,
+    A_AND_B,
     BASE,
+    CLASSES,
     DRAFTS,
     DRAFTS_OF_ONE,
-    IMPORTS,
+    MAKE,
+    MORE,
+    OTHERS,
     REGISTERED_ONE,
     REGISTRY,
     ROOT,
+    TWO,
     class_of,
     codes,
-    drafts,
     parts_of,
     read,
     registry,
+    targets,
 )
-
-TWO = f"{ATTENTION}/two.py"
-CLASSES = IMPORTS + "class A(AttentionBackend): pass\nclass B(AttentionBackend): pass\n"
-A_AND_B = "    from sglang.srt.layers.attention.two import A, B\n"
-
-
-def _targets(folder: Path, registrations: str, name: str = "two") -> list[tuple[str, str]]:
-    """List the classes that a name means in the target's runner, with their conditions."""
-    reading = read(folder, {TWO: CLASSES, REGISTRY: registry(registrations), DRAFTS: NO_DRAFTS})
-    parts = parts_of(reading, name)
-    return [(made, given) for made, role, given in parts if role == "target"]
-
-
-NO_DRAFTS = drafts("", "", "")
-MAKE = "@register_attention_backend('two')\ndef make(runner):\n" + A_AND_B
 
 
 def test_small_engine_reads_without_a_problem(tmp_path: Path) -> None:
@@ -119,7 +108,7 @@ def test_registered_name_leads_to_the_classes_that_it_makes(
     """A factory is followed to its classes, each under the conditions on the way."""
     name = "three" if "'three'" in registrations else "two"
 
-    assert _targets(tmp_path, registrations, name) == made
+    assert targets(tmp_path, registrations, name) == made
 
 
 def test_names_are_sorted(tmp_path: Path) -> None:
@@ -146,7 +135,7 @@ def test_names_are_sorted(tmp_path: Path) -> None:
             "    if is_npu():\n        return elsewhere.Made(runner)\n    return A(runner)\n",
             " where is_npu()",
             [
-                ("A", "device in cpu, cuda, hpu, mps, musa, xpu"),
+                ("A", OTHERS),
                 ("two, not followed", "device = npu"),
             ],
             id="one branch",
@@ -157,7 +146,7 @@ def test_names_are_sorted(tmp_path: Path) -> None:
             "    return Made(runner)\n",
             " where is_npu()",
             [
-                ("A", "device in cpu, cuda, hpu, mps, musa, xpu"),
+                ("A", OTHERS),
                 ("two, not followed", "device = npu"),
             ],
             id="one import",
@@ -174,7 +163,7 @@ def test_names_are_sorted(tmp_path: Path) -> None:
             " where not is_npu()",
             [
                 ("A", "device = npu"),
-                ("two, not followed", "device in cpu, cuda, hpu, mps, musa, xpu"),
+                ("two, not followed", OTHERS),
             ],
             id="an argument",
         ),
@@ -194,8 +183,8 @@ def test_registration_that_cannot_be_followed_is_undeclared_and_told(
 
     reading = read(tmp_path, files)
 
-    targets = [(part, given) for part, role, given in parts_of(reading, "two") if role == "target"]
-    assert targets == made
+    parts = parts_of(reading, "two")
+    assert [(part, given) for part, role, given in parts if role == "target"] == made
     assert [each.message for each in reading.problems] == [
         (
             f"what sglang makes for the name 'two'{condition} ({REGISTRY}:13) "
@@ -227,7 +216,7 @@ def test_factory_that_never_ends_is_lost(tmp_path: Path) -> None:
     )
     last = f"def step8(runner):\n{A_AND_B}    return B(runner)\n"
 
-    made = _targets(tmp_path, steps + last + MAKE + "    return step0(runner)\n")
+    made = targets(tmp_path, steps + last + MAKE + "    return step0(runner)\n")
 
     assert any(part == "two, not followed" for part, _ in made)
 
@@ -248,7 +237,7 @@ def test_helper_that_is_followed_in_part_is_told(tmp_path: Path) -> None:
         HELPED + MAKE + "    if is_hip():\n        return B(runner)\n    return helper(runner)\n"
     )
 
-    made = _targets(tmp_path, registrations)
+    made = targets(tmp_path, registrations)
 
     assert made == [
         ("B", "rocm on"),
@@ -259,7 +248,7 @@ def test_helper_that_is_followed_in_part_is_told(tmp_path: Path) -> None:
 
 def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) -> None:
     """A file that cannot be parsed registers nothing, and is told of."""
-    broken = {f"{ATTENTION}/more.py": "@register_attention_backend('two'\n"}
+    broken = {MORE: "@register_attention_backend('two'\n"}
 
     reading = read(tmp_path, broken)
 

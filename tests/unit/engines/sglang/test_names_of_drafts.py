@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.unit.engines.sglang.building import (
-    ATTENTION,
+    CLASSES,
     DRAFTS,
     DRAFTS_OF_ONE,
-    IMPORTS,
+    OF_A,
     REGISTERED_ONE,
     REGISTRY,
+    TWO,
     codes,
     drafts,
     parts_of,
@@ -18,18 +19,12 @@ from tests.unit.engines.sglang.building import (
     registry,
 )
 
-TWO = f"{ATTENTION}/two.py"
-CLASSES = IMPORTS + "class A(AttentionBackend): pass\nclass B(AttentionBackend): pass\n"
-A_AND_B = "    from sglang.srt.layers.attention.two import A, B\n"
-MAKE = "@register_attention_backend('two')\ndef make(runner):\n" + A_AND_B
-
 
 def _drafts(folder: Path, entry: str, methods: str) -> tuple[list[tuple[str, str]], list[str]]:
     """List what a name drafts with, and the problems."""
-    made = MAKE + "    return A(runner)\n"
     files = {
         TWO: CLASSES,
-        REGISTRY: registry(REGISTERED_ONE + made),
+        REGISTRY: registry(REGISTERED_ONE + OF_A),
         DRAFTS: drafts(f'"two": {entry}, **others', "", methods),
     }
     reading = read(folder, files)

@@ -6,44 +6,29 @@ import pytest
 
 from tests.unit.engines.sglang.building import (
     ARGS,
-    ATTENTION,
+    CLASSES,
     DRAFTS,
     DRAFTS_OF_ONE,
-    IMPORTS,
+    HEAD,
+    MORE,
+    OF_A,
     OPTIONS,
+    OTHERS,
     REGISTERED_ONE,
     REGISTRY,
+    TWO,
     codes,
-    drafts,
     parts_of,
     read,
     registry,
+    targets,
 )
 
-TWO = f"{ATTENTION}/two.py"
-MORE = f"{ATTENTION}/more.py"
-CLASSES = IMPORTS + "class A(AttentionBackend): pass\nclass B(AttentionBackend): pass\n"
-A_AND_B = "    from sglang.srt.layers.attention.two import A, B\n"
-HEAD = "@register_attention_backend('two')\ndef make(runner):\n"
-OF_A = HEAD + A_AND_B + "    return A(runner)\n"
 OF_B = OF_A.replace("A(", "B(")
-OTHERS = "device in cpu, cuda, hpu, mps, musa, xpu"
 
 
 def _indented(text: str) -> str:
     return "".join(f"    {line}\n" for line in text.splitlines())
-
-
-def _targets(folder: Path, registrations: str, more: str = "") -> list[tuple[str, str]]:
-    """List the classes that a name means in the target's runner, with their conditions."""
-    files = {
-        TWO: CLASSES,
-        REGISTRY: registry(registrations),
-        DRAFTS: drafts("", "", ""),
-        MORE: more,
-    }
-    parts = parts_of(read(folder, files), "two")
-    return [(made, given) for made, role, given in parts if role == "target"]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +54,7 @@ def test_every_registration_of_a_name_counts(
     tmp_path: Path, registrations: str, made: list[tuple[str, str]]
 ) -> None:
     """What is registered under conditions is made under them, and none is left out."""
-    assert _targets(tmp_path, registrations) == made
+    assert targets(tmp_path, registrations) == made
 
 
 def test_files_that_register_one_name_all_count_and_are_told(tmp_path: Path) -> None:
@@ -79,8 +64,8 @@ def test_files_that_register_one_name_all_count_and_are_told(tmp_path: Path) -> 
     reading = read(tmp_path, files)
 
     places = (f"{REGISTRY}:13", f"{MORE}:2")
-    targets = {(made, given) for made, role, given in parts_of(reading, "two") if role == "target"}
-    assert targets == {
+    made = {(made, given) for made, role, given in parts_of(reading, "two") if role == "target"}
+    assert made == {
         ("A", f"{places[0]} is the one that counts"),
         ("B", f"{places[1]} is the one that counts"),
     }
@@ -119,7 +104,7 @@ def test_function_that_a_decorator_replaces_is_not_followed(
     """What a decorator below the registration makes is registered, and not the function."""
     register, rest = OF_A.split("\n", 1)
 
-    assert _targets(tmp_path, decorators.format(f"{register}\n") + rest) == [(made, "always")]
+    assert targets(tmp_path, decorators.format(f"{register}\n") + rest) == [(made, "always")]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from itertools import product
 from textwrap import indent
 from typing import Any
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
-from backend_caps.engines.source.guards import Case, condition
+from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.methods import Stated, cases_of, truth_cases
+from backend_caps.engines.source.methods import Stated, StatedValue, standing, truths_of, values_of
 from tests.unit.engines.source.trees import class_of, index_of
 
 NAMES = ("x", "y")
@@ -82,7 +83,7 @@ def _programs(draw: st.DrawFn) -> str:
     return text
 
 
-def _held(cases: tuple[Case, ...], values: dict[str, object]) -> object:
+def _held(cases: list[StatedValue], values: dict[str, object]) -> object:
     """Give the value of the last case that holds."""
     held = [case for case in cases if eval(condition(case.guards) or "True", dict(values))]  # noqa: S307 - our own text
     return eval(ast.unparse(held[-1].value), dict(values))  # noqa: S307 - our own text
@@ -108,10 +109,9 @@ def test_instances_hold_what_python_gives_them(text: str) -> None:
         made = names[f"C{last}"]()
         for name, each in stated.items():
             assert each is not None
-            ran = tuple(s for s in each.statements if calls_once not in condition(s.guards))
-            cases = cases_of(Stated(ran))
-            assert _held(cases, values) == getattr(made, name)
-            assert _held(tuple(truth_cases(cases)), values) == getattr(made, name)
+            ran = Stated(tuple(s for s in each.statements if calls_once not in condition(s.guards)))
+            assert _held(values_of(ran), values) == getattr(made, name)
+            assert _held(truths_of(ran), values) == getattr(made, name)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,15 @@ def test_statement_says_where_it_stands() -> None:
     assert (stated.base.at, stated.last.at) == ("engine/m.py:2", "engine/m.py:4")
 
 
+def test_statement_that_never_runs_is_left_out() -> None:
+    """A statement under a condition that is always false does not stand."""
+    stated = _stated("class A:\n    x = 1\n")
+
+    assert stated is not None
+    never = replace(stated.last, guards=(ast.Constant(value=False),))
+    assert standing([stated.last, never]) == [stated.last]
+
+
 @pytest.mark.parametrize("line", ["if a:\n        x = 1", "x |= 1"])
 def test_name_without_a_value_of_its_own_has_no_base(line: str) -> None:
     """A statement that does not always run, or adds to another, is no base."""
@@ -283,34 +292,25 @@ def test_calls_without_end_end() -> None:
     assert words.startswith("x = ")
 
 
-def test_cases_take_statements_apart() -> None:
+def _written(cases: list[StatedValue]) -> list[tuple[str, str]]:
+    return [(ast.unparse(case.value), condition(case.guards)) for case in cases]
+
+
+def test_values_take_statements_apart() -> None:
     """`|=` is a case of truth, `&=` one of its lack; functions and other signs are none."""
-    text = """\
-        class A:
-            def x(self): pass
-            if d:
-                x = 1 if a else f(b)
-            x |= b
-            x &= c
-            x += 1
-    """
-    stated = _stated(text)
+    stated = _stated(
+        "class A:\n    def x(self): pass\n    if d: x = 1 if a else f(b)\n"
+        "    x |= b\n    x &= c\n    x += 1\n"
+    )
     assert stated is not None
 
-    cases = cases_of(stated)
-
-    written = [(ast.unparse(case.value), condition(case.guards)) for case in cases]
-    assert written == [
-        ("1", "d and a"),
-        ("f(b)", "d and (not a)"),
-        ("True", "b"),
-        ("False", "not c"),
-    ]
-    flags = [(ast.unparse(case.value), condition(case.guards)) for case in truth_cases(cases[:2])]
-    assert flags == [
+    last = [("True", "b"), ("False", "not c")]
+    assert _written(values_of(stated)) == [("1", "d and a"), ("f(b)", "d and (not a)"), *last]
+    assert _written(truths_of(stated)) == [
         ("1", "d and a"),
         ("False", "d and (not a)"),
         ("True", "d and (not a) and f(b)"),
+        *last,
     ]
 
 
@@ -328,6 +328,4 @@ def test_cases_that_constants_decide_are_certain(lines: str, cases: list[tuple[s
     stated = _stated(f"class A:\n    {lines}\n")
     assert stated is not None
 
-    written = [(ast.unparse(case.value), condition(case.guards)) for case in cases_of(stated)]
-
-    assert written == cases
+    assert _written(values_of(stated)) == cases

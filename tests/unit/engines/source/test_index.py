@@ -283,14 +283,14 @@ def test_files_of_descendants_are_found_by_their_text() -> None:
     """Every file that may have a class below one is found, without parsing any."""
     index = index_of(**HEADS)
 
-    files = index.files_of_descendants({"Root"})
+    files = index.heads.files_below({"Root"})
 
     missing = {f"engine/{name}.py" for name in HEADS} - set(files)
     assert (missing, index.num_parsed) == (
         {"engine/base.py", "engine/other.py", "engine/open.py"},
         0,
     )
-    assert {"Root", "A", "B", "C"} < index.names_below({"Root"})
+    assert {"Root", "A", "B", "C"} < index.heads.names_below({"Root"})
 
 
 def test_files_are_found_by_their_words() -> None:
@@ -341,7 +341,7 @@ def _read_all(index: Index) -> None:
     classes = Classes(index)
     attributes = Attributes(index, classes, ["x", "y", "z"])
     factories = Factories(index, classes)
-    index.files_of_descendants({"Base"})
+    index.heads.files_below({"Base"})
     for path in index.tree.files:
         module = index.parse(path)
         for definition in module.classes if module else ():

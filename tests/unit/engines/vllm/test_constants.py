@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import ANY
 from backend_caps.capability.sets import ComputeRange, Windows
 from backend_caps.engines.vllm.constants import windows_of
 from tests.unit.engines.vllm.building import declared, read_one, said

@@ -148,70 +148,108 @@ def test_backend_without_builder_is_silent(tmp_path: Path) -> None:
     assert "graph_replay" not in class_of(backend).readings
 
 
-def test_conditional_level_is_declared_with_its_condition(tmp_path: Path) -> None:
-    """The branches of a conditional expression: the last is the base, the others conditions."""
-    builder = """
-class Builder(AttentionMetadataBuilder):
-    _cudagraph_support = (
-        AttentionCGSupport.ALWAYS if version() in (3, 4) else AttentionCGSupport.UNIFORM_BATCH
-    )
-
-    def get_cudagraph_support(cls, config, spec):
-        return cls._cudagraph_support
+STATES = "    _cudagraph_support = AttentionCGSupport.{}\n"
+DECIDES = "    def get_cudagraph_support(cls, config, spec):\n"
+SUPER = "        return super().get_cudagraph_support(config, spec)\n"
+CHOOSING = """
+class One(AttentionBackend):
+    def get_builder_cls():
+        if is_rocm():
+            return First
+        return {}
 """
 
-    backend = _read(tmp_path, builder)
 
-    assert declared(backend).capabilities.graph_replay == UNIFORM
-    assert _conditions(backend) == {"version() in (3, 4)": ALWAYS}
-    assert said(backend, "graph_replay").origin is Origin.CONDITIONAL
-    assert declared(backend).conditions[0].reason == (
+def _builder(body: str, name: str = "Builder", base: str = "AttentionMetadataBuilder") -> str:
+    return f"class {name}({base}):\n{body}\n"
+
+
+def _choice(first: str, second: str) -> str:
+    """Write two builders that state a level each, and a third that states none."""
+    stating = _builder(STATES.format(first), "First") + _builder(STATES.format(second), "Second")
+    return stating + _builder("    pass\n", "Third", "Second")
+
+
+@pytest.mark.parametrize(
+    ("builders", "backend", "base", "conditions"),
+    [
+        pytest.param(
+            _builder(
+                STATES.format("ALWAYS if version() in (3, 4) else AttentionCGSupport.UNIFORM_BATCH")
+                + f"{DECIDES}        return cls._cudagraph_support\n"
+            ),
+            BACKEND,
+            UNIFORM,
+            {"version() in (3, 4)": ALWAYS},
+            id="a conditional expression",
+        ),
+        pytest.param(
+            _builder(
+                f"{STATES.format('NEVER')}{DECIDES}"
+                "        if config.parallel > 1:\n"
+                "            return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE\n"
+                "        if config.fast:\n            return AttentionCGSupport.ALWAYS\n"
+                "        return cls._cudagraph_support\n"
+            ),
+            BACKEND,
+            NEVER,
+            {"config.parallel > 1": SINGLE, "not config.parallel > 1 and config.fast": ALWAYS},
+            id="a method with branches",
+        ),
+        pytest.param(
+            _builder(STATES.format("UNIFORM_BATCH"), "Parent")
+            + _builder(
+                f"{DECIDES}        if config.adaptive:\n"
+                f"            return AttentionCGSupport.ALWAYS\n{SUPER}",
+                base="Parent",
+            ),
+            BACKEND,
+            UNIFORM,
+            {"config.adaptive": ALWAYS},
+            id="what super() returns",
+        ),
+        pytest.param(
+            _choice("NEVER", "ALWAYS"),
+            CHOOSING.format("Second"),
+            ALWAYS,
+            {"is_rocm()": NEVER},
+            id="a choice of builders",
+        ),
+        pytest.param(
+            _choice("ALWAYS", "ALWAYS"),
+            CHOOSING.format("Second"),
+            ALWAYS,
+            {},
+            id="builders that agree",
+        ),
+    ],
+)
+def test_level_that_depends_is_declared_with_its_conditions(
+    tmp_path: Path, builders: str, backend: str, base: object, conditions: Mapping[str, object]
+) -> None:
+    """Each case has its own tests and the failure of those before it; the last is the base."""
+    read = _read(tmp_path, builders, backend)
+
+    assert declared(read).capabilities.graph_replay == base
+    assert _conditions(read) == conditions
+    origin = Origin.CONDITIONAL if conditions else Origin.DECLARED
+    assert said(read, "graph_replay").origin is origin
+
+
+def test_reason_of_a_condition_has_every_level(tmp_path: Path) -> None:
+    """The words name the builder, and what it may state; of several, each."""
+    level = STATES.format("ALWAYS if a else AttentionCGSupport.UNIFORM_BATCH")
+    one = _read(tmp_path / "one", _builder(level))
+    two = _read(tmp_path / "two", _choice("NEVER", "ALWAYS"), CHOOSING.format("Second"))
+
+    assert declared(one).conditions[0].reason == (
         "Builder: _cudagraph_support = "
         "AttentionCGSupport.ALWAYS or AttentionCGSupport.UNIFORM_BATCH"
     )
-
-
-def test_method_with_branches_is_declared_with_its_conditions(tmp_path: Path) -> None:
-    """Each return is a case, under its own tests and the failure of those before it."""
-    builder = """
-class Builder(AttentionMetadataBuilder):
-    _cudagraph_support = AttentionCGSupport.NEVER
-
-    def get_cudagraph_support(cls, config, spec):
-        if config.parallel > 1:
-            return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
-        if config.fast:
-            return AttentionCGSupport.ALWAYS
-        return cls._cudagraph_support
-"""
-
-    backend = _read(tmp_path, builder)
-
-    assert declared(backend).capabilities.graph_replay == NEVER
-    assert _conditions(backend) == {
-        "config.parallel > 1": SINGLE,
-        "not config.parallel > 1 and config.fast": ALWAYS,
-    }
-    assert said(backend, "graph_replay").declared_at == "vllm/one.py:7"
-
-
-def test_super_is_followed(tmp_path: Path) -> None:
-    """What `super()` returns is what the parent's method, or attribute, says."""
-    builders = """
-class Parent(AttentionMetadataBuilder):
-    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
-
-class Builder(Parent):
-    def get_cudagraph_support(cls, config, spec):
-        if config.adaptive:
-            return AttentionCGSupport.ALWAYS
-        return super().get_cudagraph_support(config, spec)
-"""
-
-    backend = _read(tmp_path, builders)
-
-    assert declared(backend).capabilities.graph_replay == UNIFORM
-    assert _conditions(backend) == {"config.adaptive": ALWAYS}
+    assert said(two, "graph_replay").words == (
+        "First: _cudagraph_support = AttentionCGSupport.NEVER; "
+        "Second: _cudagraph_support = AttentionCGSupport.ALWAYS"
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,87 +287,29 @@ class Builder(AttentionMetadataBuilder):
     assert declared(backend).capabilities.stated() == {}
 
 
-def test_super_of_nobody_is_undeclared(tmp_path: Path) -> None:
-    """Where no class of the source has the method that `super()` asks for, nothing is read."""
-    builder = """
-class Builder(Elsewhere):
-    def get_cudagraph_support(cls, config, spec):
-        return super().get_cudagraph_support(config, spec)
-"""
+@pytest.mark.parametrize(
+    ("builders", "backend"),
+    [
+        pytest.param(_builder(DECIDES + SUPER, base="Elsewhere"), BACKEND, id="super of nobody"),
+        pytest.param(
+            _builder(f"{DECIDES}        return decide(config)\n", "Parent")
+            + _builder(DECIDES + SUPER, base="Parent"),
+            BACKEND,
+            id="super of what cannot be read",
+        ),
+        pytest.param(
+            _choice("ALWAYS", "ALWAYS"), CHOOSING.format("Third"), id="a builder that inherits"
+        ),
+    ],
+)
+def test_level_that_one_class_does_not_state_is_undeclared(
+    tmp_path: Path, builders: str, backend: str
+) -> None:
+    """Where one class of those that decide states nothing of its own, nothing is declared."""
+    read = _read(tmp_path, builders, backend)
 
-    backend = _read(tmp_path, builder)
-
-    assert declared(backend).capabilities.stated() == {}
-
-
-def test_super_of_what_cannot_be_read_is_undeclared(tmp_path: Path) -> None:
-    """Where the parent's method cannot be read, neither can the one that calls it."""
-    builders = """
-class Parent(AttentionMetadataBuilder):
-    def get_cudagraph_support(cls, config, spec):
-        return decide(config)
-
-class Builder(Parent):
-    def get_cudagraph_support(cls, config, spec):
-        return super().get_cudagraph_support(config, spec)
-"""
-
-    backend = _read(tmp_path, builders)
-
-    assert declared(backend).capabilities.stated() == {}
-
-
-CHOICE = """
-class First(AttentionMetadataBuilder):
-    _cudagraph_support = AttentionCGSupport.{first}
-
-class Second({base}):
-    _cudagraph_support = AttentionCGSupport.{second}
-
-class Third(Second):
-    pass
-"""
-CHOOSING = """
-class One(AttentionBackend):
-    def get_builder_cls():
-        if is_rocm():
-            return First
-        return {other}
-"""
-
-
-def _read_choice(folder: Path, first: str, second: str, other: str = "Second") -> Backend:
-    builders = CHOICE.format(first=first, second=second, base="AttentionMetadataBuilder")
-    return _read(folder, builders, CHOOSING.format(other=other))
-
-
-def test_builders_by_condition_are_cases(tmp_path: Path) -> None:
-    """Where a condition chooses the builder, it also chooses what is declared."""
-    backend = _read_choice(tmp_path, "NEVER", "ALWAYS")
-
-    assert declared(backend).capabilities.graph_replay == ALWAYS
-    assert _conditions(backend) == {"is_rocm()": NEVER}
-    assert said(backend, "graph_replay").words == (
-        "First: _cudagraph_support = AttentionCGSupport.NEVER; "
-        "Second: _cudagraph_support = AttentionCGSupport.ALWAYS"
-    )
-
-
-def test_builders_that_agree_are_one(tmp_path: Path) -> None:
-    """Where all builders state the same, the condition does not matter."""
-    backend = _read_choice(tmp_path, "ALWAYS", "ALWAYS")
-
-    assert said(backend, "graph_replay").origin is Origin.DECLARED
-    assert declared(backend).capabilities.graph_replay == ALWAYS
-    assert declared(backend).conditions == ()
-
-
-def test_builders_of_which_one_inherits_are_undeclared(tmp_path: Path) -> None:
-    """Where one of the builders does not state its own, nothing is declared."""
-    backend = _read_choice(tmp_path, "ALWAYS", "ALWAYS", other="Third")
-
-    assert said(backend, "graph_replay").origin is Origin.CONDITIONAL
-    assert declared(backend).capabilities.stated() == {}
+    assert said(read, "graph_replay").origin is Origin.CONDITIONAL
+    assert declared(read).capabilities.stated() == {}
 
 
 @pytest.mark.parametrize(
@@ -341,10 +321,9 @@ def test_builders_of_which_one_inherits_are_undeclared(tmp_path: Path) -> None:
 )
 def test_unknown_builder_is_undeclared(tmp_path: Path, other: str, words: str) -> None:
     """A builder that only running code knows leaves the graphs undeclared."""
-    builders = CHOICE.format(first="NEVER", second="NEVER", base="AttentionMetadataBuilder")
     helper = "def helper():\n    pass\n"
 
-    backend = _read(tmp_path, builders + helper, CHOOSING.format(other=other))
+    backend = _read(tmp_path, _choice("NEVER", "NEVER") + helper, CHOOSING.format(other))
 
     assert said(backend, "graph_replay").words == f"get_builder_cls() returns {words}"
     assert declared(backend).capabilities.stated() == {}

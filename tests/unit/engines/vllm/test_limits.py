@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
-from backend_caps.capability.scale import ANY
-from backend_caps.capability.sizes import Exact, MultipleOf, OneOf
+from backend_caps.capability.sets import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import AttentionArch
 from tests.unit.engines.vllm.building import class_of, declared, read_one, said
 

@@ -129,8 +129,8 @@ def test_class_defined_twice_is_two_parts(tmp_path: Path) -> None:
 
     parts = declared(reading.registry["ONE"]).parts
     assert [(part.backend, str(part.given)) for part in parts] == [
-        ("vllm.one.One:5", "on_rocm()"),
-        ("vllm.one.One:8", "not on_rocm()"),
+        ("One where on_rocm()", "on_rocm()"),
+        ("One where not on_rocm()", "not on_rocm()"),
     ]
 
 

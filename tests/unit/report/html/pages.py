@@ -8,11 +8,10 @@ from itertools import cycle
 from backend_caps.capability.backend import Backend, Status
 from backend_caps.capability.declaration import Part
 from backend_caps.report.backends import ReportDocument, report_document
-from backend_caps.report.diff import differences
+from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import DiffDocument, diff_document
 from backend_caps.report.html.page import page
 from backend_caps.report.sections import Opened
-from backend_caps.report.snapshot import Snapshot
 from tests.unit.building import broken, installed
 from tests.unit.report import scene, sides
 
@@ -22,7 +21,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 def diff() -> DiffDocument:
     """Compare two versions of an engine."""
-    found = differences(Snapshot.of_reading(sides.OLD), Snapshot.of_reading(sides.NEW))
+    found = differences(Side.of_reading(sides.OLD), Side.of_reading(sides.NEW))
     return diff_document("sglang 0.5.13", "sglang 0.5.23", found)
 
 

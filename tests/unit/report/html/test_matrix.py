@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from backend_caps.report.html import grid
 from backend_caps.report.html.grid import Cell, Glyph, Grid, Row, conditions_view, matrix
 from backend_caps.report.sections import Table
 from tests.unit.report import engine_scene, scene
+from tests.unit.report.conftest import Golden
 
 _PLACE = "fa3_caps.py:3"
 _TEMPLATES = Path(grid.__file__).parent / "templates"
@@ -34,139 +36,32 @@ def _engine() -> ReportDocument:
     return report_document(reading.backends, (), None, reading=reading)
 
 
-def _cell(grid: Grid, name: str, capability: str) -> Cell:
-    row = next(row for row in grid.rows if row.head.text == name)
-    return row.cells[grid.columns.index(capability)]
+def _written(cell: Cell) -> str:
+    """Write a cell, its shapes, and what it opens."""
+    shapes = [own.label for own in (cell.glyph, cell.mark) if own is not None]
+    opened = "; ".join(f"{term}: {text}" for term, text in cell.detail)
+    told = f"{cell.text} {shapes} ({cell.note}) {opened}"
+    return " ".join(told.replace("['", "<").replace("']", ">").replace("', '", ", ").split())
 
 
-@pytest.mark.parametrize(
-    ("backend", "capability", "told"),
-    [
-        pytest.param("fa3", "page_sizes", ("multiples of 16", Glyph.DECLARED), id="declared"),
-        pytest.param("fa3", "host_seq_lens", ("none", Glyph.CONDITIONAL), id="conditional"),
-        pytest.param("unsaid", "page_sizes", ("", Glyph.UNDECLARED), id="undeclared"),
-        pytest.param("torn", "page_sizes", ("", Glyph.BROKEN), id="broken"),
-        pytest.param("old", "page_sizes", ("", Glyph.SKIPPED), id="skipped"),
-    ],
-)
-def test_cell_has_the_shape_of_its_origin(
-    backend: str, capability: str, told: tuple[str, Glyph]
+_REPORTS: list[tuple[str, Callable[[], ReportDocument]]] = [
+    ("matrix", lambda: scene.report(None)),
+    ("matrix-with-evidence", scene.verified),
+    ("matrix-of-an-engine", _engine),
+]
+
+
+@pytest.mark.parametrize(("name", "report"), _REPORTS, ids=[name for name, _ in _REPORTS])
+def test_matrix_is_known_to_the_last_letter(
+    name: str, report: Callable[[], ReportDocument], golden: Golden
 ) -> None:
-    """A cell tells how its value came to be, and nothing where there is none."""
-    cell = _cell(matrix(scene.report(None)), backend, capability)
+    """Each cell has its value, the shape of its origin, the mark of its evidence, and details."""
+    shown = matrix(report())
 
-    assert (cell.text, cell.glyph) == told
-
-
-@pytest.mark.parametrize(
-    ("backend", "capability", "mark"),
-    [
-        pytest.param("fa3", "host_seq_lens", Glyph.VERIFIED, id="verified"),
-        pytest.param("fa3", "page_sizes", Glyph.FAILED, id="failed"),
-        pytest.param("triton", "host_seq_lens", Glyph.STALE, id="stale"),
-        pytest.param("fa3", "head_sizes", None, id="not checked"),
-        pytest.param("hybrid", "two_batch_overlap", None, id="no evidence"),
-    ],
-)
-def test_cell_has_the_mark_of_its_evidence(
-    backend: str, capability: str, mark: Glyph | None
-) -> None:
-    """A value that the kit looked at says how that went."""
-    cell = _cell(matrix(scene.verified()), backend, capability)
-
-    assert cell.mark is mark
-
-
-def test_cell_opens_its_evidence() -> None:
-    """What was not checked says so where it is opened."""
-    cell = _cell(matrix(scene.verified()), "fa3", "head_sizes")
-
-    assert cell.detail == (
-        ("value", "one of 64, 128"),
-        ("origin", "declared: the backend states it"),
-        ("evidence", "not checked"),
-    )
-
-
-def test_head_opens_what_speaks_against_a_backend() -> None:
-    """A backend's name opens when it was checked, and what has changed since."""
-    row = next(row for row in matrix(scene.verified()).rows if row.head.text == "triton")
-
-    told = dict(row.head.detail)
-    assert told["checked"] == "2026-11-22 on sim, 2 seeds, by backend-caps 1.0, torch 2.13.0"
-    assert told["what speaks against it"].startswith("failed: check-races; torch was 2.13.0")
-
-
-def test_head_opens_what_makes_a_backend_an_engines_own() -> None:
-    """A backend's name opens its adapters, one an engine."""
-    row = next(row for row in matrix(scene.report(None)).rows if row.head.text == "triton")
-
-    assert row.head.detail[-2:] == (
-        ("becomes a backend of sglang by", "acme_sglang:make"),
-        ("becomes a backend of vllm by", "acme_vllm:Acme"),
-    )
-
-
-def test_head_opens_what_is_wrong() -> None:
-    """A backend that was not read has its status's shape, and opens the problem."""
-    row = next(row for row in matrix(scene.report(None)).rows if row.head.text == "torn")
-
-    assert (row.head.glyph, row.head.detail[-1]) == (
-        Glyph.BROKEN,
-        ("problem raises", "torn_caps raises KeyError while it is imported. Repair it."),
-    )
-
-
-def test_matrix_has_no_column_that_says_nothing() -> None:
-    """What none of the backends states would be a column of empty rings."""
-    grid = matrix(scene.report(None))
-
-    assert {"deterministic", "batch_invariant", "auto_priority"}.isdisjoint(grid.columns)
-
-
-def test_class_of_an_engine_is_known_by_the_names_of_flags() -> None:
-    """An engine's class has below it the names it is registered as, and its file."""
-    heads = {row.head.text: row.head.note for row in matrix(_engine()).rows}
-
-    assert (heads["FlashAttentionBackend"], heads["TornBackend"]) == (
-        "fa3, fa4\nflashattention_backend.py:132",
-        "",
-    )
-
-
-def test_cell_of_an_engine_opens_the_sources_words() -> None:
-    """What was read of a source is quoted with its place, and with the class that states it."""
-    cell = _cell(matrix(_engine()), "TritonMultiStepDraftBackend", "host_seq_lens")
-
-    assert (cell.glyph, cell.detail[-3:]) == (
-        Glyph.INHERITED,
-        (
-            ("the source says", "needs_cpu_seq_lens = False"),
-            ("stated at", "sglang/srt/layers/attention/triton_backend.py:153"),
-            ("inherited from", "TritonAttnBackend"),
-        ),
-    )
-
-
-def test_value_of_conditions_alone_depends() -> None:
-    """Where only conditions state a value, the cell says that it depends."""
-    cell = _cell(matrix(_engine()), "FlashAttentionBackend", "host_seq_lens")
-
-    assert (cell.text, cell.glyph) == ("depends", Glyph.CONDITIONAL)
-
-
-def test_names_of_an_engine_have_no_rows() -> None:
-    """A name says what its classes say, and is not repeated."""
-    heads = [row.head.text for row in matrix(_engine()).rows]
-
-    assert "flashinfer" not in heads
-
-
-def test_head_of_a_class_opens_its_other_attributes() -> None:
-    """An engine's own flags that are no capability stand behind the class's name."""
-    row = next(row for row in matrix(_engine()).rows if row.head.text == "TritonAttnBackend")
-
-    assert ("attribute label", "label = 'tri'") in row.head.detail
+    lines = [f"columns: {', '.join(shown.columns)}"]
+    for row in shown.rows:
+        lines += ["", f"# {_written(row.head)}", *map(_written, row.cells)]
+    golden(f"{name}.txt", "\n".join(lines) + "\n")
 
 
 def test_conditions_are_listed_for_paper() -> None:

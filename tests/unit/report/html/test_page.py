@@ -13,7 +13,7 @@ from jinja2 import UndefinedError
 from pydantic import BaseModel
 
 from backend_caps.report.backends import report_document
-from backend_caps.report.check_documents import CheckListDocument
+from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.html.page import environment, page, parts_of
 from backend_caps.report.plan_views import relay_view
 from backend_caps.report.sections import Heading, Lines, Section, Sections, Table

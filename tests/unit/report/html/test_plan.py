@@ -6,17 +6,18 @@ from itertools import pairwise
 
 import pytest
 
-from backend_caps.capability.kind import Phase, Role
+from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
-from backend_caps.report.html.graph import Graph, HeldValue, Owner, graph, held
+from backend_caps.report.html.graph import Graph, graph
 from backend_caps.report.html.page import answer, page, value_groups
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Opened
 from backend_caps.report.words import Try, tries
 from backend_caps.resolution.resolver import resolve
 from backend_caps.resolution.rules import RuleSet
-from tests.unit.building import OPTS_OUT, READS, flags, use
+from tests.unit.building import READS, flags, use
 from tests.unit.report import scene
+from tests.unit.report.conftest import Golden
 from tests.unit.report.html.pages import SCRIPT
 
 _FREE_FLAGS = "--disable-piecewise-cuda-graph"
@@ -37,38 +38,12 @@ def _drawn(plan: PlanDocument) -> Graph:
     return drawing
 
 
-def test_held_values_of_phases_are_joined() -> None:
-    """Phases in which all is the same share a box."""
-    found = [each for each in held(_plan("fa3")) if each.name == "graph_replay"]
+def test_drawing_is_known_to_the_last_letter(golden: Golden) -> None:
+    """Who holds which value below the best, in which phases, and who would allow a better one."""
+    drawing = _drawn(scene.plan(scene.FORCED)[1])
 
-    assert found == [
-        HeldValue(
-            name="graph_replay",
-            phases=("decode", "verify"),
-            words="none",
-            says=((Owner(kind="backend", title="fa3"), True),),
-        )
-    ]
-
-
-def test_held_values_are_not_the_best() -> None:
-    """What is the best there is, nobody holds."""
-    names = [each.name for each in held(_plan("fa3"))]
-
-    assert "max_context_len_known" not in names
-
-
-def test_who_would_allow_better_does_not_decide() -> None:
-    """Of two backends, the one whose value it is decides; the other would allow a better one."""
-    uses = [use("fa3", READS), use("lean", OPTS_OUT, role=Role.DRAFT)]
-    plan = plan_document(
-        resolve(uses, flags(_FREE_FLAGS), rules=RuleSet.builtin("sglang-0.5.13")), ()
-    )
-
-    (lengths,) = [each for each in held(plan) if each.name == "host_seq_lens"]
-
-    told = [(str(owner), decides) for owner, decides in lengths.says]
-    assert told == [("backend fa3", True), ("backend lean", False)]
+    boxes = [f"{box.kind} | {box.whole} | {box.note}" for box in drawing.boxes]
+    golden("plan-graph.txt", "\n".join([*boxes, "", *(line.text for line in drawing.lines), ""]))
 
 
 def test_lines_that_decide_lie_above_the_others() -> None:
@@ -77,14 +52,6 @@ def test_lines_that_decide_lie_above_the_others() -> None:
 
     decides = [line.decides for line in lines]
     assert decides == sorted(decides)
-
-
-def test_line_is_a_sentence_too() -> None:
-    """Each line is told to whom it is not shown."""
-    told = [line.text for line in _drawn(scene.plan(scene.FORCED)[1]).lines]
-
-    assert "backend triton would allow better than host_seq_lens = exact" in told
-    assert "backend fa3 decides graph_metadata = device in decode" in told
 
 
 def test_boxes_lie_apart() -> None:
@@ -214,17 +181,3 @@ def test_phase_that_nobody_runs_has_no_causes() -> None:
 
     told = {(value.words, value.decided_by, value.causes) for value in prefill.values}
     assert told == {("", "no backend is used there", None)}
-
-
-def test_value_has_all_its_causes() -> None:
-    """Behind a value stands the table that an explanation has."""
-    server, *_ = value_groups(scene.plan(scene.FORCED)[1], ())
-
-    lengths = server.values[0].causes
-    assert lengths is not None
-    assert [row[0] for row in lengths.rows] == [
-        "backend fa3",
-        "rule piecewise-cuda-graph",
-        "rule two-batch-overlap",
-        "backend triton",
-    ]

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend_caps.capability.provenance import Origin
+from tests.unit.engines.sglang.building import read_class
+
+TWO = "class Two(AttentionBackend):\n    "
+IN_INIT = "class Two(AttentionBackend):\n    def __init__(self, runner, x):\n        "
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        pytest.param(TWO + "if True:\n        needs_cpu_seq_lens = False", "none", id="true"),
+        pytest.param(TWO + "if 1:\n        needs_cpu_seq_lens = False", "none", id="one"),
+        pytest.param(
+            IN_INIT + "while True:\n            self.needs_cpu_seq_lens = False\n            break",
+            "none",
+            id="endless loop",
+        ),
+        pytest.param(
+            IN_INIT + "if not 0:\n            self.needs_cpu_seq_lens = False\n"
+            "        else:\n            self.needs_cpu_seq_lens = True",
+            "none",
+            id="other branch",
+        ),
+        pytest.param(
+            TWO + "needs_cpu_seq_lens = False\n    if False:\n        needs_cpu_seq_lens = True",
+            "none",
+            id="false",
+        ),
+        pytest.param(
+            TWO + "needs_cpu_seq_lens = False if True else True", "none", id="constant choice"
+        ),
+        pytest.param(
+            IN_INIT + "self.needs_cpu_seq_lens = False\n        self.needs_cpu_seq_lens |= True",
+            "exact",
+            id="or true",
+        ),
+        pytest.param(
+            IN_INIT + "self.needs_cpu_seq_lens = True\n        self.needs_cpu_seq_lens &= False",
+            "none",
+            id="and false",
+        ),
+        pytest.param(
+            IN_INIT + "if x:\n            self.needs_cpu_seq_lens = True\n"
+            "        self.needs_cpu_seq_lens = not 1",
+            "none",
+            id="truth of a computed constant",
+        ),
+        pytest.param(
+            TWO + "@property\n    def needs_cpu_seq_lens(self):\n"
+            "        while True:\n            return False",
+            "none",
+            id="property",
+        ),
+    ],
+)
+def test_constant_condition_is_no_condition(tmp_path: Path, body: str, value: str) -> None:
+    """What a constant lets run always runs, and what it keeps from running is not there."""
+    read = read_class(tmp_path, body)
+
+    assert (read.needs.origin, read.needs.value) == (Origin.DECLARED, value)
+    assert read.cases == []
+
+
+def test_value_that_a_property_takes_is_undeclared(tmp_path: Path) -> None:
+    """What a property of a base is given is not what it answers."""
+    read = read_class(
+        tmp_path,
+        """
+        class Base(AttentionBackend):
+            @property
+            def needs_cpu_seq_lens(self):
+                return self.reads
+
+            @needs_cpu_seq_lens.setter
+            def needs_cpu_seq_lens(self, value):
+                self.reads = True
+
+        class Two(Base):
+            def __init__(self):
+                self.needs_cpu_seq_lens = False
+        """,
+    )
+
+    assert read.needs.origin is Origin.UNDECLARED
+    assert read.needs.words == ("needs_cpu_seq_lens = False, and Base has a property of that name")
+    assert read.declaration.capabilities.stated() == {}
+
+
+def test_default_of_the_root_stands_where_all_else_never_runs(tmp_path: Path) -> None:
+    """A class whose only statement never runs has said nothing."""
+    read = read_class(tmp_path, TWO + "if False:\n        needs_cpu_seq_lens = False")
+
+    assert read.needs.origin is Origin.UNDECLARED
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        pytest.param("return True", "returns True", id="a value"),
+        pytest.param("pass", "returns nothing", id="nothing"),
+        pytest.param(
+            "if a and b:\n            return True\n        if c:\n            return False\n"
+            "        return x",
+            "returns True where a and b; False where c; x",
+            id="in turn",
+        ),
+    ],
+)
+def test_words_of_a_method_are_what_it_returns(tmp_path: Path, body: str, words: str) -> None:
+    """A flag that is a method is told by its answers, each with what has not failed before it."""
+    read = read_class(tmp_path, TWO + f"def support_triton(self):\n        {body}")
+
+    assert read.engine_class.attributes["support_triton"].words == words
+
+
+def test_flag_that_something_is_added_to_has_no_value(tmp_path: Path) -> None:
+    """An operator that is not followed leaves the value open."""
+    read = read_class(tmp_path, IN_INIT + "self.draws_tails = 5\n        self.draws_tails += 1")
+
+    told = read.engine_class.attributes["draws_tails"]
+    assert (told.origin, told.value) == (Origin.CONDITIONAL, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "origin", "conditions"),
+    [
+        pytest.param("self.max_context_len = runner.context_len", Origin.DECLARED, 0, id="yes"),
+        pytest.param("self.max_context_len = 4096", Origin.DECLARED, 0, id="yes: a number"),
+        pytest.param(
+            "self.max_context_len = min(4096, int(runner.context_len) + 1)",
+            Origin.DECLARED,
+            0,
+            id="yes: computed",
+        ),
+        pytest.param(
+            "self.max_context_len = self.rows.shape[1]", Origin.DECLARED, 0, id="yes: a shape"
+        ),
+        pytest.param(
+            "self.max_context_len = getattr(runner, 'context_len', 0)",
+            Origin.DECLARED,
+            0,
+            id="yes: an attribute that may be missing, or a number",
+        ),
+        pytest.param(
+            "self.max_context_len = getattr(runner, 'context_len', None)",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: an attribute that may be missing",
+        ),
+        pytest.param(
+            "self.max_context_len = runner", Origin.CONDITIONAL, 1, id="maybe: what a caller gives"
+        ),
+        pytest.param(
+            "self.max_context_len = longest(runner)",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: what a function gives",
+        ),
+        pytest.param("self.max_context_len = True", Origin.CONDITIONAL, 1, id="maybe: a bool"),
+        pytest.param(
+            "self.max_context_len = runner.context_len if runner.is_long else None",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: a choice",
+        ),
+        pytest.param(
+            "if runner.is_long:\n            self.max_context_len = runner.context_len",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: under a condition",
+        ),
+        pytest.param(
+            "self.max_context_len = None\n        if runner.is_long:\n"
+            "            self.max_context_len = 4096",
+            Origin.CONDITIONAL,
+            1,
+            id="maybe: over None",
+        ),
+        pytest.param(
+            "self.runner = runner\n    def max_context_len(self):\n        return 4096",
+            Origin.UNDECLARED,
+            1,
+            id="no: a method that nobody calls",
+        ),
+        pytest.param(
+            "self.runner = runner\n    @property\n    def max_context_len(self):\n"
+            "        return 4096",
+            Origin.DECLARED,
+            0,
+            id="yes: a property",
+        ),
+        pytest.param("self.runner = runner", Origin.UNDECLARED, 1, id="no"),
+    ],
+)
+def test_longest_context_is_known_maybe_or_not(
+    tmp_path: Path, body: str, origin: Origin, conditions: int
+) -> None:
+    """It is declared where it is always set; otherwise a draft alone is taken to know it."""
+    read = read_class(tmp_path, IN_INIT.replace(", x", "") + body)
+
+    known = read.engine_class.readings["max_context_len_known"]
+    assert known.origin is origin
+    assert len(read.declaration.conditions) == conditions

@@ -1,0 +1,608 @@
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from backend_caps import Cause, HostSeqLens, Origin, Plan, Role
+from backend_caps.engines import sglang
+from backend_caps.engines.sglang import decide_needs_cpu_seq_lens, explain_needs_cpu_seq_lens
+from tests.unit.building import error_of
+from tests.unit.engines.sglang.live_backends import (
+    Inherits,
+    InheritsNeed,
+    InheritsSetter,
+    OptsOut,
+    Reads,
+    Sets,
+    Shadows,
+    Wraps,
+)
+
+_CONTEXT = "sglang.srt.runtime_context"
+_LOGGER = "backend_caps.engines.sglang"
+
+
+class _Undeclared:
+    pass
+
+
+class _OwnProperty:
+    max_context_len = 8192
+
+    @property
+    def needs_cpu_seq_lens(self) -> bool:
+        return False
+
+
+class _Raises:
+    @property
+    def needs_cpu_seq_lens(self) -> bool:
+        raise RuntimeError("not\nyet")
+
+
+class _RaisesAttributeError:
+    @property
+    def needs_cpu_seq_lens(self) -> bool:
+        raise AttributeError("no pool")
+
+
+class _RaisesBound:
+    needs_cpu_seq_lens = False
+
+    @property
+    def max_context_len(self) -> int:
+        raise RuntimeError("not yet")
+
+
+class _Slotted:
+    __slots__ = ("max_context_len", "needs_cpu_seq_lens")
+
+    def __init__(self) -> None:
+        self.needs_cpu_seq_lens = False
+        self.max_context_len = 8192
+
+
+class _InheritsSlots(_Slotted):
+    __slots__ = ()
+
+
+def _args(**flags: object) -> SimpleNamespace:
+    """Make `ServerArgs` under which no rule forces anything."""
+    given = {"enable_two_batch_overlap": False, "disable_piecewise_cuda_graph": True, **flags}
+    return SimpleNamespace(**given)
+
+
+def _set(value: object) -> OptsOut:
+    backend = OptsOut()
+    vars(backend)["needs_cpu_seq_lens"] = value
+    return backend
+
+
+def _handed() -> SimpleNamespace:
+    """Make an object that somebody else gives its opt-out."""
+    return SimpleNamespace(needs_cpu_seq_lens=False, max_context_len=8192)
+
+
+def _published(**flags: object) -> SimpleNamespace:
+    """Make a runtime context that has published these flags."""
+    overlap = SimpleNamespace(enable_two_batch_overlap=flags.pop("tbo", False))
+    spec = SimpleNamespace(**{"speculative_algorithm": None, **flags})
+    return SimpleNamespace(get_exec=lambda: SimpleNamespace(overlap=overlap), get_spec=lambda: spec)
+
+
+@pytest.fixture
+def publish(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let SGLang's runtime context hold flags."""
+
+    def _publish(**flags: object) -> None:
+        monkeypatch.setitem(sys.modules, _CONTEXT, _published(**flags))
+
+    return _publish
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Read what the drop-in has logged, a line each."""
+    caplog.set_level(logging.INFO, _LOGGER)
+    return lambda: [f"{r.levelname} {r.getMessage()}" for r in caplog.records if r.name == _LOGGER]
+
+
+def _exact(plan: Plan) -> list[Cause]:
+    return [cause for cause in plan["host_seq_lens"].causes if cause.value is HostSeqLens.EXACT]
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(OptsOut(), id="by its class"),
+        pytest.param(Sets(), id="by its constructor"),
+        pytest.param(_set(value=False), id="on the object, over its class"),
+        pytest.param(_OwnProperty(), id="by a property"),
+        pytest.param(_Slotted(), id="in a slot"),
+        pytest.param(_handed(), id="on the object, from outside"),
+    ],
+)
+def test_stated_opt_out_counts(backend: object) -> None:
+    """An opt-out that the object or its own class states is taken."""
+    needs = decide_needs_cpu_seq_lens(_args(), (backend, backend, backend))
+
+    assert needs is False
+
+
+@pytest.mark.parametrize(
+    ("backend", "base"),
+    [
+        pytest.param(InheritsSetter(), "Sets", id="on the object"),
+        pytest.param(_InheritsSlots(), "_Slotted", id="in a slot"),
+    ],
+)
+def test_opt_out_that_a_bases_constructor_sets_is_inherited(backend: object, base: str) -> None:
+    """A subclass that says nothing has not stated what its base's code gives its objects."""
+    plan = explain_needs_cpu_seq_lens(_args(), (backend,))
+
+    (problem,) = plan.problems
+    assert plan.needs_cpu_seq_lens is True
+    assert problem.code == "live-opt-out-inherited"
+    assert f" of {base};" in problem.message
+
+
+_TREE_MASK = "the tree mask is sized by it where there is no mirror, so the opt-out does not count."
+_SET_BOUND = "Set max_context_len on the backend, to the longest context in tokens."
+_IS_TRUE = "so needs_cpu_seq_lens is True."
+_HAND_OVER = "Hand over the backend that runs there, such as the draft runner's own."
+
+
+def _not_bool(shown: str) -> str:
+    return (
+        f"needs_cpu_seq_lens of OptsOut (attn_backends[0]) is {shown}; expected True or False, "
+        "so it counts as True. State a bool."
+    )
+
+
+def _unbounded(shown: str) -> str:
+    return (
+        "OptsOut (attn_backends[0]) states needs_cpu_seq_lens=False, and its max_context_len is "
+        f"{shown}; {_TREE_MASK} {_SET_BOUND}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backends", "warning"),
+    [
+        pytest.param(
+            (),
+            f"attn_backends is empty: nothing is known of what runs, {_IS_TRUE} "
+            "Hand over every backend that a forward of this worker runs on.",
+            id="nothing",
+        ),
+        pytest.param(
+            (None,),
+            "attn_backends[0] is empty (target): what runs there was not handed over, "
+            f"{_IS_TRUE} {_HAND_OVER}",
+            id="an empty slot",
+        ),
+        pytest.param(
+            (OptsOut(), OptsOut(), None),
+            "attn_backends[2] is empty (draft_extend): what runs there was not handed over, "
+            f"{_IS_TRUE} {_HAND_OVER}",
+            id="an empty draft_extend",
+        ),
+        pytest.param(
+            (OptsOut(), None),
+            "attn_backends[1] is empty (draft, draft_extend): what runs there was not handed "
+            f"over, {_IS_TRUE} {_HAND_OVER}",
+            id="an empty second of two",
+        ),
+        pytest.param((_set(None),), _not_bool("None"), id="None"),
+        pytest.param((_set("no"),), _not_bool("'no'"), id="a word"),
+        pytest.param((_set(0),), _not_bool("0"), id="zero"),
+        pytest.param(
+            (Inherits(),),
+            "Inherits (attn_backends[0]) inherits needs_cpu_seq_lens = False (SGLang takes it as "
+            "it is) of OptsOut; an opt-out counts where it is stated. State "
+            "needs_cpu_seq_lens = False in Inherits, if that is true of it.",
+            id="inherited",
+        ),
+        pytest.param(
+            (Wraps(OptsOut()),),
+            "Wraps (attn_backends[0]) inherits needs_cpu_seq_lens = False (from what its "
+            "__getattr__ asks; SGLang takes it as it is); an opt-out counts where it is stated. "
+            "State needs_cpu_seq_lens = False in Wraps, if that is true of it.",
+            id="delegated",
+        ),
+        pytest.param((OptsOut(None),), _unbounded("None"), id="no bound"),
+        pytest.param((OptsOut(0),), _unbounded("0"), id="a bound of zero"),
+        pytest.param((OptsOut(max_context_len=True),), _unbounded("True"), id="a bound of True"),
+        pytest.param(
+            (_RaisesBound(),),
+            "max_context_len of _RaisesBound (attn_backends[0]) cannot be read: RuntimeError: not "
+            "yet; the backend counts as needing the mirror. Let max_context_len be an attribute "
+            "that can be read once the backend is made.",
+            id="a bound that raises",
+        ),
+        pytest.param(
+            (_Raises(),),
+            "needs_cpu_seq_lens of _Raises (attn_backends[0]) cannot be read: RuntimeError: not "
+            "yet; the backend counts as needing the mirror. Let needs_cpu_seq_lens be an "
+            "attribute that can be read once the backend is made.",
+            id="raises",
+        ),
+        pytest.param(
+            (_RaisesAttributeError(),),
+            "needs_cpu_seq_lens of _RaisesAttributeError (attn_backends[0]) cannot be read: "
+            "AttributeError: no pool; the backend counts as needing the mirror. Let "
+            "needs_cpu_seq_lens be an attribute that can be read once the backend is made.",
+            id="raises AttributeError",
+        ),
+    ],
+)
+def test_what_nobody_states_is_true_with_one_warning(
+    lines: Callable[[], list[str]], backends: Sequence[object], warning: str
+) -> None:
+    """Missing information never opts out, and one line says what is missing and what to do."""
+    needs = decide_needs_cpu_seq_lens(_args(speculative_algorithm="EAGLE"), backends)
+
+    assert needs is True
+    assert [line for line in lines() if line.startswith("WARNING")] == [f"WARNING {warning}"]
+
+
+@pytest.mark.parametrize(
+    ("backends", "line"),
+    [
+        pytest.param(
+            (OptsOut(),),
+            "needs_cpu_seq_lens=False under sglang-0.5.13, stated by "
+            "OptsOut (target): declares host_seq_lens=none",
+            id="opts out",
+        ),
+        pytest.param(
+            (Reads(), OptsOut()),
+            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by "
+            "Reads (target): declares host_seq_lens=exact",
+            id="reads",
+        ),
+        pytest.param(
+            (_Undeclared(),),
+            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by "
+            "_Undeclared (target): does not declare host_seq_lens",
+            id="undeclared",
+        ),
+        pytest.param(
+            (Shadows(OptsOut()),),
+            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by Shadows (target): "
+            "inherits needs_cpu_seq_lens = True (found before its __getattr__ asks what it wraps) "
+            "of Base, and does not state it again: counts as undeclared",
+            id="shadowed delegation",
+        ),
+        pytest.param(
+            (InheritsNeed(),),
+            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by InheritsNeed (target): "
+            "inherits needs_cpu_seq_lens = True of Base, and does not state it again: counts as "
+            "undeclared",
+            id="inherited need",
+        ),
+        pytest.param(
+            (Wraps(Reads()),),
+            "needs_cpu_seq_lens=True under sglang-0.5.13, forced by Wraps (target): "
+            "inherits needs_cpu_seq_lens = True (from what its __getattr__ asks), and does not "
+            "state it again: counts as undeclared",
+            id="delegated need",
+        ),
+    ],
+)
+def test_answer_is_one_line(
+    lines: Callable[[], list[str]], backends: Sequence[object], line: str
+) -> None:
+    """Where SGLang's answer is safe, one line says it and who forced it, and nothing warns."""
+    needs = decide_needs_cpu_seq_lens(_args(), backends)
+
+    assert needs is line.startswith("needs_cpu_seq_lens=True")
+    assert lines() == [f"INFO {line}"]
+
+
+_FORCED = (
+    "needs_cpu_seq_lens=True under sglang-0.5.13, forced by rule 'two-batch-overlap': "
+    "each half of the split batch takes its offsets and sums from host lengths "
+    "(enable_two_batch_overlap on)"
+)
+
+
+def test_rule_is_named_in_the_answer(lines: Callable[[], list[str]]) -> None:
+    """A rule that forces the answer stands in the line, with its reason."""
+    needs = decide_needs_cpu_seq_lens(_args(enable_two_batch_overlap=True), (OptsOut(),))
+
+    assert needs
+    assert lines() == [f"INFO {_FORCED}"]
+
+
+def test_rule_that_sglang_does_not_apply_is_a_warning(lines: Callable[[], list[str]]) -> None:
+    """Mixed chunks with speculation force the mirror here alone, so a warning says so."""
+    args = _args(enable_mixed_chunk=True, speculative_algorithm="EAGLE")
+
+    needs = decide_needs_cpu_seq_lens(args, (OptsOut(),))
+
+    assert needs
+    assert lines()[0] == (
+        "WARNING rule 'mixed-chunk-with-speculation' forces needs_cpu_seq_lens=True, and SGLang "
+        "does not apply it: a mixed chunk carries speculative rows, whose prefix lengths are read "
+        "on the host (speculative_algorithm in DFLASH, DSPARK, EAGLE, EAGLE3 and "
+        "enable_mixed_chunk on). Leave out --enable-mixed-chunk. Otherwise the copy stays on."
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "warning"),
+    [
+        pytest.param(
+            {"enable_two_batch_overlap": None},
+            "--enable-two-batch-overlap is None in SGLang's flags; expected a valid boolean, "
+            "so it counts as yes. Correct the value.",
+            id="two-batch overlap",
+        ),
+        pytest.param(
+            {"disable_piecewise_cuda_graph": "no"},
+            "--disable-piecewise-cuda-graph is 'no' in SGLang's flags; expected a valid boolean, "
+            "so it counts as no. Correct the value.",
+            id="piecewise CUDA graph",
+        ),
+    ],
+)
+def test_server_flag_of_another_kind_counts_as_the_worst(
+    lines: Callable[[], list[str]], flag: dict[str, object], warning: str
+) -> None:
+    """A switch that is no bool counts as what forces the mirror, and a warning says so."""
+    needs = decide_needs_cpu_seq_lens(_args(**flag), (OptsOut(),))
+
+    assert needs
+    assert lines()[0] == f"WARNING {warning}"
+
+
+@pytest.mark.parametrize(
+    ("steps", "needs"),
+    [
+        pytest.param(0, False, id="none"),
+        pytest.param(1, False, id="one"),
+        pytest.param(2, True, id="two"),
+        pytest.param(None, True, id="not known"),
+        pytest.param("1", True, id="of another kind"),
+    ],
+)
+def test_empty_draft_slot_is_no_use_where_nothing_drafts(steps: object, *, needs: bool) -> None:
+    """With one step draft-extend has drafted already, so the empty draft slot is none."""
+    args = _args(speculative_algorithm="EAGLE", speculative_num_steps=steps)
+
+    plan = explain_needs_cpu_seq_lens(args, (OptsOut(), None, OptsOut()))
+
+    assert plan.needs_cpu_seq_lens is needs
+
+
+def test_bound_is_asked_of_the_target_alone() -> None:
+    """SGLang sizes the tree mask by the target's bound: a draft without one still opts out."""
+    draft = OptsOut(None)
+
+    needs = decide_needs_cpu_seq_lens(_args(), (OptsOut(), draft, draft))
+
+    assert needs is False
+
+
+@pytest.mark.parametrize(
+    ("count", "roles"),
+    [
+        pytest.param(1, ["target"], id="one"),
+        pytest.param(2, ["draft", "draft_extend", "target"], id="two"),
+        pytest.param(3, ["draft", "draft_extend", "target"], id="three"),
+        pytest.param(
+            4, ["draft"] * 3 + ["draft_extend"] * 3 + ["target"], id="four: any of them may draft"
+        ),
+    ],
+)
+def test_slots_have_roles(count: int, roles: list[str]) -> None:
+    """The first slot is the target; of three the others are draft and draft_extend."""
+    plan = explain_needs_cpu_seq_lens(_args(), [OptsOut()] * count)
+
+    assert [use.role.value for use in plan.uses] == roles
+
+
+def test_plan_has_the_origin_and_the_words_of_an_inherited_opt_out() -> None:
+    """The cause names the class that states it, and that SGLang takes it as it is."""
+    plan = explain_needs_cpu_seq_lens(_args(), (Inherits(),))
+
+    (cause,) = _exact(plan)
+    assert (cause.name, cause.role, cause.origin) == ("Inherits", Role.TARGET, Origin.INHERITED)
+    assert cause.reason == (
+        "inherits needs_cpu_seq_lens = False (SGLang takes it as it is) of OptsOut, "
+        "and does not state it again: counts as undeclared"
+    )
+    assert str(cause.source) == f"{Inherits.__module__}:Inherits"
+
+
+def test_explanation_logs_nothing(lines: Callable[[], list[str]]) -> None:
+    """Only the decision is logged; the plan has the same problems as data."""
+    plan = explain_needs_cpu_seq_lens(_args(), ())
+
+    assert lines() == []
+    assert [problem.code for problem in plan.problems] == ["live-no-backend"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda f, a, b: f(a, b), id="by position"),
+        pytest.param(lambda f, a, b: f(a, attn_backends=b), id="backends by name"),
+        pytest.param(lambda f, a, b: f(server_args=a, attn_backends=b), id="by name"),
+        pytest.param(lambda f, a, b: f(a, (each for each in b)), id="of an iterator"),
+    ],
+)
+def test_signature_of_0_5_13_is_taken(call: Callable[..., object]) -> None:
+    """The arguments of 0.5.13 are taken in every way that SGLang's function takes them."""
+    backends = (OptsOut(),)
+
+    needs = call(decide_needs_cpu_seq_lens, _args(), backends)
+    plan = call(explain_needs_cpu_seq_lens, _args(), backends)
+
+    assert needs is False
+    assert isinstance(plan, Plan)
+    assert plan.rules.name == "sglang-0.5.13"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda f, b: f(b), id="by position"),
+        pytest.param(lambda f, b: f(attn_backends=b), id="by name"),
+    ],
+)
+def test_signature_of_0_5_23_is_taken(
+    publish: Callable[..., None], call: Callable[..., object]
+) -> None:
+    """The one argument of 0.5.23 is taken by position and by name, under its own rules."""
+    publish()
+
+    needs = call(decide_needs_cpu_seq_lens, (OptsOut(),))
+    plan = call(explain_needs_cpu_seq_lens, (OptsOut(),))
+
+    assert needs is False
+    assert isinstance(plan, Plan)
+    assert plan.rules.name == "sglang-0.5.23"
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        pytest.param({"tbo": True}, "two-batch-overlap", id="two-batch overlap"),
+        pytest.param({"speculative_algorithm": "ngram"}, "ngram", id="ngram, in any case"),
+    ],
+)
+def test_flags_of_the_runtime_context_count(
+    publish: Callable[..., None], flags: dict[str, object], rule: str
+) -> None:
+    """What SGLang's function reads from its runtime context forces the same."""
+    publish(**flags)
+
+    plan = explain_needs_cpu_seq_lens((OptsOut(),))
+
+    assert [cause.name for cause in _exact(plan)] == [rule]
+
+
+def test_steps_of_the_runtime_context_count(publish: Callable[..., None]) -> None:
+    """An empty draft slot is no use where the context says that there is one step."""
+    publish(speculative_algorithm="EAGLE", speculative_num_steps=1)
+
+    needs = decide_needs_cpu_seq_lens((OptsOut(), None, OptsOut()))
+
+    assert needs is False
+
+
+def test_rules_are_named_by_the_caller() -> None:
+    """0.5.13's arguments under 0.5.23's rules: the piecewise CUDA graph forces nothing."""
+    args = _args(disable_piecewise_cuda_graph=False)
+
+    under = [decide_needs_cpu_seq_lens(args, (OptsOut(),), rules=name) for name in _RULE_SETS]
+
+    assert under == [True, True, False]
+
+
+_RULE_SETS = (None, "sglang-0.5.13", "sglang-0.5.23")
+
+
+def _unpublished() -> SimpleNamespace:
+    raise ValueError("config namespace 'exec' not published")
+
+
+@pytest.mark.parametrize(
+    ("context", "cause"),
+    [
+        pytest.param(None, f"import of {_CONTEXT} halted; None in sys.modules", id="no SGLang"),
+        pytest.param(
+            SimpleNamespace(get_exec=_unpublished),
+            "config namespace 'exec' not published",
+            id="not set up",
+        ),
+        pytest.param(
+            SimpleNamespace(),
+            "'types.SimpleNamespace' object has no attribute 'get_exec'",
+            id="another version",
+        ),
+    ],
+)
+def test_runtime_context_that_is_not_there_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, context: object, cause: str
+) -> None:
+    """Without arguments and without a context there are no flags to decide by."""
+    monkeypatch.setitem(sys.modules, _CONTEXT, context)
+
+    text = error_of(lambda: decide_needs_cpu_seq_lens((OptsOut(),)))
+
+    assert text == (
+        f"{_CONTEXT} cannot be read: {cause}; expected the context of an SGLang 0.5.23 that has "
+        "published its flags. Call after that, or give server_args first."
+    )
+
+
+_CALL: Callable[..., object] = decide_needs_cpu_seq_lens
+_EXPECTED = (
+    "expected a sequence of backends. "
+    "Call it with (server_args, attn_backends) or with (attn_backends)."
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        pytest.param(
+            _CALL, f"attn_backends is an object of type 'nothing'; {_EXPECTED}", id="nothing"
+        ),
+        pytest.param(
+            lambda: _CALL(_args()),
+            f"attn_backends is an object of type 'SimpleNamespace'; {_EXPECTED}",
+            id="arguments alone",
+        ),
+        pytest.param(
+            lambda: _CALL(_args(), None),
+            f"attn_backends is an object of type 'NoneType'; {_EXPECTED}",
+            id="no sequence",
+        ),
+        pytest.param(
+            lambda: _CALL(None, ()),
+            "an object of type 'NoneType' has none of a server's arguments as attributes; expected "
+            "one such as SGLang's ServerArgs. Read a mapping with ServerFlags.from_mapping.",
+            id="no arguments",
+        ),
+        pytest.param(
+            lambda: _CALL(_args(speculative_algorithm=7), ()),
+            "--speculative-algorithm is 7; expected a valid string. Correct the value.",
+            id="an algorithm that is no name",
+        ),
+        pytest.param(
+            lambda: _CALL(_args(), (), rules="sglang-0.5"),
+            "no rule set 'sglang-0.5' is known; known: backend-caps-1, sglang-0.5.13, "
+            "sglang-0.5.23. Name one of them, or make a RuleSet of your own.",
+            id="unknown rules",
+        ),
+    ],
+)
+def test_wrong_argument_is_an_error(call: Callable[[], object], text: str) -> None:
+    """What is no argument of either signature is refused in words."""
+    actual = error_of(call)
+
+    assert actual == text
+
+
+def test_no_handler_is_configured() -> None:
+    """What is done with the lines is the engine's to say."""
+    logger = logging.getLogger(_LOGGER)
+
+    assert (logger.handlers, logger.level) == ([], logging.NOTSET)
+
+
+def test_names_are_loaded_on_first_use() -> None:
+    """The package has the two functions, and no other name."""
+    names = dir(sglang)
+
+    assert names == ["decide_needs_cpu_seq_lens", "explain_needs_cpu_seq_lens"]
+    with pytest.raises(AttributeError, match=r"^module 'backend_caps.engines.sglang' has no "):
+        _ = sglang.decide_needs_confidence_relay
