@@ -1,5 +1,5 @@
-# The only door to the project: `make run` shows it at work, `make test` checks all of it, and
-# `make test-all` how much of it the tests reach, too.
+# The only door to the project: `make run` shows it at work, `make test` is for every commit, and
+# `make test-all` runs what takes longer, and measures how much of the code the tests reach.
 # A target that was interrupted is made again from where it stood; nothing is left half made.
 
 PYTHON ?= $(firstword $(foreach python,python3 python3.11 python3.12 python3.13 python3.14,\
@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 30 --durations-min 3
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 SOURCES := backend_caps plugins tests benchmarks docs conftest.py
+BACKENDS := flashinfer flex_attention torch_native triton
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 SERVER := --attention-backend torch_native --speculative-algorithm EAGLE3 \
   --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 \
@@ -39,7 +40,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-all lint types docs docs-write unit covered vllm bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
+.PHONY: run test test-all lint types docs docs-write unit slow covered vllm bench headline hops races liars evidence soak gpu gpu-steps gpu-attention gpu-tests gpu-sanitizer upstream dist newcomer browser clean
 
 run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps report
@@ -48,14 +49,16 @@ run: $(VENV)/installed .cache/wheels/sglang-0.5.23.stamp
 	$(BIN)/backend-caps generate --prompts 6 --chunked-prefill-size 16 -- $(ENGINE)
 	$(BIN)/backend-caps dry-run --engine sglang --source $(shell ls .cache/wheels/sglang-0.5.23-*.whl) --stand-in torch_native -- $(DEPLOYMENT)
 
-# Types are checked beside the tests, on what those leave of two cores; pages are among the tests.
+# Types are checked beside the tests, on what those leave of two cores.
 # No gate of coverage: what random draws reach differs from run to run.
 test: lint $(WHEELS)
 	$(MAKE) --jobs 2 unit types
 
-# The same with coverage of branches: 100 % of what imports no torch, 90 % of the rest.
-test-all: lint $(WHEELS)
-	$(MAKE) --jobs 2 covered types
+# Coverage of branches by the same tests, 100 % of what imports no torch and 90 % of the rest; then
+# the tests that are marked `slow`.
+test-all: $(VENV)/developing $(WHEELS)
+	$(MAKE) covered
+	$(MAKE) slow
 
 lint: $(VENV)/developing
 	$(BIN)/ruff check $(SOURCES)
@@ -71,6 +74,9 @@ types: $(VENV)/developing
 
 unit: $(VENV)/developing $(WHEELS)
 	$(PYTEST)
+
+slow: $(VENV)/developing $(WHEELS)
+	$(PYTEST) -m 'slow and not vllm_wheel and not sglang and not soak'
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.
 covered: $(VENV)/developing $(WHEELS)
@@ -191,7 +197,7 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt $(PLUGINS:%=%/pyproject.toml)
-	$(PIP) install --constraint constraints.txt --editable . $(PLUGINS:%=--editable %)
+	$(PIP) install --constraint constraints.txt --editable '.[all]' $(BACKENDS:%=--editable 'plugins/%[backend]') --editable plugins/sglang --editable plugins/vllm
 	@touch $@
 
 $(VENV)/developing: $(VENV)/installed
@@ -202,7 +208,7 @@ $(VENV)/developing: $(VENV)/installed
 # plugins that a server there loads. Its path has stand-ins for what is built for CUDA alone.
 $(SGLANG)/installed: $(VENV)/made .cache/wheels/sglang-0.5.23.stamp tests/upstream/sglang-0.5.23.txt constraints.txt pyproject.toml $(SERVED:%=%/pyproject.toml)
 	$(BIN)/python -m venv --clear $(SGLANG)
-	$(SGLANG)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable . $(SERVED:%=--editable %)
+	$(SGLANG)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/upstream/sglang-0.5.23.txt --editable '.[kit]' $(SERVED:%=--editable %)
 	$(SGLANG)/bin/python -m pip install --quiet --no-deps .cache/wheels/sglang-0.5.23-*.whl
 	echo $(CURDIR)/tests/upstream/sglang_stand_ins > $$($(SGLANG)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stand_ins.pth
 	@touch $@

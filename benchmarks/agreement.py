@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from backend_caps import Plan
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.resolution.selection import plan_for
-from backend_caps.startup.agreement import Ranks, Statement, agree, statement_of
-from backend_caps.startup.agreement.agree import agreed
-from backend_caps.startup.agreement.channel import GroupChannel
+from backend_caps.startup.agreement import Ranks, Statement, agree, agreed, statement_of
+from backend_caps.startup.channel import GroupChannel
 from benchmarks.recorded import Count, Ratio, Record, keep, path_asked
 from tests.startup.agreement.made import FLAGS, OPTS_OUT, READS, registry
 from tests.startup.agreement.processes import run_ranks

@@ -74,7 +74,7 @@ def judging_us(simulation: Simulation) -> float:
     """Return microseconds an operator that the search for races takes after the run."""
     start = time.process_time()
     assert simulation.races == (), simulation.races
-    return (time.process_time() - start) / simulation.num_ops * 1e6
+    return (time.process_time() - start) / simulation.counts.num_ops * 1e6
 
 
 def main() -> None:

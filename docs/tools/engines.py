@@ -9,8 +9,9 @@ An engine whose wheel was not fetched is left out, and said.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -18,9 +19,8 @@ from backend_caps.engines.read import read_engine
 from backend_caps.report.backend_views import report_view, rules_view
 from backend_caps.report.backends import report_document
 from backend_caps.report.sections import Heading, Section, markdown
+from docs.tools.generated import ROOT, Files, main
 
-ROOT = Path(__file__).resolve().parents[2]
-RENEW = "make docs-write"
 _CELLS = """\
 `undeclared` is what the source does not say; it counts as the worst value.
 `depends` hangs on a condition, which the report shows in the source's own words.
@@ -98,30 +98,13 @@ def _tables(sections: Iterator[Section]) -> str:
     return markdown(tuple(sections)) + "\n"
 
 
-def stale() -> list[str]:
-    """List the pages that are not what their wheel says; those without a wheel are not known."""
-    return [
-        page.page
-        for page in PAGES.values()
-        if page.wheel is not None
-        and not (page.path.exists() and page.path.read_text("utf-8") == text_of(page))
-    ]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or tell which are stale; the status of the process."""
+def files() -> Files:
+    """List the pages whose wheels were fetched, and say which others there are."""
     for page in PAGES.values():
         if page.wheel is None:
             sys.stdout.write(f"{page.page}: its wheel was not fetched (make vllm)\n")
-        elif "--write" in arguments:
-            page.path.write_text(text_of(page), "utf-8")
-    if "--write" in arguments:
-        return 0
-    names = stale()
-    for name in names:
-        sys.stdout.write(f"docs/reference/{name} is stale; renew it: {RENEW}\n")
-    return 1 if names else 0
+    return {page.path: partial(text_of, page) for page in PAGES.values() if page.wheel is not None}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(files(), sys.argv[1:]))

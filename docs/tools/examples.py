@@ -22,10 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from docs.tools.generated import RENEW
 from docs.tools.reading import Reader
-
-RENEW = "make docs-write"
-"""What puts in what is printed now."""
 
 _FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')

@@ -9,10 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from docs.tools.schemas import RENEW
+from docs.tools.generated import Files, main
 
 FOLDER = Path(__file__).parents[1] / "images"
 PICTURES: Mapping[str, Sequence[str]] = {
@@ -37,27 +38,8 @@ def drawn(name: str) -> str:
         return file.read_text("utf-8")
 
 
-def stale() -> list[str]:
-    """List the pictures whose files are not what is drawn now."""
-    return [
-        name
-        for name in PICTURES
-        if not (FOLDER / name).exists() or (FOLDER / name).read_text("utf-8") != drawn(name)
-    ]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Write the files, or tell which are stale; the status of the process."""
-    names = stale()
-    if "--write" in arguments:
-        FOLDER.mkdir(exist_ok=True)
-        for name in names:
-            (FOLDER / name).write_text(drawn(name), "utf-8")
-        return 0
-    for name in names:
-        sys.stdout.write(f"docs/images/{name} is stale; renew it: {RENEW}\n")
-    return 1 if names else 0
+FILES: Files = {FOLDER / name: partial(drawn, name) for name in PICTURES}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(FILES, sys.argv[1:]))

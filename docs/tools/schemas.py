@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from backend_caps.capability.declaration import Declaration
 from backend_caps.capability.evidence import Evidence
 from backend_caps.cli.config import ConfigDocument
 from backend_caps.report.backends import ReportDocument
-from backend_caps.report.check_documents import CheckDocument, CheckListDocument
+from backend_caps.report.check_catalog import CheckListDocument
+from backend_caps.report.check_documents import CheckDocument
 from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.generate_documents import GenerateDocument
@@ -29,10 +31,10 @@ from backend_caps.report.step_costs import MeasureDocument
 from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import KEYS, Settings
+from docs.tools.generated import Files, main
 from docs.tools.sources import attribute_docs
 
 FOLDER = Path(__file__).parents[1] / "reference"
-RENEW = "make docs-write"
 
 SCHEMAS: Mapping[str, tuple[type[BaseModel], JsonSchemaMode]] = {
     "check": (CheckDocument, "serialization"),
@@ -120,26 +122,8 @@ def undescribed(name: str) -> Iterator[str]:
                 yield f"{title}.{field}"
 
 
-def stale() -> list[str]:
-    """List the schemas whose files are not what the code says now."""
-    return [
-        name
-        for name in SCHEMAS
-        if not path_of(name).exists() or path_of(name).read_text("utf-8") != text_of(name)
-    ]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Write the files, or tell which are stale; the status of the process."""
-    names = stale()
-    if "--write" in arguments:
-        for name in names:
-            path_of(name).write_text(text_of(name), "utf-8")
-        return 0
-    for name in names:
-        sys.stdout.write(f"docs/reference/{path_of(name).name} is stale; renew it: {RENEW}\n")
-    return 1 if names else 0
+FILES: Files = {path_of(name): partial(text_of, name) for name in SCHEMAS}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(FILES, sys.argv[1:]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -26,8 +27,22 @@ def trees() -> Mapping[Path, ast.Module]:
 
 @cache
 def attribute_docs() -> Mapping[str, Mapping[str, str]]:
-    """List the docstrings that stand below attributes, by class and attribute, each one line."""
-    return {name: docs for tree in trees().values() for name, docs in _attribute_docs(tree)}
+    """List the docstrings below attributes, inherited ones too, by class and attribute."""
+    own = {name: docs for tree in trees().values() for name, docs in _attribute_docs(tree)}
+    bases = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    return {name: _with_inherited(name, own, bases) for name in own}
+
+
+def _with_inherited(
+    name: str, own: Mapping[str, Mapping[str, str]], bases: Mapping[str, list[str]]
+) -> Mapping[str, str]:
+    inherited = [_with_inherited(base, own, bases) for base in bases[name] if base in own]
+    return {**ChainMap(*map(dict, inherited)), **own[name]}
 
 
 def attribute_docs_of(kind: type) -> Mapping[str, str]:

@@ -10,9 +10,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
 from backend_caps.capability.facts import AtLeast
-from backend_caps.capability.scale import Anything, Scale, Undeclared
-from backend_caps.capability.sets import ComputeRange, Version
-from backend_caps.capability.sizes import Exact, MultipleOf, OneOf, Unchecked
+from backend_caps.capability.kind import Anything, Scale, Undeclared
+from backend_caps.capability.sets import ComputeRange, Exact, MultipleOf, OneOf, Unchecked, Version
 from backend_caps.capability.vocabulary import NO_LIMIT
 
 _PLAIN: dict[object, str] = {

@@ -2,17 +2,131 @@
 
 from __future__ import annotations
 
-from docs.tools.error_examples.commands import COMMANDS, INSIGHTS
+from backend_caps.cli.errors import CommandError
+from backend_caps.discovery.problems import DiscoveryError
+from backend_caps.engines.reading import EngineError
+from backend_caps.extras import MissingExtraError
+from backend_caps.insight.errors import InsightError
+from backend_caps.relay import RelayError
+from backend_caps.report.lock import LockError
+from backend_caps.resolution.errors import (
+    FlagsError,
+    FlagValueError,
+    PlanRefusedError,
+    ResolutionError,
+)
+from backend_caps.settings.sources import SettingsError
+from backend_caps.startup.errors import (
+    Difference,
+    MissingRanksError,
+    RankFailedError,
+    RanksDifferError,
+    StartupError,
+)
 from docs.tools.error_examples.conformance import KIT, SIMULATOR
-from docs.tools.error_examples.engines import ENGINES
-from docs.tools.error_examples.installed import DISCOVERY, LOCKS
 from docs.tools.error_examples.occasion import Occasion
-from docs.tools.error_examples.resolution import BACKENDS, FLAGS, PLANS
 from docs.tools.error_examples.runtime import ENGINE, MODELS, REQUESTS
-from docs.tools.error_examples.settings import SETTINGS
-from docs.tools.error_examples.startup import RANKS, RELAY
 
 __all__ = ["BY_OCCASION", "Occasion"]
+
+FLAGS = Occasion(
+    title="Server flags",
+    told="Raised while flags are read, and by `resolve` for an override.",
+    examples=(FlagValueError(flag="--page-size", value="'large'", expected="a valid integer"),),
+    coded=(FlagsError,),
+)
+BACKENDS = Occasion(
+    title="Backends in use",
+    told="Raised when it is settled who runs what, and by `resolve`.",
+    coded=(ResolutionError,),
+)
+PLANS = Occasion(
+    title="Plans",
+    told="Raised by `resolve` under the policy `strict`.",
+    examples=(
+        PlanRefusedError(
+            code="engine-default",
+            problem="the backend for decode is the engine's own choice (no --attention-backend); "
+            "nothing is known of it, so it counts as undeclared.",
+            remedy="Name it with --attention-backend.",
+        ),
+    ),
+)
+SETTINGS = Occasion(
+    title="Settings",
+    told="Raised by `Settings.load`, and by every command that takes `--config`.",
+    coded=(SettingsError,),
+)
+DISCOVERY = Occasion(
+    title="Discovery",
+    told="Raised by `discover` and `Registry.of` for what a caller gives them.",
+    coded=(DiscoveryError,),
+)
+EXTRAS = Occasion(
+    title="Extras",
+    told="Raised by the import or the command that needs an extra; it is an `ImportError` too.",
+    examples=(
+        MissingExtraError(part="backend_caps.relay", extra="relay", modules=("torch", "numpy")),
+    ),
+)
+LOCKS = Occasion(
+    title="Locks",
+    told="Raised where `backend-caps lock` writes a file, where `verify` and `diff` read one, and "
+    "by `configure(lock=...)`.",
+    coded=(LockError,),
+)
+ENGINES = Occasion(
+    title="Engines",
+    told="Raised where an engine's source is named and cannot be read, as by `--engine`; the last "
+    "two by `backend_caps.engines.sglang.decide_needs_cpu_seq_lens`.",
+    coded=(EngineError,),
+)
+RELAY = Occasion(
+    title="FutureMap",
+    told="Raised when a FutureMap is configured or made, and by its calls.",
+    coded=(RelayError,),
+)
+RANKS = Occasion(
+    title="Starting, and ranks",
+    told="Raised by `configure(group=...)`, on every rank, and where a server starts.",
+    examples=(
+        RanksDifferError(
+            differences=(
+                Difference(
+                    field="backend my_flash",
+                    values=(("my-flash 0.1.0", (0, 1, 3)), ("my-flash 0.2.0", (2,))),
+                ),
+            ),
+            hosts={0: "node-a", 2: "node-b"},
+        ),
+        RankFailedError(
+            failures=(("LockError: lock file 'backends.lock.json' cannot be read", (2,)),),
+            hosts={2: "node-b"},
+        ),
+        MissingRanksError(
+            round="the comparison of fingerprints",
+            seconds=60.0,
+            deadline_s=60.0,
+            absent=(2,),
+            silent=(),
+            gave_up=(),
+            hosts={},
+            cause="Timed out waiting 60000ms for recv operation to complete",
+        ),
+    ),
+    coded=(StartupError,),
+)
+COMMANDS = Occasion(
+    title="Commands",
+    told="Raised by the command that its occasion names; `no-output` by every one.",
+    coded=(CommandError,),
+)
+INSIGHTS = Occasion(
+    title="Runs",
+    told="Raised by `generate`, `explain --measure`, `dry-run` and `trace`, besides those of the "
+    "engine.",
+    coded=(InsightError,),
+)
 
 BY_OCCASION = (
     FLAGS,
@@ -20,6 +134,7 @@ BY_OCCASION = (
     PLANS,
     SETTINGS,
     DISCOVERY,
+    EXTRAS,
     LOCKS,
     ENGINES,
     RELAY,

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from backend_caps.runtime import (
-    AttentionShapeError,
-    ConfigurationMisfitError,
-    ContextTooLongError,
-    DisaggregationModeError,
     EngineClosedError,
     EngineError,
     EngineFailedError,
-    ForeignRequestError,
-    HandoverMisfitError,
     ImplementationError,
-    MissingDraftModelError,
     OutOfPagesError,
-    PageSizeError,
-    PoolShapeError,
     PromptError,
     RequestTooLongError,
     SamplingError,
-    SharedUseError,
-    SpeculationError,
     UnfitBackendError,
-    UnservedFlagsError,
-    UnservedPhaseError,
-    UnusedDraftModelError,
 )
 from backend_caps.runtime.model.errors import ModelError
 from docs.tools.error_examples.occasion import Occasion
@@ -40,10 +26,6 @@ ENGINE = Occasion(
     told="Raised when an engine is made, and by what it is asked for then.",
     coded=(EngineError,),
     examples=(
-        ConfigurationMisfitError(field="pool_size", configured="65", needed="4"),
-        UnservedFlagsError(flags=("--tp-size 2", "--enable-lora (LoRA)")),
-        UnservedPhaseError(phase="decode", served=("prefill",)),
-        SharedUseError(phase="decode", backends=("full", "linear")),
         ImplementationError(
             backend="my_flash",
             implementation="my_flash.backend:MyFlash",
@@ -52,22 +34,8 @@ ENGINE = Occasion(
         UnfitBackendError(
             problems=("backend 'my_flash' takes dtype bfloat16; here it is float32.",)
         ),
-        ContextTooLongError(context_length=8192, max_position_embeddings=2048),
-        AttentionShapeError(backend="MyFlash", layer_id=0, shape=(5, 4, 16), expected=(5, 64)),
         EngineClosedError(),
         EngineFailedError(cause="CUDA out of memory"),
-        PageSizeError(conflict="flash takes multiples of 16, triton takes 1"),
-        PoolShapeError(field="max_requests", value=0),
-        SpeculationError(flag="--speculative-num-steps", value=0, expected="at least 1"),
-        MissingDraftModelError(algorithm="EAGLE"),
-        UnusedDraftModelError(path="my/draft", algorithm="NGRAM"),
-        DisaggregationModeError(asked="generate", mode="decode", expected="null"),
-        HandoverMisfitError(
-            problems=(
-                "its draft model is none, and the engine has 7d8cee01f36f",
-                "its keys are torch.float16 instead of torch.bfloat16",
-            ),
-        ),
     ),
 )
 REQUESTS = Occasion(
@@ -79,7 +47,6 @@ REQUESTS = Occasion(
             num_prompt_tokens=4000, max_new_tokens=200, limit=4096, limited_by="the context"
         ),
         SamplingError(field="top_p", value=1.5, expected="above 0 and at most 1"),
-        ForeignRequestError(number=7),
         OutOfPagesError(wanted=3, free=2, pages=64),
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from backend_caps.kit import Check
 from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.scenarios import Forward
@@ -19,7 +21,9 @@ def forwards() -> str:
 
 def checks_table() -> str:
     """Give each check a row."""
-    rows = [(f"[`{check.code}`](#{check.code})", check.title, _about(check)) for check in CHECKS]
+    rows = [
+        (f"[`{check.code}`](#{check.code})", check.about.title, _about(check)) for check in CHECKS
+    ]
     return table(("check", "statement", "about"), rows)
 
 
@@ -31,18 +35,18 @@ def checks() -> str:
 def _check(check: Check) -> str:
     lines = [
         f"* about: {_about(check)}",
-        f"* a pass means: {check.proves}",
-        f"* it cannot find: {check.cannot}",
+        f"* a pass means: {check.about.proves}",
+        f"* it cannot find: {check.about.cannot}",
     ]
     if check.after:
         lines.append(f"* says nothing while one of these fails: {_codes(check.after)}")
     if check.hints is not None:
         lines.append("* tells where more may be claimed")
     bullets = "\n".join(lines)
-    return f"### {check.code}\n\n{check.title}\n\n{bullets}"
+    return f"### {check.code}\n\n{check.about.title}\n\n{bullets}"
 
 
-def _codes(codes: tuple[str, ...]) -> str:
+def _codes(codes: Sequence[str]) -> str:
     return ", ".join(f"[`{code}`](#{code})" for code in codes)
 
 

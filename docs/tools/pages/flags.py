@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from backend_caps.resolution.engine import (
-    DEFAULT_ENGINE,
     ENGINES,
     ENVIRONMENT_PREFIX,
     engine,
@@ -18,7 +17,7 @@ from docs.tools.values import values_of
 def flags() -> str:
     """Give each server flag that matters, with its spellings on a command line."""
     docs = attribute_docs()["ServerFlags"]
-    known = engine(DEFAULT_ENGINE)
+    known = engine(ENGINES[-1])
     rows = []
     for name, field in ServerFlags.model_fields.items():
         if name == "unrelated":

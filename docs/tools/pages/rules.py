@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_caps.resolution.engine import DEFAULT_ENGINE, RULE_SETS
+from backend_caps.resolution.engine import ENGINES, RULE_SETS
 from backend_caps.resolution.rules import RuleSet
 from docs.tools.markdown import table
 from docs.tools.values import shown
@@ -28,7 +28,7 @@ def _rule_set(rules: RuleSet) -> str:
         )
         for rule in rules.rules
     ]
-    default = ", the default" if rules.name == DEFAULT_ENGINE else ""
+    default = ", the default where no SGLang is installed" if rules.name == ENGINES[-1] else ""
     return "\n\n".join(
         (
             f"### {rules.name}{default}",
