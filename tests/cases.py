@@ -1,10 +1,12 @@
-"""Cases that stand in text files: what is given, and the answer to it."""
+"""Cases of parametrized tests: those that stand in text files, and axes of grids."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -28,3 +30,17 @@ def compare(file: Path, given: str, expected: str, answer: str) -> None:
         file.write_text(file.read_text("utf-8").replace(head + expected, head + answer), "utf-8")
         pytest.fail(f"{file.name} is written; read it, and run again")
     assert answer == expected
+
+
+def axis(
+    names: str | tuple[str, ...],
+    values: Iterable[object],
+    ids: Sequence[str] | Callable[[Any], str] | None = None,
+) -> pytest.MarkDecorator:
+    """Parametrize by one axis of a grid, of which `make test` runs the first value alone.
+
+    The others are marked `slow`; of several axes, that is the first value of each.
+    """
+    first, *others = (ParameterSet.extract_from(value, isinstance(names, str)) for value in values)
+    slow = [own._replace(marks=[*own.marks, pytest.mark.slow]) for own in others]
+    return pytest.mark.parametrize(names, [first, *slow], ids=ids)

@@ -347,6 +347,7 @@ def test_list_has_every_check(line: CommandLine) -> None:
     assert [own["code"] for own in document["checks"]] == ["numerics"]
 
 
+@pytest.mark.slow
 def test_backend_is_found_among_what_is_installed() -> None:
     """Without `--path`, the environment is searched; the document alone is printed."""
     words = ("torch_native", "--only", "mirror-bound", "--no-lines", "--format", "json")

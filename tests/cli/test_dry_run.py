@@ -20,7 +20,7 @@ from backend_caps.cli.main import cli
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.resolution.rules import RuleSet
 from backend_caps.runtime.model.random_models import random_llama
-from tests.cases import cases_of
+from tests.cases import axis, cases_of
 from tests.cli.conftest import CASES, CommandLine
 from tests.machine import free_port
 
@@ -106,6 +106,7 @@ def test_every_figure_names_the_stand_in(lent: DryRunDocument) -> None:
     assert named == {LENT}
 
 
+@pytest.mark.slow
 def test_figures_of_a_backend_itself_name_nobody(own: DryRunDocument) -> None:
     """Where each backend runs itself, no figure names a stand-in."""
     (run,) = own.ranks
@@ -205,7 +206,7 @@ def test_prompts_that_are_larger_than_graphs_say_so(tmp_path: Path) -> None:
     assert prefill.num_eager < prefill.num_forwards
 
 
-@pytest.mark.parametrize(
+@axis(
     "flags",
     [
         pytest.param("--cuda-graph-max-bs-decode 1", id="a bound"),
@@ -307,6 +308,7 @@ def test_values_that_ranks_had_decided_apart_are_told() -> None:
     assert told.rounds == 5
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_agree_and_run() -> None:
     """Ranks that torchrun starts agree; the first prints how, and what each did."""
     launcher = (
@@ -346,6 +348,7 @@ def test_rank_that_cannot_start_says_so_under_its_number(
     assert told in result.stderr
 
 
+@pytest.mark.slow
 def test_ranks_that_were_told_otherwise_both_end_with_2() -> None:
     """Where environments and sizes differ, each rank says so under its number, and none runs."""
     words = (

@@ -96,6 +96,7 @@ def test_list_of_commands_cuts_no_sentence() -> None:
     assert [line for line in sentences if not re.fullmatch(r"  [\w-]+ +[A-Z].*\w\.", line)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_example_runs_on_a_plain_terminal(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch

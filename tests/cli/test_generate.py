@@ -326,6 +326,7 @@ def test_generate_on_the_simulated_device_finds_hidden_syncs(own: CommandLine) -
     assert {sync.rpartition("/")[2] for sync in syncs} == {"own_caps.py:12"}
 
 
+@pytest.mark.slow
 def test_generate_on_the_simulated_device_replays_what_sizes_were_named(line: CommandLine) -> None:
     """A batch size that is named is captured; without any, decode is eager and says so."""
     named = _document(line, "--prompts 1 --device sim --graph-batch-sizes 1", PADDED).run
@@ -340,6 +341,7 @@ def test_generate_on_the_simulated_device_replays_what_sizes_were_named(line: Co
     assert decode.refused["full"] == ["--graph-batch-sizes names none"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("counts", "mode"),
     [
@@ -359,6 +361,7 @@ def test_generate_runs_in_pieces_what_sizes_were_named(
     assert ("extend" in run.eager_because) is (mode == "eager")
 
 
+@pytest.mark.slow
 def test_generate_counts_the_memory_of_graphs(line: CommandLine) -> None:
     """Graphs, their pool and what is beside it are counted on a device that has graphs."""
     graphs = _document(line, "--prompts 1 --device sim --graph-token-counts 16").graphs
@@ -436,6 +439,7 @@ def test_generate_has_the_defaults_of_the_engine(name: str) -> None:
     assert default == asdict(EngineOptions())[name]
 
 
+@pytest.mark.slow
 def test_generate_runs_halves_in_captured_decodes(line: CommandLine) -> None:
     """Under two-batch overlap a graph of decode has both halves, and the run says so."""
     flags = "--attention-backend torch_padded --enable-two-batch-overlap"

@@ -71,6 +71,7 @@ def test_generate_drafts_with_the_model_that_is_named(
     assert _outputs(document) == Engine.from_plan(target, plan, "cpu").generate(PROMPTS, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "for_lengths"),
     [
@@ -138,6 +139,7 @@ def test_generate_runs_an_eagle3_head_whose_drafts_are_replayed(
     assert _outputs(document) == _outputs(_document(line, prompts, NATIVE))
 
 
+@pytest.mark.slow
 def test_generate_blames_no_sizes_that_are_named(line: CommandLine) -> None:
     """Where speculation alone keeps prompts from full graphs, no option is said to be missing."""
     options = "--prompts 1 --device sim --graph-token-counts 16"
@@ -181,6 +183,7 @@ def build(site):
 """A backend whose verifies see nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["--device cpu", "--device sim"])
 def test_generate_compares_with_the_plain_loop(line: CommandLine, device: str) -> None:
     """The same prompts without drafts, overlap and graphs have the same tokens."""
@@ -189,6 +192,7 @@ def test_generate_compares_with_the_plain_loop(line: CommandLine, device: str) -
     assert document.differs_from_plain == []
 
 
+@pytest.mark.slow
 def test_generate_counts_no_wait_of_the_plain_loop(line: CommandLine) -> None:
     """What the plain loop waits for on the same simulated device is not counted."""
     document = _document(line, "--prompts 2 --compare-plain --device sim", f"{PADDED} {EAGLE}")

@@ -92,6 +92,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MeasureDocume
         return {flags: _document(line, flags) for flags in (EAGLE3, OPTED_OUT)}
 
 
+@pytest.mark.slow
 def test_measure_counts_the_exact_mirror_once_a_step(counted: dict[str, MeasureDocument]) -> None:
     """An exact mirror costs a wait, the pool's column and a launch; less costs none of it."""
     document = counted[EAGLE3]
@@ -105,6 +106,7 @@ def test_measure_counts_the_exact_mirror_once_a_step(counted: dict[str, MeasureD
     assert (exact.launches - none.launches, exact.event_waits - none.event_waits) == (1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["none", "upper_bound"])
 def test_measure_counts_no_wait_for_lengths_below_exact(
     counted: dict[str, MeasureDocument], level: str
@@ -116,6 +118,7 @@ def test_measure_counts_no_wait_for_lengths_below_exact(
     assert found.hidden_syncs == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "planned"),
     [
@@ -142,6 +145,7 @@ def test_measure_as_json_has_the_published_keys(line: CommandLine) -> None:
     assert {*document} == {"schema", "plan", "measured"}
 
 
+@pytest.mark.slow
 def test_measure_runs_the_speculation_of_the_flags(line: CommandLine) -> None:
     """Top-k, steps and draft tokens are the server's."""
     tree = "--speculative-eagle-topk 2 --speculative-num-steps 2 --speculative-num-draft-tokens 5"
@@ -233,6 +237,7 @@ def _fails(*_arguments: object) -> None:
     raise RuntimeError("no such kernel")
 
 
+@pytest.mark.slow
 def test_measured_levels_leave_out_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A level below the plan's whose steps fail is left out, with what was raised."""
     monkeypatch.setattr(NoLengths, "refresh", _fails)
@@ -243,6 +248,7 @@ def test_measured_levels_leave_out_what_fails(monkeypatch: pytest.MonkeyPatch) -
     assert "a step raised RuntimeError: no such kernel" in measured.left_out[0].reason
 
 
+@pytest.mark.slow
 def test_halves_cost_no_lengths_where_no_backend_reads_them() -> None:
     """SGLang's rule brings lengths for its own split; here halves run without them as well."""
     measured = measured_levels(_plan(f"{OPTED_OUT} --enable-two-batch-overlap"))
@@ -267,6 +273,7 @@ def test_measured_levels_are_one_where_no_lengths_are_relayed(flags: str) -> Non
     assert own.waits_for_lengths == 0
 
 
+@pytest.mark.slow
 def test_measured_models_have_the_head_size_that_is_known() -> None:
     """A fact of the server's model is one of the small model that stands in for it."""
     source = _plan(OPTED_OUT, Facts(head_size=32, dtype="bfloat16"))
@@ -276,6 +283,7 @@ def test_measured_models_have_the_head_size_that_is_known() -> None:
     assert (measured.levels[0].level, measured.levels[0].host_waits) == ("none", 1)
 
 
+@pytest.mark.slow
 def test_measured_levels_keep_other_overrides() -> None:
     """A level that was put in place of the plan's is the plan's own, under either of its names."""
     plan = _plan(OPTED_OUT)
@@ -308,6 +316,7 @@ def test_measured_levels_refuse_what_no_engine_runs() -> None:
         measured_levels(plan)
 
 
+@pytest.mark.slow
 def test_measure_shows_times_that_are_stored(line: CommandLine, tmp_path: Path) -> None:
     """Of a stored result the rows of our relay are shown, with the GPU's name."""
     (tmp_path / "gpu.json").write_text(json.dumps(RESULT))
@@ -319,6 +328,7 @@ def test_measure_shows_times_that_are_stored(line: CommandLine, tmp_path: Path) 
     assert times == [("NVIDIA H200", "exact", 41.6)]
 
 
+@pytest.mark.slow
 def test_measure_takes_no_times_of_a_rehearsal(line: CommandLine, tmp_path: Path) -> None:
     """What was rehearsed on the simulated device names no hardware, and its times mean nothing."""
     rehearsed = {name: value for name, value in RESULT.items() if name != "hardware"}
@@ -330,6 +340,7 @@ def test_measure_takes_no_times_of_a_rehearsal(line: CommandLine, tmp_path: Path
     assert document.measured.times == []
 
 
+@pytest.mark.slow
 def test_measure_passes_over_results_of_other_benchmarks(line: CommandLine, tmp_path: Path) -> None:
     """What else `make gpu` writes beside the loops' times has rows of its own kind."""
     attention = {"benchmark": "attention", "hardware": "NVIDIA H200", "rows": [{"side": "sdpa"}]}

@@ -63,6 +63,7 @@ def site(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_new_plugin_passes_its_own_tests(project: Path, site: Path) -> None:
     """What is written is a correct backend, found where it is installed, and tests that say so."""
     tested = _run("pytest", "--quiet", cwd=project, site=site)
@@ -71,6 +72,7 @@ def test_new_plugin_passes_its_own_tests(project: Path, site: Path) -> None:
     assert " passed" in tested.stdout
 
 
+@pytest.mark.slow
 def test_new_plugin_serves_the_engine(project: Path, site: Path) -> None:
     """In the engine it gives the tokens of a backend that is known to be right."""
     options = ("--prompts", "5", "--chunked-prefill-size", "16", "--format", "json")
@@ -117,6 +119,7 @@ def test_new_plugin_is_clean_under_ruff(name: str, words: Sequence[str], tmp_pat
     assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.slow
 def test_new_plugin_is_clean_under_mypy(project: Path) -> None:
     """Types hold, strictly, in the backend and in its tests."""
     cache = ROOT / ".cache" / "mypy-of-new-plugin"
@@ -126,6 +129,7 @@ def test_new_plugin_is_clean_under_mypy(project: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "right", "wrong", "caught_by"),
     [

@@ -18,6 +18,7 @@ from backend_caps.report.progress import PATIENCE_S
 CHECK = "check torch_padded --quick --only mirror-absent --no-lines"
 
 
+@pytest.mark.slow
 @pytest.mark.no_cover
 def test_check_shows_how_far_it_is_on_a_terminal(tmp_path: Path) -> None:
     """Standard error says what loads, and which check runs; standard output is the document's."""

@@ -39,6 +39,7 @@ def shown(folder: Path) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_table_fits_eighty_columns(shown: str) -> None:
     """The figures of both levels are in a table that a small terminal has room for."""
     lines = [line.rstrip() for line in shown.splitlines()]
@@ -78,6 +79,7 @@ def test_svg_is_one_picture(folder: Path) -> None:
     assert title == "Who waits for whom: host_seq_lens exact above none"
 
 
+@pytest.mark.slow
 def test_page_has_the_picture_in_it() -> None:
     """What a browser opens shows the steps, and not their figures alone."""
     result = _run("--format html")
@@ -97,6 +99,7 @@ def test_stand_in_is_named_and_its_needs_are_kept() -> None:
     assert {own.level for own in told.left_out} == {"none"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "server", "status", "words"),
     [

@@ -24,6 +24,7 @@ GENERATED = [page for page in PAGES if "[[[cog" in page.read_text("utf-8")]
 GENERATORS = sorted((ROOT / "docs" / "tools" / "pages").glob("[!_]*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.no_cover
 def test_generated_pages_are_not_stale() -> None:
     """Every generated part is what its generator writes."""
@@ -53,6 +54,7 @@ def _is_public(statement: ast.stmt) -> TypeGuard[ast.FunctionDef]:
     return isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [schemas.FILES, pictures.FILES], ids=["schemas", "pictures"])
 def test_files_that_are_written_are_not_stale(files: Files) -> None:
     """Every schema is what its model says, and every picture is drawn again to the last byte."""

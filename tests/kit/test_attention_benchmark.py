@@ -12,6 +12,9 @@ from benchmarks.attention import REHEARSAL, Row, compared, uses
 CPU = torch.device("cpu")
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     """Rehearse one size."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import axis
+
 CAPS = """\
 from backend_caps import Capabilities, Declaration, OneOf
 
@@ -120,6 +122,7 @@ def test_header_says_what_is_checked(ran: subprocess.CompletedProcess[str]) -> N
     assert "backend-caps: checks liar on sim" in ran.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_tests_are_chosen_by_their_names(project: Path) -> None:
     """`-k` sees the check and the forward, and pytest-xdist runs what is left."""
     ran = _pytest(project, "--backend-caps", "liar", *FEW, "-k", "verify", "-n", "2", "-q")
@@ -127,6 +130,7 @@ def test_tests_are_chosen_by_their_names(project: Path) -> None:
     assert ran.stdout.splitlines()[-1].startswith("1 failed, 1 passed in ")
 
 
+@pytest.mark.slow
 def test_settings_name_backends_too(project: Path) -> None:
     """A project's settings ask for them where no tests are named on the command line."""
     settings = project / "settings.ini"
@@ -139,6 +143,7 @@ def test_settings_name_backends_too(project: Path) -> None:
     assert own.stdout.splitlines()[-1].startswith("1 passed in ")
 
 
+@pytest.mark.slow
 def test_tests_behind_a_failed_check_are_skipped(project: Path) -> None:
     """They say nothing then, and say why; shuffled tests get their order back."""
     words = ("--backend-caps-only", "numerics", "--backend-caps-only", "serving")
@@ -153,6 +158,7 @@ def test_tests_behind_a_failed_check_are_skipped(project: Path) -> None:
     assert [own for own in behind if "(not checked: numerics failed)" not in own] == []
 
 
+@pytest.mark.slow
 def test_check_without_an_answer_is_not_green(project: Path) -> None:
     """Where every case is blocked, and skipped for it, the session fails, in many processes too."""
     words = ("--backend-caps-only", "mirror-absent", "--backend-caps-seeds", "1", "-n", "2")
@@ -165,7 +171,7 @@ def test_check_without_an_answer_is_not_green(project: Path) -> None:
     assert told in ran.stdout
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@axis("workers", ["0", "2"])
 def test_unknown_backend_is_told(workers: str, project: Path) -> None:
     """One that is not declared ends the run with what is; in many processes too."""
     ran = _pytest(project, "--backend-caps", "lier", "-n", workers, "-q")

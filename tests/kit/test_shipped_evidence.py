@@ -69,6 +69,7 @@ def test_shipped_evidence_is_of_every_check(name: str, standings: Mapping[str, S
     assert standings[name].failed == ()
 
 
+@pytest.mark.slow
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", _RERUN)
 def test_shipped_evidence_is_what_a_run_finds(

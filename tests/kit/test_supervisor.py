@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from backend_caps.report.check_documents import CheckDocument
+from tests.cases import axis
 
 CAPS = """\
 from backend_caps import Capabilities, Declaration, OneOf
@@ -140,6 +141,7 @@ def test_every_format_holds_it(ran: subprocess.CompletedProcess[str], folder: Pa
     assert told in (folder / "check.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -156,6 +158,7 @@ def test_other_ends_are_findings_too(name: str, told: str, folder: Path) -> None
     assert [own.what for own in document.findings] == [told]
 
 
+@pytest.mark.slow
 def test_native_code_that_does_not_end_is_a_finding(folder: Path) -> None:
     """Its process is ended from outside, a new one goes on, and the finding has the line."""
     words = ("--case", CASE, "--case-deadline", "1", "--format", "json")
@@ -177,7 +180,7 @@ def test_end_before_a_case_is_an_error(folder: Path) -> None:
     assert 'ends_at_once.py", line 2' in finished.stderr
 
 
-@pytest.mark.parametrize(
+@axis(
     ("number", "status"),
     [
         pytest.param(signal.SIGINT, 1, id="interrupt"),

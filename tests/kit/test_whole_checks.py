@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from torch_native_caps import TORCH_NATIVE
 
 from backend_caps.kit import (
@@ -38,6 +39,7 @@ def test_two_batch_tells_half_and_order() -> None:
     assert words.endswith("; what it gives alone was expected")
 
 
+@pytest.mark.slow
 def test_two_batch_starves_each_stream() -> None:
     """What eager and lazy orders hide shows where the stream of the layers starves."""
     subject = SUBJECTS["wait_of_the_first_half"]
@@ -57,6 +59,7 @@ def test_equal_halves_may_hide_a_lie() -> None:
     assert result.status is Verdict.HELD
 
 
+@pytest.mark.slow
 def test_memory_tells_what_keeps_it() -> None:
     """A fault says how far what grew, and under which name it is kept."""
     words = _words("every_batch", MEMORY)
@@ -68,6 +71,7 @@ def test_memory_tells_what_keeps_it() -> None:
     )
 
 
+@pytest.mark.slow
 def test_memory_of_the_host_counts_too() -> None:
     """What keeps numbers alone is found as well."""
     words = _words("history_of_ones", MEMORY, "cpu")
@@ -84,6 +88,7 @@ def test_serving_is_after_whatever_it_needs() -> None:
     assert set(SERVING.after) == others - quiet
 
 
+@pytest.mark.slow
 def test_serving_tells_how_and_what() -> None:
     """A fault says how it was served, and what one request got in place of what."""
     words = _words("slots_of_the_row", SERVING)

@@ -85,6 +85,7 @@ def _run(engine: Engine, oracle: Oracle, workload: Workload) -> list[Request]:
     pytest.fail(f"after {_ENOUGH_STEPS} steps there is work left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loop", [pytest.param((), id="overlapped"), pytest.param(PLAIN_LOOP, id="plain")]
 )

@@ -26,6 +26,7 @@ from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import register, simulate
 from backend_caps.startup.errors import StartupError
+from tests.cases import axis
 from tests.runtime.engines import leaks, make_engine, plan_of
 
 ENDLESS = Sampling(max_new_tokens=6, stop_token_ids=frozenset())
@@ -177,8 +178,8 @@ def test_engine_that_outlives_its_simulation_waits_in_no_other(folder: Path) -> 
         assert simulation.counts == before
 
 
-@pytest.mark.parametrize("schedule", ["lazy", "starve:1", "random:3"])
-@pytest.mark.parametrize("loop", [(), ("--disable-overlap-schedule",)], ids=["overlapped", "plain"])
+@axis("schedule", ["lazy", "starve:1", "random:3"])
+@axis("loop", [(), ("--disable-overlap-schedule",)], ids=["overlapped", "plain"])
 def test_tokens_are_right_without_pinned_memory(
     folder: Path, schedule: str, loop: tuple[str, ...]
 ) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from backend_caps import HostSeqLens
 from backend_caps.relay import FutureMap
 from backend_caps.runtime import FinishReason, Handover, Sampling
+from tests.cases import axis
 from tests.runtime.engines import leaks
 from tests.runtime.handovers import (
     CHUNKED,
@@ -63,7 +64,7 @@ def expected(models: Path) -> list[list[int]]:
     return make_engine(models, Way()).generate(PROMPTS, sampling=GREEDY)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@axis("way", WAYS, ids=str)
 def test_two_engines_give_the_tokens_of_one(
     models: Path, way: Way, expected: list[list[int]]
 ) -> None:
@@ -76,7 +77,7 @@ def test_two_engines_give_the_tokens_of_one(
     assert outputs(go_on(decode, handovers)) == [*expected, *seeded]
 
 
-@pytest.mark.parametrize("way", WAYS[::2], ids=str)
+@axis("way", WAYS[::2], ids=str)
 def test_retracted_prompt_runs_again_where_it_was_taken_over(models: Path, way: Way) -> None:
     """A decode engine whose cache is too small for two outputs runs what it retracts by itself."""
     engine = make_engine(models, replace(way, page_size=1), "decode", options=SMALL_CACHE)
@@ -109,8 +110,8 @@ def test_handover_publishes_lengths_under_speculation_alone(
     assert published[:1] == ([] if algorithm is None else [[len(PROMPTS[-1])]])
 
 
-@pytest.mark.parametrize("topk", [1, 3])
-@pytest.mark.parametrize("algorithm", ["EAGLE", "STANDALONE"])
+@axis("topk", [1, 3])
+@axis("algorithm", ["EAGLE", "STANDALONE"])
 def test_drafts_are_as_good_as_those_of_one_engine(models: Path, algorithm: str, topk: int) -> None:
     """Step by step as much is accepted: the draft's cache and state are those of one engine."""
     way = Way(algorithm=algorithm, topk=topk)
@@ -235,6 +236,7 @@ def _in_a_process(models: Path, way: Way, pickled: Sequence[bytes]) -> list[list
     return outputs(go_on(make_engine(models, way, "decode"), handovers))
 
 
+@pytest.mark.slow
 def test_another_process_goes_on(models: Path, expected: list[list[int]]) -> None:
     """What crosses is a value: pickled, it is gone on with in a process of its own."""
     way = Way(algorithm="EAGLE", topk=2)

@@ -10,6 +10,7 @@ import torch
 from backend_caps import Plan
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
+from tests.cases import axis
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
 from tests.runtime.engines import PLAIN_LOOP, SMALL_CACHE, leaks, make_engine, plan_of, run, submit
 from tests.runtime.oracle import Oracle
@@ -33,12 +34,10 @@ BF16 = EngineOptions(dtype=torch.bfloat16, max_running_requests=1)
 BARELY = EngineOptions(max_total_tokens=128, max_running_requests=8, chunked_prefill_size=24)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("mixed", MIXES)
-@pytest.mark.parametrize(
-    "chunk", [pytest.param(None, id="whole prompts"), pytest.param(48, id="chunked")]
-)
-@pytest.mark.parametrize("page_size", [1, 16])
+@axis("loop", LOOPS)
+@axis("mixed", MIXES)
+@axis("chunk", [pytest.param(None, id="whole prompts"), pytest.param(48, id="chunked")])
+@axis("page_size", [1, 16])
 def test_tokens_equal_those_of_transformers(
     oracle: Oracle,
     device: torch.device,
@@ -57,9 +56,9 @@ def test_tokens_equal_those_of_transformers(
     assert (tokens, leaks(engine)) == (oracle.tokens, (0, 0))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("mixed", MIXES)
-@pytest.mark.parametrize("page_size", [1, 4])
+@axis("loop", LOOPS)
+@axis("mixed", MIXES)
+@axis("page_size", [1, 4])
 def test_retracted_requests_end_with_the_tokens_of_transformers(
     oracle: Oracle,
     device: torch.device,
@@ -79,9 +78,9 @@ def test_retracted_requests_end_with_the_tokens_of_transformers(
     assert leaks(engine) == (0, 0)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("mixed", MIXES)
-@pytest.mark.parametrize(
+@axis("loop", LOOPS)
+@axis("mixed", MIXES)
+@axis(
     "options",
     [pytest.param(EngineOptions(), id="roomy"), pytest.param(BARELY, id="barely room for one")],
 )
@@ -102,8 +101,8 @@ def test_churn_changes_no_token(
     assert leaks(engine) == (0, 0)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("backends", BACKENDS)
+@axis("loop", LOOPS)
+@axis("backends", BACKENDS)
 def test_backends_give_the_tokens_of_transformers(
     oracle: Oracle, device: torch.device, loop: tuple[str, ...], backends: tuple[str, ...]
 ) -> None:
@@ -117,6 +116,7 @@ def test_backends_give_the_tokens_of_transformers(
     assert (tokens, leaks(engine)) == (oracle.tokens[:100], (0, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "num_jobs", [3, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])]
 )
@@ -133,6 +133,7 @@ def test_interpreted_kernels_give_the_tokens_of_transformers(
     assert (tokens, leaks(engine)) == (oracle.tokens[:num_jobs], (0, 0))
 
 
+@pytest.mark.slow
 def test_bfloat16_tokens_are_the_same_in_both_loops(oracle: Oracle, device: torch.device) -> None:
     """In bfloat16 the overlapped loop gives the tokens of the plain one."""
     overlapped = make_engine(oracle.folder, device=device, options=BF16)

@@ -18,6 +18,7 @@ from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.stats import StepStats
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_modes import GraphMode
+from tests.cases import axis
 from tests.runtime.engines import make_engine, plan_of, run
 from tests.runtime.observed import Kept
 from tests.runtime.oracle import Oracle
@@ -86,8 +87,8 @@ def drafts(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("flags", "order"), WAYS)
-@pytest.mark.parametrize("steps", [(), CHAIN, TREE], ids=["decode", "chain", "tree"])
+@axis(("flags", "order"), WAYS)
+@axis("steps", [(), CHAIN, TREE], ids=["decode", "chain", "tree"])
 def test_halves_give_the_tokens_of_the_whole(
     steps: tuple[str, ...], flags: tuple[str, ...], order: str, oracle: Oracle, drafts: Path
 ) -> None:
@@ -97,8 +98,8 @@ def test_halves_give_the_tokens_of_the_whole(
     assert ran.tokens == ran.expected
 
 
-@pytest.mark.parametrize("flags", [(), NO_GRAPHS], ids=["graphs", "eager"])
-@pytest.mark.parametrize("steps", [(), CHAIN, TREE], ids=["decode", "chain", "tree"])
+@axis("flags", [(), NO_GRAPHS], ids=["graphs", "eager"])
+@axis("steps", [(), CHAIN, TREE], ids=["decode", "chain", "tree"])
 def test_halves_race_with_nothing_and_wait_for_no_lengths(
     steps: tuple[str, ...], flags: tuple[str, ...], oracle: Oracle, drafts: Path
 ) -> None:
@@ -140,7 +141,7 @@ def test_mixed_steps_with_drafts_run_in_halves_without_lengths(
     assert ran.host_seq_lens is HostSeqLens.NONE
 
 
-@pytest.mark.parametrize("order", ["lazy", f"starve:{SIDE + 1}"])  # the mirror has a stream too
+@axis("order", ["lazy", f"starve:{SIDE + 1}"])  # the mirror has a stream too
 def test_halves_of_a_backend_that_reads_lengths_have_them(
     order: str, oracle: Oracle, drafts: Path
 ) -> None:

@@ -171,6 +171,7 @@ def _answers() -> Iterator[tuple[_Server, bool, Plan]]:
         yield server, decide(arguments, server.slots), ours
 
 
+@pytest.mark.slow
 def test_decision_equals_sglangs_except_in_named_places() -> None:
     """Over 5,486 servers our answer is SGLang's, or differs where and how it is named."""
     places: Counter[str] = Counter()

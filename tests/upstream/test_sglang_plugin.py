@@ -130,6 +130,7 @@ def test_loaded_decision_publishes_what_it_rests_on(
     assert published == [("_OptsOut", False, (backend,))]
 
 
+@pytest.mark.slow
 def test_scheduler_without_the_plugin_is_named(
     sglang: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +434,7 @@ def test_adapter_that_makes_something_else_is_an_error(
         sglang.backends["acme_flash"]("runner")
 
 
+@pytest.mark.slow
 def test_spawned_process_proves_that_it_has_the_same(sglang: SimpleNamespace) -> None:
     """A worker has what its parent has; one that has not registers nothing, and says what."""
     sglang.load()

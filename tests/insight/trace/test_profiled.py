@@ -67,6 +67,7 @@ def test_blocks_are_those_of_the_run(both: Both) -> None:
     assert sorted(read, key=str) == sorted(of_run, key=str) != []
 
 
+@pytest.mark.slow
 def test_host_spans_and_waits_are_those_of_the_run(both: Both) -> None:
     """What the host does, and how long it waits for whom, is read as it was."""
     own, told = both

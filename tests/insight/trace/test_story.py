@@ -49,6 +49,7 @@ def test_exact_host_goes_on_when_the_lengths_have_crossed(exact: Timeline) -> No
     assert [wait.end_ns for wait in exact.waits_for("copy")] == copies
 
 
+@pytest.mark.slow
 def test_exact_lengths_cross_behind_the_publish(exact: Timeline) -> None:
     """No copy of lengths begins before the publish that it waits for."""
     arrows = [*exact.arrows_of(Signal.LENGTHS)]
@@ -83,6 +84,7 @@ def test_none_launches_a_step_before_the_one_before_has_published(none: Timeline
     assert min(launch or 0 for launch in launched) < published.begin_ns
 
 
+@pytest.mark.slow
 def test_none_leaves_an_eager_forward_less_idle() -> None:
     """Where no forward is replayed, the stream runs out of work for longer under a mirror."""
     timelines = recorded(f"{CHAIN} --disable-cuda-graph").timelines
@@ -139,6 +141,7 @@ def test_verify_is_one_launch_of_a_graph(none: Timeline) -> None:
     assert len(launches) == 1
 
 
+@pytest.mark.slow
 def test_missing_wait_is_a_missing_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relay that does not wait for the publish has no arrow from it to the copy."""
 
@@ -169,6 +172,7 @@ def _fails(*_arguments: object) -> None:
     raise RuntimeError("no such kernel")
 
 
+@pytest.mark.slow
 def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only another level than the plan's fails, the plan's is shown."""
     monkeypatch.setattr(NoLengths, "refresh", _fails)
@@ -179,6 +183,7 @@ def test_level_whose_step_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     assert "a step raised RuntimeError: no such kernel" in traced.left_out[0].reason
 
 
+@pytest.mark.slow
 def test_plan_whose_step_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the plan's own level fails there is nothing to show."""
     monkeypatch.setattr(NoLengths, "refresh", _fails)

@@ -12,6 +12,7 @@ from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_modes import GraphMode
+from tests.cases import axis
 from tests.runtime.engines import PLAIN_LOOP, plan_of, run
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept
@@ -29,8 +30,8 @@ OPTIONS = EngineOptions(
 )
 
 
-@pytest.mark.parametrize("mixed", [(), ("--enable-mixed-chunk",)], ids=["apart", "mixed"])
-@pytest.mark.parametrize("schedule", ["lazy", "starve:2"])
+@axis("mixed", [(), ("--enable-mixed-chunk",)], ids=["apart", "mixed"])
+@axis("schedule", ["lazy", "starve:2"])
 def test_engine_replays_every_step(schedule: str, mixed: tuple[str, ...], oracle: Oracle) -> None:
     """Prefill, decode and mixed steps all run as graphs, and give the tokens of transformers."""
     plan = plan_of("--attention-backend", "torch_padded", *mixed)
@@ -48,8 +49,8 @@ def test_engine_replays_every_step(schedule: str, mixed: tuple[str, ...], oracle
     assert {step.graph_mode for step in kept.steps} == {FULL}
 
 
-@pytest.mark.parametrize("topk", ["1", "3"], ids=["chain", "tree"])
-@pytest.mark.parametrize("algorithm", ["STANDALONE", "NGRAM"])
+@axis("topk", ["1", "3"], ids=["chain", "tree"])
+@axis("algorithm", ["STANDALONE", "NGRAM"])
 def test_engine_replays_every_verify(
     algorithm: str, topk: str, oracle: Oracle, tmp_path: Path
 ) -> None:
@@ -78,7 +79,7 @@ def test_engine_replays_every_verify(
     assert ran == {(ForwardMode.DECODE, FULL), (ForwardMode.EXTEND, PIECEWISE)}
 
 
-@pytest.mark.parametrize(
+@axis(
     ("backend", "flags", "expected"),
     [
         pytest.param("torch_padded", (), (FULL, FULL), id="full"),
@@ -110,8 +111,8 @@ def test_engine_gives_the_same_tokens_in_every_mode(
     assert simulation.races == ()
 
 
-@pytest.mark.parametrize("schedule", ["starve:1", "starve:2", "random:3"])
-@pytest.mark.parametrize("topk", ["1", "3"], ids=["chain", "tree"])
+@axis("schedule", ["starve:1", "starve:2", "random:3"])
+@axis("topk", ["1", "3"], ids=["chain", "tree"])
 def test_engine_runs_mixed_and_verified_steps_in_pieces(
     topk: str, schedule: str, oracle: Oracle
 ) -> None:

@@ -15,6 +15,7 @@ from backend_caps.runtime.model.random_models import first_layers, random_eagle
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import Algorithm
+from tests.cases import axis
 from tests.runtime.engines import run
 from tests.runtime.oracle import Job
 from tests.runtime.speculative.grid import Way, make_engine
@@ -58,10 +59,8 @@ def _some(target: Target) -> Sequence[Job]:
     return target.jobs[:24:2]
 
 
-@pytest.mark.parametrize(("way", "least"), LENGTHS)
-@pytest.mark.parametrize(
-    "sampling", [pytest.param(GREEDY, id="greedy"), pytest.param(SAMPLED, id="sampled")]
-)
+@axis(("way", "least"), LENGTHS)
+@axis("sampling", [pytest.param(GREEDY, id="greedy"), pytest.param(SAMPLED, id="sampled")])
 def test_drafts_are_accepted(targets: Targets, way: Way, least: float, sampling: Sampling) -> None:
     """A step of a draft that is often right gives well above one token."""
     engine = make_engine(targets, way, options=ALONE)
@@ -71,8 +70,8 @@ def test_drafts_are_accepted(targets: Targets, way: Way, least: float, sampling:
     assert mean(accept_lens) > least
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-@pytest.mark.parametrize("topk", SIZES)
+@axis("algorithm", Algorithm)
+@axis("topk", SIZES)
 def test_steps_accept_none_some_and_all(targets: Targets, algorithm: Algorithm, topk: int) -> None:
     """Of three drafts in a row, every number is accepted now and then."""
     engine = make_engine(targets, Way(algorithm=algorithm, topk=topk), options=ALONE)
@@ -82,7 +81,7 @@ def test_steps_accept_none_some_and_all(targets: Targets, algorithm: Algorithm, 
     assert set(accept_lens) == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("num_steps", [1, 3, 5])
+@axis("num_steps", [1, 3, 5])
 def test_draft_that_is_the_target_is_always_right(
     targets: Targets, tmp_path: Path, num_steps: int
 ) -> None:
@@ -99,7 +98,7 @@ def test_draft_that_is_the_target_is_always_right(
     assert set(accept_lens) == {num_steps + 1}
 
 
-@pytest.mark.parametrize("topk", SIZES)
+@axis("topk", SIZES)
 def test_draft_that_is_always_wrong_changes_no_token(
     targets: Targets, tmp_path: Path, topk: int
 ) -> None:

@@ -11,6 +11,7 @@ from backend_caps.runtime.configuration import configuration_of
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import Algorithm
+from tests.cases import axis
 from tests.runtime.churn import is_aborted, num_retractions, run_with_churn, up_to_aborts
 from tests.runtime.engines import leaks, submit
 from tests.runtime.speculative.grid import Mirror, Way, make_engine, make_plain_engine
@@ -31,7 +32,7 @@ WAYS = [
     Way(algorithm=NGRAM, topk=4, mirror=Mirror.OF_RULE, mixed=True, chunked=True),
     Way(algorithm=NGRAM, mirror=Mirror.UPPER_BOUND, page_size=4),
 ]
-EVERY_WAY = pytest.mark.parametrize("way", [pytest.param(way, id=str(way)) for way in WAYS])
+EVERY_WAY = axis("way", WAYS, ids=str)
 # The longest job needs 136 tokens, drafts included: two requests are often too many.
 BARELY = EngineOptions(max_total_tokens=136, max_running_requests=8)
 FEW_ROWS = EngineOptions(max_running_requests=3)

@@ -24,6 +24,7 @@ from backend_caps.runtime.step import Step, StepLauncher
 from backend_caps.simulator import simulate
 from backend_caps.startup.graph_choice import Obstacle, choose_graphs, kind_of
 from backend_caps.startup.graph_modes import GraphMode
+from tests.cases import axis
 from tests.runtime.engines import plan_of
 from tests.runtime.graphs.rig import SIMULATED
 from tests.runtime.observed import Kept
@@ -92,8 +93,8 @@ def _tokens(models: Models) -> list[list[int]]:
     return Engine.from_plan(models.target, plan, "cpu").generate(PROMPTS, 9)
 
 
-@pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
-@pytest.mark.parametrize("algorithm", MODELS, ids=lambda own: own.value)
+@axis("topk", [1, 2], ids=["chain", "tree"])
+@axis("algorithm", MODELS, ids=lambda own: own.value)
 def test_drafts_replay_graphs_in_any_order(models: Models, algorithm: Algorithm, topk: int) -> None:
     """Draft steps and draft-extends are replayed without a race, and tokens are the target's."""
     with simulate("random:3", check_races=True) as simulation:
@@ -108,8 +109,8 @@ def test_drafts_replay_graphs_in_any_order(models: Models, algorithm: Algorithm,
     assert {own.graph_mode for own in kept.steps if own.mode is ForwardMode.DECODE} == {FULL}
 
 
-@pytest.mark.parametrize("topk", [1, 2], ids=["chain", "tree"])
-@pytest.mark.parametrize("algorithm", MODELS, ids=lambda own: own.value)
+@axis("topk", [1, 2], ids=["chain", "tree"])
+@axis("algorithm", MODELS, ids=lambda own: own.value)
 def test_replayed_drafts_are_those_of_a_model_that_reads_everything_anew(
     models: Models, algorithm: Algorithm, topk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculation import Algorithm, SpecSettings
+from tests.cases import axis
 from tests.runtime.engines import PLAIN_LOOP, leaks, plan_of
 from tests.runtime.observed import Kept
 from tests.runtime.speculative.redrafted import VOCAB_SIZE, Models, SlowDrafter, Watch, write_models
@@ -98,7 +99,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "shape", "way"), CASES)
+@axis(("algorithm", "shape", "way"), CASES)
 def test_drafts_are_those_of_a_model_that_reads_everything_anew(
     algorithm: Algorithm, shape: str, way: str, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.model.random_models import first_layers
 from backend_caps.runtime.options import EngineOptions
 from backend_caps.runtime.speculation import Algorithm
+from tests.cases import axis
 from tests.runtime.engines import leaks, run
 from tests.runtime.speculative.grid import Mirror, Way, cover, make_engine
 from tests.runtime.speculative.oracle import Targets
@@ -25,7 +26,7 @@ STEADY = EngineOptions(chunked_prefill_size=8)
 OVERLAPPED = [pytest.param(True, id="overlapped"), pytest.param(False, id="plain")]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@axis("way", WAYS)
 def test_speculated_tokens_equal_those_of_transformers(
     targets: Targets, device: torch.device, way: Way
 ) -> None:
@@ -38,10 +39,8 @@ def test_speculated_tokens_equal_those_of_transformers(
     assert (tokens, leaks(engine)) == (target.tokens, (0, 0))
 
 
-@pytest.mark.parametrize(
-    "mixed", [pytest.param(False, id="not mixed"), pytest.param(True, id="mixed")]
-)
-@pytest.mark.parametrize("num_steps", [1, 3])
+@axis("mixed", [pytest.param(False, id="not mixed"), pytest.param(True, id="mixed")])
+@axis("num_steps", [1, 3])
 def test_bounds_that_are_just_reached_cut_nothing_off(
     targets: Targets, tmp_path: Path, num_steps: int, mixed: bool
 ) -> None:
@@ -58,6 +57,7 @@ def test_bounds_that_are_just_reached_cut_nothing_off(
     assert tokens == target.tokens
 
 
+@pytest.mark.slow
 def test_flex_attention_drafts_and_verifies_trees(targets: Targets, device: torch.device) -> None:
     """Trees of this plugin give transformers' tokens; uncompiled, for that takes a minute here."""
     way = Way(algorithm=Algorithm.STANDALONE, topk=2, num_steps=2, page_size=4)

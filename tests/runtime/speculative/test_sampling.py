@@ -11,6 +11,7 @@ import pytest
 from backend_caps.runtime.engine import Engine
 from backend_caps.runtime.request import Sampling
 from backend_caps.runtime.speculation import Algorithm
+from tests.cases import axis
 from tests.runtime.speculative.grid import Mirror, Way, make_engine, make_plain_engine
 from tests.runtime.speculative.oracle import Targets
 
@@ -67,8 +68,8 @@ def plainly(targets: Targets) -> Mapping[Algorithm, Sequence[list[int]]]:
     return {own: _sampled(make_plain_engine(targets, own), targets, own) for own in Algorithm}
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-@pytest.mark.parametrize("size", SIZES)
+@axis("algorithm", Algorithm)
+@axis("size", SIZES)
 def test_sampled_tokens_are_those_of_plain_decoding(
     targets: Targets,
     plainly: Mapping[Algorithm, Sequence[list[int]]],
@@ -84,7 +85,7 @@ def test_sampled_tokens_are_those_of_plain_decoding(
     assert tokens == plainly[algorithm]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@axis("way", WAYS)
 def test_sampled_tokens_are_the_same_in_every_mode(
     targets: Targets, plainly: Mapping[Algorithm, Sequence[list[int]]], way: Way
 ) -> None:

@@ -24,6 +24,7 @@ from backend_caps.runtime.speculation import Algorithm
 from backend_caps.runtime.stats import StepStats, StepTotals
 from backend_caps.simulator import Counts, Simulation, Waited, WaitKind, simulate
 from backend_caps.simulator.streams import Stream
+from tests.cases import axis
 from tests.relay.forbidding import syncs_forbidden
 from tests.runtime.speculative.pairwise import pairwise_cover
 
@@ -61,7 +62,7 @@ _AXES: Mapping[str, Sequence[object]] = {
     "replays": (False, True),
 }
 WAYS = [Way(**row) for row in pairwise_cover(_AXES, lambda _: True)]  # type: ignore[arg-type]
-in_every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+in_every_way = axis("way", WAYS, ids=str)
 opted_out = pytest.mark.parametrize("level", [NONE, UPPER_BOUND], ids=lambda level: level.value)
 on_a_gpu = pytest.mark.parametrize("device", ["cuda"], indirect=True)
 

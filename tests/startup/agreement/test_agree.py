@@ -35,6 +35,7 @@ def test_ranks_that_agree_exchange_two_integers(size: int) -> None:
     assert all(own is _rank()[0] for own in came)
 
 
+@pytest.mark.slow
 def test_what_ranks_that_differ_exchange_is_linear() -> None:
     """A rank more costs each 16 bytes, and what is said alike is heard once."""
     acme, needy = _rank("acme"), _rank("needy", needs=True)

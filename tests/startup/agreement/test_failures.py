@@ -27,6 +27,7 @@ from backend_caps.runtime.model.random_models import random_llama
 from backend_caps.startup.agreement import Ranks
 from backend_caps.startup.channel import GroupChannel, RoundOptions
 from backend_caps.startup.errors import MissingRanksError, RankFailedError, RanksDifferError
+from tests.cases import axis
 from tests.startup.agreement.made import OPTS_OUT, READS, SERVER, Server, flagged, registry
 from tests.startup.agreement.processes import Came, run_ranks
 
@@ -52,7 +53,7 @@ def test_ranks_with_one_plan_start() -> None:
     assert {own.error for own in came.values()} == {None}
 
 
-@pytest.mark.parametrize(
+@axis(
     ("other", "told"),
     [
         pytest.param(
@@ -85,6 +86,7 @@ def test_ranks_that_differ_are_refused_on_all(other: Server, told: str) -> None:
     assert "on rank 2 (" in came[0].text
 
 
+@pytest.mark.slow
 def test_plugin_that_breaks_on_one_rank_stops_all(tmp_path: Path) -> None:
     """The rank where it breaks raises why; the others say which rank, and why."""
     came = run_ranks(3, partial(_breaking, folder=tmp_path))
@@ -178,6 +180,7 @@ def _with_one_late(rank: int, late_s: float, deadline_s: float) -> str:
     return SERVER.start(deadline_s=deadline_s).fingerprint
 
 
+@pytest.mark.slow
 def test_rank_that_is_late_is_waited_for() -> None:
     """A rank that comes before the deadline holds nobody up for longer."""
     came = run_ranks(3, partial(_with_one_late, late_s=1.5, deadline_s=30.0))
@@ -193,6 +196,7 @@ def test_rank_that_is_twenty_seconds_late_is_waited_for() -> None:
     assert {own.error for own in came.values()} == {None}
 
 
+@pytest.mark.slow
 def test_rank_that_is_too_late_is_named() -> None:
     """The others say who did not come, and who comes too late that they had given up."""
     came = run_ranks(3, partial(_with_one_late, late_s=8.0, deadline_s=DEADLINE_S))
@@ -210,7 +214,7 @@ def _with_one_that_ends(rank: int, lost: int) -> str:
     return SERVER.start(deadline_s=DEADLINE_S).fingerprint
 
 
-@pytest.mark.parametrize("lost", [0, 2])
+@axis("lost", [0, 2])
 def test_rank_that_never_comes_is_named(lost: int) -> None:
     """The job ends on the others; without rank 0 there is no store to ask, which is said."""
     came = run_ranks(3, partial(_with_one_that_ends, lost=lost))
@@ -228,6 +232,7 @@ def _with_a_store_that_stops(rank: int) -> str:
     return SERVER.start(deadline_s=DEADLINE_S).fingerprint
 
 
+@pytest.mark.slow
 def test_rank_whose_store_hangs_is_not_held_up() -> None:
     """Rank 0 keeps the store: where its machine stops, the others still end in time, and say so."""
     came = run_ranks(3, _with_a_store_that_stops, silent=frozenset({0}))
@@ -252,6 +257,7 @@ def _error_of_another_start() -> str:
         return type(error).__name__
 
 
+@pytest.mark.slow
 def test_store_that_is_gone_is_a_missing_rank() -> None:
     """A word that a lost store does not take is no error of its own."""
     came = run_ranks(2, _again_without_a_store)
@@ -307,7 +313,7 @@ def _with_one_that_ends_in(
         return own.start().fingerprint
 
 
-@pytest.mark.parametrize(
+@axis(
     ("round_name", "lost", "others"),
     [
         pytest.param(_COMPARING, 3, {}, id="comparing"),
@@ -379,6 +385,7 @@ def _ending_by_os_exit(rank: int, folder: Path) -> None:
         os._exit(2)
 
 
+@pytest.mark.slow
 def test_first_diagnosis_of_a_hanging_rank_reaches_all(tmp_path: Path) -> None:
     """Rank 0 keeps the store, and ends as soon as it may: by then all others know what it found."""
     run_ranks(4, partial(_ending_by_os_exit, folder=tmp_path), silent=frozenset({2}))

@@ -70,6 +70,7 @@ def test_cases_are_of_every_kind() -> None:
     assert {0 in case.others for case in cases} == {True, False}
 
 
+@pytest.mark.slow
 def test_no_difference_is_missed(disagreeing: list[tuple[Case, list[_Outcome]]]) -> None:
     """In none of the cases does a rank come to a plan."""
     assert len(disagreeing) == _NUM_CASES
@@ -122,6 +123,7 @@ def _tells_failure(case: Case, told: list[_Outcome]) -> bool:
     return (own_kind, kind) == (case.what, "RankFailedError") and case.what in text
 
 
+@pytest.mark.slow
 def test_nothing_is_seen_where_there_is_nothing(
     agreeing: list[tuple[Case, list[_Outcome]]],
 ) -> None:

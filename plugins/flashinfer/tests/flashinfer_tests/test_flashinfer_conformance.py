@@ -12,6 +12,7 @@ from backend_caps import discover
 from backend_caps.kit import Check, Effort, Subject, Verdict, run_checks
 from backend_caps.kit.checks import CHECKS
 from backend_caps.kit.checks.hygiene import HYGIENE
+from tests.cases import axis
 
 from .anywhere import ANYWHERE
 
@@ -43,7 +44,7 @@ def test_checks_of_all_that_is_claimed_apply() -> None:
     assert excused == UNCLAIMED
 
 
-@pytest.mark.parametrize("check", APPLYING, ids=lambda check: check.code)
+@axis("check", APPLYING, ids=lambda check: check.code)
 def test_nothing_is_found_against_what_is_declared(check: Check) -> None:
     """In none of its cases does a check find a claim that does not hold."""
     subject = Subject(name="flashinfer", declaration=ANYWHERE)

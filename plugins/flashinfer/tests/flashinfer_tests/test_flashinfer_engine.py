@@ -21,7 +21,7 @@ from tests.runtime.oracle import Oracle, ask_transformers
 
 from .anywhere import ANYWHERE
 
-pytestmark = pytest.mark.usefixtures("fake_flashinfer")
+pytestmark = [pytest.mark.usefixtures("fake_flashinfer"), pytest.mark.slow]
 
 OPTIONS = EngineOptions(
     max_running_requests=6, chunked_prefill_size=48, graph_batch_sizes=(1, 3, 6)
