@@ -76,11 +76,11 @@ unit: $(VENV)/developing $(WHEELS)
 	$(PYTEST)
 
 slow: $(VENV)/developing $(WHEELS)
-	$(PYTEST) -m 'slow and not vllm_wheel and not sglang and not soak'
+	$(PYTEST) --hypothesis-profile thorough -m 'slow and not vllm_wheel and not sglang and not soak'
 
 # Under CI=true Hypothesis draws the same cases every time, so a gate fails by a change alone.
 covered: $(VENV)/developing $(WHEELS)
-	CI=true $(PYTEST) --cov --cov-report=
+	CI=true $(PYTEST) --hypothesis-profile thorough --cov --cov-report=
 	@rm -f .coverage.*  # of processes that were killed on purpose
 	$(BIN)/coverage report --skip-covered --fail-under=90 --include '$(AT_90)'
 	$(BIN)/coverage report --skip-covered --fail-under=100 --omit '$(AT_90)'

@@ -22,8 +22,10 @@ for _name in _OF_TERMINALS:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Beside what is made by `make`, so that `make clean` takes what a killed compiler left half done.
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(__file__).parent / ".cache" / "inductor")
-settings.register_profile("unhurried", settings(), deadline=None)
-settings.load_profile("unhurried")  # one case of many may meet a machine that is busy
+# No deadline: one case of many may meet a machine that is busy.
+settings.register_profile("brief", settings(), deadline=None, max_examples=20)
+settings.register_profile("thorough", settings(), deadline=None)
+settings.load_profile("brief")  # `make test-all` loads the other
 # What is started in the background ignores Ctrl-C, its children too; some tests send it to theirs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

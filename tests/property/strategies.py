@@ -34,7 +34,6 @@ from backend_caps.resolution.uses import Use
 
 law = settings(
     deadline=None,  # a shared machine is slow at times
-    max_examples=60,
     derandomize=True,  # a change fails by what it changes
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
