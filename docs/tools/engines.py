@@ -19,7 +19,7 @@ from backend_caps.engines.read import read_engine
 from backend_caps.report.backend_views import report_view, rules_view
 from backend_caps.report.backends import report_document
 from backend_caps.report.sections import Heading, Section, markdown
-from docs.tools.generated import ROOT, Files, main
+from docs.tools.outputs import ROOT, Files, main
 
 _CELLS = """\
 `undeclared` is what the source does not say; it counts as the worst value.

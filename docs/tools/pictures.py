@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from docs.tools.generated import Files, main
+from docs.tools.outputs import Files, main
 
 FOLDER = Path(__file__).parents[1] / "images"
 PICTURES: Mapping[str, Sequence[str]] = {

@@ -31,7 +31,7 @@ from backend_caps.report.step_costs import MeasureDocument
 from backend_caps.report.trace_documents import TraceDocument
 from backend_caps.resolution.flags import ServerFlags
 from backend_caps.settings.settings import KEYS, Settings
-from docs.tools.generated import Files, main
+from docs.tools.outputs import Files, main
 from docs.tools.sources import attribute_docs
 
 FOLDER = Path(__file__).parents[1] / "reference"

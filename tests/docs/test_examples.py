@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.tools.examples import differences, has_examples
-from docs.tools.generated import RENEW
+from docs.tools.outputs import RENEW
 from tests.docs.pages import PAGES, name_of
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.errors import BackendCapsError, CodedError
 from docs.tools import engines, pictures, schemas
 from docs.tools.error_examples import BY_OCCASION
-from docs.tools.generated import RENEW, Files, stale
+from docs.tools.outputs import RENEW, Files, stale
 from docs.tools.sources import problem_texts
 from tests.docs.pages import PAGES, REFERENCE, ROOT, name_of
 
