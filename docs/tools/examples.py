@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from docs.tools.outputs import RENEW
-from docs.tools.reading import Reader
+from docs.tools.page_reader import Reader
 
 _FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([^"]+)"')

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 
 from docs.tools.examples import Block, blocks_of, shows
-from docs.tools.reading import ROOT, Reader, Surroundings, commands_of
+from docs.tools.page_reader import ROOT, Reader, Surroundings, commands_of
 
 README = "README.md"
 TUTORIALS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.tools.examples import blocks_of
-from docs.tools.reading import OF_TESTS, ROOT, Reader
+from docs.tools.page_reader import OF_TESTS, ROOT, Reader
 from tests.docs.newcomer import FIRST, README, TUTORIALS, StumbleError, follow
 
 
