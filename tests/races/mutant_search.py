@@ -97,7 +97,7 @@ _PROGRAMS = (
     ("backend_caps/relay/", (Program.SPECULATIVE, Program.MIXED)),
     ("backend_caps/runtime/graphs/capture", (Program.CAPTURES,)),
     ("backend_caps/runtime/chunk_sizes", (Program.PROFILES,)),
-    ("backend_caps/runtime/speculative/", (Program.DRAFTS,)),
+    ("backend_caps/runtime/speculati", (Program.DRAFTS,)),  # speculation.py and speculative/
     ("backend_caps/runtime/two_batch", (Program.DRAFTS,)),
     ("backend_caps/runtime/disaggregation", (Program.HANDOVERS,)),
     ("backend_caps/runtime/engine", (Program.ENDS, Program.REPLAYS, Program.ENGINE)),
