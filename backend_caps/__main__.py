@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False  # that of `typing`, which the working directory could stand in for
 if TYPE_CHECKING:
+    from types import FrameType
+
     from backend_caps.discovery.loading import Loading
     from backend_caps.supervisor import Log
 
@@ -37,9 +40,20 @@ def main(argv: list[str] | None = None, *, working_directory: str | None = None)
         argv: the words after the program's name; those of this process unless given.
         working_directory: what was taken off the head of `sys.path`.
     """
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         _run(sys.argv[1:] if argv is None else argv, working_directory)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception):
+        # pydantic's core gives an interrupt that it meets as an error of its own.
+        if not interrupts:
+            raise
         sys.stderr.write("Aborted!\n")
         sys.exit(1)
 

@@ -107,6 +107,27 @@ def test_interrupt_while_plugins_are_begun_is_said_in_a_word(tmp_path: Path) -> 
         os.kill(int(finished.stdout), 0)
 
 
+INTERRUPTED_IN_PYDANTIC = INTERRUPTED.replace(
+    "    os.kill(os.getpid(), signal.SIGINT)\n",
+    """\
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        raise SchemaError("as pydantic's core says") from None
+""",
+).replace(
+    "from backend_caps import", "from pydantic_core import SchemaError\nfrom backend_caps import"
+)
+
+
+def test_interrupt_that_pydantic_gives_as_its_own_error_is_said_in_a_word(tmp_path: Path) -> None:
+    """An interrupt that arrives while a model is built comes out as pydantic's SchemaError."""
+    finished = _run(sys.executable, "-c", INTERRUPTED_IN_PYDANTIC, cwd=tmp_path)
+
+    assert (finished.returncode, finished.stderr) == (1, "Aborted!\n")
+
+
 WATCHED = """
 from backend_caps import __main__
 from backend_caps.supervisor import Log
