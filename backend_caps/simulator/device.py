@@ -110,6 +110,18 @@ class SimModule(ModuleType):
         """Do nothing: random numbers come from the host's generator."""
 
     @staticmethod
+    def get_rng_state(device: streams.DeviceLike = 0) -> Tensor:
+        """Return the state of the host's generator, for `torch.random.fork_rng`."""
+        del device  # there is one
+        return torch.get_rng_state()
+
+    @staticmethod
+    def set_rng_state(state: Tensor, device: streams.DeviceLike = 0) -> None:
+        """Set the state of the host's generator."""
+        del device
+        torch.set_rng_state(state)
+
+    @staticmethod
     def _is_in_bad_fork() -> bool:
         return False
 

@@ -193,6 +193,16 @@ def test_random_numbers_do_not_depend_on_what_was_seen_before() -> None:
     assert first == second
 
 
+def test_forked_generator_leaves_later_draws_as_they_were() -> None:
+    """`fork_rng` saves and restores the host's generator, which the device draws from."""
+    torch.manual_seed(1)
+    with simulate("eager"):
+        with torch.random.fork_rng(device_type="sim"):
+            forked = torch.rand(3, device="sim").tolist()
+
+        assert torch.rand(3, device="sim").tolist() == forked
+
+
 def test_attention_is_in_the_order_of_its_shape() -> None:
     """Whatever the query's is: the CPU's own follows the query."""
     with simulate("eager"):
