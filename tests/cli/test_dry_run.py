@@ -308,7 +308,6 @@ def test_values_that_ranks_had_decided_apart_are_told() -> None:
     assert told.rounds == 5
 
 
-@pytest.mark.slow
 def test_ranks_of_torchrun_agree_and_run() -> None:
     """Ranks that torchrun starts agree; the first prints how, and what each did."""
     launcher = (

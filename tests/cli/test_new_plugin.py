@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import subprocess
@@ -61,6 +62,13 @@ def site(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     installed = _run("pip", "install", *options, folder, project, cwd=project)
     assert (installed.returncode, installed.stderr) == (0, "")
     return folder
+
+
+def test_compiled_files_of_the_template_are_not_copied() -> None:
+    """A compiler may have run over the template, where it is installed or worked on."""
+    compileall.compile_dir(ROOT / "backend_caps" / "template", quiet=1)
+
+    assert [name for name in project_files(NAME) if "__pycache__" in name] == []
 
 
 @pytest.mark.slow

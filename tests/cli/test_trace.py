@@ -99,7 +99,6 @@ def test_stand_in_is_named_and_its_needs_are_kept() -> None:
     assert {own.level for own in told.left_out} == {"none"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "server", "status", "words"),
     [
