@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
-from backend_caps.engines.source.module import ClassDef, Module, Scope, methods_of
+from backend_caps.engines.source.module import ClassDef, Module, Scope
 
 _DEEPEST = 100
 """The longest chain of bases that is followed; real ones are far shorter."""
@@ -61,7 +61,7 @@ class Classes:
         self._index.note(code, at=definition.at, name=definition.name, **values)
 
     def _note_twins(self, definition: ClassDef) -> None:
-        twins = definition.module.by_path[definition.path]
+        twins = [each for each in definition.module.classes if each.path == definition.path]
         if len(twins) > 1 and any(each.guards for each in twins):
             others = ", ".join(f"line {each.node.lineno}" for each in twins[1:])
             self._note("engine-class-defined-twice", twins[0], others=others)
@@ -134,11 +134,11 @@ def labels(classes: Sequence[tuple[str, ClassDef]], *, taken: Collection[str]) -
         for at, name in enumerate(names):
             if often[name] == 1:
                 found.setdefault(at, name)
-    return [found.get(at) or _free(each[-1], taken) for at, each in enumerate(spelled)]
+    return [found.get(at) or free_label(each[-1], taken) for at, each in enumerate(spelled)]
 
 
-def _free(label: str, taken: Collection[str]) -> str:
-    """Name a class all whose names stand for something else."""
+def free_label(label: str, taken: Collection[str]) -> str:
+    """Name what has a name that stands for something else."""
     while label in taken:
         label += " here"
     return label
@@ -272,8 +272,8 @@ class Factories:
 
     def _method(self, owner: ClassDef | None, name: str) -> FunctionDef | None:
         for base in self._classes.ancestors(owner) if owner else ():
-            if name in methods_of(base):
-                return FunctionDef(base.module, methods_of(base)[name])
+            if name in base.methods:
+                return FunctionDef(base.module, base.methods[name])
         return None
 
     def _of_variable(self, name: ast.Name, place: _Place) -> Iterator[_Followed]:
