@@ -15,7 +15,7 @@ from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import UNDECLARED, Role
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.engines.reading import Finding, declared, record
+from backend_caps.engines.reading import Finding, class_record
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.read_ends import ReadEnds
 from backend_caps.engines.source.attributes import Attributes
@@ -28,7 +28,7 @@ from backend_caps.engines.source.methods import (
     values_of,
     words_of,
 )
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.module import ClassDef, has_attribute
 
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
@@ -67,18 +67,14 @@ class Backends:
     ) -> Backend:
         """Read one class."""
         findings = dict(self._findings(definition, registered_as, roles))
-        return record(
-            name,
-            self._index.source(definition.at),
-            declared(findings, implementation=_importable(definition)),
-            EngineClass(
-                path=definition.path,
-                registered_as=tuple(sorted(registered_as)),
-                readings={key: each.reading for key, each in findings.items()},
-                attributes=dict(self._own_flags(definition)),
-                composite=self._composite(definition),
-            ),
+        own = EngineClass(
+            path=definition.path,
+            registered_as=tuple(sorted(registered_as)),
+            attributes=dict(self._own_flags(definition)),
+            composite=self._composite(definition),
         )
+        source = self._index.source(definition.at)
+        return class_record(name, source, findings, own, _importable(definition))
 
     def _findings(
         self, definition: ClassDef, registered_as: Sequence[str], roles: frozenset[Role]
@@ -175,7 +171,9 @@ class Backends:
         """Write how a wrapper makes its answers from those of what it wraps."""
         stated = self._attributes.stated(definition, NEEDS)
         values = [each.value for each in (values_of(stated) if stated is not None else ())]
-        asked = [f"{NEEDS} = {ast.unparse(value)}" for value in values if _asks_children(value)]
+        asked = [
+            f"{NEEDS} = {ast.unparse(value)}" for value in values if has_attribute(value, NEEDS)
+        ]
         rules = dict.fromkeys((*asked, *self._ends.delegated(definition, self._root)))
         return "; ".join(rules) or None
 
@@ -193,10 +191,6 @@ def _importable(definition: ClassDef) -> str | None:
 
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(sorted(words))
-
-
-def _asks_children(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == NEEDS for node in ast.walk(value))
 
 
 def _is_understood(stated: Stated) -> bool:

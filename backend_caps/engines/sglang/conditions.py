@@ -66,6 +66,8 @@ _PLATFORMS: Mapping[str, _Asked] = {
 _MODULE = "sglang.srt.managers.overlap_utils"
 _DECIDES = "decide_needs_cpu_seq_lens"
 _FLAG = "needs_cpu_seq_lens"
+_JOIN = re.compile(rf"any\(\(?getattr\([^,]+, '{_FLAG}', True\) for .*\)")
+"""The or over the backends, a missing flag counted as True."""
 _ALWAYS = "it runs at all"
 KNOWN_VERSIONS = tuple(name.removeprefix("sglang-") for name in ENGINES)
 """The versions whose source the reader was checked with."""
@@ -200,7 +202,7 @@ def _read(index: Index) -> Iterator[Rule]:
                 at=function.at,
             )
             yield _unknown(words)
-    if not any(_is_join(case.value) for case in returns(function.node)):
+    if not any(_JOIN.fullmatch(ast.unparse(case.value)) for case in returns(function.node)):
         index.note_missing(f"join over the backends' {_FLAG}", _MODULE)
 
 
@@ -215,9 +217,9 @@ def _unknown(words: str) -> Rule:
 
 def _function(index: Index) -> FunctionDef | None:
     module = index.module(_MODULE)
-    for node in module.tree.body if module else ():
-        if module is not None and isinstance(node, Function) and node.name == _DECIDES:
-            return FunctionDef(module, node)
+    for _, found in module.scope.get(_DECIDES, ()) if module else ():
+        if module and isinstance(found, Function):
+            return FunctionDef(module, found)
     return None
 
 
@@ -232,23 +234,5 @@ def _forcing(function: Function) -> Iterator[Guards]:
                 yield case.guards
             case ast.Constant(value=False):
                 continue
-            case value if not _is_join(value):
+            case value if not _JOIN.fullmatch(ast.unparse(value)):
                 yield *case.guards, value
-
-
-def _is_join(node: ast.expr) -> bool:
-    """Return whether it is the or over the backends, a missing flag counted as True."""
-    match node:
-        case ast.Call(
-            func=ast.Name(id="any"),
-            args=[
-                ast.GeneratorExp(
-                    elt=ast.Call(
-                        func=ast.Name(id="getattr"),
-                        args=[_, ast.Constant(value=flag), ast.Constant(value=True)],
-                    )
-                )
-            ],
-        ):
-            return flag == _FLAG
-    return False

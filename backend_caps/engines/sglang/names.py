@@ -112,17 +112,16 @@ class Names:
         factory = self._index.class_in(_DRAFTS, _FACTORY)
         if factory is None:
             return
-        methods = factory.methods
-        for method_name in _MAPS:
-            if method_name not in methods:
+        for method_name, runner in _MAPS.items():
+            method = factory.methods.get(method_name)
+            if method is None:
                 self._index.note_missing(f"{_FACTORY}.{method_name}()", _DRAFTS)
-        for method in methods.values():
-            if method.name in _MAPS:
-                for name, value in _entries(method):
-                    if is_usable(self._index, name, factory.module.at(value)):
-                        own = names.setdefault(name, Name(name))
-                        made = self._of_entry(own, value, factory, method)
-                        own.made.setdefault(_MAPS[method.name], []).extend(made)
+                continue
+            for name, value in _entries(method):
+                if is_usable(self._index, name, factory.module.at(value)):
+                    own = names.setdefault(name, Name(name))
+                    made = self._of_entry(own, value, factory, method)
+                    own.made.setdefault(runner, []).extend(made)
 
     def _of_entry(
         self, name: Name, value: ast.expr, factory: ClassDef, around: Function

@@ -137,7 +137,7 @@ class _Records:
             for role, phases in _ROLES[place]
             if made is None or made in self._backends
         ]
-        return record(label, self._index.source(), parts)
+        return record(label, self._index.source(), Declaration(parts=parts))
 
     def _of_lost(self, name: str, function: FunctionDef) -> Backend:
         """Stand for what a name makes and no class was found for: it is undeclared."""
@@ -205,4 +205,4 @@ def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
             continue
         reading = own.readings.get("host_seq_lens")
         if reading is None or reading.origin is Origin.UNDECLARED:
-            yield record(PAIR, backend.source, [Part(backend.name)])
+            yield record(PAIR, backend.source, Declaration(parts=[Part(backend.name)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from backend_caps.engines.source.guards import (
     returns,
     where,
 )
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.module import ClassDef, has_attribute
 
 _METHOD = "shared_read_ends"
 _ASKS: Mapping[str, frozenset[Phase]] = {
@@ -38,7 +39,8 @@ _MODES: Mapping[str, frozenset[Phase]] = {
     "DECODE": frozenset({Phase.DECODE}),
     "TARGET_VERIFY": frozenset({Phase.VERIFY}),
 }
-_LEVELS: Mapping[str, SharedReadsEnd] = {each.name: each for each in SharedReadsEnd}
+_LEVELS = {f"SharedReadEnds.{each.name}": each for each in SharedReadsEnd}
+_SUPER = re.compile(rf"super\(.*\)\.{_METHOD}\(.*\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,9 @@ class ReadEnds:
         found = self._attributes.method(definition, _METHOD)
         if found is None or found[0] is root:
             return []
-        asked = [case.value for case in returns(found[1]) if not _super_call(case.value)]
-        return [f"{_METHOD} = {ast.unparse(each)}" for each in asked if _calls_itself(each)]
+        asked = [case.value for case in returns(found[1]) if has_attribute(case.value, _METHOD)]
+        answers = [ast.unparse(each) for each in asked]
+        return [f"{_METHOD} = {each}" for each in answers if not _SUPER.fullmatch(each)]
 
     def _answers(
         self, definition: ClassDef, owner: ClassDef, function: Function, phase: Phase
@@ -108,13 +111,13 @@ class ReadEnds:
         left: tuple[ast.expr, ...],
         phase: Phase,
     ) -> Iterator[_Answer]:
-        if _super_call(case.value):
+        if _SUPER.fullmatch(ast.unparse(case.value)):
             above = self._attributes.method_after(definition, owner, _METHOD)
             for answer in self._answers(definition, *above, phase) if above else ():
                 yield _Answer(answer.level, answer.expression, (*left, *answer.guards))
             return
         plain = phase is Phase.PREFILL and any(_is_mode(g) for g in conditions(case.guards))
-        yield _Answer(_level(case.value), case.value, left, plain)
+        yield _Answer(_LEVELS.get(ast.unparse(case.value)), case.value, left, plain)
 
 
 def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[tuple[Given, object, str]]:
@@ -135,13 +138,6 @@ def _text(answer: _Answer) -> str:
     return where(said, answer.guards)
 
 
-def _level(value: ast.expr) -> SharedReadsEnd | None:
-    match value:
-        case ast.Attribute(value=ast.Name(id="SharedReadEnds"), attr=name):
-            return _LEVELS.get(name)
-    return None
-
-
 def _holds(guard: ast.expr, phase: Phase) -> bool | None:
     """Return whether a condition on the forward mode holds in a phase; None where it is another."""
     return decided(guard, partial(_mode_holds, phase))
@@ -158,14 +154,3 @@ def _mode_holds(phase: Phase, test: ast.expr) -> bool | None:
 
 def _is_mode(guard: ast.expr) -> bool:
     return isinstance(guard, ast.Compare) and _holds(guard, Phase.PREFILL) is True
-
-
-def _super_call(value: ast.expr) -> bool:
-    match value:
-        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
-            return name == _METHOD
-    return False
-
-
-def _calls_itself(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == _METHOD for node in ast.walk(value))

@@ -109,7 +109,6 @@ class InstanceRun:
         self._methods = methods
         self._classes = classes
         self._order = classes.ancestors(definition)
-        self._names = methods.leading(self._order)
         self._seen: set[Function] = set()
         self._running: list[Function] = []
         self._followed: set[ast.expr] = set()
@@ -119,7 +118,7 @@ class InstanceRun:
 
     def statements(self) -> Iterator[Statement]:
         """List what making an instance runs, and then what its methods may do later."""
-        if self._names:
+        if any(map(self._methods.setters, self._order)):
             made = list(self._called("__init__", range(len(self._order)), ()))
             yield from made
             yield from self._later(made)
@@ -169,8 +168,6 @@ class InstanceRun:
 
         Where a condition chooses it, what comes after runs where that does not hold.
         """
-        if name not in self._names:
-            return
         found: list[tuple[int, Guards, Function]] = []
         others: Guards = ()
         for at in places:

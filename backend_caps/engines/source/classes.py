@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
@@ -174,16 +174,6 @@ class _Place:
     """The functions that are followed, outermost first."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Circle:
-    """A call of a function that is being followed; it makes what that function makes."""
-
-    node: Function
-
-
-_Followed = tuple[Guards, ClassDef | _Circle | None]
-
-
 class Factories:
     """Finds the classes whose instances a function returns."""
 
@@ -217,15 +207,14 @@ class Factories:
         found = {
             (condition(guards), made): (guards, made)
             for guards, made in self._of_function(function, owner, ())
-            if not isinstance(made, _Circle)
         }
         return sorted(found.values(), key=lambda each: each[1] is None)
 
     def _of_function(
         self, function: FunctionDef, owner: ClassDef | None, around: tuple[Function, ...]
-    ) -> Iterator[_Followed]:
+    ) -> Iterator[Made]:
+        """Follow what a function returns; a call of one that is being followed adds nothing."""
         if function.node in around:
-            yield (), _Circle(function.node)
             return
         self._num_calls += 1
         if len(around) > _DEEPEST_CALLS or self._num_calls > _MOST_CALLS:
@@ -233,24 +222,17 @@ class Factories:
             return
         scope = function.module.scope_in(function.node)
         place = _Place(function.module, scope, owner, (*around, function.node))
-        circles: list[tuple[Guards, _Circle]] = []
-        is_made = False
-        for case in returns(function.node):
-            if is_none(case.value):
-                continue
-            found = list(self._of_value(case.value, place))
-            of_circles = [made for _, made in found if isinstance(made, _Circle)]
-            if any(isinstance(made, ClassDef) for _, made in found):
-                is_made = True
-                yield from ((case.guards + guards, made) for guards, made in found)
-            elif found and len(of_circles) == len(found):
-                circles.append((case.guards, of_circles[0]))
-            else:
-                yield case.guards, None
-        for guards, circle in () if is_made else circles:
-            yield guards, None if circle.node is function.node else circle
+        cases = [case for case in returns(function.node) if not is_none(case.value)]
+        found = [(case.guards, list(self._of_value(case.value, place))) for case in cases]
+        for guards, own in found:
+            if any(made for _, made in own):
+                yield from ((guards + more, made) for more, made in own)
+            elif own:
+                yield guards, None
+        if cases and not any(own for _, own in found):
+            yield (), None
 
-    def _of_value(self, value: ast.expr, place: _Place) -> Iterator[_Followed]:
+    def _of_value(self, value: ast.expr, place: _Place) -> Iterator[Made]:
         """Follow a returned value: a call, a name for one, or a tuple whose last item is one."""
         match value:
             case ast.Tuple(elts=[*_, last]):
@@ -264,9 +246,9 @@ class Factories:
             ) if key in self._tables.get(table, {}):
                 yield from self._of_function(self._tables[table][key], None, place.around)
             case ast.Call(func=called):
-                yield from self._called(called, place)
+                yield from self._named(called, place, is_called=True)
             case ast.Name():
-                yield from self._of_variable(value, place)
+                yield from self._named(value, place, is_called=False)
             case _:
                 yield (), None
 
@@ -276,28 +258,21 @@ class Factories:
                 return FunctionDef(base.module, base.methods[name])
         return None
 
-    def _of_variable(self, name: ast.Name, place: _Place) -> Iterator[_Followed]:
-        for guards, target in self._index.resolve(name, place.module, (place.scope,)):
-            match target:
-                case Value(module=module, node=ast.Call() as call):
-                    scope = place.scope if module is place.module else {}
-                    inner = _Place(module, scope, place.owner, place.around)
-                    yield from ((guards + more, made) for more, made in self._of_value(call, inner))
-                case ClassDef() | Value(node=ast.Constant(value=None)):
-                    continue
-                case _:
-                    yield guards, None
-
-    def _called(self, called: ast.expr, place: _Place) -> Iterator[_Followed]:
-        targets = self._index.resolve(called, place.module, (place.scope,))
+    def _named(self, expression: ast.expr, place: _Place, *, is_called: bool) -> Iterator[Made]:
+        """Follow a name to what a call of it makes, or to the call that gives it its value."""
+        targets = self._index.resolve(expression, place.module, (place.scope,))
         for guards, target in targets:
+            found: Iterable[Made] = [((), None)]
             match target:
                 case ClassDef():
-                    yield guards, target
-                case FunctionDef():
+                    found = [((), target)] if is_called else []
+                case FunctionDef() if is_called:
                     found = self._of_function(target, place.owner, place.around)
-                    yield from ((guards + more, made) for more, made in found)
-                case Value(node=ast.Name()) if len(targets) > 1:
+                case Value(node=ast.Name()) if is_called and len(targets) > 1:
                     continue  # `Name = Name` says nothing of what the name stands for
-                case _:
-                    yield guards, None
+                case Value(module=module, node=ast.Call() as call) if not is_called:
+                    scope = place.scope if module is place.module else {}
+                    found = self._of_value(call, replace(place, module=module, scope=scope))
+                case Value(node=ast.Constant(value=None)) if not is_called:
+                    continue
+            yield from ((guards + more, made) for more, made in found)

@@ -19,17 +19,6 @@ _SWALLOWS = frozenset({"suppress", "ignoring"})
 """Context managers that may cut their body short, by name."""
 _NEVER: Guards = (ast.Constant(value=False),)
 _Loop = ast.For | ast.AsyncFor | ast.While
-_SIMPLE = (
-    ast.Assign,
-    ast.Expr,
-    ast.FunctionDef,
-    ast.AnnAssign,
-    ast.AugAssign,
-    ast.ImportFrom,
-    ast.Import,
-    ast.ClassDef,
-)
-"""Statements that hold no other that runs with them, and that control always comes past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +174,6 @@ def _flow(body: Sequence[ast.stmt], guards: Guards, found: list[Guarded]) -> Gua
     reached = met(guards)
     past: Guards = ()
     for statement in body:
-        if isinstance(statement, _SIMPLE):
-            if reached is not None:
-                found.append(Guarded(statement, reached))
-            continue
         own = _through(statement, _NEVER if reached is None else reached, found)
         if own is None:
             return None
@@ -214,7 +199,7 @@ def _through(statement: ast.stmt, guards: Guards, found: list[Guarded]) -> Guard
             return _through_try(statement, guards, found)
         case ast.Match():
             return _through_match(statement, guards, found)
-    if met(guards) is not None:
+    if guards is not _NEVER:
         found.append(Guarded(statement, guards))
     return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
 

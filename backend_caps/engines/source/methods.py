@@ -138,7 +138,6 @@ class Methods:
     def __init__(self, names: Collection[str]) -> None:
         self.names = frozenset(names)
         self._steps: dict[Function, list[Step]] = {}
-        self._callers: dict[tuple[ClassDef, str], list[str]] = {}
         self._setters: dict[ClassDef, list[Setter]] = {}
 
     def steps(self, owner: ClassDef, function: Function) -> list[Step]:
@@ -179,33 +178,6 @@ class Methods:
                 own = [step for _, step in steps if isinstance(step, Statement)]
                 if own:
                     yield guards, method, own
-
-    def leading(self, order: Sequence[ClassDef]) -> set[str]:
-        """List the names of methods that give one of the names a value, or may call one that does.
-
-        It is by their text: what is not among them need not be followed.
-        """
-        names = {method.name for base in order for _, method, _ in self.setters(base)}
-        fresh = set(names)
-        while fresh:
-            callers = {
-                each for name in fresh for base in order for each in self._mentioning(base, name)
-            }
-            fresh = callers - names
-            names |= fresh
-        return names
-
-    def _mentioning(self, owner: ClassDef, word: str) -> Sequence[str]:
-        """List the names of the methods whose text has a word in it."""
-        key = owner, word
-        if key not in self._callers:
-            lines = owner.module.lines([word])
-            self._callers[key] = [
-                name
-                for name, own in (owner.alternatives.items() if lines else ())
-                if any(_spans(method, lines) for _, method in own)
-            ]
-        return self._callers[key]
 
     def mentions(self, definition: ClassDef, node: ast.stmt) -> bool:
         """Return whether the text of a class or function has one of the names in it."""

@@ -222,6 +222,11 @@ def mentions(value: ast.expr, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
+def has_attribute(value: ast.expr, name: str) -> bool:
+    """Return whether a value is made from some object's attribute of a name."""
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value))
+
+
 def _left(name: str, meanings: Meanings) -> Meanings:
     """List what is left of a name's meanings once they have all run.
 

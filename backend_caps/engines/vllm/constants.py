@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
@@ -122,24 +123,16 @@ def _tested(value: ast.expr, argument: str, test: Answer, index: Index) -> Sizes
         case ast.BoolOp(op=ast.Or(), values=[none, rest]):
             is_none = ast.unparse(none) == f"{argument} is None"
             return _tested(rest, argument, test, index) if is_none else None
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=int(right))]):
-            return _equal(left, right, argument)
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
-            items = items_of(index, right, test) if _is_argument(left, argument) else None
+            is_ours = ast.unparse(left) in {argument, f"int({argument})"}
+            items = items_of(index, right, test) if is_ours else None
             sizes = frozenset(item for item in items or () if isinstance(item, int))
             return OneOf(sizes) if sizes else None
-    return None
-
-
-def _equal(left: ast.expr, right: int, argument: str) -> Sizes | None:
-    match left:
-        case ast.BinOp(left=divided, op=ast.Mod(), right=ast.Constant(value=int(base))):
-            return MultipleOf(base) if right == 0 and _is_argument(divided, argument) else None
-    return Exact(right) if _is_argument(left, argument) else None
-
-
-def _is_argument(value: ast.expr, argument: str) -> bool:
-    return ast.unparse(value) in {argument, f"int({argument})"}
+    asked = rf"(?:{argument}|int\({argument}\))(?: % (?P<base>\d+) == 0| == (?P<exact>\d+))"
+    found = re.fullmatch(asked, ast.unparse(value))
+    if found is None:
+        return None
+    return MultipleOf(int(found["base"])) if found["base"] else Exact(int(found["exact"]))
 
 
 def windows_of(test: ast.expr, argument: str) -> Windows | None:

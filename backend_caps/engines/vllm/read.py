@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
-from backend_caps.capability.declaration import Part
+from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given
 from backend_caps.capability.provenance import Origin, Status
-from backend_caps.engines.reading import EngineReading, declared, not_followed, record
+from backend_caps.engines.reading import EngineReading, class_record, not_followed, record
 from backend_caps.engines.source.classes import Classes, labels
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import Guards, condition, returns
@@ -168,7 +168,7 @@ class _Records:
             return Backend(name=label, status=Status.BROKEN, source=source, problems=(missing,))
         cases = [(self._made[made], condition(guards)) for guards, made in name.made]
         parts = [Part(each, given=Given(expression=when) if when else None) for each, when in cases]
-        return record(label, source, parts)
+        return record(label, source, Declaration(parts=parts))
 
     def _of_class(self, label: str, made: Made) -> Backend:
         definition = made.definition
@@ -182,11 +182,10 @@ class _Records:
         own = EngineClass(
             path=made.path,
             registered_as=tuple(sorted(names)),
-            readings={capability: each.reading for capability, each in findings.items()},
             attributes=attributes,
             composite=made.call,
         )
-        return record(label, self._index.source(definition.at), declared(findings), own)
+        return class_record(label, self._index.source(definition.at), findings, own)
 
     def _flags(self, root: str) -> list[str]:
         """List a root's flags: what its body assigns, and its methods that answer a question."""

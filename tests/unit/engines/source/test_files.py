@@ -63,7 +63,7 @@ def test_only_wanted_files_are_read(tmp_path: Path) -> None:
 
     tree = open_tree(PACKAGE, tmp_path, within=lambda path: path.startswith(f"{PACKAGE}/in/"))
 
-    assert (list(tree.files), tree.problems) == ([f"{PACKAGE}/in/a.py"], ())
+    assert (list(tree.files), tree.problems) == ([f"{PACKAGE}/in/a.py"], [])
 
 
 def test_line_ends_are_those_that_the_parser_counts(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_file_of_the_limit_is_read(tmp_path: Path) -> None:
 
     tree = open_tree(PACKAGE, tmp_path)
 
-    assert (len(tree.files[MODULE]), tree.problems) == (LARGEST_BYTES, ())
+    assert (len(tree.files[MODULE]), tree.problems) == (LARGEST_BYTES, [])
 
 
 def test_the_files_of_one_source_are_limited_together() -> None:
