@@ -19,6 +19,7 @@ from backend_caps.engines.reading import Finding, class_record
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.read_ends import ReadEnds
 from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, condition
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.methods import (
@@ -51,16 +52,17 @@ class Backends:
     def __init__(
         self,
         index: Index,
+        classes: Classes,
         attributes: Attributes,
         root: ClassDef,
         flags: Sequence[str],
     ) -> None:
         """Take the class that every backend descends from, and its flags that are reported."""
+        self._classes = classes
         self._attributes = attributes
         self._root = root
         self._flags = flags
         self._index = index
-        self._ends = ReadEnds(attributes)
 
     def record(
         self, definition: ClassDef, name: str, registered_as: Sequence[str], roles: frozenset[Role]
@@ -82,7 +84,7 @@ class Backends:
         if (needs := self._attributes.stated(definition, NEEDS)) is not None:
             yield "host_seq_lens", self._needs(definition, needs)
         yield "max_context_len_known", self._longest(definition)
-        if found := self._ends.read(definition, self._root):
+        if found := ReadEnds(self._classes, definition, self._root).finding():
             yield "shared_reads_end", found
         if roles:
             words = f"made as {_listed(r.value for r in roles)} for {_listed(registered_as)}"
@@ -128,9 +130,9 @@ class Backends:
         if _is_no_bool(stated):
             self._index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
             return f"{stated.words}, which is neither True nor False"
-        taken = self._attributes.method(definition, NEEDS)
-        if taken and _is_property(taken[1]) and taken[1] is not stated.last.value:
-            return f"{stated.words}, and {taken[0].name} has a property of that name"
+        taken = self._classes.method(definition, NEEDS)
+        if taken and _is_property(taken.node) and taken.node is not stated.last.value:
+            return f"{stated.words}, and {taken.owner.name} has a property of that name"
         return None
 
     def origin(self, definition: ClassDef, stated: Stated) -> Origin:
@@ -174,7 +176,8 @@ class Backends:
         asked = [
             f"{NEEDS} = {ast.unparse(value)}" for value in values if has_attribute(value, NEEDS)
         ]
-        rules = dict.fromkeys((*asked, *self._ends.delegated(definition, self._root)))
+        ends = ReadEnds(self._classes, definition, self._root).delegated()
+        rules = dict.fromkeys((*asked, *ends))
         return "; ".join(rules) or None
 
 

@@ -98,7 +98,7 @@ class _Records:
         attributes = Attributes(self._index, self._classes, {NEEDS, LONGEST, *flags})
         if attributes.stated(root, NEEDS) is None:
             self._index.note_missing(f"{NEEDS} in class {_ROOT}", _BASE)
-        records = Backends(self._index, attributes, root, flags)
+        records = Backends(self._index, self._classes, attributes, root, flags)
         found = list(self._definitions(attributes, root))
         named = labels([(each.path, each) for each in found], taken=taken)
         return {

@@ -15,15 +15,14 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
-    Case,
-    Function,
     conditions,
     decided,
     returns,
     where,
 )
+from backend_caps.engines.source.index import Method
 from backend_caps.engines.source.module import ClassDef, has_attribute
 
 _METHOD = "shared_read_ends"
@@ -55,69 +54,57 @@ class _Answer:
 
 
 class ReadEnds:
-    """Reads the method, phase by phase."""
+    """Reads the method of one class, phase by phase."""
 
-    def __init__(self, attributes: Attributes) -> None:
-        self._attributes = attributes
+    def __init__(self, classes: Classes, definition: ClassDef, root: ClassDef) -> None:
+        self._classes = classes
+        self._definition = definition
+        found = classes.method(definition, _METHOD)
+        self._method = None if found is None or found.owner is root else found
 
-    def read(self, definition: ClassDef, root: ClassDef) -> Finding | None:
-        """Return where a class's shared reads end; None where only the root states it."""
-        found = self._attributes.method(definition, _METHOD)
-        if found is None or found[0] is root:
+    def finding(self) -> Finding | None:
+        """Return where the class's shared reads end; None where only the root states it."""
+        if self._method is None:
             return None
-        owner, function = found
-        at = owner.module.at(function)
-        answers = {phase: list(self._answers(definition, *found, phase)) for phase in Phase}
+        answers = {phase: list(self._answers(self._method, phase)) for phase in Phase}
         words = "; ".join(
             f"{phase.value}: {' or '.join(map(_text, own)) or 'nothing'}"
             for phase, own in answers.items()
         )
-        if owner is not definition:
-            reading = Reading(
-                origin=Origin.INHERITED, words=words, declared_at=at, inherited_from=owner.name
-            )
-            return Finding(reading=reading)
-        return Finding(
-            reading=Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at),
-            conditions=[w for phase, own in answers.items() for w in _whens(phase, own)],
+        owner = self._method.owner
+        is_own = owner is self._definition
+        reading = Reading(
+            origin=Origin.CONDITIONAL if is_own else Origin.INHERITED,
+            words=words,
+            declared_at=self._method.at,
+            inherited_from=None if is_own else owner.name,
         )
+        whens = (when for phase, own in answers.items() for when in _whens(phase, own))
+        return Finding(reading=reading, conditions=list(whens) if is_own else ())
 
-    def delegated(self, definition: ClassDef, root: ClassDef) -> list[str]:
+    def delegated(self) -> list[str]:
         """List the answers that are made from those of other backends."""
-        found = self._attributes.method(definition, _METHOD)
-        if found is None or found[0] is root:
-            return []
-        asked = [case.value for case in returns(found[1]) if has_attribute(case.value, _METHOD)]
-        answers = [ast.unparse(each) for each in asked]
+        values = [case.value for case in returns(self._method.node)] if self._method else []
+        answers = [ast.unparse(each) for each in values if has_attribute(each, _METHOD)]
         return [f"{_METHOD} = {each}" for each in answers if not _SUPER.fullmatch(each)]
 
-    def _answers(
-        self, definition: ClassDef, owner: ClassDef, function: Function, phase: Phase
-    ) -> Iterator[_Answer]:
+    def _answers(self, method: Method, phase: Phase) -> Iterator[_Answer]:
         """List what may be returned in a phase, up to what certainly is."""
-        for case in returns(function):
-            left = [guard for guard in conditions(case.guards) if _holds(guard, phase) is None]
-            if any(_holds(guard, phase) is False for guard in conditions(case.guards)):
+        for case in returns(method.node):
+            held = {guard: _holds(guard, phase) for guard in conditions(case.guards)}
+            if False in held.values():
                 continue
-            yield from self._answered(definition, owner, case, tuple(left), phase)
+            left = tuple(guard for guard, holds in held.items() if holds is None)
+            answer = ast.unparse(case.value)
+            if _SUPER.fullmatch(answer):
+                above = self._classes.method(self._definition, _METHOD, after=method.owner)
+                for each in self._answers(above, phase) if above else ():
+                    yield _Answer(each.level, each.expression, (*left, *each.guards))
+            else:
+                plain = phase is Phase.PREFILL and any(map(_is_mode, held))
+                yield _Answer(_LEVELS.get(answer), case.value, left, plain)
             if not left:
                 return
-
-    def _answered(
-        self,
-        definition: ClassDef,
-        owner: ClassDef,
-        case: Case,
-        left: tuple[ast.expr, ...],
-        phase: Phase,
-    ) -> Iterator[_Answer]:
-        if _SUPER.fullmatch(ast.unparse(case.value)):
-            above = self._attributes.method_after(definition, owner, _METHOD)
-            for answer in self._answers(definition, *above, phase) if above else ():
-                yield _Answer(answer.level, answer.expression, (*left, *answer.guards))
-            return
-        plain = phase is Phase.PREFILL and any(_is_mode(g) for g in conditions(case.guards))
-        yield _Answer(_LEVELS.get(ast.unparse(case.value)), case.value, left, plain)
 
 
 def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[tuple[Given, object, str]]:

@@ -67,17 +67,6 @@ class Attributes:
         left += self._set_elsewhere(order, name)
         return Stated(tuple(left)) if left else None
 
-    def method(self, definition: ClassDef, name: str) -> tuple[ClassDef, Function] | None:
-        """Find the method that a class has under a name."""
-        return _method(self._classes.ancestors(definition), name)
-
-    def method_after(
-        self, definition: ClassDef, owner: ClassDef, name: str
-    ) -> tuple[ClassDef, Function] | None:
-        """Find what `super()` finds, in a class of `owner`'s, of the order of `definition`."""
-        order = self._classes.ancestors(definition)
-        return _method(order[order.index(owner) + 1 :], name)
-
     def _set_elsewhere(self, order: tuple[ClassDef, ...], name: str) -> Iterator[Statement]:
         """List what may be set by other statements of the files of an order: that it is true."""
         firsts = {base.module: base for base in reversed(order)}
@@ -92,11 +81,6 @@ class Attributes:
                     if line is not None:
                         when = words(f"it is set elsewhere ({module.path}:{line})")
                         yield Statement(name, base, ast.Constant(value=True), (when,), line)
-
-
-def _method(order: tuple[ClassDef, ...], name: str) -> tuple[ClassDef, Function] | None:
-    found = ((base, base.methods.get(name)) for base in order)
-    return next(((base, method) for base, method in found if method is not None), None)
 
 
 class InstanceRun:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
-from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
+from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Target, Value
 from backend_caps.engines.source.module import ClassDef, Module, Scope
 
 _DEEPEST = 100
@@ -43,6 +43,15 @@ class Classes:
     def ancestors(self, definition: ClassDef) -> tuple[ClassDef, ...]:
         """List the classes of the tree in a class's order, itself first."""
         return tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
+
+    def method(
+        self, definition: ClassDef, name: str, *, after: ClassDef | None = None
+    ) -> Method | None:
+        """Find the method that a class has under a name; what `super()` finds `after` one."""
+        order = self.ancestors(definition)
+        left = order if after is None else order[order.index(after) + 1 :]
+        owner = next((base for base in left if name in base.methods), None)
+        return Method(owner.module, owner.methods[name], owner) if owner else None
 
     def descends(self, definition: ClassDef, root: str) -> bool:
         """Return whether a class is below the one of a dotted path."""
@@ -229,7 +238,7 @@ class Factories:
                 yield from ((guards + more, made) for more, made in own)
             elif own:
                 yield guards, None
-        if cases and not any(own for _, own in found):
+        if (cases or around) and not any(own for _, own in found):
             yield (), None
 
     def _of_value(self, value: ast.expr, place: _Place) -> Iterator[Made]:
@@ -238,7 +247,7 @@ class Factories:
             case ast.Tuple(elts=[*_, last]):
                 yield from self._of_value(last, place)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if (
-                method := self._method(place.owner, name)
+                method := place.owner and self._classes.method(place.owner, name)
             ):
                 yield from self._of_function(method, place.owner, place.around)
             case ast.Call(
@@ -252,15 +261,11 @@ class Factories:
             case _:
                 yield (), None
 
-    def _method(self, owner: ClassDef | None, name: str) -> FunctionDef | None:
-        for base in self._classes.ancestors(owner) if owner else ():
-            if name in base.methods:
-                return FunctionDef(base.module, base.methods[name])
-        return None
-
     def _named(self, expression: ast.expr, place: _Place, *, is_called: bool) -> Iterator[Made]:
         """Follow a name to what a call of it makes, or to the call that gives it its value."""
         targets = self._index.resolve(expression, place.module, (place.scope,))
+        if not targets:
+            yield (), None
         for guards, target in targets:
             found: Iterable[Made] = [((), None)]
             match target:

@@ -45,6 +45,13 @@ class FunctionDef:
 
 
 @dataclass(frozen=True, slots=True)
+class Method(FunctionDef):
+    """A method, and the class whose body it stands in."""
+
+    owner: ClassDef
+
+
+@dataclass(frozen=True, slots=True)
 class External:
     """What is not in the tree, by its dotted name."""
 

@@ -172,18 +172,18 @@ def test_methods_are_found_in_the_order_of_bases() -> None:
             def g(self): pass
     """
     index = index_of(m=text)
-    attributes, one = _attributes(index), class_of(index, "A")
+    classes, one = Classes(index), class_of(index, "A")
     other = class_of(index, "B")
 
     found = [
-        attributes.method(one, "f"),
-        attributes.method_after(one, one, "f"),
-        attributes.method(one, "g"),
+        classes.method(one, "f"),
+        classes.method(one, "f", after=one),
+        classes.method(one, "g"),
     ]
 
-    lines = [(owner.name, function.lineno) for owner, function in filter(None, found)]
+    lines = [(each.owner.name, each.node.lineno) for each in found if each]
     assert lines == [("A", 5), ("B", 2), ("A", 7)]
-    assert attributes.method_after(one, other, "f") is None
+    assert classes.method(one, "f", after=other) is None
 
 
 def test_calls_without_end_end() -> None:
