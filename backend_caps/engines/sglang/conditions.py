@@ -217,10 +217,10 @@ def _unknown(words: str) -> Rule:
 
 def _function(index: Index) -> FunctionDef | None:
     module = index.module(_MODULE)
-    for _, found in module.scope.get(_DECIDES, ()) if module else ():
-        if module and isinstance(found, Function):
-            return FunctionDef(module, found)
-    return None
+    if module is None:
+        return None
+    found = (node for _, node in module.scope.get(_DECIDES, ()))
+    return next((FunctionDef(module, node) for node in found if isinstance(node, Function)), None)
 
 
 def _forcing(function: Function) -> Iterator[Guards]:
