@@ -137,10 +137,11 @@ def _fields(guard: ast.expr, kinds: Collection[str] = _TEST.groupindex) -> _Fiel
 
 def _asked(test: str, kinds: Collection[str]) -> _Asked | None:
     found = _TEST.fullmatch(test)
-    if found is None or found.lastgroup not in kinds:
+    kind = found.lastgroup if found else None
+    if found is None or kind is None or kind not in kinds:
         return None
-    word = found[found.lastgroup]
-    match found.lastgroup:
+    word = found[kind]
+    match kind:
         case "platform" | "module_platform":
             return _PLATFORMS.get(word)
         case "switch":

@@ -101,7 +101,7 @@ def _placed(
             backend=name,
             role=role,
             phase=phase,
-            declaration=reading and _declaration(reading, role, problem),
+            declaration=_declaration(reading, role, problem) if reading else None,
             source=source,
             slot=str(slot),
             problem=problem,

@@ -60,4 +60,5 @@ def _calls_for(row: str, count: int) -> int:
     with Profile() as profile:
         words = stated_of(text)
     assert words.startswith("x = 1")
-    return Stats(profile).total_calls  # type: ignore[attr-defined]
+    calls: int = Stats(profile).total_calls  # type: ignore[attr-defined]
+    return calls
