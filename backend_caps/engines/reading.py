@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
-from backend_caps.capability.declaration import Declaration, Part, When
+from backend_caps.capability.declaration import Declaration, When
 from backend_caps.capability.facts import Facts, Given
 from backend_caps.capability.kind import UNDECLARED
 from backend_caps.capability.provenance import Problem, Source, Status
@@ -192,34 +192,36 @@ class Finding:
     """Each condition with its value, and the reason in the source's words."""
 
 
-def declared(findings: Mapping[str, Finding], *, implementation: str | None = None) -> Declaration:
-    """Declare what was found of a class, by capability."""
-    base = {name: each.base for name, each in findings.items() if each.base is not UNDECLARED}
+def class_record(
+    name: str,
+    source: Source,
+    findings: Mapping[str, Finding],
+    engine_class: EngineClass,
+    implementation: str | None = None,
+) -> Backend:
+    """Make the record of a class, which declares what was found of it, by capability."""
+    base = {key: each.base for key, each in findings.items() if each.base is not UNDECLARED}
     conditions = [
-        When(
-            given=given,
-            capabilities=Capabilities.model_validate({name: value}),
-            reason=reason,
-        )
-        for name, each in findings.items()
+        When(given=given, capabilities=Capabilities.model_validate({key: value}), reason=reason)
+        for key, each in findings.items()
         for given, value, reason in each.conditions
     ]
-    return Declaration(
+    declaration = Declaration(
         capabilities=Capabilities.model_validate(base),
         conditions=conditions,
         implementation=implementation,
     )
+    readings = {key: each.reading for key, each in findings.items()}
+    return record(name, source, declaration, replace(engine_class, readings=readings))
 
 
 def record(
     name: str,
     source: Source,
-    declaration: Declaration | Sequence[Part],
+    declaration: Declaration,
     engine_class: EngineClass | None = None,
 ) -> Backend:
-    """Make the record of a class, or of a name whose parts are classes."""
-    if not isinstance(declaration, Declaration):
-        declaration = Declaration(parts=declaration)
+    """Make the record of what was read."""
     return Backend(
         name=name,
         status=Status.OK,

@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from backend_caps_sglang.adapters import Adapter
-from backend_caps_sglang.errors import AdapterError, UnbridgedBackendError
+from backend_caps_sglang.errors import AdapterError, BridgeError
 from backend_caps_sglang.hooks import DraftBackends, capture_draft_extend, drop_unused_copy
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -272,7 +272,7 @@ def test_tree_over_larger_pages_is_refused(parts: Parts) -> None:
     runner.page_size = 16
     adapter = import_module("backend_caps_sglang.bridge").bridge("own", TORCH_PADDED)
 
-    with pytest.raises(UnbridgedBackendError, match="trees of drafts over pages of 16 tokens"):
+    with pytest.raises(BridgeError, match="trees of drafts over pages of 16 tokens"):
         adapter.draft_steps(runner, 2, 3)
 
 

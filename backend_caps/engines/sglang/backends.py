@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.facts import Given
 from backend_caps.capability.kind import UNDECLARED, Role
-from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import HostSeqLens
-from backend_caps.engines.reading import Finding, declared, record
+from backend_caps.engines.reading import Finding, class_record
 from backend_caps.engines.sglang.conditions import given_of
 from backend_caps.engines.sglang.read_ends import ReadEnds
 from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import Function, condition
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.methods import (
@@ -28,7 +29,7 @@ from backend_caps.engines.source.methods import (
     values_of,
     words_of,
 )
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.module import ClassDef, has_attribute
 
 NEEDS = "needs_cpu_seq_lens"
 LONGEST = "max_context_len"
@@ -45,51 +46,37 @@ _MASK_REASON = "SGLang sizes the tree mask by the target's backend alone"
 _Condition = tuple[Given, object, str]
 
 
-def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:
-    reading = Reading(origin=Origin.UNDECLARED, words=words, declared_at=at)
-    return Finding(reading=reading, conditions=conditions)
-
-
 class Backends:
     """Turns class definitions into records."""
 
     def __init__(
         self,
         index: Index,
+        classes: Classes,
         attributes: Attributes,
         root: ClassDef,
         flags: Sequence[str],
     ) -> None:
         """Take the class that every backend descends from, and its flags that are reported."""
+        self._classes = classes
         self._attributes = attributes
         self._root = root
         self._flags = flags
         self._index = index
-        self._ends = ReadEnds(attributes)
 
     def record(
-        self,
-        definition: ClassDef,
-        *,
-        name: str,
-        version: str | None,
-        registered_as: Sequence[str],
-        roles: frozenset[Role],
+        self, definition: ClassDef, name: str, registered_as: Sequence[str], roles: frozenset[Role]
     ) -> Backend:
         """Read one class."""
         findings = dict(self._findings(definition, registered_as, roles))
-        return record(
-            name,
-            Source(distribution="sglang", version=version, declared_at=definition.at),
-            declared(findings, implementation=_importable(definition)),
-            EngineClass(
-                path=definition.path,
-                registered_as=tuple(sorted(registered_as)),
-                readings={key: each.reading for key, each in findings.items()},
-                attributes=dict(self._own_flags(definition)),
-                composite=self._composite(definition),
-            ),
+        own = EngineClass(
+            path=definition.path,
+            registered_as=tuple(sorted(registered_as)),
+            attributes=dict(self._own_flags(definition)),
+            composite=self._composite(definition),
         )
+        source = self._index.source(definition.at)
+        return class_record(name, source, findings, own, _importable(definition))
 
     def _findings(
         self, definition: ClassDef, registered_as: Sequence[str], roles: frozenset[Role]
@@ -97,7 +84,7 @@ class Backends:
         if (needs := self._attributes.stated(definition, NEEDS)) is not None:
             yield "host_seq_lens", self._needs(definition, needs)
         yield "max_context_len_known", self._longest(definition)
-        if found := self._ends.read(definition, self._root):
+        if found := ReadEnds(self._classes, definition, self._root).finding():
             yield "shared_reads_end", found
         if roles:
             words = f"made as {_listed(r.value for r in roles)} for {_listed(registered_as)}"
@@ -106,30 +93,28 @@ class Backends:
             )
             yield "roles", Finding(reading=reading, base=roles)
 
+    def _reading(
+        self, definition: ClassDef, stated: Stated, origin: Origin, value: object = None
+    ) -> Reading:
+        """Write what a class has, in the words of its statements."""
+        return Reading(
+            origin=origin,
+            words=words_of(stated, definition, self._root),
+            value=value,
+            declared_at=stated.last.at,
+            inherited_from=stated.last.owner.name if origin is Origin.INHERITED else None,
+        )
+
     def _needs(self, definition: ClassDef, stated: Stated) -> Finding:
-        origin, owner = self.origin(definition, stated)
-        at = stated.last.at
-        if origin is Origin.UNDECLARED:
-            words = f"the base class says {stated.words}, and no other class states it"
-            return _undeclared(words, at)
-        if _is_no_bool(stated):
-            self._index.note("engine-value-not-bool", at=at, words=stated.words)
-            return _undeclared(f"{stated.words}, which is neither True nor False", at)
-        taken = self._attributes.method(definition, NEEDS)
-        if taken and _is_property(taken[1]) and taken[1] is not stated.last.value:
-            words = f"{stated.words}, and {taken[0].name} has a property of that name"
-            return _undeclared(words, at)
+        origin = self.origin(definition, stated)
+        if (words := self._not_read(definition, stated, origin)) is not None:
+            return _undeclared(words, stated.last.at)
         cases = truths_of(stated)
         always = [each for each in cases if not each.guards]
         base = max(always, key=lambda each: each.truth, default=None)
         rest = [each for each in cases if each.guards]
-        reading = Reading(
-            origin=origin,
-            words=words_of(stated, definition, self._root),
-            value=None if rest or base is None else _level(base).value,
-            declared_at=at,
-            inherited_from=owner.name if origin is Origin.INHERITED else None,
-        )
+        value = None if rest or base is None else _level(base).value
+        reading = self._reading(definition, stated, origin, value)
         if origin is Origin.INHERITED:
             return Finding(reading=reading)
         return Finding(
@@ -138,59 +123,67 @@ class Backends:
             conditions=[_when(each) for each in rest if each.owner is definition or each.truth],
         )
 
-    def origin(self, definition: ClassDef, stated: Stated) -> tuple[Origin, ClassDef]:
-        """Return how a class has what is stated, and which class states it last."""
+    def _not_read(self, definition: ClassDef, stated: Stated, origin: Origin) -> str | None:
+        """Write why the flag of a class counts as undeclared, if it does."""
+        if origin is Origin.UNDECLARED:
+            return f"the base class says {stated.words}, and no other class states it"
+        if _is_no_bool(stated):
+            self._index.note("engine-value-not-bool", at=stated.last.at, words=stated.words)
+            return f"{stated.words}, which is neither True nor False"
+        taken = self._classes.method(definition, NEEDS)
+        if taken and _is_property(taken.node) and taken.node is not stated.last.value:
+            return f"{stated.words}, and {taken.owner.name} has a property of that name"
+        return None
+
+    def origin(self, definition: ClassDef, stated: Stated) -> Origin:
+        """Return how a class has what is stated."""
         owners = [each.owner for each in stated.statements]
         if all(owner is self._root for owner in owners):
-            return Origin.UNDECLARED, self._root
-        if definition in owners:
-            depends = not _is_understood(stated) or any(
-                each.guards or each.owner is not definition for each in truths_of(stated)
-            )
-            return (Origin.CONDITIONAL if depends else Origin.DECLARED), definition
-        return Origin.INHERITED, stated.last.owner
+            return Origin.UNDECLARED
+        if definition not in owners:
+            return Origin.INHERITED
+        depends = not _is_understood(stated) or any(
+            each.guards or each.owner is not definition for each in truths_of(stated)
+        )
+        return Origin.CONDITIONAL if depends else Origin.DECLARED
 
     def _longest(self, definition: ClassDef) -> Finding:
         stated = self._attributes.stated(definition, LONGEST)
         drafting = (Given(role=_DRAFTS), True, _MASK_REASON)
         if stated is None:
             return _undeclared(f"no {LONGEST} is ever set", None, drafting)
-        at, words = stated.last.at, words_of(stated, definition, self._root)
         if isinstance(stated.last.value, Function) and not _is_property(stated.last.value):
-            return _undeclared(f"{LONGEST} is a method, and no number", at, drafting)
-        if not _is_always_length(stated):
-            reading = Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at)
-            return Finding(reading=reading, conditions=[drafting])
-        reading = Reading(origin=Origin.DECLARED, words=words, value=True, declared_at=at)
-        return Finding(reading=reading, base=True)
+            return _undeclared(f"{LONGEST} is a method, and no number", stated.last.at, drafting)
+        if _is_always_length(stated):
+            reading = self._reading(definition, stated, Origin.DECLARED, True)  # noqa: FBT003
+            return Finding(reading=reading, base=True)
+        reading = self._reading(definition, stated, Origin.CONDITIONAL)
+        return Finding(reading=reading, conditions=[drafting])
 
     def _own_flags(self, definition: ClassDef) -> Iterator[tuple[str, Reading]]:
         """List the engine's own flags that a class, or a base below the root, sets."""
         for name in self._flags:
-            stated = self._attributes.stated(definition, name)
-            if stated is None:
-                continue
-            origin, owner = self.origin(definition, stated)
-            if origin is Origin.UNDECLARED:
-                continue
-            yield (
-                name,
-                Reading(
-                    origin=origin,
-                    words=words_of(stated, definition, self._root),
-                    value=_only_constant(stated),
-                    declared_at=stated.last.at,
-                    inherited_from=owner.name if origin is Origin.INHERITED else None,
-                ),
-            )
+            if (stated := self._attributes.stated(definition, name)) is not None:
+                origin = self.origin(definition, stated)
+                if origin is not Origin.UNDECLARED:
+                    value = _only_constant(stated)
+                    yield name, self._reading(definition, stated, origin, value)
 
     def _composite(self, definition: ClassDef) -> str | None:
         """Write how a wrapper makes its answers from those of what it wraps."""
         stated = self._attributes.stated(definition, NEEDS)
         values = [each.value for each in (values_of(stated) if stated is not None else ())]
-        asked = [f"{NEEDS} = {ast.unparse(value)}" for value in values if _asks_children(value)]
-        rules = dict.fromkeys((*asked, *self._ends.delegated(definition, self._root)))
+        asked = [
+            f"{NEEDS} = {ast.unparse(value)}" for value in values if has_attribute(value, NEEDS)
+        ]
+        ends = ReadEnds(self._classes, definition, self._root).delegated()
+        rules = dict.fromkeys((*asked, *ends))
         return "; ".join(rules) or None
+
+
+def _undeclared(words: str, at: str | None, *conditions: _Condition) -> Finding:
+    reading = Reading(origin=Origin.UNDECLARED, words=words, declared_at=at)
+    return Finding(reading=reading, conditions=conditions)
 
 
 def _importable(definition: ClassDef) -> str | None:
@@ -201,10 +194,6 @@ def _importable(definition: ClassDef) -> str | None:
 
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(sorted(words))
-
-
-def _asks_children(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == NEEDS for node in ast.walk(value))
 
 
 def _is_understood(stated: Stated) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from backend_caps.engines.source.files import open_tree
 from backend_caps.engines.source.guards import Function
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.module import Assigned, Module
+from backend_caps.engines.source.module import Module
 from backend_caps.resolution.engine import Engine
 
 ARGUMENTS = "sglang/srt/server_args.py"
@@ -42,7 +42,7 @@ def read_engine_options(index: Index) -> Engine:
     for path in (p for p in index.tree.files if _is_read(p)):
         module = index.parse(path)
         if module is not None:
-            options.update(_of_parser(index, module))
+            options.update(_of_parser(module))
             options.update(_of_fields(module))
             backends.update(_choices(module))
     for what, found in (("command-line option", options), (_CHOICES, backends)):
@@ -59,19 +59,18 @@ def _is_read(path: str) -> bool:
     return path in {ARGUMENTS, f"{_GROUPS}choices.py"} or path.startswith(_FIELDS)
 
 
-def _of_parser(index: Index, module: Module) -> Iterator[tuple[str, ...]]:
+def _of_parser(module: Module) -> Iterator[tuple[str, ...]]:
     """List the options that calls of `add_argument` add."""
-    for node in _nodes_around(index, module, b"add_argument"):
+    for node in _nodes_around(module, "add_argument"):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=arguments):
                 if names := tuple(_strings(arguments)):
                     yield names
 
 
-def _nodes_around(index: Index, module: Module, text: bytes) -> Iterator[ast.AST]:
+def _nodes_around(module: Module, text: str) -> Iterator[ast.AST]:
     """Walk the statements, of the module and of its classes, whose lines have a text."""
-    source = index.tree.files[module.path].split(b"\n")
-    lines = [number for number, line in enumerate(source, 1) if text in line]
+    lines = module.lines([text])
     bodies = [module.tree.body, *(each.node.body for each in module.classes)]
     for statement in (s for body in bodies for s in body if not isinstance(s, ast.ClassDef)):
         end = statement.end_lineno or statement.lineno
@@ -107,8 +106,8 @@ def _annotated_option(field: str, meta: ast.expr) -> Iterator[tuple[str, ...]]:
 
 def _choices(module: Module) -> Iterator[str]:
     for _, meaning in module.scope.get(_CHOICES, ()):
-        if isinstance(meaning, Assigned) and isinstance(meaning.value, ast.List):
-            yield from _strings(meaning.value.elts)
+        if isinstance(meaning, ast.List):
+            yield from _strings(meaning.elts)
 
 
 def read_aliases(index: Index) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -38,28 +38,36 @@ _SWITCHES = frozenset(
 )
 _ALGORITHMS = {"is_dspark": "DSPARK", "is_ngram": "NGRAM"}
 """Methods of SGLang's `SpeculativeAlgorithm` that ask for one algorithm."""
-_MLA = "use_mla_backend"
-_ARGS = re.compile(
-    r"(?:self\.)?(?:\w*runner\.)?server_args|args|get_global_server_args\(\)"
-    r"|get_(?:exec|parallel|schedule|spec)\(\)(?:\.(?:graph|overlap))?"
+_ARGS = (
+    r"(?:(?:self\.)?(?:\w*runner\.)?server_args|args|get_global_server_args\(\)"
+    r"|get_(?:exec|parallel|schedule|spec)\(\)(?:\.(?:graph|overlap))?)"
 )
 """What holds the server's flags; a word of theirs may mean anything elsewhere."""
-_RUNNERS = re.compile(
-    r"(?:self\.)?(?:draft_|model_|draft_model_)?runner|get_global_server_args\(\)"
-)
+_RUNNERS = r"(?:(?:self\.)?(?:draft_|model_|draft_model_)?runner|get_global_server_args\(\))"
 """What knows whether the model has MLA."""
+_TEST = re.compile(
+    rf"_*(?P<platform>is_[a-z]+)\(\)|_+(?P<module_platform>is_[a-z]+)"
+    rf"|{_ARGS}\.(?P<switch>{'|'.join(sorted(_SWITCHES))})"
+    rf"|{_RUNNERS}\.(?P<arch>use_mla_backend)"
+    rf"|{_ARGS}\.speculative_algorithm == '(?P<speculative_algorithm>[^'\\]*)'"
+    rf"|[\w.()]+\.(?P<algorithm>{'|'.join(sorted(_ALGORITHMS))})\(\)"
+    r"|decode_backend == '(?P<decode_attention_backend>[^'\\]*)'"
+    r"|(?P<sharding>self\._kv_shard_pool is not None)"
+)
+"""A test of SGLang's that flags and facts decide, as `ast.unparse` writes it."""
 _Fields = Mapping[str, object]
-_WORDS: Mapping[str, tuple[_Fields, _Fields | None]] = {
-    **{name: ({name: True}, {name: False}) for name in _SWITCHES},
+_Asked = tuple[_Fields, _Fields | None]
+"""What of ours must hold for a test to hold, and for it not to hold; None where nothing says."""
+_PLATFORMS: Mapping[str, _Asked] = {
     **{f"is_{each}": ({"device": {each}}, {"device": _DEVICES - {each}}) for each in _DEVICES},
     "is_cuda": ({"device": {"cuda"}, "rocm": False}, None),  # torch calls ROCm's devices so too
     "is_hip": ({"rocm": True}, {"rocm": False}),
-    _MLA: ({"attention_arch": {"mla"}}, {"attention_arch": _ARCHITECTURES - {"mla"}}),
 }
-"""What of ours must hold for a word of SGLang's to hold, and for it not to hold."""
 _MODULE = "sglang.srt.managers.overlap_utils"
 _DECIDES = "decide_needs_cpu_seq_lens"
 _FLAG = "needs_cpu_seq_lens"
+_JOIN = re.compile(rf"any\(\(?getattr\([^,]+, '{_FLAG}', True\) for .*\)")
+"""The or over the backends, a missing flag counted as True."""
 _ALWAYS = "it runs at all"
 KNOWN_VERSIONS = tuple(name.removeprefix("sglang-") for name in ENGINES)
 """The versions whose source the reader was checked with."""
@@ -92,9 +100,7 @@ def can_hold(guards: Iterable[ast.expr]) -> bool:
     """
     fields: dict[str, object] = {}
     for guard in conditions(guards):
-        is_not = isinstance(guard, ast.UnaryOp) and isinstance(guard.op, ast.Not)
-        inner = guard.operand if isinstance(guard, ast.UnaryOp) and is_not else guard
-        asked = _fields(guard) if _platform(inner) else None
+        asked = _fields(guard, {"platform", "module_platform"})
         both = fields if asked is None else _together(fields, asked)
         if both is None:
             return False
@@ -119,61 +125,35 @@ def _both(one: object, other: object) -> object:
     return one if one == other else None
 
 
-def _fields(guard: ast.expr) -> _Fields | None:
+def _fields(guard: ast.expr, kinds: Collection[str] = _TEST.groupindex) -> _Fields | None:
     """Translate a condition of SGLang's into required values; None where none decides it."""
     match guard:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            word = _word(operand)
-            return None if word is None else _WORDS[word][1]
-    word = _word(guard)
-    return _compared(guard) if word is None else _WORDS[word][0]
+            asked = _asked(ast.unparse(operand), kinds)
+            return None if asked is None else asked[1]
+    asked = _asked(ast.unparse(guard), kinds)
+    return None if asked is None else asked[0]
 
 
-def _compared(guard: ast.expr) -> _Fields | None:
-    match guard:
-        case ast.Compare(
-            left=ast.Attribute(value=holder, attr="speculative_algorithm"),
-            ops=[ast.Eq()],
-            comparators=[ast.Constant(value=str(name))],
-        ) if _ARGS.fullmatch(ast.unparse(holder)):
-            return {"speculative_algorithm": {name}}
-        case ast.Compare(
-            left=ast.Attribute(value=ast.Name(id="self"), attr="_kv_shard_pool"),
-            ops=[ast.IsNot()],
-            comparators=[ast.Constant(value=None)],
-        ):
-            return {"enable_kv_cache_sharding": True}
-        case ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[]) if name in _ALGORITHMS:
-            return {"speculative_algorithm": {_ALGORITHMS[name]}}
-        case ast.Compare(
-            left=ast.Name(id="decode_backend"),
-            ops=[ast.Eq()],
-            comparators=[ast.Constant(value=str(name))],
-        ):
-            return {"decode_attention_backend": {name}}
-    return None
-
-
-def _word(guard: ast.expr) -> str | None:
-    """Return the flag that a condition asks for, of an object that is known to have it."""
-    match guard:
-        case ast.Attribute(value=holder, attr=name):
-            holders = _RUNNERS if name == _MLA else _ARGS
-            is_ours = name == _MLA or name in _SWITCHES
-            return name if is_ours and holders.fullmatch(ast.unparse(holder)) else None
-    return _platform(guard)
-
-
-def _platform(guard: ast.expr) -> str | None:
-    """Return the platform word of a test: of `is_npu()`, or of a module's `_is_npu`."""
-    match guard:
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=[]):
-            word = name.lstrip("_")
-        case ast.Name(id=name) if name.startswith("_"):
-            word = name.lstrip("_")
-        case _:
-            return None
-    return word if word in _WORDS and word.startswith("is_") else None
+def _asked(test: str, kinds: Collection[str]) -> _Asked | None:
+    found = _TEST.fullmatch(test)
+    kind = found.lastgroup if found else None
+    if found is None or kind is None or kind not in kinds:
+        return None
+    word = found[kind]
+    match kind:
+        case "platform" | "module_platform":
+            return _PLATFORMS.get(word)
+        case "switch":
+            return {word: True}, {word: False}
+        case "arch":
+            return {"attention_arch": {"mla"}}, {"attention_arch": _ARCHITECTURES - {"mla"}}
+        case "algorithm":
+            return {"speculative_algorithm": {_ALGORITHMS[word]}}, None
+        case "sharding":
+            return {"enable_kv_cache_sharding": True}, None
+        case flag:
+            return {flag: {word}}, None
 
 
 def read_rules(index: Index) -> RuleSet:
@@ -223,7 +203,7 @@ def _read(index: Index) -> Iterator[Rule]:
                 at=function.at,
             )
             yield _unknown(words)
-    if not any(_is_join(case.value) for case in returns(function.node)):
+    if not any(_JOIN.fullmatch(ast.unparse(case.value)) for case in returns(function.node)):
         index.note_missing(f"join over the backends' {_FLAG}", _MODULE)
 
 
@@ -238,10 +218,10 @@ def _unknown(words: str) -> Rule:
 
 def _function(index: Index) -> FunctionDef | None:
     module = index.module(_MODULE)
-    for node in module.tree.body if module else ():
-        if module is not None and isinstance(node, Function) and node.name == _DECIDES:
-            return FunctionDef(module, node)
-    return None
+    if module is None:
+        return None
+    found = (node for _, node in module.scope.get(_DECIDES, ()))
+    return next((FunctionDef(module, node) for node in found if isinstance(node, Function)), None)
 
 
 def _forcing(function: Function) -> Iterator[Guards]:
@@ -255,23 +235,5 @@ def _forcing(function: Function) -> Iterator[Guards]:
                 yield case.guards
             case ast.Constant(value=False):
                 continue
-            case value if not _is_join(value):
+            case value if not _JOIN.fullmatch(ast.unparse(value)):
                 yield *case.guards, value
-
-
-def _is_join(node: ast.expr) -> bool:
-    """Return whether it is the or over the backends, a missing flag counted as True."""
-    match node:
-        case ast.Call(
-            func=ast.Name(id="any"),
-            args=[
-                ast.GeneratorExp(
-                    elt=ast.Call(
-                        func=ast.Name(id="getattr"),
-                        args=[_, ast.Constant(value=flag), ast.Constant(value=True)],
-                    )
-                )
-            ],
-        ):
-            return flag == _FLAG
-    return False

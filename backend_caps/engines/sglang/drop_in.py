@@ -43,16 +43,16 @@ _WHEN_REFUSED: Mapping[str, object] = {
 }
 """What a flag counts as that has a value of another kind: never less than it may mean."""
 _FLAGS = ("speculative_algorithm", *_WHEN_REFUSED)
-_REQUIRED_LEAVES: Mapping[str, tuple[str, ...]] = {
+_LEAVES = {
     "enable_two_batch_overlap": ("get_exec", "overlap", "enable_two_batch_overlap"),
     "speculative_algorithm": ("get_spec", "speculative_algorithm"),
-}
-_OTHER_LEAVES: Mapping[str, tuple[str, ...]] = {
     "speculative_num_steps": ("get_spec", "speculative_num_steps"),
     "enable_mixed_chunk": ("get_schedule", "enable_mixed_chunk"),
     "disable_overlap_schedule": ("get_schedule", "disable_overlap_schedule"),
 }
-"""Not read by SGLang's function; where they are not there they count as not given."""
+"""Where the runtime context has each flag."""
+_REQUIRED = frozenset({"enable_two_batch_overlap", "speculative_algorithm"})
+"""What SGLang's function reads; the others count as not given where they are not there."""
 
 
 @overload
@@ -205,28 +205,22 @@ def values_of_context() -> Mapping[str, object]:
         EngineError: SGLang is not there, or has not published its flags.
     """
     try:
-        context = import_module(_CONTEXT)
-        required = {name: _leaf(context, path) for name, path in _REQUIRED_LEAVES.items()}
+        return dict(_published(import_module(_CONTEXT)))
     except (ImportError, AttributeError, ValueError) as error:
         raise EngineError(
             "runtime-context-unreadable",
             f"{_CONTEXT} cannot be read: {error}; expected the context of an SGLang 0.5.23 "
             "that has published its flags. Call after that, or give server_args first.",
         ) from error
-    return {**required, **dict(_leaves_there(context))}
 
 
-def _leaves_there(context: ModuleType) -> Iterator[tuple[str, object]]:
-    for name, path in _OTHER_LEAVES.items():
+def _published(context: ModuleType) -> Iterator[tuple[str, object]]:
+    for name, (accessor, *path) in _LEAVES.items():
         try:
-            yield name, _leaf(context, path)
+            yield name, reduce(getattr, path, getattr(context, accessor)())
         except (AttributeError, ValueError):
-            continue
-
-
-def _leaf(context: ModuleType, path: tuple[str, ...]) -> object:
-    accessor, *names = path
-    return reduce(getattr, names, getattr(context, accessor)())
+            if name in _REQUIRED:
+                raise
 
 
 def parsed_flags(values: Mapping[str, object]) -> tuple[ServerFlags, list[Problem]]:

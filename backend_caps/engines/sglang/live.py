@@ -52,7 +52,7 @@ def uses_of_slots(attn_backends: Sequence[object], flags: ServerFlags) -> tuple[
     """
     count = len(attn_backends)
     if not count:
-        return tuple(_nobodys(_slot(0, count, flags), _no_backend()))
+        return tuple(_placed(_slot(0, count, flags), _NOBODY, _no_backend()))
     return tuple(
         use
         for index, backend in enumerate(attn_backends)
@@ -76,51 +76,45 @@ def _of_slot(slot: _Slot, backend: object, count: int, flags: ServerFlags) -> It
     steps = flags.speculative_num_steps
     is_single_step = steps is not None and steps <= 1
     if (slot.index, count) != (1, _EAGLES_SLOTS) or not is_single_step:
-        yield from _nobodys(slot, _empty_slot(slot))
+        yield from _placed(slot, _NOBODY, _empty_slot(slot))
 
 
 def _uses(slot: _Slot, backend: object) -> Iterator[Use]:
     """Put a backend to each of its slot's places: the engine has done so, so it takes the role."""
     reading = _checked(slot, backend)
-    problem = reading if isinstance(reading, Problem) else _doubt(slot, backend, reading)
     kind = type(backend)
-    for role, phase in slot.places:
-        yield Use(
-            backend=kind.__name__,
-            role=role,
-            phase=phase,
-            declaration=_declaration(reading, role, problem),
-            source=Source(declared_at=f"{kind.__module__}:{kind.__qualname__}"),
-            slot=str(slot),
-            problem=problem,
-            readings={} if isinstance(reading, Problem) else {_CAPABILITY: reading},
-        )
-
-
-def _nobodys(slot: _Slot, problem: Problem) -> Iterator[Use]:
-    for role, phase in slot.places:
-        yield Use(
-            backend=_NOBODY,
-            role=role,
-            phase=phase,
-            declaration=None,
-            source=BY_HAND,
-            slot=str(slot),
-            problem=problem,
-        )
-
-
-def _declaration(
-    reading: Reading | Problem, role: Role, problem: Problem | None
-) -> Declaration | None:
+    source = Source(declared_at=f"{kind.__module__}:{kind.__qualname__}")
     if isinstance(reading, Problem):
-        return None
-    roles = {"roles": frozenset({role})}
-    if reading.origin is not Origin.DECLARED:
-        return Declaration(capabilities=Capabilities.model_validate(roles))
-    stated = {**roles, _FLAG: reading.value}
-    if reading.value is False:
-        stated["max_context_len_known"] = problem is None
+        return _placed(slot, kind.__name__, reading, source)
+    return _placed(slot, kind.__name__, _doubt(slot, backend, reading), source, reading)
+
+
+def _placed(
+    slot: _Slot,
+    name: str,
+    problem: Problem | None,
+    source: Source = BY_HAND,
+    reading: Reading | None = None,
+) -> Iterator[Use]:
+    for role, phase in slot.places:
+        yield Use(
+            backend=name,
+            role=role,
+            phase=phase,
+            declaration=_declaration(reading, role, problem) if reading else None,
+            source=source,
+            slot=str(slot),
+            problem=problem,
+            readings={_CAPABILITY: reading} if reading else {},
+        )
+
+
+def _declaration(reading: Reading, role: Role, problem: Problem | None) -> Declaration:
+    stated: dict[str, object] = {"roles": frozenset({role})}
+    if reading.origin is Origin.DECLARED:
+        stated[_FLAG] = reading.value
+        if reading.value is False:
+            stated["max_context_len_known"] = problem is None
     return Declaration(capabilities=Capabilities.model_validate(stated))
 
 

@@ -20,7 +20,7 @@ from backend_caps.engines.source.guards import (
     words,
 )
 from backend_caps.engines.source.index import FunctionDef, Index
-from backend_caps.engines.source.module import ClassDef, methods_of
+from backend_caps.engines.source.module import ClassDef
 
 _REGISTER = "register_attention_backend"
 _TABLE = "ATTENTION_BACKENDS"
@@ -109,28 +109,25 @@ class Names:
         return dict(sorted(names.items()))
 
     def _read_drafts(self, names: dict[str, Name]) -> None:
-        module = self._index.module(_DRAFTS)
-        factory = next((c for c in module.classes if c.name == _FACTORY), None) if module else None
+        factory = self._index.class_in(_DRAFTS, _FACTORY)
         if factory is None:
-            self._index.note_missing(f"class {_FACTORY}", _DRAFTS)
             return
-        methods = methods_of(factory)
-        for method_name in _MAPS:
-            if method_name not in methods:
+        for method_name, runner in _MAPS.items():
+            method = factory.methods.get(method_name)
+            if method is None:
                 self._index.note_missing(f"{_FACTORY}.{method_name}()", _DRAFTS)
-        for method in methods.values():
-            if method.name in _MAPS:
-                for name, value in _entries(method):
-                    if is_usable(self._index, name, factory.module.at(value)):
-                        own = names.setdefault(name, Name(name))
-                        made = self._of_entry(own, value, factory, method)
-                        own.made.setdefault(_MAPS[method.name], []).extend(made)
+                continue
+            for name, value in _entries(method):
+                if is_usable(self._index, name, factory.module.at(value)):
+                    own = names.setdefault(name, Name(name))
+                    made = self._of_entry(own, value, factory, method)
+                    own.made.setdefault(runner, []).extend(made)
 
     def _of_entry(
         self, name: Name, value: ast.expr, factory: ClassDef, around: Function
     ) -> Iterator[Made]:
         """Follow one entry of a map: a method, or a choice of methods."""
-        methods = methods_of(factory)
+        methods = factory.methods
         for case in branches(value, ()):
             match case.value:
                 case ast.Attribute(value=ast.Name(id="self"), attr=attribute) if (

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from backend_caps.capability.backend import Backend, EngineClass, Reading
 from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.capability.provenance import Origin, Source
+from backend_caps.capability.provenance import Origin
 from backend_caps.engines.reading import EngineReading, record
 from backend_caps.engines.sglang.backends import LONGEST, NEEDS, Backends
 from backend_caps.engines.sglang.command_line import ARGUMENTS, read_aliases, read_engine_options
 from backend_caps.engines.sglang.conditions import given_of, read_rules
 from backend_caps.engines.sglang.names import Name, Names, Runner, is_usable
 from backend_caps.engines.source.attributes import Attributes
-from backend_caps.engines.source.classes import Classes, labels
+from backend_caps.engines.source.classes import Classes, free_label, labels
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.index import FunctionDef, Index
 from backend_caps.engines.source.methods import Stated
@@ -54,65 +54,100 @@ def is_wanted(path: str) -> bool:
 def read_sglang(tree: Tree) -> EngineReading:
     """Read a version of SGLang; what is not where it should be is a problem, the rest is read."""
     index = Index(tree)
-    classes = Classes(index)
-    names = Names(index, classes).read()
-    aliases = {
-        alias: target
-        for alias, target in read_aliases(index).items()
-        if target in names and alias not in names and is_usable(index, alias, ARGUMENTS)
-    }
-    unknown = _unknown(names, aliases)
-    backends = _backends(index, classes, names, {*names, *aliases, *unknown.values()})
-    reading = EngineReading(
-        engine="sglang",
-        version=tree.version,
-        source=tree.source,
-        backends=(
-            *backends.values(),
-            *_named(index, names, aliases, unknown, backends),
-            *pair_of(backends.values()),
-        ),
-        rules=read_rules(index),
-        command_line=read_engine_options(index),
-        problems=index.problems,
-        num_files=len(tree.files),
-        num_parsed=index.num_parsed,
-    )
-    index.close()
-    return reading
+    records = list(_Records(index).all())
+    return index.reading(records, read_rules(index), read_engine_options(index))
 
 
-def _backends(
-    index: Index, classes: Classes, names: Mapping[str, Name], taken: Collection[str]
-) -> Mapping[ClassDef, Backend]:
-    """List a record for each class, called as nothing else is."""
-    root = _root(index)
-    if root is None:
-        index.note_missing(f"class {_ROOT}", _BASE)
-        return {}
-    flags = _flags(root)
-    attributes = Attributes(index, classes, {NEEDS, LONGEST, *flags})
-    if attributes.stated(root, NEEDS) is None:
-        index.note_missing(f"{NEEDS} in class {_ROOT}", _BASE)
-    records = Backends(index, attributes, root, flags)
-    placed = _placed(names)
-    found = list(_definitions(index, classes, attributes, root, placed))
-    named = labels([(each.path, each) for each in found], taken=taken)
-    return {
-        definition: records.record(
-            definition,
-            name=label,
-            version=index.tree.version,
-            registered_as=sorted(placed.get(definition, ())),
-            roles=_roles(placed.get(definition, {}).values()),
+class _Records:
+    """A record for each class, for each name that flags use, and for what is not followed."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._classes = Classes(index)
+        self._names = Names(index, self._classes).read()
+        self._aliases = {
+            alias: target
+            for alias, target in read_aliases(index).items()
+            if target in self._names
+            and alias not in self._names
+            and is_usable(index, alias, ARGUMENTS)
+        }
+        taken = {*self._names, *self._aliases}
+        lost = [name for name, own in self._names.items() if own.lost is not None]
+        self._lost = {name: free_label(f"{name}, not followed", taken) for name in lost}
+        self._placed = _placed(self._names)
+        self._backends = self._of_classes({*taken, *self._lost.values()})
+
+    def all(self) -> Iterator[Backend]:
+        """List the classes, then the names, each alias too; and the wrapper of two backends."""
+        yield from self._backends.values()
+        for name, own in self._names.items():
+            yield self._of_name(name, own)
+            if own.lost is not None:
+                yield self._of_lost(name, own.lost)
+        for alias, target in self._aliases.items():
+            yield self._of_name(alias, self._names[target])
+        yield from pair_of(self._backends.values())
+
+    def _of_classes(self, taken: Collection[str]) -> Mapping[ClassDef, Backend]:
+        """Make a record for each class, called as nothing else is."""
+        root = self._index.class_in(_BASE, _ROOT)
+        if root is None:
+            return {}
+        flags = _flags(root)
+        attributes = Attributes(self._index, self._classes, {NEEDS, LONGEST, *flags})
+        if attributes.stated(root, NEEDS) is None:
+            self._index.note_missing(f"{NEEDS} in class {_ROOT}", _BASE)
+        records = Backends(self._index, self._classes, attributes, root, flags)
+        found = list(self._definitions(attributes, root))
+        named = labels([(each.path, each) for each in found], taken=taken)
+        return {
+            definition: records.record(definition, label, sorted(places), _roles(places.values()))
+            for definition, label in zip(found, named, strict=True)
+            for places in [self._placed.get(definition, {})]
+        }
+
+    def _definitions(self, attributes: Attributes, root: ClassDef) -> Iterator[ClassDef]:
+        """List the backends: by their base, by their registration, or by the flag they state."""
+        index = self._index
+        texts = index.tree.files
+        by_base = index.heads.files_below({root.name})
+        names = index.heads.names_below({root.name})
+        by_flag = {p for p in index.containing(NEEDS.encode()) if _STATES.search(texts[p])}
+        by_name = [definition.module.path for definition in self._placed]
+        for path in sorted({*by_base, *by_flag, *by_name}):
+            for each in index.classes_of(path):
+                if each is not root and (
+                    each in self._placed
+                    or (each.name in names and self._classes.descends(each, root.path))
+                    or (path in by_flag and _decides(attributes.stated(each, NEEDS)))
+                ):
+                    yield each
+
+    def _of_name(self, label: str, name: Name) -> Backend:
+        parts = [
+            Part(
+                self._lost[name.name] if made is None else self._backends[made].name,
+                phases=phases,
+                roles={role},
+                given=given_of(guards),
+            )
+            for place, all_made in name.made.items()
+            for guards, made in all_made
+            for role, phases in _ROLES[place]
+            if made is None or made in self._backends
+        ]
+        return record(label, self._index.source(), Declaration(parts=parts))
+
+    def _of_lost(self, name: str, function: FunctionDef) -> Backend:
+        """Stand for what a name makes and no class was found for: it is undeclared."""
+        words = f"what {function.node.name}() makes could not be followed to a class"
+        own = EngineClass(
+            path=f"{function.module.name}.{function.node.name}",
+            registered_as=(name,),
+            readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
         )
-        for definition, label in zip(found, named, strict=True)
-    }
-
-
-def _root(index: Index) -> ClassDef | None:
-    module = index.module(_BASE)
-    return next((c for c in module.classes if c.name == _ROOT), None) if module else None
+        return record(self._lost[name], self._index.source(function.at), Declaration(), own)
 
 
 def _roles(places: Iterable[set[Runner]]) -> frozenset[Role]:
@@ -150,99 +185,11 @@ def _placed(names: Mapping[str, Name]) -> dict[ClassDef, dict[str, set[Runner]]]
     return placed
 
 
-def _definitions(
-    index: Index,
-    classes: Classes,
-    attributes: Attributes,
-    root: ClassDef,
-    placed: Mapping[ClassDef, object],
-) -> Iterator[ClassDef]:
-    """List the backends: by their base, by their registration, or by the flag they state."""
-    by_base = index.heads.files_below({root.name})
-    names = index.heads.names_below({root.name})
-    by_flag = {p for p in index.containing(NEEDS.encode()) if _STATES.search(index.tree.files[p])}
-    by_name = [definition.module.path for definition in placed]
-    for path in sorted({*by_base, *by_flag, *by_name}):
-        module = index.parse(path)
-        for definition in module.classes if module else ():
-            if definition is not root and (
-                definition in placed
-                or (definition.name in names and classes.descends(definition, root.path))
-                or (path in by_flag and _decides(attributes.stated(definition, NEEDS)))
-            ):
-                yield definition
-
-
 def _decides(stated: Stated | None) -> bool:
     """Return whether a class states the flag itself, not just keeps an argument of that name."""
     return stated is not None and any(
         not (isinstance(each.value, ast.Name) and each.value.id == NEEDS)
         for each in stated.statements
-    )
-
-
-def _named(
-    index: Index,
-    names: Mapping[str, Name],
-    aliases: Mapping[str, str],
-    unknown: Mapping[str, str],
-    backends: Mapping[ClassDef, Backend],
-) -> Iterator[Backend]:
-    """List a record for each name, whose parts are the classes; one for each alias too."""
-    for name in names.values():
-        yield _name(index, name.name, name, unknown, backends)
-        if name.lost is not None:
-            yield _lost(index, name, unknown[name.name], name.lost)
-    for alias, target in aliases.items():
-        yield _name(index, alias, names[target], unknown, backends)
-
-
-def _name(
-    index: Index,
-    name: str,
-    of: Name,
-    unknown: Mapping[str, str],
-    backends: Mapping[ClassDef, Backend],
-) -> Backend:
-    parts = [
-        Part(
-            unknown[of.name] if made is None else backends[made].name,
-            phases=phases,
-            roles={role},
-            given=given_of(guards),
-        )
-        for place, all_made in of.made.items()
-        for guards, made in all_made
-        for role, phases in _ROLES[place]
-        if made is None or made in backends
-    ]
-    return record(name, Source(distribution="sglang", version=index.tree.version), parts)
-
-
-def _unknown(names: Mapping[str, Name], aliases: Collection[str]) -> dict[str, str]:
-    """Call what names make and could not be followed, as nothing else is called."""
-    found: dict[str, str] = {}
-    for name in names.values():
-        if name.lost is not None:
-            label = f"{name.name}, not followed"
-            while label in {*names, *aliases, *found.values()}:
-                label += " here"
-            found[name.name] = label
-    return found
-
-
-def _lost(index: Index, name: Name, label: str, function: FunctionDef) -> Backend:
-    """Stand for what a name makes and no class was found for: it is undeclared."""
-    words = f"what {function.node.name}() makes could not be followed to a class"
-    return record(
-        label,
-        Source(distribution="sglang", version=index.tree.version, declared_at=function.at),
-        Declaration(),
-        EngineClass(
-            path=f"{function.module.name}.{function.node.name}",
-            registered_as=(name.name,),
-            readings={"host_seq_lens": Reading(origin=Origin.UNDECLARED, words=words)},
-        ),
     )
 
 
@@ -258,4 +205,4 @@ def pair_of(backends: Iterable[Backend]) -> Iterator[Backend]:
             continue
         reading = own.readings.get("host_seq_lens")
         if reading is None or reading.origin is Origin.UNDECLARED:
-            yield record(PAIR, backend.source, [Part(backend.name)])
+            yield record(PAIR, backend.source, Declaration(parts=[Part(backend.name)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,16 +15,15 @@ from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from backend_caps.engines.reading import Finding
 from backend_caps.engines.sglang.conditions import given_of
-from backend_caps.engines.source.attributes import Attributes
+from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
-    Case,
-    Function,
     conditions,
     decided,
     returns,
     where,
 )
-from backend_caps.engines.source.module import ClassDef
+from backend_caps.engines.source.index import Method
+from backend_caps.engines.source.module import ClassDef, has_attribute
 
 _METHOD = "shared_read_ends"
 _ASKS: Mapping[str, frozenset[Phase]] = {
@@ -38,7 +38,8 @@ _MODES: Mapping[str, frozenset[Phase]] = {
     "DECODE": frozenset({Phase.DECODE}),
     "TARGET_VERIFY": frozenset({Phase.VERIFY}),
 }
-_LEVELS: Mapping[str, SharedReadsEnd] = {each.name: each for each in SharedReadsEnd}
+_LEVELS = {f"SharedReadEnds.{each.name}": each for each in SharedReadsEnd}
+_SUPER = re.compile(rf"super\(.*\)\.{_METHOD}\(.*\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,68 +54,57 @@ class _Answer:
 
 
 class ReadEnds:
-    """Reads the method, phase by phase."""
+    """Reads the method of one class, phase by phase."""
 
-    def __init__(self, attributes: Attributes) -> None:
-        self._attributes = attributes
+    def __init__(self, classes: Classes, definition: ClassDef, root: ClassDef) -> None:
+        self._classes = classes
+        self._definition = definition
+        found = classes.method(definition, _METHOD)
+        self._method = None if found is None or found.owner is root else found
 
-    def read(self, definition: ClassDef, root: ClassDef) -> Finding | None:
-        """Return where a class's shared reads end; None where only the root states it."""
-        found = self._attributes.method(definition, _METHOD)
-        if found is None or found[0] is root:
+    def finding(self) -> Finding | None:
+        """Return where the class's shared reads end; None where only the root states it."""
+        if self._method is None:
             return None
-        owner, function = found
-        at = owner.module.at(function)
-        answers = {phase: list(self._answers(definition, *found, phase)) for phase in Phase}
+        answers = {phase: list(self._answers(self._method, phase)) for phase in Phase}
         words = "; ".join(
             f"{phase.value}: {' or '.join(map(_text, own)) or 'nothing'}"
             for phase, own in answers.items()
         )
-        if owner is not definition:
-            reading = Reading(
-                origin=Origin.INHERITED, words=words, declared_at=at, inherited_from=owner.name
-            )
-            return Finding(reading=reading)
-        return Finding(
-            reading=Reading(origin=Origin.CONDITIONAL, words=words, declared_at=at),
-            conditions=[w for phase, own in answers.items() for w in _whens(phase, own)],
+        owner = self._method.owner
+        is_own = owner is self._definition
+        reading = Reading(
+            origin=Origin.CONDITIONAL if is_own else Origin.INHERITED,
+            words=words,
+            declared_at=self._method.at,
+            inherited_from=None if is_own else owner.name,
         )
+        whens = (when for phase, own in answers.items() for when in _whens(phase, own))
+        return Finding(reading=reading, conditions=list(whens) if is_own else ())
 
-    def delegated(self, definition: ClassDef, root: ClassDef) -> list[str]:
+    def delegated(self) -> list[str]:
         """List the answers that are made from those of other backends."""
-        found = self._attributes.method(definition, _METHOD)
-        if found is None or found[0] is root:
-            return []
-        asked = [case.value for case in returns(found[1]) if not _super_call(case.value)]
-        return [f"{_METHOD} = {ast.unparse(each)}" for each in asked if _calls_itself(each)]
+        values = [case.value for case in returns(self._method.node)] if self._method else []
+        answers = [ast.unparse(each) for each in values if has_attribute(each, _METHOD)]
+        return [f"{_METHOD} = {each}" for each in answers if not _SUPER.fullmatch(each)]
 
-    def _answers(
-        self, definition: ClassDef, owner: ClassDef, function: Function, phase: Phase
-    ) -> Iterator[_Answer]:
+    def _answers(self, method: Method, phase: Phase) -> Iterator[_Answer]:
         """List what may be returned in a phase, up to what certainly is."""
-        for case in returns(function):
-            left = [guard for guard in conditions(case.guards) if _holds(guard, phase) is None]
-            if any(_holds(guard, phase) is False for guard in conditions(case.guards)):
+        for case in returns(method.node):
+            held = {guard: _holds(guard, phase) for guard in conditions(case.guards)}
+            if False in held.values():
                 continue
-            yield from self._answered(definition, owner, case, tuple(left), phase)
+            left = tuple(guard for guard, holds in held.items() if holds is None)
+            answer = ast.unparse(case.value)
+            if _SUPER.fullmatch(answer):
+                above = self._classes.method(self._definition, _METHOD, after=method.owner)
+                for each in self._answers(above, phase) if above else ():
+                    yield _Answer(each.level, each.expression, (*left, *each.guards))
+            else:
+                plain = phase is Phase.PREFILL and any(map(_is_mode, held))
+                yield _Answer(_LEVELS.get(answer), case.value, left, plain)
             if not left:
                 return
-
-    def _answered(
-        self,
-        definition: ClassDef,
-        owner: ClassDef,
-        case: Case,
-        left: tuple[ast.expr, ...],
-        phase: Phase,
-    ) -> Iterator[_Answer]:
-        if _super_call(case.value):
-            above = self._attributes.method_after(definition, owner, _METHOD)
-            for answer in self._answers(definition, *above, phase) if above else ():
-                yield _Answer(answer.level, answer.expression, (*left, *answer.guards))
-            return
-        plain = phase is Phase.PREFILL and any(_is_mode(g) for g in conditions(case.guards))
-        yield _Answer(_level(case.value), case.value, left, plain)
 
 
 def _whens(phase: Phase, answers: list[_Answer]) -> Iterator[tuple[Given, object, str]]:
@@ -135,13 +125,6 @@ def _text(answer: _Answer) -> str:
     return where(said, answer.guards)
 
 
-def _level(value: ast.expr) -> SharedReadsEnd | None:
-    match value:
-        case ast.Attribute(value=ast.Name(id="SharedReadEnds"), attr=name):
-            return _LEVELS.get(name)
-    return None
-
-
 def _holds(guard: ast.expr, phase: Phase) -> bool | None:
     """Return whether a condition on the forward mode holds in a phase; None where it is another."""
     return decided(guard, partial(_mode_holds, phase))
@@ -158,14 +141,3 @@ def _mode_holds(phase: Phase, test: ast.expr) -> bool | None:
 
 def _is_mode(guard: ast.expr) -> bool:
     return isinstance(guard, ast.Compare) and _holds(guard, Phase.PREFILL) is True
-
-
-def _super_call(value: ast.expr) -> bool:
-    match value:
-        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)):
-            return name == _METHOD
-    return False
-
-
-def _calls_itself(value: ast.expr) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == _METHOD for node in ast.walk(value))

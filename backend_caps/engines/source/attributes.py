@@ -20,22 +20,14 @@ from backend_caps.engines.source.guards import (
     words,
 )
 from backend_caps.engines.source.index import External, Index
-from backend_caps.engines.source.methods import (
-    Methods,
-    Stated,
-    Statement,
-    named,
-    of_self,
-    pieces,
-    standing,
-    targets_of,
-)
+from backend_caps.engines.source.methods import Methods, Stated, left_standing, pieces
 from backend_caps.engines.source.module import (
     ClassDef,
     Module,
-    alternatives_of,
-    assigned,
-    methods_of,
+    Statement,
+    attribute,
+    bound,
+    by_name,
 )
 
 _DEEPEST = 60
@@ -55,8 +47,7 @@ class Attributes:
     def __init__(self, index: Index, classes: Classes, names: Collection[str]) -> None:
         self._index = index
         self._classes = classes
-        self._methods = Methods(index, names)
-        self._bodies: dict[ClassDef, Mapping[str, list[Statement]]] = {}
+        self._methods = Methods(names)
         self._instances: dict[ClassDef, Mapping[str, list[Statement]]] = {}
         self._elsewhere: dict[str, Mapping[tuple[str, _Owner], int]] = {}
 
@@ -64,41 +55,17 @@ class Attributes:
         """Return what stands under a name; None where nothing of the tree states it."""
         if definition not in self._instances:
             run = InstanceRun(self._index, self._methods, self._classes, definition)
-            self._instances[definition] = _by_name(run.statements())
+            self._instances[definition] = by_name(run.statements())
         order = self._classes.ancestors(definition)
         of_bodies: list[Statement] = []
         for base in order:
-            own = self._body(base).get(name, [])
+            own = base.statements.get(name, ())
             of_bodies = [*own, *of_bodies]
             if any(each.is_certain for each in own):
                 break
-        left = standing([*of_bodies, *self._instances[definition].get(name, ())])
+        left = left_standing([*of_bodies, *self._instances[definition].get(name, ())])
         left += self._set_elsewhere(order, name)
         return Stated(tuple(left)) if left else None
-
-    def method(self, definition: ClassDef, name: str) -> tuple[ClassDef, Function] | None:
-        """Find the method that a class has under a name."""
-        return _method(self._classes.ancestors(definition), name)
-
-    def method_after(
-        self, definition: ClassDef, owner: ClassDef, name: str
-    ) -> tuple[ClassDef, Function] | None:
-        """Find what `super()` finds, in a class of `owner`'s, of the order of `definition`."""
-        order = self._classes.ancestors(definition)
-        return _method(order[order.index(owner) + 1 :], name)
-
-    def _body(self, definition: ClassDef) -> Mapping[str, list[Statement]]:
-        if definition not in self._bodies:
-            has_names = self._methods.mentions(definition, definition.node)
-            body = definition.module.body_of(definition.node) if has_names else ()
-            self._bodies[definition] = _by_name(
-                each
-                for statement in body
-                for each in self._methods.bindings(
-                    definition, statement.node, statement.guards, named
-                )
-            )
-        return self._bodies[definition]
 
     def _set_elsewhere(self, order: tuple[ClassDef, ...], name: str) -> Iterator[Statement]:
         """List what may be set by other statements of the files of an order: that it is true."""
@@ -116,18 +83,6 @@ class Attributes:
                         yield Statement(name, base, ast.Constant(value=True), (when,), line)
 
 
-def _by_name(statements: Iterable[Statement]) -> Mapping[str, list[Statement]]:
-    found: dict[str, list[Statement]] = {}
-    for each in statements:
-        found.setdefault(each.name, []).append(each)
-    return found
-
-
-def _method(order: tuple[ClassDef, ...], name: str) -> tuple[ClassDef, Function] | None:
-    found = ((base, methods_of(base).get(name)) for base in order)
-    return next(((base, method) for base, method in found if method is not None), None)
-
-
 class InstanceRun:
     """Follows the calls of one class's constructor."""
 
@@ -138,7 +93,6 @@ class InstanceRun:
         self._methods = methods
         self._classes = classes
         self._order = classes.ancestors(definition)
-        self._names = methods.leading(self._order)
         self._seen: set[Function] = set()
         self._running: list[Function] = []
         self._followed: set[ast.expr] = set()
@@ -148,7 +102,7 @@ class InstanceRun:
 
     def statements(self) -> Iterator[Statement]:
         """List what making an instance runs, and then what its methods may do later."""
-        if self._names:
+        if any(map(self._methods.setters, self._order)):
             made = list(self._called("__init__", range(len(self._order)), ()))
             yield from made
             yield from self._later(made)
@@ -156,8 +110,8 @@ class InstanceRun:
     def _later(self, made: list[Statement]) -> Iterator[Statement]:
         """List what methods do that may run once the instance is made."""
         left = {
-            name: {(each.owner, each.line) for each in standing(own)}
-            for name, own in _by_name(made).items()
+            name: {(each.owner, each.line) for each in left_standing(own)}
+            for name, own in by_name(made).items()
         }
         for at, owner in enumerate(self._order):
             for guards, method, own in self._methods.setters(owner):
@@ -175,7 +129,7 @@ class InstanceRun:
         if method in self._seen:
             return True
         if method not in self._alive:
-            hides = (alternatives_of(each).get(method.name, ()) for each in self._order[:at])
+            hides = (each.alternatives.get(method.name, ()) for each in self._order[:at])
             is_hidden = any(not guards for own in hides for guards, _ in own)
             self._alive[method] = not is_hidden or self._is_called(method.name, at)
         return self._alive[method]
@@ -189,7 +143,7 @@ class InstanceRun:
             and not (isinstance(node.value, ast.Name) and node.value.id == "self")
             and all(self._may_run(each, at) for each in around[:1] if isinstance(each, Function))
             for at, owner in enumerate(self._order[:until])
-            for piece, around in pieces(owner.node, self._methods.lines(owner.module, {name}))
+            for piece, around in pieces(owner.node, owner.module.lines([name]))
             for node in ast.walk(piece)
         )
 
@@ -198,12 +152,10 @@ class InstanceRun:
 
         Where a condition chooses it, what comes after runs where that does not hold.
         """
-        if name not in self._names:
-            return
         found: list[tuple[int, Guards, Function]] = []
         others: Guards = ()
         for at in places:
-            alternatives = alternatives_of(self._order[at]).get(name, ())
+            alternatives = self._order[at].alternatives.get(name, ())
             found += [(at, others + own, method) for own, method in alternatives]
             if any(not own for own, _ in alternatives):
                 break
@@ -277,12 +229,15 @@ def _settings(module: Module, methods: Methods) -> Mapping[tuple[str, _Owner], i
     """List the first lines that set a name but are no statements of a class body or on `self`."""
     found: dict[tuple[str, _Owner], int] = {}
     classes = {each.name for each in module.classes}
-    for piece, around in pieces(module.tree, methods.lines(module, methods.names)):
+    for piece, around in pieces(module.tree, module.lines(methods.names)):
         inner = next((each for each in reversed(around) if isinstance(each, ast.ClassDef)), None)
-        owner = None if inner is None else module.definition_of(inner)
+        owner = None if inner is None else module.definitions.get(inner)
         if inner is not None and owner is None:  # a class statement that never runs
             continue
-        read = _targets_read(piece, owner, around)
+        if isinstance(piece, ast.AnnAssign) and piece.value is None:
+            continue
+        holder = _read_from(owner, around)
+        read = [target for target, *_ in bound(piece) if attribute(target)[0] == holder]
         in_class = bool(around) and isinstance(around[-1], ast.ClassDef)
         for node in ast.walk(piece):
             if isinstance(node, _SETTERS) and node not in read:
@@ -316,26 +271,16 @@ def _names_set(node: ast.expr, *, in_class: bool) -> tuple[set[str], str | None]
     return names, of.id if isinstance(of, ast.Name) else None
 
 
-def _targets_read(
-    piece: ast.AST, owner: ClassDef | None, around: tuple[ast.stmt, ...]
-) -> Collection[ast.AST]:
-    """List the targets of a statement that a class is read by: its own, or a method's."""
-    targets: Sequence[ast.expr]
-    match piece:
-        case _ if owner is None:
-            return ()
-        case ast.AnnAssign(value=None, target=target):
-            targets = [node for node in ast.walk(target) if isinstance(node, ast.expr)]
-        case ast.Assign() | ast.AnnAssign():
-            targets = [target for target, _ in assigned(piece)]
-        case _:
-            targets = targets_of(piece)
+def _read_from(owner: ClassDef | None, around: tuple[ast.stmt, ...]) -> str | None:
+    """Return what a statement's targets are attributes of where a class is read by it."""
     match around:
+        case _ if owner is None:
+            return None
         case [*_, ast.ClassDef()]:
-            return [each for each in targets if named(each) is not None]
+            return ""
         case [*_, ast.ClassDef(), ast.FunctionDef() | ast.AsyncFunctionDef() as function]:
             # A function that a decorator gives away, such as a setter, is not read as a method.
-            own = alternatives_of(owner).get(function.name, ())
+            own = owner.alternatives.get(function.name, ())
             if not function.decorator_list or any(function is each for _, each in own):
-                return [each for each in targets if of_self(each) is not None]
-    return ()
+                return "self"
+    return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from backend_caps.engines.source.guards import Function, Guards, condition, returns, where
-from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
-from backend_caps.engines.source.module import ClassDef, Module, Scope, methods_of
+from backend_caps.engines.source.index import External, FunctionDef, Index, Method, Target, Value
+from backend_caps.engines.source.module import ClassDef, Module, Scope
 
 _DEEPEST = 100
 """The longest chain of bases that is followed; real ones are far shorter."""
@@ -44,6 +44,15 @@ class Classes:
         """List the classes of the tree in a class's order, itself first."""
         return tuple(base for base in self.order(definition) if isinstance(base, ClassDef))
 
+    def method(
+        self, definition: ClassDef, name: str, *, after: ClassDef | None = None
+    ) -> Method | None:
+        """Find the method that a class has under a name; what `super()` finds `after` one."""
+        order = self.ancestors(definition)
+        left = order if after is None else order[order.index(after) + 1 :]
+        owner = next((base for base in left if name in base.methods), None)
+        return Method(owner.module, owner.methods[name], owner) if owner else None
+
     def descends(self, definition: ClassDef, root: str) -> bool:
         """Return whether a class is below the one of a dotted path."""
         return any(base.path == root for base in self.ancestors(definition)[1:])
@@ -61,7 +70,7 @@ class Classes:
         self._index.note(code, at=definition.at, name=definition.name, **values)
 
     def _note_twins(self, definition: ClassDef) -> None:
-        twins = definition.module.by_path[definition.path]
+        twins = [each for each in definition.module.classes if each.path == definition.path]
         if len(twins) > 1 and any(each.guards for each in twins):
             others = ", ".join(f"line {each.node.lineno}" for each in twins[1:])
             self._note("engine-class-defined-twice", twins[0], others=others)
@@ -134,11 +143,11 @@ def labels(classes: Sequence[tuple[str, ClassDef]], *, taken: Collection[str]) -
         for at, name in enumerate(names):
             if often[name] == 1:
                 found.setdefault(at, name)
-    return [found.get(at) or _free(each[-1], taken) for at, each in enumerate(spelled)]
+    return [found.get(at) or free_label(each[-1], taken) for at, each in enumerate(spelled)]
 
 
-def _free(label: str, taken: Collection[str]) -> str:
-    """Name a class all whose names stand for something else."""
+def free_label(label: str, taken: Collection[str]) -> str:
+    """Name what has a name that stands for something else."""
     while label in taken:
         label += " here"
     return label
@@ -174,16 +183,6 @@ class _Place:
     """The functions that are followed, outermost first."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Circle:
-    """A call of a function that is being followed; it makes what that function makes."""
-
-    node: Function
-
-
-_Followed = tuple[Guards, ClassDef | _Circle | None]
-
-
 class Factories:
     """Finds the classes whose instances a function returns."""
 
@@ -217,15 +216,14 @@ class Factories:
         found = {
             (condition(guards), made): (guards, made)
             for guards, made in self._of_function(function, owner, ())
-            if not isinstance(made, _Circle)
         }
         return sorted(found.values(), key=lambda each: each[1] is None)
 
     def _of_function(
         self, function: FunctionDef, owner: ClassDef | None, around: tuple[Function, ...]
-    ) -> Iterator[_Followed]:
+    ) -> Iterator[Made]:
+        """Follow what a function returns; a call of one that is being followed adds nothing."""
         if function.node in around:
-            yield (), _Circle(function.node)
             return
         self._num_calls += 1
         if len(around) > _DEEPEST_CALLS or self._num_calls > _MOST_CALLS:
@@ -233,30 +231,23 @@ class Factories:
             return
         scope = function.module.scope_in(function.node)
         place = _Place(function.module, scope, owner, (*around, function.node))
-        circles: list[tuple[Guards, _Circle]] = []
-        is_made = False
-        for case in returns(function.node):
-            if is_none(case.value):
-                continue
-            found = list(self._of_value(case.value, place))
-            of_circles = [made for _, made in found if isinstance(made, _Circle)]
-            if any(isinstance(made, ClassDef) for _, made in found):
-                is_made = True
-                yield from ((case.guards + guards, made) for guards, made in found)
-            elif found and len(of_circles) == len(found):
-                circles.append((case.guards, of_circles[0]))
-            else:
-                yield case.guards, None
-        for guards, circle in () if is_made else circles:
-            yield guards, None if circle.node is function.node else circle
+        cases = [case for case in returns(function.node) if not is_none(case.value)]
+        found = [(case.guards, list(self._of_value(case.value, place))) for case in cases]
+        for guards, own in found:
+            if any(made for _, made in own):
+                yield from ((guards + more, made) for more, made in own)
+            elif own:
+                yield guards, None
+        if (cases or around) and not any(own for _, own in found):
+            yield (), None
 
-    def _of_value(self, value: ast.expr, place: _Place) -> Iterator[_Followed]:
+    def _of_value(self, value: ast.expr, place: _Place) -> Iterator[Made]:
         """Follow a returned value: a call, a name for one, or a tuple whose last item is one."""
         match value:
             case ast.Tuple(elts=[*_, last]):
                 yield from self._of_value(last, place)
             case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if (
-                method := self._method(place.owner, name)
+                method := place.owner and self._classes.method(place.owner, name)
             ):
                 yield from self._of_function(method, place.owner, place.around)
             case ast.Call(
@@ -264,40 +255,29 @@ class Factories:
             ) if key in self._tables.get(table, {}):
                 yield from self._of_function(self._tables[table][key], None, place.around)
             case ast.Call(func=called):
-                yield from self._called(called, place)
+                yield from self._named(called, place, is_called=True)
             case ast.Name():
-                yield from self._of_variable(value, place)
+                yield from self._named(value, place, is_called=False)
             case _:
                 yield (), None
 
-    def _method(self, owner: ClassDef | None, name: str) -> FunctionDef | None:
-        for base in self._classes.ancestors(owner) if owner else ():
-            if name in methods_of(base):
-                return FunctionDef(base.module, methods_of(base)[name])
-        return None
-
-    def _of_variable(self, name: ast.Name, place: _Place) -> Iterator[_Followed]:
-        for guards, target in self._index.resolve(name, place.module, (place.scope,)):
-            match target:
-                case Value(module=module, node=ast.Call() as call):
-                    scope = place.scope if module is place.module else {}
-                    inner = _Place(module, scope, place.owner, place.around)
-                    yield from ((guards + more, made) for more, made in self._of_value(call, inner))
-                case ClassDef() | Value(node=ast.Constant(value=None)):
-                    continue
-                case _:
-                    yield guards, None
-
-    def _called(self, called: ast.expr, place: _Place) -> Iterator[_Followed]:
-        targets = self._index.resolve(called, place.module, (place.scope,))
+    def _named(self, expression: ast.expr, place: _Place, *, is_called: bool) -> Iterator[Made]:
+        """Follow a name to what a call of it makes, or to the call that gives it its value."""
+        targets = self._index.resolve(expression, place.module, (place.scope,))
+        if not targets:
+            yield (), None
         for guards, target in targets:
+            found: Iterable[Made] = [((), None)]
             match target:
                 case ClassDef():
-                    yield guards, target
-                case FunctionDef():
+                    found = [((), target)] if is_called else []
+                case FunctionDef() if is_called:
                     found = self._of_function(target, place.owner, place.around)
-                    yield from ((guards + more, made) for more, made in found)
-                case Value(node=ast.Name()) if len(targets) > 1:
+                case Value(node=ast.Name()) if is_called and len(targets) > 1:
                     continue  # `Name = Name` says nothing of what the name stands for
-                case _:
-                    yield guards, None
+                case Value(module=module, node=ast.Call() as call) if not is_called:
+                    scope = place.scope if module is place.module else {}
+                    found = self._of_value(call, replace(place, module=module, scope=scope))
+                case Value(node=ast.Constant(value=None)) if not is_called:
+                    continue
+            yield from ((guards + more, made) for more, made in found)

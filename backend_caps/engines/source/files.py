@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.machinery
 import json
 import os
 import re
 import struct
 import sys
+import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
@@ -46,76 +48,35 @@ _VERSION = re.compile(
     rb"""^(?:__version__|version)(?:\s*:\s*str)?\s*=\s*(?:version\s*=\s*)?(["'])([^"'\n]+)\1""",
     re.MULTILINE,
 )
+_DEEPEST = 80
+"""As deep may statements and expressions stand in one another; SGLang's and vLLM's have 40.
+
+All that reads them recurses, and Python's stack has 1000 places.
+"""
+_LONGEST_LINE = 400
+_MOST_BRACKETS = 40
+_NO_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
+_TOO_DEEP = f"it is nested more than {_DEEPEST} deep"
 _Opener = Callable[[], AbstractContextManager[IO[bytes]]]
 _Wanted = Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Tree:
-    """The text of a package's Python files."""
+    """The text of a package's Python files, read within limits."""
 
     package: str
-    version: str | None
+    version: str | None = None
     source: str
     """Where it was read: a folder's or a wheel's name, or `installed`."""
-    files: Mapping[str, bytes]
-    """By path, with slashes, from the folder that the package is imported from."""
-    problems: tuple[Problem, ...] = ()
-
-
-def open_tree(package: str, source: Path | None, *, within: _Wanted = lambda _: True) -> Tree:
-    """Read a package's Python files.
-
-    Args:
-        package: such as `sglang`.
-        source: a wheel, or a folder that has the package's folder in it or is it; the
-            installed package if None.
-        within: whether the file of a path is wanted.
-
-    Raises:
-        EngineError: `engine-not-installed`, or `engine-source-unusable`.
-    """
-    try:
-        if source is None:
-            contents = _installed_contents(package, within)
-        elif source.is_dir():
-            contents = _folder_contents(package, source, within)
-        else:
-            contents = _wheel_contents(package, source, within)
-    except OSError as error:
-        raise unusable(package, source, f"cannot be read ({_cause(error)})") from error
-    return Tree(
-        package=package,
-        version=contents.version,
-        source=INSTALLED if source is None else source.name,
-        files=contents.files,
-        problems=tuple(contents.problems),
-    )
-
-
-def unusable(package: str, source: Path | None, fault: str) -> EngineError:
-    """Return the error of a source that has no such engine, or cannot be read."""
-    return EngineError(
-        "engine-source-unusable",
-        f"{source or INSTALLED} {fault}; expected a wheel of {package}, or a folder with "
-        f"{package}/ in it. Name another with --source.",
-    )
-
-
-def _cause(error: Exception) -> str:
-    """Write an error without the machine's own paths in it."""
-    known = error.strerror if isinstance(error, OSError) else None
-    return known or str(error) or type(error).__name__
-
-
-@dataclass(slots=True)
-class Contents:
-    """The files read so far, within limits."""
-
     files: dict[str, bytes] = field(default_factory=dict)
+    """By path, with slashes, from the folder that the package is imported from."""
     problems: list[Problem] = field(default_factory=list)
-    version: str | None = None
     num_bytes_left: int = LARGEST_TOTAL_BYTES
+
+    def note(self, code: str, **values: object) -> None:
+        """Keep what is wrong with the source."""
+        self.problems.append(problem(code, **values))
 
     def add(self, path: str, opened: _Opener) -> None:
         """Read a Python file, with line ends as the parser counts them."""
@@ -134,10 +95,10 @@ class Contents:
                 if len(text) == _FIRST_READ_BYTES:
                     text += file.read(max(limit + 1 - _FIRST_READ_BYTES, 0))
         except _DAMAGE as error:
-            self.problems.append(problem("engine-file-unreadable", path=path, error=_cause(error)))
+            self.note("engine-file-unreadable", path=path, error=_cause(error))
             return None
         if len(text) > limit:
-            self.problems.append(problem("engine-file-too-large", path=path, limit=limit))
+            self.note("engine-file-too-large", path=path, limit=limit)
             return None
         self.num_bytes_left -= len(text)
         return text
@@ -155,7 +116,48 @@ class Contents:
                 return
 
 
-def _wheel_contents(package: str, source: Path, within: _Wanted) -> Contents:
+def open_tree(package: str, source: Path | None, *, within: _Wanted = lambda _: True) -> Tree:
+    """Read a package's Python files.
+
+    Args:
+        package: such as `sglang`.
+        source: a wheel, or a folder that has the package's folder in it or is it; the
+            installed package if None.
+        within: whether the file of a path is wanted.
+
+    Raises:
+        EngineError: `engine-not-installed`, or `engine-source-unusable`.
+    """
+    tree = Tree(package=package, source=INSTALLED if source is None else source.name)
+    try:
+        if source is None:
+            _read_installed(tree, within)
+        elif source.is_dir():
+            _read_folder(tree, source, within)
+        else:
+            _read_wheel(tree, source, within)
+    except OSError as error:
+        raise unusable(package, source, f"cannot be read ({_cause(error)})") from error
+    return tree
+
+
+def unusable(package: str, source: Path | None, fault: str) -> EngineError:
+    """Return the error of a source that has no such engine, or cannot be read."""
+    return EngineError(
+        "engine-source-unusable",
+        f"{source or INSTALLED} {fault}; expected a wheel of {package}, or a folder with "
+        f"{package}/ in it. Name another with --source.",
+    )
+
+
+def _cause(error: Exception) -> str:
+    """Write an error without the machine's own paths in it."""
+    known = error.strerror if isinstance(error, OSError) else None
+    return known or str(error) or type(error).__name__
+
+
+def _read_wheel(tree: Tree, source: Path, within: _Wanted) -> None:
+    package = tree.package
     try:
         open_regular(str(source)).close()  # zipfile would wait for a pipe
         archive = zipfile.ZipFile(source)
@@ -164,32 +166,29 @@ def _wheel_contents(package: str, source: Path, within: _Wanted) -> Contents:
     except _DAMAGE as error:
         raise unusable(package, source, f"is no zip file ({_cause(error)})") from error
     with archive:
-        contents = Contents()
-        entries = _entries(archive, contents)
-        ours = [n for n in sorted(entries) if n.startswith(f"{package}/") and n.endswith(".py")]
+        openers = dict(_openers(tree, archive))
+        ours = [n for n in sorted(openers) if n.startswith(f"{package}/") and n.endswith(".py")]
         if not ours:
             raise unusable(package, source, f"has no Python file of {package} in it")
-        openers = {name: partial(_open_entry, archive, entry) for name, entry in entries.items()}
         for name in filter(within, ours):
-            contents.add(name, openers[name])
-        metadata = [n for n in entries if n.endswith(".dist-info/METADATA") and n.count("/") == 1]
+            tree.add(name, openers[name])
+        metadata = [n for n in openers if n.endswith(".dist-info/METADATA") and n.count("/") == 1]
         stated = [f"{package}/{name}" for name in _VERSION_FILES]
-        contents.read_version((n, openers[n]) for n in (*metadata, *stated) if n in entries)
-        return contents
+        tree.read_version((n, openers[n]) for n in (*metadata, *stated) if n in openers)
 
 
-def _entries(archive: zipfile.ZipFile, contents: Contents) -> dict[str, zipfile.ZipInfo]:
-    """List the entries that may be opened; of a repeated one the last, as installers do."""
-    entries: dict[str, zipfile.ZipInfo] = {}
+def _openers(tree: Tree, archive: zipfile.ZipFile) -> Iterator[tuple[str, _Opener]]:
+    """List the entries that may be opened; of a repeated one the last counts, as for installers."""
+    names = set()
     for entry in archive.infolist():
         name = entry.filename
         if _leads_out(name):
-            contents.problems.append(problem("engine-path-unsafe", path=name))
+            tree.note("engine-path-unsafe", path=name)
             continue
-        if name in entries:
-            contents.problems.append(problem("engine-file-repeated", path=name))
-        entries[name] = entry
-    return entries
+        if name in names:
+            tree.note("engine-file-repeated", path=name)
+        names.add(name)
+        yield name, partial(_open_entry, archive, entry)
 
 
 def _leads_out(name: str) -> bool:
@@ -204,16 +203,16 @@ def _open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
     return archive.open(entry)
 
 
-def _installed_contents(package: str, within: _Wanted) -> Contents:
+def _read_installed(tree: Tree, within: _Wanted) -> None:
     site = [Path(folder) for folder in sys.path]
-    for folder in _installed_folders(package, site):
-        contents = _package_contents(package, folder, site, within)
-        if contents.files or contents.problems:
-            return contents
+    for folder in _installed_folders(tree.package, site):
+        _read_package(tree, folder, site, within)
+        if tree.files or tree.problems:
+            return
     raise EngineError(
         "engine-not-installed",
-        f"no distribution {package!r} is installed here; expected a folder {package}/ on the "
-        "path of imports. Install it, or name a folder or a wheel: --source PATH.",
+        f"no distribution {tree.package!r} is installed here; expected a folder {tree.package}/ "
+        "on the path of imports. Install it, or name a folder or a wheel: --source PATH.",
     )
 
 
@@ -242,11 +241,11 @@ def _editable_folder(package: str, path: Path) -> Path | None:
         return None
 
 
-def _folder_contents(package: str, source: Path, within: _Wanted) -> Contents:
-    folder = _package_folder(package, source)
+def _read_folder(tree: Tree, source: Path, within: _Wanted) -> None:
+    folder = _package_folder(tree.package, source)
     if folder is None:
-        raise unusable(package, source, f"has no {package}/ in it")
-    return _package_contents(package, folder, (folder.parent,), within)
+        raise unusable(tree.package, source, f"has no {tree.package}/ in it")
+    _read_package(tree, folder, (folder.parent,), within)
 
 
 def _package_folder(package: str, source: Path) -> Path | None:
@@ -258,34 +257,29 @@ def _package_folder(package: str, source: Path) -> Path | None:
     return source if is_it and (source / "__init__.py").is_file() else None
 
 
-def _package_contents(
-    package: str, folder: Path, metadata_folders: Iterable[Path], within: _Wanted
-) -> Contents:
-    contents = Contents()
-    for path, entry in _python_files(folder, package, contents, within):
-        contents.add(path, partial(open_regular, entry.path))
-    contents.files = dict(sorted(contents.files.items()))
-    pattern = f"{package}-*.dist-info/METADATA"
+def _read_package(
+    tree: Tree, folder: Path, metadata_folders: Iterable[Path], within: _Wanted
+) -> None:
+    for path, entry in _python_files(tree, folder, within):
+        tree.add(path, partial(open_regular, entry))
+    tree.files = dict(sorted(tree.files.items()))
+    pattern = f"{tree.package}-*.dist-info/METADATA"
     metadata = [path for place in metadata_folders for path in place.glob(pattern)]
     stated = [folder / name for name in _VERSION_FILES if (folder / name).is_file()]
     # Of two installed versions, metadata does not say which one the folder is.
     files = (*(metadata if len(metadata) == 1 else ()), *stated)
-    contents.read_version((each.name, partial(open_regular, str(each))) for each in files)
-    return contents
+    tree.read_version((each.name, partial(open_regular, str(each))) for each in files)
 
 
-def _python_files(
-    folder: Path, package: str, contents: Contents, within: _Wanted
-) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _python_files(tree: Tree, folder: Path, within: _Wanted) -> Iterator[tuple[str, str]]:
     """List the wanted Python files; links to folders are problems, and not followed."""
-    pending = [(str(folder), package)]
+    pending = [(str(folder), tree.package)]
     while pending:
         place, name = pending.pop()
         try:
             entries = sorted(os.scandir(place), key=lambda entry: entry.name)
         except OSError as error:
-            fault = problem("engine-file-unreadable", path=f"{name}/", error=_cause(error))
-            contents.problems.append(fault)
+            tree.note("engine-file-unreadable", path=f"{name}/", error=_cause(error))
             continue
         for entry in entries:
             # Linux allows any bytes in a file's name.
@@ -293,8 +287,57 @@ def _python_files(
             if entry.is_dir(follow_symlinks=False):
                 pending.append((entry.path, inner))
             elif entry.name.endswith(".py") and within(inner):
-                yield inner, entry
+                yield inner, entry.path
             elif within(f"{inner}/__init__.py") and entry.is_symlink() and entry.is_dir():
                 error_text = "links to folders are not followed"
-                fault = problem("engine-file-unreadable", path=f"{inner}/", error=error_text)
-                contents.problems.append(fault)
+                tree.note("engine-file-unreadable", path=f"{inner}/", error=error_text)
+
+
+class UnparsedError(Exception):
+    """A text cannot be parsed as Python; the argument is the reason."""
+
+
+def parsed(text: bytes) -> ast.Module:
+    """Parse a text, without the interpreter's warnings.
+
+    Raises:
+        UnparsedError: it cannot be parsed, or is nested too deep.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (RecursionError, MemoryError) as error:
+        raise UnparsedError(_TOO_DEEP) from error
+    except (SyntaxError, ValueError) as error:
+        raise UnparsedError(f"{type(error).__name__}: {error}") from error
+    if _may_be_deep(text) and _is_deep(tree):
+        raise UnparsedError(_TOO_DEEP)
+    return tree
+
+
+def _may_be_deep(text: bytes) -> bool:
+    """Return whether a text has what deep nesting is written with; most have not.
+
+    Looking into every tree would take a fifth of the time that parsing does.
+    """
+    if text.count(b"elif ") > _DEEPEST or text.count(b"\\\n") > _DEEPEST:
+        return True
+    if max(map(len, text.split(b"\n"))) > _LONGEST_LINE:
+        return True
+    left = text.translate(None, _NO_BRACKETS)
+    for _ in range(_MOST_BRACKETS):
+        inner = left.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
+        if inner == left:
+            return False
+        left = inner
+    return True
+
+
+def _is_deep(tree: ast.Module) -> bool:
+    level: list[ast.AST] = [tree]
+    for _ in range(_DEEPEST):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True

@@ -19,17 +19,6 @@ _SWALLOWS = frozenset({"suppress", "ignoring"})
 """Context managers that may cut their body short, by name."""
 _NEVER: Guards = (ast.Constant(value=False),)
 _Loop = ast.For | ast.AsyncFor | ast.While
-_SIMPLE = (
-    ast.Assign,
-    ast.Expr,
-    ast.FunctionDef,
-    ast.AnnAssign,
-    ast.AugAssign,
-    ast.ImportFrom,
-    ast.Import,
-    ast.ClassDef,
-)
-"""Statements that hold no other that runs with them, and that control always comes past."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +174,6 @@ def _flow(body: Sequence[ast.stmt], guards: Guards, found: list[Guarded]) -> Gua
     reached = met(guards)
     past: Guards = ()
     for statement in body:
-        if isinstance(statement, _SIMPLE):
-            if reached is not None:
-                found.append(Guarded(statement, reached))
-            continue
         own = _through(statement, _NEVER if reached is None else reached, found)
         if own is None:
             return None
@@ -207,15 +192,14 @@ def _through(statement: ast.stmt, guards: Guards, found: list[Guarded]) -> Guard
             return _through_if(statement, guards, found)
         case ast.With() | ast.AsyncWith():
             handlers = _swallowing(statement)
-            own = _flow(statement.body, (*guards, *_not_cut_short(handlers)), found)
-            return _past_handlers(own, [(_caught(each), ()) for each in handlers])
+            return _through_try(ast.Try(statement.body, handlers, [], []), guards, found)
         case ast.For() | ast.AsyncFor() | ast.While():
             return _through_loop(statement, guards, found)
         case ast.Try() | ast.TryStar():
             return _through_try(statement, guards, found)
         case ast.Match():
             return _through_match(statement, guards, found)
-    if met(guards) is not None:
+    if guards is not _NEVER:
         found.append(Guarded(statement, guards))
     return None if isinstance(statement, ast.Return | ast.Continue | ast.Break) else ()
 
@@ -289,33 +273,38 @@ def _swallowing(statement: ast.With | ast.AsyncWith) -> list[ast.ExceptHandler]:
             ):
                 kinds = ast.Tuple(elts=types, ctx=ast.Load()) if len(types) > 1 else None
                 one = types[0] if types else None
-                found.append(ast.ExceptHandler(type=kinds or one, body=[ast.Pass()]))
+                found.append(ast.ExceptHandler(type=kinds or one, body=[]))
     return found
-
-
-def _not_cut_short(handlers: Sequence[ast.ExceptHandler]) -> Guards:
-    """Ask that nothing is caught, handlers that always raise again aside."""
-    return tuple(
-        negated(_caught(each))
-        for each in handlers
-        if not isinstance(each.body[-1], ast.Raise) or _has(each.body, ast.Return)
-    )
 
 
 def _through_try(
     statement: ast.Try | ast.TryStar, guards: Guards, found: list[Guarded]
 ) -> Guards | None:
-    tried = (*guards, *_not_cut_short(statement.handlers))
+    caught = [_caught(each) for each in statement.handlers]
+    tried = (
+        *guards,
+        *(
+            negated(test)
+            for test, each in zip(caught, statement.handlers, strict=True)
+            if not _raises_again(each)
+        ),
+    )
     body = _flow(statement.body, tried, found)
     pasts = [
         (test, _flow(each.body, (*guards, test), found))
-        for each, test in ((each, _caught(each)) for each in statement.handlers)
+        for test, each in zip(caught, statement.handlers, strict=True)
     ]
     orelse = _flow(statement.orelse, tried, found)
     last = _flow(statement.finalbody, guards, found)
     own = None if body is None or orelse is None else met(body + orelse)
     past = _past_handlers(own, pasts)
     return None if last is None or past is None else past + last
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler always raises what it caught, so that nothing is cut short."""
+    is_raised = any(isinstance(last, ast.Raise) for last in handler.body[-1:])
+    return is_raised and not _has(handler.body, ast.Return)
 
 
 def _past_handlers(
@@ -332,50 +321,27 @@ def _past_handlers(
 
 
 def _through_match(statement: ast.Match, guards: Guards, found: list[Guarded]) -> Guards | None:
-    cases = list(_match_cases(statement))
-    pasts = [_flow(case.body, (*guards, *own), found) for case, own in cases]
-    takes_all = any(
-        _pattern_test(statement.subject, case.pattern) is None and not case.guard
-        for case, _ in cases
-    )
-    if takes_all and all(past is None for past in pasts):
-        return None
-    result: Guards = ()
-    for (_, own), past in zip(cases, pasts, strict=True):
-        test = negated(all_of(own))
-        result += (test,) if past is None else _unless(test, past)
-    return met(result)
-
-
-def _match_cases(statement: ast.Match) -> Iterator[tuple[ast.match_case, Guards]]:
-    """List the cases of a `match`, each with what must hold for it to be taken."""
+    """Read a `match` as the branches that ask the same of its subject."""
     if len(statement.cases) > _MOST:
-        yield from ((case, (words("it is one of many cases"),)) for case in statement.cases)
-        return
-    before: list[tuple[ast.match_case, Guards]] = []
-    for case in statement.cases:
-        test = _pattern_test(statement.subject, case.pattern)
-        own = (*((test,) if test else ()), *((case.guard,) if case.guard else ()))
-        others = (negated(all_of(guards)) for other, guards in before if not _differ(other, case))
-        yield case, (*others, *own)
-        before.append((case, own))
+        one = words("it is one of many cases")
+        pasts = [_flow(case.body, (*guards, one), found) for case in statement.cases]
+        return () if all(past == () for past in pasts) else (negated(one),)
+    rest: list[ast.stmt] = []
+    for case in reversed(statement.cases):
+        rest = [ast.If(_case_test(statement.subject, case), case.body, rest)]
+    return _flow(rest, guards, found)
 
 
-def _differ(one: ast.match_case, other: ast.match_case) -> bool:
-    """Return whether two cases are of different constants."""
-    match one.pattern, other.pattern:
-        case ast.MatchValue(ast.Constant(value=value)), ast.MatchValue(ast.Constant(value=another)):
-            return bool(value != another)
-    return False
-
-
-def _pattern_test(subject: ast.expr, pattern: ast.pattern) -> ast.expr | None:
-    """Write what a pattern asks for; None where it takes everything."""
-    match pattern:
+def _case_test(subject: ast.expr, case: ast.match_case) -> ast.expr:
+    """Write what a case asks for."""
+    test: ast.expr
+    match case.pattern:
         case ast.MatchAs(pattern=None):
-            return None
+            test = ast.Constant(value=True)
         case ast.MatchValue(value=value):
-            return ast.Compare(left=subject, ops=[ast.Eq()], comparators=[value])
+            test = ast.Compare(left=subject, ops=[ast.Eq()], comparators=[value])
         case ast.MatchSingleton(value=value):
-            return ast.Compare(left=subject, ops=[ast.Is()], comparators=[ast.Constant(value)])
-    return words(f"{ast.unparse(subject)} matches {ast.unparse(pattern)}")
+            test = ast.Compare(left=subject, ops=[ast.Is()], comparators=[ast.Constant(value)])
+        case pattern:
+            test = words(f"{ast.unparse(subject)} matches {ast.unparse(pattern)}")
+    return all_of((test, case.guard) if case.guard else (test,))

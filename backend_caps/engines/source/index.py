@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from backend_caps.capability.provenance import Problem
-from backend_caps.engines.reading import problem
-from backend_caps.engines.source.files import Tree
+from backend_caps.capability.backend import Backend
+from backend_caps.capability.provenance import Problem, Source
+from backend_caps.engines.reading import EngineReading, problem
+from backend_caps.engines.source.files import Tree, UnparsedError, parsed
 from backend_caps.engines.source.guards import Function, Guards, negated
 from backend_caps.engines.source.heads import Heads
 from backend_caps.engines.source.module import (
-    Assigned,
     ClassDef,
     Import,
-    Meaning,
+    Meanings,
     Module,
     Scope,
-    UnparsedError,
-    lines_of,
     mentions,
-    parsed,
 )
+from backend_caps.resolution.engine import Engine
+from backend_caps.resolution.rules import RuleSet
 
-_INNER = re.compile(rb"class[ \t]+\w")
 _LONGEST_TRAIL = 60
 """As many names are followed one into another; each takes several places on Python's stack."""
 _MOST_STEPS = 2000
@@ -45,6 +42,13 @@ class FunctionDef:
     def at(self) -> str:
         """`file:line`."""
         return self.module.at(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(FunctionDef):
+    """A method, and the class whose body it stands in."""
+
+    owner: ClassDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,30 @@ class Index:
         """The files that were parsed so far."""
         return sum(module is not None for module in self._modules.values())
 
+    def reading(
+        self,
+        backends: Sequence[Backend],
+        rules: RuleSet | None = None,
+        command_line: Engine | None = None,
+    ) -> EngineReading:
+        """Return what was read of the tree."""
+        return EngineReading(
+            engine=self.tree.package,
+            version=self.tree.version,
+            source=self.tree.source,
+            backends=tuple(backends),
+            rules=rules,
+            command_line=command_line,
+            problems=tuple(self._problems),
+            num_files=len(self.tree.files),
+            num_parsed=self.num_parsed,
+        )
+
+    def source(self, at: str | None = None) -> Source:
+        """Return where a record of the engine's comes from."""
+        package, version = self.tree.package, self.tree.version
+        return Source(distribution=package, version=version, declared_at=at)
+
     def note_unknown_version(self, known: Iterable[str]) -> None:
         """Keep that this version was not compared with the reader."""
         self.note(
@@ -108,13 +136,6 @@ class Index:
             version=self.version,
             known=", ".join(known),
         )
-
-    def close(self) -> None:
-        """Let go of what was parsed: modules and classes hold each other, and are large."""
-        for module in self._modules.values():
-            if module is not None:
-                module.close()
-        self._modules.clear()
 
     @property
     def version(self) -> str:
@@ -145,6 +166,19 @@ class Index:
             path=path,
         )
 
+    def classes_of(self, path: str) -> Sequence[ClassDef]:
+        """List the class statements of a file; none of one that cannot be parsed."""
+        module = self.parse(path)
+        return module.classes if module else ()
+
+    def class_in(self, module: str, name: str) -> ClassDef | None:
+        """Find a class where known versions have it; one that is not there is a problem."""
+        found = self.classes_of(self._paths.get(module, ""))
+        definition = next((each for each in found if each.name == name), None)
+        if definition is None:
+            self.note_missing(f"class {name}", module)
+        return definition
+
     @cached_property
     def _paths(self) -> Mapping[str, str]:
         """The file of each module name; of a package and a module, the package."""
@@ -170,9 +204,7 @@ class Index:
             lost = f" Not read: {', '.join(classes)}." if classes else ""
             self.note("engine-file-not-parsed", path=path, error=error, lost=lost)
             return None
-        lines = [line for line, before in lines_of(text, _INNER) if before.isspace()]
-        is_package = path.endswith("/__init__.py")
-        return Module(_module_name(path), path, tree, is_package, lines)
+        return Module(_module_name(path), path, tree, text)
 
     def containing(self, *texts: bytes) -> list[str]:
         """List the files whose text has one of these."""
@@ -243,9 +275,7 @@ class Index:
                 yield from found
                 return
 
-    def _meant(
-        self, meanings: Iterable[tuple[Guards, Meaning]], name: str, place: _Place
-    ) -> Iterator[Found]:
+    def _meant(self, meanings: Meanings, name: str, place: _Place) -> Iterator[Found]:
         found: Iterable[Found]
         for guards, meaning in meanings:
             match meaning:
@@ -253,10 +283,10 @@ class Index:
                     found = [((), meaning)]
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     found = [((), FunctionDef(place.module, meaning))]
-                case Assigned(value=value) if mentions(value, name):
-                    found = [((), Value(place.module, value))]
-                case Assigned(value=value):
-                    found = self._resolved(value, place)
+                case ast.expr() if mentions(meaning, name):
+                    found = [((), Value(place.module, meaning))]
+                case ast.expr():
+                    found = self._resolved(meaning, place)
                 case Import(module=source, attribute=str(attribute)):
                     found = self._imported(source, attribute, place.trail)
                 case _:

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
-from backend_caps.engines.source.guards import Function, Guarded, Guards, guarded
+from backend_caps.engines.source.guards import (
+    Case,
+    Function,
+    Guarded,
+    Guards,
+    branches,
+    guarded,
+    negated,
+    returns,
+    where,
+)
 
-_DEEPEST = 80
-"""As deep may statements and expressions stand in one another; SGLang's and vLLM's have 40.
-
-All that reads them recurses, and Python's stack has 1000 places.
-"""
-_FARTHEST = 4096
-"""As far is read back to the start of a line."""
-_LONGEST_LINE = 400
-_MOST_BRACKETS = 40
-_NO_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
-_TOO_DEEP = f"it is nested more than {_DEEPEST} deep"
-Alternatives = Sequence[tuple[Guards, Function]]
-"""The methods that a class may have under a name, and when."""
+_IN_PLACE: dict[type[ast.operator], bool] = {ast.BitOr: True, ast.BitAnd: False}
+"""The value that `|=` and `&=` give where their right side holds, or does not."""
+_SIGNS: dict[type[ast.operator], str] = {ast.BitOr: "|", ast.BitAnd: "&"}
+_Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ClassDef:
-    """A class statement."""
+    """A class statement. It has no slots: what its body has is cached."""
 
     module: Module
     node: ast.ClassDef
@@ -54,28 +55,145 @@ class ClassDef:
         """`file:line`."""
         return self.module.at(self.node)
 
+    @property
+    def lineno(self) -> int:
+        """The line of the statement."""
+        return self.node.lineno
 
-def methods_of(definition: ClassDef) -> Mapping[str, Function]:
-    """List the methods that a class's own body defines; of several of a name, the last."""
-    return {name: found[-1][1] for name, found in alternatives_of(definition).items()}
+    @cached_property
+    def body(self) -> Sequence[Guarded]:
+        """The statements of its body, each with its guards."""
+        return guarded(self.node.body)
 
+    @cached_property
+    def given(self) -> Sequence[Statement]:
+        """What its body gives names."""
+        return list(statements(self, self.body))
 
-def alternatives_of(definition: ClassDef) -> Mapping[str, Alternatives]:
-    """List the methods of each name: the last that always is, and those after it."""
-    known = definition.module.alternatives
-    if definition.node not in known:
+    @cached_property
+    def statements(self) -> Mapping[str, Sequence[Statement]]:
+        """The same, by name."""
+        return by_name(self.given)
+
+    @cached_property
+    def alternatives(self) -> Mapping[str, Sequence[tuple[Guards, Function]]]:
+        """The methods that it may have by each name: the last that always is, and those after."""
         found: dict[str, list[tuple[Guards, Function]]] = {}
-        for statement in definition.module.body_of(definition.node):
-            node = statement.node
-            if isinstance(node, Function) and not is_setter(node):
-                if not statement.guards:
-                    found[node.name] = []
-                found.setdefault(node.name, []).append((statement.guards, node))
-        known[definition.node] = found
-    return known[definition.node]
+        for each in self.given:
+            if isinstance(each.value, Function):
+                found.setdefault(each.name, []).append((each.guards, each.value))
+        return {name: standing(own, lambda one: not one[0]) for name, own in found.items()}
+
+    @cached_property
+    def methods(self) -> Mapping[str, Function]:
+        """The methods that its own body defines; of several of a name, the last."""
+        return {name: found[-1][1] for name, found in self.alternatives.items()}
 
 
-def is_setter(function: Function) -> bool:
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement that gives a name its value."""
+
+    name: str
+    owner: ClassDef
+    """The class whose body, or whose method, it stands in."""
+    value: ast.expr | Function
+    """A function where a method or a property has the name."""
+    guards: Guards
+    line: int
+    operator: type[ast.operator] | None = None
+    """Of `|=` and the like."""
+
+    @property
+    def at(self) -> str:
+        """`file:line`."""
+        return f"{self.owner.module.path}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The statement as the source has it, with its condition."""
+        if not isinstance(self.value, ast.expr):
+            return where(f"def {self.name}", self.guards)
+        sign = "=" if self.operator is None else f"{_SIGNS.get(self.operator, '?')}="
+        return where(f"{self.name} {sign} {ast.unparse(self.value)}", self.guards)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it always runs, and leaves nothing of what the name had."""
+        return not self.guards and self.operator is None
+
+    @property
+    def cases(self) -> list[Case]:
+        """Its values, and when they hold; of a method or a property, what it returns.
+
+        `|=` is a case in which the value is true, `&=` one in which it is false; the branches of
+        a conditional expression are cases of their own.
+        """
+        if isinstance(self.value, Function):
+            return [Case(case.value, self.guards + case.guards) for case in returns(self.value)]
+        if self.operator is None:
+            return branches(self.value, self.guards)
+        value = _IN_PLACE.get(self.operator)
+        if value is None:
+            return []
+        held = self.value if value else negated(self.value)
+        return branches(ast.Constant(value=value), (*self.guards, held))
+
+
+def statements(owner: ClassDef, body: Iterable[Guarded], of: str = "") -> Iterator[Statement]:
+    """List what a class is given by statements: by plain names, or by attributes `of` a name."""
+    for each in body:
+        for target, value, operator in bound(each.node):
+            holder, name = attribute(target)
+            if holder == of:
+                yield Statement(name, owner, value, each.guards, each.node.lineno, operator)
+
+
+def by_name(found: Iterable[Statement]) -> Mapping[str, list[Statement]]:
+    """Sort statements by what they give a value."""
+    names: dict[str, list[Statement]] = {}
+    for each in found:
+        names.setdefault(each.name, []).append(each)
+    return names
+
+
+def standing(items: Iterable[_Item], is_certain: Callable[[_Item], bool]) -> list[_Item]:
+    """List what is left of what a name is given: the last that is certain, and those after it."""
+    left: list[_Item] = []
+    for each in items:
+        left = [each] if is_certain(each) else [*left, each]
+    return left
+
+
+_Bound = tuple[ast.expr, ast.expr | Function, type[ast.operator] | None]
+
+
+def bound(node: ast.AST) -> Iterator[_Bound]:
+    """List the targets that a statement gives a value, and by which operator, if by one."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((*pair, None) for each in targets for pair in _unpacked(each, value))
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value, None
+        case ast.AugAssign(target=target, op=operator, value=value):
+            yield target, value, type(operator)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if not _is_setter(node):
+            yield ast.Name(id=name, ctx=ast.Store()), node, None
+
+
+def attribute(target: ast.expr) -> tuple[str, str]:
+    """Read `self` and `x` of `self.x`; a plain name is an attribute of nothing."""
+    match target:
+        case ast.Name(id=name):
+            return "", name
+        case ast.Attribute(value=ast.Name(id=of), attr=name):
+            return of, name
+        case ast.Attribute(value=value, attr=name):
+            return ast.unparse(value), name
+    return ast.unparse(target), ""
+
+
+def _is_setter(function: Function) -> bool:
     """Return whether a function sets or deletes the property that has its name."""
     return any(
         isinstance(each, ast.Attribute) and each.attr in {"setter", "deleter"}
@@ -90,18 +208,12 @@ class Import:
     module: str
     attribute: str | None
     """None where the name is the module itself."""
-    line: int = 0
+    lineno: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """A name that an expression gives its value."""
-
-    value: ast.expr
-
-
-Meaning = Import | Assigned | ClassDef | Function
-Scope = Mapping[str, Sequence[tuple[Guards, Meaning]]]
+Meaning = Import | ast.expr | ClassDef | Function
+Meanings = Sequence[tuple[Guards, Meaning]]
+Scope = Mapping[str, Meanings]
 """What each name may mean, and under which conditions."""
 
 
@@ -110,38 +222,20 @@ def mentions(value: ast.expr, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
-def _standing(
-    name: str, meanings: Sequence[tuple[Guards, Meaning]]
-) -> Sequence[tuple[Guards, Meaning]]:
-    """List what is left of a name's meanings: the last that it always has, and those after it.
+def has_attribute(value: ast.expr, name: str) -> bool:
+    """Return whether a value is made from some object's attribute of a name."""
+    return any(isinstance(node, ast.Attribute) and node.attr == name for node in ast.walk(value))
+
+
+def _left(name: str, meanings: Meanings) -> Meanings:
+    """List what is left of a name's meanings once they have all run.
 
     What is made of the name itself, such as `A = decorated(A)`, leaves the earlier ones standing.
     """
-    always = [
-        at
-        for at, (guards, meaning) in enumerate(meanings)
-        if not guards and not (isinstance(meaning, Assigned) and mentions(meaning.value, name))
-    ]
-    return meanings[always[-1] :] if always else meanings
-
-
-def _line(meaning: Meaning) -> int:
-    match meaning:
-        case Import(line=line):
-            return line
-        case Assigned(value=value):
-            return value.lineno
-        case ClassDef(node=node):
-            return node.lineno
-    return meaning.lineno
-
-
-def assigned(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """List the targets of an assignment with their values: of an unpacked one, its item."""
-    value = node.value
-    if value is not None:
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            yield from _unpacked(target, value)
+    return standing(
+        meanings,
+        lambda one: not one[0] and not (isinstance(one[1], ast.expr) and mentions(one[1], name)),
+    )
 
 
 def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -163,67 +257,6 @@ def _unpacked(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast
             yield target, value
 
 
-class UnparsedError(Exception):
-    """A text cannot be parsed as Python; the argument is the reason."""
-
-
-def parsed(text: bytes) -> ast.Module:
-    """Parse a text, without the interpreter's warnings.
-
-    Raises:
-        UnparsedError: it cannot be parsed, or is nested too deep.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    except (RecursionError, MemoryError) as error:
-        raise UnparsedError(_TOO_DEEP) from error
-    except (SyntaxError, ValueError) as error:
-        raise UnparsedError(f"{type(error).__name__}: {error}") from error
-    if _may_be_deep(text) and _is_deep(tree):
-        raise UnparsedError(_TOO_DEEP)
-    return tree
-
-
-def _may_be_deep(text: bytes) -> bool:
-    """Return whether a text has what deep nesting is written with; most have not.
-
-    Looking into every tree would take a fifth of the time that parsing does.
-    """
-    if text.count(b"elif ") > _DEEPEST or text.count(b"\\\n") > _DEEPEST:
-        return True
-    if max(map(len, text.split(b"\n"))) > _LONGEST_LINE:
-        return True
-    left = text.translate(None, _NO_BRACKETS)
-    for _ in range(_MOST_BRACKETS):
-        inner = left.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
-        if inner == left:
-            return False
-        left = inner
-    return True
-
-
-def _is_deep(tree: ast.Module) -> bool:
-    level: list[ast.AST] = [tree]
-    for _ in range(_DEEPEST):
-        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
-        if not level:
-            return False
-    return True
-
-
-def lines_of(text: bytes, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
-    """List the lines on which a pattern is found, each with what stands before it there."""
-    number, past = 1, 0
-    for match in pattern.finditer(text):
-        number += text.count(b"\n", past, match.start())
-        past = match.start()
-        nearest = max(past - _FARTHEST, 0)
-        start = max(text.rfind(b"\n", nearest, past) + 1, nearest)
-        yield number, text[start:past]
-
-
 @dataclass(eq=False)
 class Module:
     """A file of the tree."""
@@ -231,57 +264,47 @@ class Module:
     name: str
     path: str
     tree: ast.Module
-    is_package: bool
-    class_lines: Sequence[int] = ()
-    """The lines on which the text has the word `class` with an indent before it."""
-    classes: list[ClassDef] = field(default_factory=list)
-    """Every class statement of the file, inner ones too."""
-    alternatives: dict[ast.ClassDef, Mapping[str, Alternatives]] = field(default_factory=dict)
-    """The methods of each class, cached by `alternatives_of`."""
-    _own: dict[ast.ClassDef, ClassDef] = field(default_factory=dict)
-    _bodies: dict[ast.ClassDef, Sequence[Guarded]] = field(default_factory=dict)
+    text: bytes
+    _lines: dict[frozenset[str], Sequence[int]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.classes = list(self._classes(guarded(self.tree.body), (), ""))
-        self._own = {each.node: each for each in self.classes}
+    def lines(self, words: Collection[str]) -> Sequence[int]:
+        """List the lines of the text that have one of some words, in their order."""
+        key = frozenset(words)
+        if key not in self._lines:
+            found: list[int] = []
+            number, past = 1, 0
+            for match in re.finditer("|".join(map(re.escape, sorted(key))).encode(), self.text):
+                number += self.text.count(b"\n", past, match.start())
+                past = match.start()
+                found.append(number)
+            self._lines[key] = found
+        return self._lines[key]
 
-    def close(self) -> None:
-        """Let go of the classes, which hold the module."""
-        self.classes.clear()
-        self._own.clear()
-        self._bodies.clear()
-        self.alternatives.clear()
-        for name in ("bound", "by_path", "scope"):
-            self.__dict__.pop(name, None)
+    @cached_property
+    def classes(self) -> Sequence[ClassDef]:
+        """Every class statement of the file, inner ones too."""
+        return list(self._classes(self.body, (), ""))
 
-    def body_of(self, node: ast.ClassDef) -> Sequence[Guarded]:
-        """List the statements of a class's body, each with its guards."""
-        if node not in self._bodies:
-            self._bodies[node] = list(guarded(node.body))
-        return self._bodies[node]
+    @cached_property
+    def definitions(self) -> Mapping[ast.ClassDef, ClassDef]:
+        """The class of each statement that may run."""
+        return {each.node: each for each in self.classes}
 
-    def definition_of(self, node: ast.ClassDef) -> ClassDef | None:
-        """Find the class of a statement; None of one that never runs."""
-        return self._own.get(node)
+    @cached_property
+    def body(self) -> Sequence[Guarded]:
+        """Its statements, each with its guards."""
+        return guarded(self.tree.body)
 
     def at(self, node: ast.stmt | ast.expr) -> str:
         """Return the place of a node, as `file:line`."""
         return f"{self.path}:{node.lineno}"
 
     @cached_property
-    def by_path(self) -> Mapping[str, Sequence[ClassDef]]:
-        """The class statements of each dotted path."""
-        found: dict[str, list[ClassDef]] = {}
-        for each in self.classes:
-            found.setdefault(each.path, []).append(each)
-        return found
-
-    @cached_property
     def stars(self) -> list[str]:
         """The modules whose every name is imported."""
         return [
             self.absolute(statement.node)
-            for statement in guarded(self.tree.body)
+            for statement in self.body
             if isinstance(statement.node, ast.ImportFrom)
             and any(alias.name == "*" for alias in statement.node.names)
         ]
@@ -289,35 +312,35 @@ class Module:
     @cached_property
     def bound(self) -> Scope:
         """Everything that the module's own names are bound to, in the order of the text."""
-        return self._bindings(self.tree.body)
+        return self._bindings(self.body)
 
     @cached_property
     def scope(self) -> Scope:
         """What the module's own names mean once it has run."""
-        return {name: _standing(name, meanings) for name, meanings in self.bound.items()}
+        return {name: _left(name, meanings) for name, meanings in self.bound.items()}
 
     def scope_of(self, body: Sequence[ast.stmt]) -> Scope:
         """Return the meanings of the names that a body binds."""
-        return {name: _standing(name, meanings) for name, meanings in self._bindings(body).items()}
+        own = self._bindings(guarded(body))
+        return {name: _left(name, meanings) for name, meanings in own.items()}
 
     def scope_in(self, function: Function) -> Scope:
         """Return the meanings of names in a function; an argument stands for itself."""
         taken = (node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg))
-        given = {name: [((), Assigned(ast.Name(id=name, ctx=ast.Load())))] for name in taken}
+        given = {name: [((), ast.Name(id=name, ctx=ast.Load()))] for name in taken}
         return {**given, **self.scope_of(function.body)}
 
     def scope_before(self, line: int, names: Collection[str]) -> Scope:
         """Return the meanings of some module names when control comes to a line."""
-        found = {}
-        for name in names:
-            before = [each for each in self.bound.get(name, ()) if _line(each[1]) < line]
-            if before:
-                found[name] = _standing(name, before)
-        return found
+        before = {
+            name: [each for each in self.bound.get(name, ()) if each[1].lineno < line]
+            for name in names
+        }
+        return {name: _left(name, meanings) for name, meanings in before.items() if meanings}
 
-    def _bindings(self, body: Sequence[ast.stmt]) -> Mapping[str, list[tuple[Guards, Meaning]]]:
+    def _bindings(self, body: Iterable[Guarded]) -> Scope:
         found: dict[str, list[tuple[Guards, Meaning]]] = {}
-        for statement in guarded(body):
+        for statement in body:
             for name, meaning in self._bound(statement.node):
                 found.setdefault(name, []).append((statement.guards, meaning))
         return found
@@ -327,7 +350,7 @@ class Module:
         if not statement.level:
             return statement.module or ""
         parts = self.name.split(".")
-        kept = len(parts) - statement.level + (1 if self.is_package else 0)
+        kept = len(parts) - statement.level + self.path.endswith("/__init__.py")
         base = ".".join(parts[: max(kept, 0)])
         return ".".join(part for part in (base, statement.module) if part)
 
@@ -335,25 +358,21 @@ class Module:
         match node:
             case ast.Import() | ast.ImportFrom():
                 yield from self._imported(node)
-            case ast.ClassDef(name=name) if node in self._own:
-                yield name, self._own[node]
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name, node
-            case ast.Assign() | ast.AnnAssign():
-                for target, value in assigned(node):
-                    if isinstance(target, ast.Name):
-                        yield target.id, Assigned(value)
+            case ast.ClassDef(name=name) if node in self.definitions:
+                yield name, self.definitions[node]
+            case _:
+                for target, value, operator in bound(node):
+                    if isinstance(target, ast.Name) and operator is None:
+                        yield target.id, value
 
     def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, Import]]:
         for alias in node.names:
             if isinstance(node, ast.ImportFrom):
-                yield (
-                    alias.asname or alias.name,
-                    Import(self.absolute(node), alias.name, node.lineno),
-                )
+                source, name, attribute = self.absolute(node), alias.name, alias.name
             else:
-                module = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or module, Import(module, None, node.lineno)
+                name, attribute = alias.name.partition(".")[0], None
+                source = alias.name if alias.asname else name
+            yield alias.asname or name, Import(source, attribute, node.lineno)
 
     def _classes(
         self,
@@ -367,17 +386,16 @@ class Module:
             guards = around + statement.guards
             match statement.node:
                 case ast.ClassDef(name=name) as node:
-                    yield ClassDef(self, node, guards, outer, functions)
-                    inside = self.body_of(node)
-                    yield from self._classes(inside, guards, f"{outer}{name}.", functions)
+                    own = ClassDef(self, node, guards, outer, functions)
+                    yield own
+                    yield from self._classes(own.body, guards, f"{outer}{name}.", functions)
                 case (
                     ast.FunctionDef(name=name, body=inner)
                     | ast.AsyncFunctionDef(name=name, body=inner)
                 ) as node if self._has_class(node):
                     within = (node, *functions)
-                    own = guarded(inner)
-                    yield from self._classes(own, guards, f"{outer}{name}.", within)
+                    yield from self._classes(guarded(inner), guards, f"{outer}{name}.", within)
 
     def _has_class(self, node: ast.stmt) -> bool:
         end = node.end_lineno or node.lineno
-        return any(node.lineno < line <= end for line in self.class_lines)
+        return any(node.lineno < line <= end for line in self.lines(["class"]))

@@ -24,9 +24,9 @@ from backend_caps.engines.source.guards import Guards
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import ClassDef
 from backend_caps.engines.vllm.constants import (
-    Constants,
     Item,
     is_for_none,
+    items_of,
     pages_of_blocks,
     pages_of_test,
     windows_of,
@@ -48,7 +48,15 @@ LEVELS: Mapping[str, frozenset[BatchKind]] = {
 _SCALE = "AttentionCGSupport"
 _ATTRIBUTE = "_cudagraph_support"
 _METHOD = "get_cudagraph_support"
+_OWN = frozenset({f"cls.{_ATTRIBUTE}", f"self.{_ATTRIBUTE}"})
+_ARCHS = {
+    AttentionArch.MLA: "is_mla",
+    AttentionArch.SPARSE: "is_sparse",
+    AttentionArch.SSM: "is_ssm",
+}
 _Levels = list[tuple[Guards, object]]
+Builders = list[tuple[Guards, ClassDef]]
+"""The metadata builders that a backend may have, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +98,27 @@ _LISTS = {
 }
 
 
-class Limits:
-    """Reads the limits of backends."""
+def _values(answer: Answer, convert: Callable[[ast.expr], object | None]) -> Values | None:
+    """Convert the value of each case; None where one cannot be."""
+    values = [(case.guards, convert(case.value)) for case in answer.cases]
+    return None if any(value is None for _, value in values) else values
 
-    def __init__(self, constants: Constants, lookup: Lookup) -> None:
-        self._constants = constants
+
+class Findings:
+    """Reads classes of backends, and of their metadata builders."""
+
+    def __init__(self, index: Index, lookup: Lookup) -> None:
+        self._index = index
         self._lookup = lookup
 
-    def findings(self, backend: ClassDef) -> dict[str, Finding]:
+    def of(self, backend: ClassDef, builders: Builders | None) -> dict[str, Finding]:
         """Return what a backend's class and its bases state, by capability."""
-        found = {name: self._list(backend, each) for name, each in _LISTS.items()}
-        found["compute_capability"] = self._compute_capability(backend)
-        found["attention_arch"] = self._attention_arch(backend)
+        found = {
+            "graph_replay": self._graph_replay(backend, builders),
+            **{name: self._list(backend, each) for name, each in _LISTS.items()},
+            "compute_capability": self._compute_capability(backend),
+            "attention_arch": self._attention_arch(backend),
+        }
         return {name: each for name, each in found.items() if each is not None}
 
     def _list(self, backend: ClassDef, asked: _List) -> Finding | None:
@@ -111,7 +128,7 @@ class Limits:
             return self._decided(backend, decider, answer)
         if answer is None:
             return None
-        lists = [self._constants.items(case.value, answer) for case in answer.cases]
+        lists = [items_of(self._index, case.value, answer) for case in answer.cases]
         known = [items for items in lists if items is not None]
         is_lossy = asked.convert is not _dtypes or any(AUTO in items for items in known)
         loss = asked.loss if is_lossy else ""
@@ -125,78 +142,43 @@ class Limits:
 
     def _decided(self, backend: ClassDef, decider: Answer, stated: Answer | None) -> Finding:
         """Read what a method decides; the list that it has by its side is left in the words."""
-        values: Values | None = None
-        if decider.name == "supports_block_size":
-            sizes = pages_of_test(decider, self._constants)
-            values = None if sizes is None else [((), sizes)]
+        is_test = decider.last.name == "supports_block_size"
+        sizes = pages_of_test(decider, self._index) if is_test else None
+        values: Values | None = None if sizes is None else [((), sizes)]
         return finding(backend, decider, values, loss="" if stated is None else stated.text)
 
     def _compute_capability(self, backend: ClassDef) -> Finding | None:
         answer = self._lookup.below_root(backend, "supports_compute_capability")
         if answer is None:
             return None
-        found: list[tuple[Guards, object]] = []
-        for case in answer.cases:
-            windows = windows_of(case.value, answer.argument or "")
-            if windows is None:
-                return finding(backend, answer, None)
-            found.append((case.guards, windows))
-        return finding(backend, answer, found)
+        argument = answer.argument or ""
+        return finding(backend, answer, _values(answer, lambda test: windows_of(test, argument)))
 
     def _attention_arch(self, backend: ClassDef) -> Finding | None:
-        said = {
-            AttentionArch.MLA: self._lookup.below_root(backend, "is_mla"),
-            AttentionArch.SPARSE: self._lookup.below_root(backend, "is_sparse"),
-            AttentionArch.SSM: self._lookup.below_root(backend, "is_ssm"),
-        }
-        answers = [answer for answer in said.values() if answer is not None]
+        said = {arch: self._lookup.below_root(backend, name) for arch, name in _ARCHS.items()}
+        answers = {arch: answer for arch, answer in said.items() if answer is not None}
         if not answers:
             return None
-        inherited = [answer for answer in answers if answer.owner is not backend]
-        true = {arch for arch, answer in said.items() if answer is not None and _is_true(answer)}
-        is_known = all(isinstance(answer.only, ast.Constant) for answer in answers)
+        constants = {
+            arch: answer.only.value
+            for arch, answer in answers.items()
+            if isinstance(answer.only, ast.Constant)
+        }
+        is_known = len(constants) == len(answers)
+        true = {arch for arch, value in constants.items() if value is True}
         archs = frozenset(true - {AttentionArch.MLA} or true)
-        values: Values | None = [((), archs)] if is_known and archs else None
-        found = finding(backend, [*inherited, *answers][0], values)
-        words = "; ".join(answer.text for answer in answers)
+        inherited_first = sorted(answers.values(), key=lambda answer: answer.owner is backend)
+        found = finding(backend, inherited_first[0], [((), archs)] if is_known and archs else None)
+        words = "; ".join(answer.text for answer in answers.values())
         found = replace(found, reading=replace(found.reading, words=words))
         return _without_value(found) if is_known and not archs else found
 
-
-def _without_value(found: Finding) -> Finding:
-    """Keep the words of what is stated and has no value of ours."""
-    return Finding(reading=replace(found.reading, origin=Origin.UNDECLARED), base=UNDECLARED)
-
-
-def _is_true(answer: Answer) -> bool:
-    match answer.only:
-        case ast.Constant(value=True):
-            return True
-    return False
-
-
-def _only_looks_up(decider: Answer, name: str) -> bool:
-    """Return whether a method, like the root's, just looks its argument up in the list."""
-    argument = decider.argument or ""
-    cases = [case for case in decider.cases if not is_for_none(case, argument)]
-    looks_up = f"{argument} in cls.{name}"
-    allowed = {looks_up, f"{argument} is None or {looks_up}"}
-    return [ast.unparse(case.value) in allowed for case in cases] == [True]
-
-
-class Graphs:
-    """Reads the metadata builders of backends."""
-
-    def __init__(self, index: Index, lookup: Lookup) -> None:
-        self._index = index
-        self._lookup = lookup
-
-    def builders(self, backend: ClassDef) -> list[tuple[Guards, ClassDef]] | None:
+    def builders(self, backend: ClassDef) -> Builders | None:
         """List a backend's builders, each with its conditions; None where one is not known."""
         answer = self._lookup.below_root(backend, "get_builder_cls")
         if answer is None:
             return []
-        found: list[tuple[Guards, ClassDef]] = []
+        found: Builders = []
         for case in answer.cases:
             targets = self._index.resolve(case.value, answer.owner.module, answer.scopes)
             for guards, target in targets:
@@ -205,9 +187,7 @@ class Graphs:
                 found.append(((*case.guards, *guards), target))
         return found or None
 
-    def finding(
-        self, backend: ClassDef, builders: list[tuple[Guards, ClassDef]] | None
-    ) -> Finding | None:
+    def _graph_replay(self, backend: ClassDef, builders: Builders | None) -> Finding | None:
         """Return the batches that a backend's graphs may be replayed for, by its `builders`."""
         if builders is None:
             answer = self._lookup.below_root(backend, "get_builder_cls")
@@ -224,17 +204,15 @@ class Graphs:
     def _of_builder(self, builder: ClassDef) -> Finding:
         answer = self._deciding(builder)
         if answer is None or answer.owner in self._lookup.roots:
-            said = (
-                "states nothing" if answer is None else f"states nothing; the root: {answer.text}"
-            )
-            words = f"{builder.name}: {said}"
+            root = f"; the root: {answer.text}" if answer else ""
+            words = f"{builder.name}: states nothing{root}"
             return Finding(reading=Reading(origin=Origin.UNDECLARED, words=words))
         return finding(builder, answer, self._levels(builder, answer, ()), about=builder.name)
 
     def _deciding(self, builder: ClassDef) -> Answer | None:
         """Find the method, or the attribute where all that the method does is to return it."""
         method = self._lookup.nearest(builder, _METHOD)
-        if method is not None and not (method.only and _is_own_attribute(method.only)):
+        if method is not None and not (method.only and ast.unparse(method.only) in _OWN):
             return method
         return self._lookup.nearest(builder, _ATTRIBUTE)
 
@@ -243,20 +221,16 @@ class Graphs:
         found: _Levels = []
         for case in answer.cases:
             around = (*guards, *case.guards)
-            match case.value:
-                case ast.Attribute(value=scale, attr=level) if level in LEVELS and ast.unparse(
-                    scale
-                ).endswith(_SCALE):
-                    found.append((around, LEVELS[level]))
-                    continue
-                case value if _is_own_attribute(value):
-                    next_answer = self._lookup.nearest(builder, _ATTRIBUTE)
-                case ast.Call(func=ast.Attribute(value=called, attr=name)) if (
-                    name == _METHOD and ast.unparse(called) == "super()"
-                ):
-                    next_answer = self._lookup.nearest(builder, _METHOD, after=answer.owner)
-                case _:
-                    return None
+            text = ast.unparse(case.value)
+            scale, _, level = text.rpartition(".")
+            if scale.endswith(_SCALE) and level in LEVELS:
+                found.append((around, LEVELS[level]))
+                continue
+            next_answer = None
+            if text in _OWN:
+                next_answer = self._lookup.nearest(builder, _ATTRIBUTE)
+            elif text.startswith(f"super().{_METHOD}("):
+                next_answer = self._lookup.nearest(builder, _METHOD, after=answer.owner)
             more = next_answer and self._levels(builder, next_answer, around)
             if not more:
                 return None
@@ -264,11 +238,18 @@ class Graphs:
         return found or None
 
 
-def _is_own_attribute(value: ast.expr) -> bool:
-    match value:
-        case ast.Attribute(value=ast.Name(id="cls" | "self"), attr=name):
-            return name == _ATTRIBUTE
-    return False
+def _without_value(found: Finding) -> Finding:
+    """Keep the words of what is stated and has no value of ours."""
+    return Finding(reading=replace(found.reading, origin=Origin.UNDECLARED), base=UNDECLARED)
+
+
+def _only_looks_up(decider: Answer, name: str) -> bool:
+    """Return whether a method, like the root's, just looks its argument up in the list."""
+    argument = decider.argument or ""
+    cases = [case for case in decider.cases if not is_for_none(case, argument)]
+    looks_up = f"{argument} in cls.{name}"
+    allowed = {looks_up, f"{argument} is None or {looks_up}"}
+    return [ast.unparse(case.value) in allowed for case in cases] == [True]
 
 
 def _one_of(findings: list[tuple[Guards, Finding]]) -> Finding:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
 
 from backend_caps.capability.kind import ANY
@@ -27,72 +29,61 @@ Item = int | str
 MULTIPLE_OF = "multiple of "
 
 
-class Constants:
-    """Reads values; a name is followed to what its module binds it to."""
+def items_of(index: Index, value: ast.expr, answer: Answer) -> tuple[Item, ...] | None:
+    """List the items of a list or a tuple; None where only running code knows them.
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    Args:
+        index: what a name is followed by to what its module binds it to.
+        value: such as `[16, MultipleOf(64)]`, `list(SIZES)` or `(*NAMES, torch.float16)`.
+        answer: where it stands.
+    """
+    return _items(index, Value(answer.owner.module, value), answer)
 
-    def items(self, value: ast.expr, answer: Answer) -> tuple[Item, ...] | None:
-        """List the items of a list or a tuple; None where only running code knows them.
 
-        Args:
-            value: such as `[16, MultipleOf(64)]`, `list(SIZES)` or `(*NAMES, torch.float16)`.
-            answer: where it stands.
-        """
-        return self._items(value, answer.owner.module, answer)
+def _items(index: Index, at: Value, local: Answer | None) -> tuple[Item, ...] | None:
+    match at.node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            found: list[Item] = []
+            for part in parts:
+                more = _of_part(index, replace(at, node=part), local)
+                if more is None:
+                    return None
+                found += more
+            return tuple(found)
+        case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
+            return _items(index, replace(at, node=inner), local)
+        case ast.Name() as name:
+            target = _bound(index, name, at.module, local)
+            return _items(index, target, None) if target else None
+    return None
 
-    def _items(
-        self, value: ast.expr, module: Module, local: Answer | None
-    ) -> tuple[Item, ...] | None:
-        match value:
-            case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                return self._of_parts(parts, module, local)
-            case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
-                return self._items(inner, module, local)
-            case ast.Name():
-                target = self._bound(value, module, local)
-                return self._items(target.node, target.module, None) if target else None
-        return None
 
-    def _of_parts(
-        self, parts: Sequence[ast.expr], module: Module, local: Answer | None
-    ) -> tuple[Item, ...] | None:
-        found: list[Item] = []
-        for part in parts:
-            if isinstance(part, ast.Starred):
-                more = self._items(part.value, module, local)
-            else:
-                one = self._item(part, module, local)
-                more = None if one is None else (one,)
-            if more is None:
-                return None
-            found += more
-        return tuple(found)
-
-    def _item(self, value: ast.expr, module: Module, local: Answer | None) -> Item | None:
-        match value:
-            case ast.Constant(value=bool()):
-                return None
-            case ast.Constant(value=int() | str() as item):
-                return item
-            case ast.Attribute(value=ast.Name(id="torch"), attr=name):
-                return name
-            case ast.Call(func=ast.Name(id="MultipleOf"), args=[ast.Constant(value=int() as base)]):
-                return f"{MULTIPLE_OF}{base}"
-            case ast.Name():
-                target = self._bound(value, module, local)
-                return self._item(target.node, target.module, None) if target else None
-        return None
-
-    def _bound(self, name: ast.Name, module: Module, local: Answer | None) -> Value | None:
-        """Follow a module's name; one that a function binds is not known before it runs."""
-        if local is not None and name.id in local.local_names:
+def _of_part(index: Index, at: Value, local: Answer | None) -> tuple[Item, ...] | None:
+    match at.node:
+        case ast.Starred(value=inner):
+            return _items(index, replace(at, node=inner), local)
+        case ast.Constant(value=bool()):
             return None
-        match self._index.resolve(name, module):
-            case [((), Value(node=ast.expr()) as target)] if not isinstance(target.node, ast.Name):
-                return target
+        case ast.Constant(value=int() | str() as item):
+            return (item,)
+        case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+            return (name,)
+        case ast.Call(func=ast.Name(id="MultipleOf"), args=[ast.Constant(value=int() as base)]):
+            return (f"{MULTIPLE_OF}{base}",)
+        case ast.Name() as name:
+            target = _bound(index, name, at.module, local)
+            return _of_part(index, target, None) if target else None
+    return None
+
+
+def _bound(index: Index, name: ast.Name, module: Module, local: Answer | None) -> Value | None:
+    """Follow a module's name; one that a function binds is not known before it runs."""
+    if local is not None and name.id in local.local_names:
         return None
+    match index.resolve(name, module):
+        case [((), Value(node=ast.expr()) as target)] if not isinstance(target.node, ast.Name):
+            return target
+    return None
 
 
 def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
@@ -110,7 +101,7 @@ def pages_of_blocks(blocks: Iterable[Item]) -> Sizes | None:
     return None
 
 
-def pages_of_test(test: Answer, constants: Constants) -> Sizes | None:
+def pages_of_test(test: Answer, index: Index) -> Sizes | None:
     """Read a `supports_block_size`; None where it is no plain test of its argument."""
     argument = test.argument
     if argument is None:
@@ -118,7 +109,7 @@ def pages_of_test(test: Answer, constants: Constants) -> Sizes | None:
     match [case for case in test.cases if not is_for_none(case, argument)]:
         case [Case(value=value, guards=guards)]:
             if all(argument in ast.unparse(guard) for guard in guards):
-                return _tested(value, argument, test, constants)
+                return _tested(value, argument, test, index)
     return None
 
 
@@ -127,29 +118,21 @@ def is_for_none(case: Case, argument: str) -> bool:
     return any(ast.unparse(guard) == f"{argument} is None" for guard in case.guards)
 
 
-def _tested(value: ast.expr, argument: str, test: Answer, constants: Constants) -> Sizes | None:
+def _tested(value: ast.expr, argument: str, test: Answer, index: Index) -> Sizes | None:
     match value:
         case ast.BoolOp(op=ast.Or(), values=[none, rest]):
             is_none = ast.unparse(none) == f"{argument} is None"
-            return _tested(rest, argument, test, constants) if is_none else None
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=int(right))]):
-            return _equal(left, right, argument)
+            return _tested(rest, argument, test, index) if is_none else None
         case ast.Compare(left=left, ops=[ast.In()], comparators=[right]):
-            items = constants.items(right, test) if _is_argument(left, argument) else None
+            is_ours = ast.unparse(left) in {argument, f"int({argument})"}
+            items = items_of(index, right, test) if is_ours else None
             sizes = frozenset(item for item in items or () if isinstance(item, int))
             return OneOf(sizes) if sizes else None
-    return None
-
-
-def _equal(left: ast.expr, right: int, argument: str) -> Sizes | None:
-    match left:
-        case ast.BinOp(left=divided, op=ast.Mod(), right=ast.Constant(value=int(base))):
-            return MultipleOf(base) if right == 0 and _is_argument(divided, argument) else None
-    return Exact(right) if _is_argument(left, argument) else None
-
-
-def _is_argument(value: ast.expr, argument: str) -> bool:
-    return ast.unparse(value) in {argument, f"int({argument})"}
+    asked = rf"(?:{argument}|int\({argument}\))(?: % (?P<base>\d+) == 0| == (?P<exact>\d+))"
+    found = re.fullmatch(asked, ast.unparse(value))
+    if found is None:
+        return None
+    return MultipleOf(int(found["base"])) if found["base"] else Exact(int(found["exact"]))
 
 
 def windows_of(test: ast.expr, argument: str) -> Windows | None:

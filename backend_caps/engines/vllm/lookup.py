@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,42 +15,39 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import (
     Case,
     Function,
-    Guarded,
     Guards,
     condition,
-    guarded,
     negated,
     where,
 )
-from backend_caps.engines.source.methods import Statement, standing
-from backend_caps.engines.source.module import ClassDef, Module, Scope, assigned
+from backend_caps.engines.source.methods import Stated, left_standing
+from backend_caps.engines.source.module import ClassDef, Scope, by_name, statements
 
 Values = Sequence[tuple[Guards, object]]
 """A capability's value for each case, in the order of the source."""
-_Bound = tuple[str, ast.expr | Function, Guards, int]
-"""A name, what it is bound to, when, and on which line."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(Stated):
     """What one class states under a name: the value of an attribute, or what a method returns.
 
     It has no slots: its texts are cached for all classes that inherit it.
     """
 
-    owner: ClassDef
-    """The class whose body states it."""
-    name: str
-    line: int
-    cases: tuple[Case, ...]
-    """Each value, and when it holds."""
-    function: Function | None
-    """The method, where it is one."""
+    @property
+    def owner(self) -> ClassDef:
+        """The class whose body states it."""
+        return self.last.owner
+
+    @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """Each value, and when it holds."""
+        return tuple(case for each in self.statements for case in each.cases)
 
     @property
-    def at(self) -> str:
-        """`file:line`."""
-        return f"{self.owner.module.path}:{self.line}"
+    def function(self) -> Function | None:
+        """The method, where it is one."""
+        return self.last.value if isinstance(self.last.value, Function) else None
 
     @property
     def only(self) -> ast.expr | None:
@@ -81,7 +78,7 @@ class Answer:
 
     @property
     def _verb(self) -> str:
-        return f"{self.name} =" if self.function is None else f"{self.name}() returns"
+        return f"{self.last.name} =" if self.function is None else f"{self.last.name}() returns"
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -109,7 +106,7 @@ class Answer:
             origin=origin if is_own else Origin.INHERITED,
             words=words,
             value=value,
-            declared_at=self.at,
+            declared_at=self.last.at,
             inherited_from=None if is_own else self.owner.name,
         )
 
@@ -162,10 +159,7 @@ class Lookup:
         """Take the root classes: their values are defaults, and count as undeclared."""
         self.roots = frozenset(roots)
         self._classes = classes
-        self._bodies: dict[ClassDef, dict[str, list[Statement]]] = {}
-        self._patches: dict[Module, dict[str, list[_Bound]]] = {}
-        self._below_roots: dict[ClassDef, list[ClassDef]] = {}
-        self._answers: dict[tuple[ClassDef, str], Answer] = {}
+        self._stated: dict[ClassDef, Mapping[str, Answer]] = {}
 
     def nearest(
         self, definition: ClassDef, name: str, *, after: ClassDef | None = None
@@ -182,72 +176,23 @@ class Lookup:
 
     def below_root(self, definition: ClassDef, name: str) -> Answer | None:
         """Find the statement of a class or a base; None where only a root has one."""
-        if definition not in self._below_roots:
-            order = self._classes.ancestors(definition)
-            self._below_roots[definition] = [each for each in order if each not in self.roots]
-        return self._first(self._below_roots[definition], name)
+        order = self._classes.ancestors(definition)
+        return self._first((each for each in order if each not in self.roots), name)
 
     def _first(self, order: Iterable[ClassDef], name: str) -> Answer | None:
-        for owner in order:
-            if statements := self._body(owner).get(name):
-                if (owner, name) not in self._answers:
-                    self._answers[owner, name] = _answer(owner, name, statements)
-                return self._answers[owner, name]
-        return None
+        answers = (self.stated(owner).get(name) for owner in order)
+        return next((each for each in answers if each is not None), None)
 
-    def names_of(self, definition: ClassDef) -> dict[str, bool]:
-        """List the names that a class's own body binds, and which of them are methods."""
-        body = self._body(definition)
-        return {name: isinstance(own[-1].value, ast.FunctionDef) for name, own in body.items()}
-
-    def _body(self, definition: ClassDef) -> dict[str, list[Statement]]:
+    def stated(self, definition: ClassDef) -> Mapping[str, Answer]:
         """List what a class's body binds, and what its module gives it afterwards."""
-        if definition not in self._bodies:
-            module, found = definition.module, dict[str, list[Statement]]()
-            if module not in self._patches:
-                self._patches[module] = _by_owner(guarded(module.tree.body))
-            own = _by_owner(module.body_of(definition.node)).get("", [])
+        if definition not in self._stated:
+            module = definition.module
             path = definition.path.removeprefix(f"{module.name}.")
-            for name, value, guards, line in [*own, *self._patches[module].get(path, ())]:
-                each = Statement(name, definition, value, guards, line)
-                found.setdefault(name, []).append(each)
-            self._bodies[definition] = found
-        return self._bodies[definition]
-
-
-def _by_owner(body: Iterable[Guarded]) -> dict[str, list[_Bound]]:
-    """List what statements bind, by what the name is an attribute of; a plain name is of none."""
-    found: dict[str, list[_Bound]] = {}
-    for statement in body:
-        for owner, name, value in _bound(statement.node):
-            bound = name, value, statement.guards, statement.node.lineno
-            found.setdefault(owner, []).append(bound)
-    return found
-
-
-def _bound(node: ast.stmt) -> Iterator[tuple[str, str, ast.expr | Function]]:
-    match node:
-        case ast.Assign() | ast.AnnAssign():
-            for target, value in assigned(node):
-                match target:
-                    case ast.Name(id=name):
-                        yield "", name, value
-                    case ast.Attribute(value=owner, attr=name):
-                        yield ast.unparse(owner), name, value
-        case ast.FunctionDef(name=name):
-            yield "", name, node
-
-
-def _answer(owner: ClassDef, name: str, statements: Sequence[Statement]) -> Answer:
-    left = standing(statements)
-    last = left[-1]
-    return Answer(
-        owner=owner,
-        name=name,
-        line=last.line,
-        cases=tuple(case for each in left for case in each.cases),
-        function=last.value if isinstance(last.value, Function) else None,
-    )
+            found = [*definition.given, *statements(definition, module.body, path)]
+            own = by_name(each for each in found if each.operator is None)
+            answers = {name: Answer(tuple(left_standing(each))) for name, each in own.items()}
+            self._stated[definition] = answers
+        return self._stated[definition]
 
 
 def _in_turn(cases: Iterable[Case]) -> Iterator[str]:

@@ -12,28 +12,28 @@ command line either.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from backend_caps.capability.backend import Backend, EngineClass, Reading
-from backend_caps.capability.declaration import Part
+from backend_caps.capability.declaration import Declaration, Part
 from backend_caps.capability.facts import Given
-from backend_caps.capability.provenance import Origin, Source, Status
-from backend_caps.engines.reading import EngineReading, declared, not_followed, record
+from backend_caps.capability.provenance import Origin, Status
+from backend_caps.engines.reading import EngineReading, class_record, not_followed, record
 from backend_caps.engines.source.classes import Classes, labels
 from backend_caps.engines.source.files import Tree
-from backend_caps.engines.source.guards import Guards, condition, guarded, returns
+from backend_caps.engines.source.guards import Guards, condition, returns
 from backend_caps.engines.source.index import FunctionDef, Index, Target, Value
 from backend_caps.engines.source.module import ClassDef, Module
-from backend_caps.engines.vllm.capabilities import Graphs, Limits
-from backend_caps.engines.vllm.constants import Constants
+from backend_caps.engines.vllm.capabilities import Findings
+from backend_caps.engines.vllm.constants import items_of
 from backend_caps.engines.vllm.lookup import Answer, Lookup
 
 KNOWN_VERSIONS = ("0.33.0",)
 """The versions that the reader was compared with, row by row."""
-REGISTRY = "vllm/v1/attention/backends/registry.py"
+REGISTRY = "vllm.v1.attention.backends.registry"
 _ENUMS = ("AttentionBackendEnum", "MambaAttentionBackendEnum")
-ROOTS = "vllm/v1/attention/backend.py"
+ROOTS = "vllm.v1.attention.backend"
 BACKEND = "AttentionBackend"
 BUILDER = "AttentionMetadataBuilder"
 _AS_CAPABILITIES = frozenset(
@@ -53,17 +53,6 @@ _MORE = ("get_builder_cls", "get_supported_kernel_block_sizes")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A name of a registry, with the dotted path of its class."""
-
-    enum: str
-    name: str
-    path: str
-    at: str
-    """`file:line`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Made:
     """A class that a dotted path stands for."""
 
@@ -74,7 +63,16 @@ class Made:
     """The call that makes it, in the source's words."""
 
 
-_Registered = Mapping[Member, list[tuple[Guards, Made]]]
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name of a registry, and the classes that it stands for."""
+
+    enum: str
+    name: str
+    at: str
+    """`file:line`."""
+    made: tuple[tuple[Guards, Made], ...]
+    """Nothing where its class is not in the source."""
 
 
 def read_vllm(tree: Tree) -> EngineReading:
@@ -82,113 +80,32 @@ def read_vllm(tree: Tree) -> EngineReading:
     index = Index(tree)
     if tree.version not in KNOWN_VERSIONS:
         index.note_unknown_version(KNOWN_VERSIONS)
-    return EngineReading(
-        engine="vllm",
-        version=tree.version,
-        source=tree.source,
-        backends=_backends(index),
-        rules=None,
-        command_line=None,
-        problems=index.problems,
-        num_files=len(tree.files),
-        num_parsed=index.num_parsed,
-    )
+    return index.reading(list(_Records(index).all()))
 
 
-def _backends(index: Index) -> tuple[Backend, ...]:
-    classes = Classes(index)
-    roots = Roots.of(index)
-    registered = {member: _classes_of(index, member) for member in _members(index)}
-    made = [each for found in registered.values() for _, each in found]
-    known = {each.definition for each in made}
-    others = [each for each in roots.backends(index, classes) if each not in known]
-    every = list(dict.fromkeys([*made, *(Made(each.path, each) for each in others)]))
-    own_names = _own_names(registered)
-    made_names = labels([(each.path, each.definition) for each in every], taken=own_names.values())
-    names = dict(zip(every, made_names, strict=True))
-    records = Records(index, classes, roots)
-    return (
-        *(
-            _of_name(index, label, member, registered[member], names)
-            for member, label in own_names.items()
-        ),
-        *(
-            records.record(names[each], each, _names_for(each, registered, own_names))
-            for each in every
-        ),
-    )
-
-
-def _own_names(registered: _Registered) -> dict[Member, str]:
-    """Name each member; one whose name another registry has too is named with its own."""
-    names = [member.name for member in registered]
-    return {
-        member: member.name if names.count(member.name) == 1 else f"{member.enum}.{member.name}"
-        for member in registered
-    }
-
-
-def _names_for(made: Made, registered: _Registered, own_names: Mapping[Member, str]) -> list[str]:
-    return [
-        own_names[member]
-        for member, found in registered.items()
-        if made in [each for _, each in found]
-    ]
-
-
-def _of_name(
-    index: Index,
-    label: str,
-    member: Member,
-    found: list[tuple[Guards, Made]],
-    names: Mapping[Made, str],
-) -> Backend:
-    """Make the record of a name; it is broken where its class is not in the source."""
-    source = Source(distribution="vllm", version=index.tree.version, declared_at=member.at)
-    if not found:
-        missing = not_followed("vllm", member.name, member.at)
-        return Backend(name=label, status=Status.BROKEN, source=source, problems=(missing,))
-    cases = [(names[made], condition(guards)) for guards, made in found]
-    parts = [Part(name, given=Given(expression=when) if when else None) for name, when in cases]
-    return record(label, source, parts)
-
-
-def _members(index: Index) -> Iterator[Member]:
-    """List the members of both registries; a placeholder without a class is none."""
-    module = index.parse(REGISTRY)
+def _names(index: Index) -> Iterator[Name]:
+    """List the names of both registries; a placeholder without a class is none."""
     for enum in _ENUMS:
-        found = [] if module is None else [each for each in module.classes if each.name == enum]
-        if not found:
-            index.note_missing(f"class {enum}", REGISTRY)
-        for definition in found:
-            for statement in guarded(definition.node.body):
-                match statement.node:
-                    case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                        at = definition.module.at(statement.node)
-                        yield from _member(index, enum, name, value, at)
+        definition = index.class_in(REGISTRY, enum)
+        for each in definition.given if definition else ():
+            match each.value:
+                case ast.Constant(value="" | None) | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    continue
+                case ast.Constant(value=str(path)):
+                    made = tuple(_classes_at(index, path))
+                    yield Name(enum, each.name, each.at, made)
+                    if made:
+                        continue
+            index.add(not_followed("vllm", each.name, each.at))
 
 
-def _member(index: Index, enum: str, name: str, value: ast.expr, at: str) -> Iterator[Member]:
-    match value:
-        case ast.Constant(value="" | None):
-            return
-        case ast.Constant(value=str(path)):
-            yield Member(enum, name, path, at)
-        case _:
-            index.add(not_followed("vllm", name, at))
-
-
-def _classes_of(index: Index, member: Member) -> list[tuple[Guards, Made]]:
-    """Follow a member's path to the class; nothing, and a problem, where there is none."""
-    path, _, name = member.path.rpartition(".")
-    module = index.module(path)
+def _classes_at(index: Index, path: str) -> Iterator[tuple[Guards, Made]]:
+    """Follow a dotted path to the classes that it may stand for."""
+    source, _, name = path.rpartition(".")
+    module = index.module(source)
     targets = [] if module is None else index.resolve(ast.Name(id=name, ctx=ast.Load()), module)
-    found = [
-        (guards, made) for guards, target in targets for made in _made(index, member.path, target)
-    ]
-    if not found:
-        index.add(not_followed("vllm", member.name, member.at))
-    return found
+    for guards, target in targets:
+        yield from ((guards, made) for made in _made(index, path, target))
 
 
 def _made(index: Index, path: str, target: Target) -> Iterator[Made]:
@@ -211,72 +128,69 @@ def _returned(index: Index, call: ast.Call, module: Module) -> Iterator[ClassDef
                         yield target
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
-    """The classes whose values are defaults."""
+class _Records:
+    """A record for each name of the registries, and for each class."""
 
-    backend: ClassDef | None
-    builder: ClassDef | None
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        classes = Classes(index)
+        roots = {name: index.class_in(ROOTS, name) for name in (BACKEND, BUILDER)}
+        self._roots = {name: each for name, each in roots.items() if each is not None}
+        self._lookup = Lookup(classes, self._roots.values())
+        self._findings = Findings(index, self._lookup)
+        self._names = dict(_labelled(list(_names(index))))
+        made = [one for each in self._names.values() for _, one in each.made]
+        known = {each.definition for each in made}
+        others = (Made(each.path, each) for each in self._below(classes) if each not in known)
+        every = list(dict.fromkeys([*made, *others]))
+        found = labels([(each.path, each.definition) for each in every], taken=self._names)
+        self._made = dict(zip(every, found, strict=True))
 
-    @classmethod
-    def of(cls, index: Index) -> Roots:
-        """Find them; one that is not where it is expected is a problem."""
-        module = index.parse(ROOTS)
-        found = {} if module is None else {each.name: each for each in module.classes}
-        for name in (BACKEND, BUILDER):
-            if name not in found:
-                index.note_missing(f"class {name}", ROOTS)
-        return cls(found.get(BACKEND), found.get(BUILDER))
-
-    def backends(self, index: Index, classes: Classes) -> Iterator[ClassDef]:
+    def _below(self, classes: Classes) -> Iterator[ClassDef]:
         """List every class below the root of the backends."""
-        if self.backend is not None:
-            for path in index.heads.files_below({BACKEND}):
-                module = index.parse(path)
-                for each in () if module is None else module.classes:
-                    if classes.descends(each, self.backend.path):
-                        yield each
+        for path in self._index.heads.files_below({BACKEND}) if BACKEND in self._roots else ():
+            for each in self._index.classes_of(path):
+                if classes.descends(each, self._roots[BACKEND].path):
+                    yield each
 
+    def all(self) -> Iterator[Backend]:
+        """List the names, then the classes."""
+        for label, name in self._names.items():
+            yield self._of_name(label, name)
+        for made, label in self._made.items():
+            yield self._of_class(label, made)
 
-class Records:
-    """Reads classes, one by one."""
+    def _of_name(self, label: str, name: Name) -> Backend:
+        """Make the record of a name; it is broken where its class is not in the source."""
+        source = self._index.source(name.at)
+        if not name.made:
+            missing = not_followed("vllm", name.name, name.at)
+            return Backend(name=label, status=Status.BROKEN, source=source, problems=(missing,))
+        cases = [(self._made[made], condition(guards)) for guards, made in name.made]
+        parts = [Part(each, given=Given(expression=when) if when else None) for each, when in cases]
+        return record(label, source, Declaration(parts=parts))
 
-    def __init__(self, index: Index, classes: Classes, roots: Roots) -> None:
-        self._roots = roots
-        self._version = index.tree.version
-        self._lookup = Lookup(classes, [each for each in (roots.backend, roots.builder) if each])
-        self._constants = Constants(index)
-        self._graphs = Graphs(index, self._lookup)
-        self._limits = Limits(self._constants, self._lookup)
-
-    def record(self, name: str, made: Made, registered_as: Collection[str]) -> Backend:
-        """Make the record of a class."""
+    def _of_class(self, label: str, made: Made) -> Backend:
         definition = made.definition
-        builders = self._graphs.builders(definition)
-        graphs = self._graphs.finding(definition, builders)
-        limits = self._limits.findings(definition)
-        findings = limits if graphs is None else {"graph_replay": graphs, **limits}
-        attributes = self._readings(definition, (*self._flags(self._roots.backend), *_MORE))
+        builders = self._findings.builders(definition)
+        findings = self._findings.of(definition, builders)
+        attributes = self._readings(definition, (*self._flags(BACKEND), *_MORE))
         match builders:
             case [(_, builder)]:
-                attributes |= self._readings(builder, self._flags(self._roots.builder))
-        return record(
-            name,
-            Source(distribution="vllm", version=self._version, declared_at=definition.at),
-            declared(findings),
-            EngineClass(
-                path=made.path,
-                registered_as=tuple(sorted(registered_as)),
-                readings={capability: each.reading for capability, each in findings.items()},
-                attributes=attributes,
-                composite=made.call,
-            ),
+                attributes |= self._readings(builder, self._flags(BUILDER))
+        names = (name for name, own in self._names.items() if made in [one for _, one in own.made])
+        own = EngineClass(
+            path=made.path,
+            registered_as=tuple(sorted(names)),
+            attributes=attributes,
+            composite=made.call,
         )
+        return class_record(label, self._index.source(definition.at), findings, own)
 
-    def _flags(self, root: ClassDef | None) -> list[str]:
+    def _flags(self, root: str) -> list[str]:
         """List a root's flags: what its body assigns, and its methods that answer a question."""
-        names = self._lookup.names_of(root).items() if root is not None else ()
-        flags = {name for name, is_method in names if not is_method or name.startswith(_QUESTIONS)}
+        own = self._lookup.stated(self._roots[root]).items() if root in self._roots else ()
+        flags = {n for n, each in own if not each.function or n.startswith(_QUESTIONS)}
         return sorted(flags - _AS_CAPABILITIES)
 
     def _readings(self, definition: ClassDef, names: Iterable[str]) -> dict[str, Reading]:
@@ -288,10 +202,10 @@ class Records:
         match answer.only:
             case ast.Constant(value=constant):
                 value, is_known = constant, True
-            case ast.Name(id=name) if answer.name == "get_builder_cls":
+            case ast.Name(id=name) if answer.last.name == "get_builder_cls":
                 value, is_known = name, True
             case only:
-                value = None if only is None else self._constants.items(only, answer)
+                value = None if only is None else items_of(self._index, only, answer)
                 is_known = value is not None
         return answer.reading(
             definition,
@@ -299,3 +213,10 @@ class Records:
             words=answer.text if is_known else answer.text_in_full,
             value=value,
         )
+
+
+def _labelled(names: Sequence[Name]) -> Iterator[tuple[str, Name]]:
+    """Label each name; one that another registry has too is written with its own."""
+    found = [each.name for each in names]
+    for each in names:
+        yield each.name if found.count(each.name) == 1 else f"{each.enum}.{each.name}", each

@@ -22,12 +22,7 @@ from backend_caps import BatchKind, Declaration, HostSeqLens, Phase, Plan, Share
 from backend_caps.engines.sglang.drop_in import parsed_flags, values_of_context
 from backend_caps.protocols import ForwardBatch, ReqToTokenPool
 from backend_caps_sglang.draft_steps import BranchTable, DraftSteps
-from backend_caps_sglang.errors import (
-    UnbridgedBackendError,
-    UnbridgedBatchError,
-    UnbridgedLayerError,
-    UnreplayedBatchError,
-)
+from backend_caps_sglang.errors import BridgeError, unbridged_backend
 from backend_caps_sglang.fit import (
     DRAFT_STEPS,
     Place,
@@ -102,7 +97,7 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         """Make the buffers of graphs: of decodes, or of batches with several tokens a request.
 
         Raises:
-            UnreplayedBatchError: the backend does not declare to replay them.
+            BridgeError: the backend does not declare to replay them.
         """
         is_decode = max_num_tokens == max_bs
         kind = BatchKind.SINGLE_TOKEN_DECODE if is_decode else BatchKind.UNIFORM_BATCH
@@ -117,7 +112,7 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         """Do the host's share, before a capture and before each replay.
 
         Raises:
-            UnreplayedBatchError: the backend does not declare to replay such batches.
+            BridgeError: the backend does not declare to replay such batches.
         """
         mode = _mode_of(forward_batch)
         self._check_replayed(*_KINDS.get(mode, (BatchKind.MIXED_BATCH, Phase.PREFILL)))
@@ -177,7 +172,7 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
         Keeps: nothing. Capture: where the backend declares it.
 
         Raises:
-            UnbridgedLayerError: the layer asks for what the backend is not told.
+            BridgeError: the layer asks for what the backend is not told.
         """
         self._check(layer, sinks)
         if k is None or v is None:
@@ -203,16 +198,24 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
                 raise self._unbridged(layer, reasons)
             self._checked.add(layer.layer_id)
 
-    def _unbridged(self, layer: SGLangLayer, reasons: list[str]) -> UnbridgedLayerError:
-        return UnbridgedLayerError(
-            backend=self._name, layer_id=layer.layer_id, reasons=tuple(reasons)
+    def _unbridged(self, layer: SGLangLayer, reasons: list[str]) -> BridgeError:
+        return BridgeError(
+            "layer-unbridged",
+            f"backend {self._name!r} cannot serve layer {layer.layer_id} through the bridge: "
+            f"{'; '.join(reasons)}. Plain causal attention was expected; name another backend in "
+            "--attention-backend for this model.",
         )
 
     def _view(self, batch: SGLangBatch, *, is_graph: bool = False) -> ForwardBatch:
         mode = _mode_of(batch)
         if mode not in _BRIDGED or (mode.is_target_verify() and self._masks is None):
-            bridged = tuple(own.name for own in _BRIDGED)
-            raise UnbridgedBatchError(backend=self._name, mode=mode.name, bridged=bridged)
+            bridged = ", ".join(own.name for own in _BRIDGED)
+            raise BridgeError(
+                "batch-unbridged",
+                f"backend {self._name!r} got a batch of mode {mode.name} through the bridge; "
+                f"{bridged} were expected. Take the flag away that asks for it, or name another "
+                "backend in --attention-backend.",
+            )
         if self._masks is not None and mode.is_target_verify():
             return self._masks.view(batch, self._level, is_graph=is_graph)
         if mode.is_draft_extend_v2():
@@ -229,12 +232,13 @@ class Bridge(AttentionBackend):  # type: ignore[misc] # SGLang is not there wher
     def _check_replayed(self, kind: BatchKind, phase: Phase) -> None:
         replayed = self._replayed(phase)
         if kind not in replayed:
-            is_prefill = phase is Phase.PREFILL
-            raise UnreplayedBatchError(
-                backend=self._name,
-                kind=kind.value,
-                declared=tuple(sorted(own.value for own in replayed)),
-                flag=f"--disable-{'prefill' if is_prefill else 'decode'}-cuda-graph",
+            graph = "prefill" if phase is Phase.PREFILL else "decode"
+            declared = ", ".join(sorted(own.value for own in replayed))
+            raise BridgeError(
+                "batch-unreplayed",
+                f"SGLang captures a graph of {kind.value} batches, and backend {self._name!r} "
+                f"declares graph_replay={{{declared}}}. Start the server with "
+                f"--disable-{graph}-cuda-graph.",
             )
 
 
@@ -287,7 +291,7 @@ class BridgeAdapter:
         """Build the backend on SGLang's pools: the target's, or a draft's outside of its steps.
 
         Raises:
-            UnbridgedBackendError: it cannot serve this server, or cannot be built.
+            BridgeError: it cannot serve this server, or cannot be built.
         """
         flags, _ = parsed_flags(values_of_context())
         plan, speculation = self._fitting(runner, places_of(runner, flags))
@@ -301,7 +305,7 @@ class BridgeAdapter:
         """Build the container of a draft's steps, each with a backend of its own.
 
         Raises:
-            UnbridgedBackendError: it cannot serve this server, or cannot be built.
+            BridgeError: it cannot serve this server, or cannot be built.
         """
         plan, _ = self._fitting(runner, DRAFT_STEPS)
         branches = BranchTable(runner, topk, num_steps)
@@ -336,8 +340,8 @@ class BridgeAdapter:
         found = reasons_of_server(
             plan, runner, is_dcp=get_parallel().dcp_enabled, speculation=speculation
         )
-        if reasons := tuple(found):
-            raise UnbridgedBackendError(backend=self.name, reasons=reasons)
+        if reasons := list(found):
+            raise unbridged_backend(self.name, reasons)
         return plan, speculation
 
     def _built(self, runner: SGLangRunner, table: ReqToTokenPool) -> OwnBackend:

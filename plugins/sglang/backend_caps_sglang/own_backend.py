@@ -21,7 +21,7 @@ from backend_caps import Declaration, HostSeqLens
 from backend_caps.capability.fit import text_of
 from backend_caps.protocols import ForwardBatch, Layer
 from backend_caps.resolution.contributions import declared
-from backend_caps_sglang.errors import ContradictedDeclarationError, UnbridgedBackendError
+from backend_caps_sglang.errors import BridgeError, unbridged_backend
 from backend_caps_sglang.views import Site
 
 _ALWAYS = ("init_forward_metadata", "forward")
@@ -71,21 +71,26 @@ def built(name: str, declaration: Declaration, site: Site) -> OwnBackend:
     """Import what a declaration names, build it on SGLang's pools, and hold it to what it declares.
 
     Raises:
-        UnbridgedBackendError: it names nothing, cannot be imported, or raises.
-        ContradictedDeclarationError: it does otherwise than it declares.
+        BridgeError: it names nothing, cannot be imported, raises, or does otherwise than it
+            declares.
     """
     place = declaration.implementation
     if place is None:
-        raise UnbridgedBackendError(backend=name, reasons=("it names no implementation",))
+        raise unbridged_backend(name, ["it names no implementation"])
     try:
         make: Callable[[Site], OwnBackend] = resolve_name(place)
         made = make(site)
     except Exception as error:  # a plugin raises what it likes
         told = f"{place} raised {type(error).__name__}: {error}"
-        raise UnbridgedBackendError(backend=name, reasons=(told,)) from error
+        raise unbridged_backend(name, [told]) from error
     device = site.req_to_token_pool.req_to_token.device
-    if found := tuple(contradictions(made, declaration, device)):
-        raise ContradictedDeclarationError(backend=name, place=place, contradictions=found)
+    if found := list(contradictions(made, declaration, device)):
+        raise BridgeError(
+            "declaration-contradicted",
+            f"backend {name!r} does not serve, for its class {place} contradicts its declaration: "
+            f"{'; '.join(found)}. Correct the declaration or the class; backend-caps check {name} "
+            "finds what a start cannot see.",
+        )
     return made
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 from backend_caps_sglang.adapters import adapters_of
-from backend_caps_sglang.errors import UnbridgedBackendError
+from backend_caps_sglang.errors import BridgeError, unbridged_backend
 
 from backend_caps import Capabilities, Declaration, Given, Part, When
 from backend_caps.capability.backend import Backend, Status
@@ -72,7 +72,7 @@ class _Acme(_Base):
 
 
 def _refuses(runner: object) -> object:
-    raise UnbridgedBackendError(backend="acme", reasons=(f"it does not serve a {runner}",))
+    raise unbridged_backend("acme", [f"it does not serve a {runner}"])
 
 
 @pytest.fixture
@@ -112,10 +112,10 @@ def test_refusal_of_an_adapter_keeps_its_reasons(
     install(_refuses)
     (adapter,) = adapters_of([declaring(SAME_BITS)])
 
-    with pytest.raises(UnbridgedBackendError) as caught:
+    with pytest.raises(BridgeError, match="into this server: it does not serve a draft") as caught:
         adapter("draft")
 
-    assert caught.value.reasons == ("it does not serve a draft",)
+    assert caught.value.code == "backend-unbridged"
 
 
 class _Declared:

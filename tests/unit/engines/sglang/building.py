@@ -32,8 +32,6 @@ A_AND_B = "    from sglang.srt.layers.attention.two import A, B\n"
 HEAD = "@register_attention_backend('two')\ndef make(runner):\n"
 MAKE = HEAD + A_AND_B
 OF_A = MAKE + "    return A(runner)\n"
-OTHERS = "device in cpu, cuda, hpu, mps, musa, xpu"
-"""What is no NPU."""
 ROOT = """
 from abc import ABC
 

@@ -6,59 +6,13 @@ import pytest
 
 from backend_caps.capability.provenance import Origin
 from tests.unit.engines.sglang.building import read_class
+from tests.unit.engines.tables import table
 
 TWO = "class Two(AttentionBackend):\n    "
 IN_INIT = "class Two(AttentionBackend):\n    def __init__(self, runner, x):\n        "
 
 
-@pytest.mark.parametrize(
-    ("body", "value"),
-    [
-        pytest.param(TWO + "if True:\n        needs_cpu_seq_lens = False", "none", id="true"),
-        pytest.param(TWO + "if 1:\n        needs_cpu_seq_lens = False", "none", id="one"),
-        pytest.param(
-            IN_INIT + "while True:\n            self.needs_cpu_seq_lens = False\n            break",
-            "none",
-            id="endless loop",
-        ),
-        pytest.param(
-            IN_INIT + "if not 0:\n            self.needs_cpu_seq_lens = False\n"
-            "        else:\n            self.needs_cpu_seq_lens = True",
-            "none",
-            id="other branch",
-        ),
-        pytest.param(
-            TWO + "needs_cpu_seq_lens = False\n    if False:\n        needs_cpu_seq_lens = True",
-            "none",
-            id="false",
-        ),
-        pytest.param(
-            TWO + "needs_cpu_seq_lens = False if True else True", "none", id="constant choice"
-        ),
-        pytest.param(
-            IN_INIT + "self.needs_cpu_seq_lens = False\n        self.needs_cpu_seq_lens |= True",
-            "exact",
-            id="or true",
-        ),
-        pytest.param(
-            IN_INIT + "self.needs_cpu_seq_lens = True\n        self.needs_cpu_seq_lens &= False",
-            "none",
-            id="and false",
-        ),
-        pytest.param(
-            IN_INIT + "if x:\n            self.needs_cpu_seq_lens = True\n"
-            "        self.needs_cpu_seq_lens = not 1",
-            "none",
-            id="truth of a computed constant",
-        ),
-        pytest.param(
-            TWO + "@property\n    def needs_cpu_seq_lens(self):\n"
-            "        while True:\n            return False",
-            "none",
-            id="property",
-        ),
-    ],
-)
+@table("sglang_backend_constants", "constant_condition_is_no_condition")
 def test_constant_condition_is_no_condition(tmp_path: Path, body: str, value: str) -> None:
     """What a constant lets run always runs, and what it keeps from running is not there."""
     read = read_class(tmp_path, body)
@@ -99,19 +53,7 @@ def test_default_of_the_root_stands_where_all_else_never_runs(tmp_path: Path) ->
     assert read.needs.origin is Origin.UNDECLARED
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        pytest.param("return True", "returns True", id="a value"),
-        pytest.param("pass", "returns nothing", id="nothing"),
-        pytest.param(
-            "if a and b:\n            return True\n        if c:\n            return False\n"
-            "        return x",
-            "returns True where a and b; False where c; x",
-            id="in turn",
-        ),
-    ],
-)
+@table("sglang_backend_constants", "words_of_a_method_are_what_it_returns")
 def test_words_of_a_method_are_what_it_returns(tmp_path: Path, body: str, words: str) -> None:
     """A flag that is a method is told by its answers, each with what has not failed before it."""
     read = read_class(tmp_path, TWO + f"def support_triton(self):\n        {body}")

@@ -7,6 +7,7 @@ import pytest
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import HostSeqLens
 from tests.unit.engines.sglang.building import ATTENTION, IMPORTS, class_of, codes, read, read_class
+from tests.unit.engines.tables import table
 
 TWO = "class Two(AttentionBackend):\n    "
 IN_INIT = "class Two(AttentionBackend):\n    def __init__(self, runner, x):\n        "
@@ -37,56 +38,7 @@ def test_reading_says_where_and_in_which_words(tmp_path: Path) -> None:
     assert str(read.backend.source) == f"sglang 0.5.13, {ATTENTION}/two.py:3"
 
 
-@pytest.mark.parametrize(
-    ("body", "base", "cases"),
-    [
-        pytest.param(
-            IN_INIT + "self.needs_cpu_seq_lens = x.reads()",
-            False,
-            [("x.reads()", True)],
-            id="expression",
-        ),
-        pytest.param(
-            TWO + "needs_cpu_seq_lens = False\n"
-            "    def __init__(self, x):\n        self.needs_cpu_seq_lens |= x.reads()",
-            False,
-            [("x.reads()", True)],
-            id="or in place",
-        ),
-        pytest.param(
-            TWO + "needs_cpu_seq_lens = True\n"
-            "    def __init__(self, x):\n        self.needs_cpu_seq_lens &= x.reads()",
-            True,
-            [("not x.reads()", False)],
-            id="and in place",
-        ),
-        pytest.param(
-            IN_INIT + "if is_npu():\n            self.needs_cpu_seq_lens = False",
-            None,
-            [("device = npu", False)],
-            id="guarded constant over the base class's",
-        ),
-        pytest.param(
-            TWO + "@property\n    def needs_cpu_seq_lens(self):\n        return self.x.reads",
-            False,
-            [("self.x.reads", True)],
-            id="property",
-        ),
-        pytest.param(
-            TWO + "@property\n    def needs_cpu_seq_lens(self):\n"
-            "        if is_hip():\n            return True\n        return False",
-            None,
-            [("rocm on", True), ("rocm off", False)],
-            id="property with branches",
-        ),
-        pytest.param(
-            IN_INIT + "self.needs_cpu_seq_lens = True if is_hip() else False",
-            None,
-            [("rocm on", True), ("rocm off", False)],
-            id="choice",
-        ),
-    ],
-)
+@table("sglang_backends", "value_that_depends_is_conditional")
 def test_value_that_depends_is_conditional(
     tmp_path: Path, body: str, base: bool | None, cases: list[tuple[str, bool]]
 ) -> None:
@@ -108,34 +60,7 @@ def test_reason_of_a_condition_is_in_the_words_of_the_source(tmp_path: Path) -> 
     assert reasons[0] == "needs_cpu_seq_lens is True where x.reads()"
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        pytest.param(TWO + "needs_cpu_seq_lens = None", "needs_cpu_seq_lens = None", id="nothing"),
-        pytest.param(TWO + "needs_cpu_seq_lens = 'no'", "needs_cpu_seq_lens = 'no'", id="text"),
-        pytest.param(
-            TWO + "def needs_cpu_seq_lens(self):\n        return False",
-            "def needs_cpu_seq_lens",
-            id="a method that nobody calls",
-        ),
-        pytest.param(
-            TWO + "@property\n    def needs_cpu_seq_lens(self):\n        pass",
-            "def needs_cpu_seq_lens",
-            id="a property without an answer",
-        ),
-        pytest.param(
-            TWO + "needs_cpu_seq_lens = False\n    if HOT:\n"
-            "        @property\n        def needs_cpu_seq_lens(self):\n            return False",
-            "needs_cpu_seq_lens = False; def needs_cpu_seq_lens where HOT",
-            id="a property under a condition",
-        ),
-        pytest.param(
-            IN_INIT + "self.needs_cpu_seq_lens = False\n        self.needs_cpu_seq_lens ^= x",
-            "needs_cpu_seq_lens = False; needs_cpu_seq_lens ?= x",
-            id="an operator that is neither or nor and",
-        ),
-    ],
-)
+@table("sglang_backends", "value_that_is_no_bool_is_undeclared")
 def test_value_that_is_no_bool_is_undeclared(tmp_path: Path, body: str, words: str) -> None:
     """What is neither True nor False declares nothing, and the reading says what it is."""
     read = read_class(tmp_path, body)

@@ -13,6 +13,7 @@ from backend_caps.engines.sglang.command_line import (
     read_engine_options,
 )
 from tests.unit.engines.sglang.building import index_of
+from tests.unit.engines.tables import table
 
 SERVER_ARGS = "sglang/srt/server_args.py"
 FIELDS = "sglang/srt/arg_groups/fields/spec.py"
@@ -137,35 +138,7 @@ def test_options_that_are_not_found_are_problems() -> None:
     ]
 
 
-SLOTS = "for slot in ('attention_backend', 'speculative_draft_attention_backend'):\n"
-BY_TABLE = f"""
-def replace(args):
-    aliases = {{"old": "new", "older": NEW, **more, "oldest": "new"}}
-    {SLOTS}        warn("deprecated")
-"""
-BY_SETTING = f"""
-class Args:
-    def replace(self):
-        {SLOTS}            if getattr(self, slot) == "old":
-                warn("deprecated")
-                setattr(self, slot, "new")
-"""
-
-
-@pytest.mark.parametrize(
-    ("files", "aliases"),
-    [
-        pytest.param({SERVER_ARGS: BY_TABLE}, {"old": "new", "oldest": "new"}, id="a table"),
-        pytest.param({SERVER_ARGS: BY_SETTING}, {"old": "new"}, id="setattr"),
-        pytest.param({FIELDS: BY_SETTING}, {"old": "new"}, id="a file of groups"),
-        pytest.param({"sglang/srt/other.py": BY_SETTING}, {}, id="another file"),
-        pytest.param({SERVER_ARGS: BY_SETTING.replace("deprecated", "")}, {}, id="none is old"),
-        pytest.param(
-            {SERVER_ARGS: BY_SETTING.replace("'attention_backend'", "'other'")}, {}, id="others"
-        ),
-        pytest.param({SERVER_ARGS: BY_SETTING + "("}, {}, id="no Python"),
-    ],
-)
+@table("sglang_command_line", "old_names_lead_to_the_new_ones")
 def test_old_names_lead_to_the_new_ones(files: dict[str, str], aliases: dict[str, str]) -> None:
     """Names that the server replaces are read from its table, or from what it sets."""
     assert read_aliases(index_of(files)) == aliases

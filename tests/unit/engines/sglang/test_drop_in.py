@@ -21,6 +21,7 @@ from tests.unit.engines.sglang.live_backends import (
     Shadows,
     Wraps,
 )
+from tests.unit.engines.tables import table
 
 _CONTEXT = "sglang.srt.runtime_context"
 _LOGGER = "backend_caps.engines.sglang"
@@ -361,16 +362,7 @@ def test_server_flag_of_another_kind_counts_as_the_worst(
     assert lines()[0] == f"WARNING {warning}"
 
 
-@pytest.mark.parametrize(
-    ("steps", "needs"),
-    [
-        pytest.param(0, False, id="none"),
-        pytest.param(1, False, id="one"),
-        pytest.param(2, True, id="two"),
-        pytest.param(None, True, id="not known"),
-        pytest.param("1", True, id="of another kind"),
-    ],
-)
+@table("sglang_drop_in", "empty_draft_slot_is_no_use_where_nothing_drafts")
 def test_empty_draft_slot_is_no_use_where_nothing_drafts(steps: object, *, needs: bool) -> None:
     """With one step draft-extend has drafted already, so the empty draft slot is none."""
     args = _args(speculative_algorithm="EAGLE", speculative_num_steps=steps)
@@ -389,17 +381,7 @@ def test_bound_is_asked_of_the_target_alone() -> None:
     assert needs is False
 
 
-@pytest.mark.parametrize(
-    ("count", "roles"),
-    [
-        pytest.param(1, ["target"], id="one"),
-        pytest.param(2, ["draft", "draft_extend", "target"], id="two"),
-        pytest.param(3, ["draft", "draft_extend", "target"], id="three"),
-        pytest.param(
-            4, ["draft"] * 3 + ["draft_extend"] * 3 + ["target"], id="four: any of them may draft"
-        ),
-    ],
-)
+@table("sglang_drop_in", "slots_have_roles")
 def test_slots_have_roles(count: int, roles: list[str]) -> None:
     """The first slot is the target; of three the others are draft and draft_extend."""
     plan = explain_needs_cpu_seq_lens(_args(), [OptsOut()] * count)

@@ -5,9 +5,8 @@ import functools
 from textwrap import indent
 from typing import Any
 
-import pytest
-
 from backend_caps.engines.sglang.live import setter_of
+from tests.unit.engines.tables import table
 
 NAME = "needs_cpu_seq_lens"
 SETS = "self.needs_cpu_seq_lens = False"
@@ -27,31 +26,7 @@ def _made(body: str, base: type = object) -> type:
     return made
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(f"def __init__(self): {SETS}", id="its constructor"),
-        pytest.param(
-            "def __init__(self): setattr(self, 'needs_cpu_seq_lens', False)", id="by its name"
-        ),
-        pytest.param(
-            f"def set_up(self):\n    def apply(): {SETS}\n    apply()", id="a function in a method"
-        ),
-        pytest.param(f"@decorated\ndef set_up(self): {SETS}", id="a decorated method"),
-        pytest.param(f"@classmethod\ndef made(cls): self = cls(); {SETS}", id="a class method"),
-        pytest.param(f"@staticmethod\ndef prepare(self): {SETS}", id="a static method"),
-        pytest.param(f"@property\ndef ready(self): {SETS}", id="a property"),
-        pytest.param(
-            f"@property\ndef ready(self): pass\n@ready.setter\ndef ready(self, value): {SETS}",
-            id="the setter of a property",
-        ),
-        pytest.param(f"@functools.cached_property\ndef ready(self): {SETS}", id="a cached one"),
-        pytest.param(
-            f"@contextlib.contextmanager\ndef on(self):\n    {SETS}\n    yield",
-            id="a context manager",
-        ),
-    ],
-)
+@table("sglang_live_code", "class_sets_what_its_own_code_stores")
 def test_class_sets_what_its_own_code_stores(body: str) -> None:
     """A class sets an attribute where a function of its own body stores it."""
     made = _made(body)
@@ -59,16 +34,7 @@ def test_class_sets_what_its_own_code_stores(body: str) -> None:
     assert setter_of(made, NAME) is made
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param("pass", id="nothing"),
-        pytest.param(
-            "def forward(self): return self.needs_cpu_seq_lens or getattr(self, '{NAME}')",
-            id="a class that only reads it",
-        ),
-    ],
-)
+@table("sglang_live_code", "setter_is_the_nearest_class_that_sets")
 def test_setter_is_the_nearest_class_that_sets(body: str) -> None:
     """What only reads an attribute, or has no code, has it from its base's constructor."""
     base = _made(f"def __init__(self): {SETS}")

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.unit.engines.sglang.building import (
     A_AND_B,
     BASE,
@@ -12,7 +10,6 @@ from tests.unit.engines.sglang.building import (
     DRAFTS_OF_ONE,
     MAKE,
     MORE,
-    OTHERS,
     REGISTERED_ONE,
     REGISTRY,
     ROOT,
@@ -24,6 +21,7 @@ from tests.unit.engines.sglang.building import (
     registry,
     targets,
 )
+from tests.unit.engines.tables import table
 
 
 def test_small_engine_reads_without_a_problem(tmp_path: Path) -> None:
@@ -40,68 +38,7 @@ def test_small_engine_reads_without_a_problem(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("registrations", "made"),
-    [
-        pytest.param(MAKE + "    return A(runner)\n", [("A", "always")], id="decorator"),
-        pytest.param(
-            "@registry.register_attention_backend('two')\ndef make(runner):\n"
-            + A_AND_B
-            + "    return A(runner)\n",
-            [("A", "always")],
-            id="decorator of a module",
-        ),
-        pytest.param(
-            "def real(runner):\n" + A_AND_B + "    return A(runner)\n"
-            "@register_attention_backend('two')\ndef make(runner):\n    return real(runner)\n",
-            [("A", "always")],
-            id="function that calls another",
-        ),
-        pytest.param(
-            MAKE + "    if is_npu():\n        return A(runner)\n    elif is_hip():\n"
-            "        return B(runner)\n    raise ValueError\n",
-            [("A", "device = npu"), ("B", "device in cpu, cuda, hpu, mps, musa, xpu and rocm on")],
-            id="branches",
-        ),
-        pytest.param(
-            "@register_attention_backend('two')\ndef make(runner):\n"
-            "    if runner.use_mla_backend:\n"
-            "        from sglang.srt.layers.attention.two import A as Chosen\n    else:\n"
-            "        from sglang.srt.layers.attention.two import B as Chosen\n"
-            "    made = Chosen(runner)\n    return made\n",
-            [("A", "attention_arch = mla"), ("B", "attention_arch in mha, sparse, ssm")],
-            id="imports under conditions, and a variable",
-        ),
-        pytest.param(
-            MAKE + "    return A(runner)\n"
-            "@register_attention_backend('three')\ndef again(runner):\n"
-            "    return ATTENTION_BACKENDS['two'](runner)\n",
-            [("A", "always")],
-            id="looked up in the table",
-        ),
-        pytest.param(
-            MAKE + "    if is_npu():\n        return A(runner) if is_npu() else B(runner)\n"
-            "    raise ValueError\n",
-            [("A", "device = npu")],
-            id="a branch that nothing reaches",
-        ),
-        pytest.param(
-            "@cache\n@register_attention_backend('two')\n"
-            "@register_attention_backend(NAME)\ndef make(runner):\n" + A_AND_B + "    made = None\n"
-            "    if is_npu():\n        made = A(runner)\n    return made\n",
-            [("A", "device = npu")],
-            id="a variable that is nothing before",
-        ),
-        pytest.param(
-            MAKE + "    return A(runner)\nA = A\n", [("A", "always")], id="a name for itself"
-        ),
-        pytest.param(
-            MAKE + "    if is_npu():\n        return A(runner)\n    return make(runner)\n",
-            [("A", "device = npu")],
-            id="a function that calls itself again",
-        ),
-    ],
-)
+@table("sglang_names", "registered_name_leads_to_the_classes_that_it_makes")
 def test_registered_name_leads_to_the_classes_that_it_makes(
     tmp_path: Path, registrations: str, made: list[tuple[str, str]]
 ) -> None:
@@ -123,58 +60,7 @@ def test_names_are_sorted(tmp_path: Path) -> None:
     assert names == ["a", "b", "one"]
 
 
-@pytest.mark.parametrize(
-    ("body", "condition", "made"),
-    [
-        pytest.param(
-            "    return elsewhere.Made(runner)\n", "", [("two, not followed", "always")], id="all"
-        ),
-        pytest.param("    return None\n", "", [("two, not followed", "always")], id="nothing"),
-        pytest.param("    pass\n", "", [("two, not followed", "always")], id="no return"),
-        pytest.param(
-            "    if is_npu():\n        return elsewhere.Made(runner)\n    return A(runner)\n",
-            " where is_npu()",
-            [
-                ("A", OTHERS),
-                ("two, not followed", "device = npu"),
-            ],
-            id="one branch",
-        ),
-        pytest.param(
-            "    if is_npu():\n        from sglang.srt.gone import Gone as Made\n    else:\n"
-            "        from sglang.srt.layers.attention.two import A as Made\n"
-            "    return Made(runner)\n",
-            " where is_npu()",
-            [
-                ("A", OTHERS),
-                ("two, not followed", "device = npu"),
-            ],
-            id="one import",
-        ),
-        pytest.param(
-            "    made = runner.own\n    if is_npu():\n        made = A(runner)\n    return made\n",
-            "",
-            [("A", "device = npu"), ("two, not followed", "always")],
-            id="a variable that was something before",
-        ),
-        pytest.param(
-            "    if is_npu():\n        made = A(runner)\n    else:\n        made = runner\n"
-            "    return made\n",
-            " where not is_npu()",
-            [
-                ("A", "device = npu"),
-                ("two, not followed", OTHERS),
-            ],
-            id="an argument",
-        ),
-        pytest.param(
-            "    def inner(runner):\n        return inner(runner)\n    return inner(runner)\n",
-            "",
-            [("two, not followed", "always")],
-            id="a function that calls itself",
-        ),
-    ],
-)
+@table("sglang_names", "registration_that_cannot_be_followed_is_undeclared_and_told")
 def test_registration_that_cannot_be_followed_is_undeclared_and_told(
     tmp_path: Path, body: str, condition: str, made: list[tuple[str, str]]
 ) -> None:
@@ -256,35 +142,7 @@ def test_registrations_of_a_file_that_is_no_python_are_left_out(tmp_path: Path) 
     assert [*reading.registry] == ["One", "OneSteps", "one"]
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "what"),
-    [
-        pytest.param(
-            REGISTRY,
-            "register_attention_backend",
-            "use of register_attention_backend()",
-            id="registrations",
-        ),
-        pytest.param(
-            DRAFTS,
-            "create_decode_backend",
-            "DraftBackendFactory.create_decode_backend()",
-            id="the draft's steps",
-        ),
-        pytest.param(
-            DRAFTS,
-            "create_draft_extend_backend",
-            "DraftBackendFactory.create_draft_extend_backend()",
-            id="draft-extend",
-        ),
-        pytest.param(
-            BASE,
-            "needs_cpu_seq_lens",
-            "needs_cpu_seq_lens in class AttentionBackend",
-            id="the base's need",
-        ),
-    ],
-)
+@table("sglang_names", "what_goes_by_another_name_is_told")
 def test_what_goes_by_another_name_is_told(tmp_path: Path, file: str, old: str, what: str) -> None:
     """What every known version has is missed by its name, and never passed over."""
     files = {

@@ -18,6 +18,7 @@ from tests.unit.engines.sglang.building import (
     read,
     registry,
 )
+from tests.unit.engines.tables import table
 
 
 def _drafts(folder: Path, entry: str, methods: str) -> tuple[list[tuple[str, str]], list[str]]:
@@ -43,46 +44,7 @@ def test_other_keys_of_a_map_are_no_names(tmp_path: Path) -> None:
     assert [*reading.registry] == ["One", "OneSteps", "one"]
 
 
-TO_B = """
-def _two(self):
-    from sglang.srt.layers.attention.two import B
-    return ("two", B(self.runner))
-"""
-NONE = """
-def _none(self):
-    return None
-"""
-
-
-@pytest.mark.parametrize(
-    ("entry", "methods", "made"),
-    [
-        pytest.param("self._two", TO_B, [("B", "always")], id="method"),
-        pytest.param(
-            "self._two if is_hip() else self._none",
-            TO_B + NONE,
-            [("B", "rocm on"), ("A", "rocm off")],
-            id="choice of methods",
-        ),
-        pytest.param("self._none", NONE, [("A", "always")], id="method that makes none"),
-        pytest.param(
-            "self._none", "def _none(self):\n    pass\n", [("A", "always")], id="without a return"
-        ),
-        pytest.param(
-            "self._some",
-            TO_B + "def _some(self):\n    if is_hip():\n        return ('two', None)\n"
-            "    return self._two()\n",
-            [("B", "rocm off"), ("A", "rocm on")],
-            id="method that makes none under a condition",
-        ),
-        pytest.param(
-            "self._table",
-            "def _table(self):\n    return ('two', ATTENTION_BACKENDS['two'](self.runner))\n",
-            [("A", "always")],
-            id="looked up in the table",
-        ),
-    ],
-)
+@table("sglang_names_of_drafts", "draft_is_what_the_factory_makes_or_the_runners_own")
 def test_draft_is_what_the_factory_makes_or_the_runners_own(
     tmp_path: Path, entry: str, methods: str, made: list[tuple[str, str]]
 ) -> None:

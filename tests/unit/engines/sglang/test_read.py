@@ -28,6 +28,7 @@ from tests.unit.engines.sglang.building import (
     read,
     registry,
 )
+from tests.unit.engines.tables import table
 
 TWO = f"{ATTENTION}/two.py"
 
@@ -44,16 +45,7 @@ def test_reading_says_what_it_is_of(tmp_path: Path) -> None:
     assert (reading.num_files, reading.num_parsed) == (8, 6)
 
 
-@pytest.mark.parametrize(
-    ("path", "wanted"),
-    [
-        ("sglang/srt/layers/attention/one.py", True),
-        ("sglang/version.py", True),
-        ("sglang/_version.py", True),
-        ("sglang/lang/api.py", False),
-        ("sglang/srt.py", False),
-    ],
-)
+@table("sglang_read", "only_the_runtime_is_read")
 def test_only_the_runtime_is_read(path: str, wanted: bool) -> None:
     """The server's runtime and the version are wanted, and nothing else of the package."""
     assert is_wanted(path) is wanted
@@ -79,38 +71,7 @@ def test_collector_is_left_as_it_was(tmp_path: Path, enabled: bool) -> None:
     assert found is enabled
 
 
-CONTAINER = "class Steps:\n    def __init__(self, a, needs_cpu_seq_lens=True):\n        "
-
-
-@pytest.mark.parametrize(
-    ("text", "is_backend"),
-    [
-        pytest.param(
-            CONTAINER + "self.needs_cpu_seq_lens = any(b.needs_cpu_seq_lens for b in a)",
-            True,
-            id="one that makes the flag of its children's",
-        ),
-        pytest.param(
-            "class Steps:\n    needs_cpu_seq_lens: bool = True", True, id="one that states it"
-        ),
-        pytest.param(
-            "class Steps:\n    @property\n    def needs_cpu_seq_lens(self):\n        return True",
-            True,
-            id="one that has it as a property",
-        ),
-        pytest.param(
-            CONTAINER + "self.needs_cpu_seq_lens = needs_cpu_seq_lens",
-            False,
-            id="one that keeps what it was given",
-        ),
-        pytest.param(
-            CONTAINER + "self.reads = a.needs_cpu_seq_lens", False, id="one that only reads it"
-        ),
-        pytest.param(
-            CONTAINER + "print(needs_cpu_seq_lens == a)", False, id="one that compares it"
-        ),
-    ],
-)
+@table("sglang_read", "class_of_no_base_is_a_backend_where_it_states_the_flag")
 def test_class_of_no_base_is_a_backend_where_it_states_the_flag(
     tmp_path: Path, text: str, is_backend: bool
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import SharedReadsEnd
 from tests.unit.engines.sglang.building import ATTENTION, Class, read_class
+from tests.unit.engines.tables import table
 
 TWO = "class Two(AttentionBackend):\n    def shared_read_ends(self, mode):\n"
 
@@ -51,18 +52,7 @@ def test_method_is_read_phase_by_phase(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("question", "decode"),
-    [
-        pytest.param("mode.is_decode_or_idle()", "in_replay", id="a question"),
-        pytest.param("not mode.is_decode()", "unknown", id="its negation"),
-        pytest.param("mode == Mode.DECODE", "in_replay", id="a comparison"),
-        pytest.param("mode.is_decode() and mode.is_decode_or_idle()", "in_replay", id="and"),
-        pytest.param("mode.is_decode() or self.x", "in_replay", id="or: one is enough"),
-        pytest.param("mode.is_target_verify() and self.x", "unknown", id="and: one is not"),
-        pytest.param("mode.is_target_verify() or mode == Mode.EXTEND", "unknown", id="or: none"),
-    ],
-)
+@table("sglang_read_ends", "question_about_the_mode_decides")
 def test_question_about_the_mode_decides(tmp_path: Path, question: str, decode: str) -> None:
     """A condition on the forward mode holds in a phase or does not."""
     body = f"if {question}:\n    return SharedReadEnds.IN_REPLAY\nreturn SharedReadEnds.UNKNOWN\n"

@@ -13,7 +13,6 @@ from tests.unit.engines.sglang.building import (
     MORE,
     OF_A,
     OPTIONS,
-    OTHERS,
     REGISTERED_ONE,
     REGISTRY,
     TWO,
@@ -23,33 +22,12 @@ from tests.unit.engines.sglang.building import (
     registry,
     targets,
 )
+from tests.unit.engines.tables import table
 
 OF_B = OF_A.replace("A(", "B(")
 
 
-def _indented(text: str) -> str:
-    return "".join(f"    {line}\n" for line in text.splitlines())
-
-
-@pytest.mark.parametrize(
-    ("registrations", "made"),
-    [
-        pytest.param(
-            f"if is_npu():\n{_indented(OF_A)}else:\n{_indented(OF_B)}",
-            [("A", "device = npu"), ("B", OTHERS)],
-            id="a choice",
-        ),
-        pytest.param(
-            f"{OF_A}if is_npu():\n{_indented(OF_B)}",
-            [("A", "always"), ("B", "device = npu")],
-            id="one always, and one under a condition",
-        ),
-        pytest.param(OF_A + OF_B, [("A", "always"), ("B", "always")], id="one after the other"),
-        pytest.param(
-            f"if is_npu():\n{_indented(OF_A)}", [("A", "device = npu")], id="one under a condition"
-        ),
-    ],
-)
+@table("sglang_registrations", "every_registration_of_a_name_counts")
 def test_every_registration_of_a_name_counts(
     tmp_path: Path, registrations: str, made: list[tuple[str, str]]
 ) -> None:

@@ -7,6 +7,7 @@ from backend_caps.engines.sglang.conditions import read_rules
 from backend_caps.engines.source.index import Index
 from backend_caps.resolution.rules import Rule, RuleSet
 from tests.unit.engines.sglang.building import DECIDES, DECISION, index_of
+from tests.unit.engines.tables import table
 
 MIXED = "mixed-chunk-with-speculation"
 ENFORCED = "piecewise-cuda-graph-enforced"
@@ -55,32 +56,7 @@ def _unknown(index: Index) -> Rule:
     return next(rule for rule in read_rules(index).rules if rule.name.startswith("unknown: "))
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        pytest.param(
-            "    if args.is_loud:\n        return True\n" + JOIN, "args.is_loud", id="a new one"
-        ),
-        pytest.param("    return True\n", "it runs at all", id="always"),
-        pytest.param(
-            "    return args.is_loud or any(getattr(b, 'needs_cpu_seq_lens', True) for b in bs)\n",
-            "args.is_loud or any((getattr(b, 'needs_cpu_seq_lens', True) for b in bs))",
-            id="more than the join",
-        ),
-        pytest.param(
-            "    if args.is_quiet:\n        return False\n    if args.is_loud:\n"
-            "        return True\n" + JOIN,
-            "args.is_loud",
-            id="after an answer of its own",
-        ),
-        pytest.param(
-            "    if args.a and args.b:\n        return False\n    if args.is_loud:\n"
-            "        return True\n" + JOIN,
-            "args.is_loud",
-            id="after an answer to two conditions",
-        ),
-    ],
-)
+@table("sglang_rules", "condition_that_no_rule_knows_is_an_open_rule")
 def test_condition_that_no_rule_knows_is_an_open_rule(body: str, words: str) -> None:
     """It forces the copy while it is open, and says in the source's words what decides."""
     rule = _unknown(_index(_deciding(body)))

@@ -16,8 +16,15 @@ from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import Index
-from backend_caps.engines.source.methods import Stated, StatedValue, standing, truths_of, values_of
+from backend_caps.engines.source.methods import (
+    Stated,
+    StatedValue,
+    left_standing,
+    truths_of,
+    values_of,
+)
 from tests.unit.engines.source.trees import class_of, index_of
+from tests.unit.engines.tables import table
 
 NAMES = ("x", "y")
 
@@ -114,104 +121,7 @@ def test_instances_hold_what_python_gives_them(text: str) -> None:
             assert _held(truths_of(ran), values) == getattr(made, name)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        pytest.param("class A: pass", "", id="nothing"),
-        pytest.param("class A:\n    x = 1\n    x = 2", "x = 2", id="the last one"),
-        pytest.param("class A:\n    x: int = 1", "x = 1", id="with an annotation"),
-        pytest.param("class A:\n    x: int", "", id="an annotation alone"),
-        pytest.param("class A:\n    x, y = 1, 2", "x = 1", id="unpacked"),
-        pytest.param("class A:\n    x = 1\n    x |= 2", "x = 1; x |= 2", id="in place"),
-        pytest.param("class A:\n    x = 1\n    x[0] += 2", "x = 1", id="an item of it in place"),
-        pytest.param("class A:\n    x = 1\n    x += 2", "x = 1; x ?= 2", id="another sign"),
-        pytest.param("class A:\n    def x(self): pass", "def x", id="a method"),
-        pytest.param(
-            "class A:\n    @property\n    def x(self): pass\n    @x.setter\n    def x(self, v): 1",
-            "def x",
-            id="a property with a setter",
-        ),
-        pytest.param("from .n import B\nclass A(B): pass", "x = False", id="of a base"),
-        pytest.param(
-            "from .n import B\nclass A(B):\n    if a:\n        x = 1",
-            "x = False; x = 1 where a",
-            id="over a base by a condition",
-        ),
-        pytest.param(
-            "class A:\n    x = 1\n    def __init__(self):\n        self.x = 2", "x = 2", id="made"
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        self.x, self.y = 1, 2", "x = 1", id="a pair"
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        (\n            self.x,\n            z,\n"
-            "        ) = f()",
-            "x = f()[0]",
-            id="a pair of a call's",
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        self.x: bool = 1", "x = 1", id="annotated"
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        if self.x == 1: self.z = 2", "", id="a test"
-        ),
-        pytest.param(
-            "class A:\n    x = 1\n    def set(self):\n        self.x = 2",
-            "x = 1; x = 2 where once set() has run",
-            id="a method that nothing calls",
-        ),
-        pytest.param(
-            "class A:\n    x = 1\n    def __init__(self): self.set()\n"
-            "    def set(self):\n        self.do()\n    def do(self):\n        self.x = 2",
-            "x = 2",
-            id="a method of a method",
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        self.x = 1\n        self.set()\n"
-            "    def set(self):\n        self.set()\n        return self.end()\n"
-            "    def end(self):\n        z: int = self.put()\n    def put(self):\n"
-            "        self.x = 2",
-            "x = 2",
-            id="methods that call themselves",
-        ),
-        pytest.param(
-            "class A:\n    x = 1\n    try:\n        x = 2\n    except E:\n        pass",
-            "x = 1; x = 2 where not except E",
-            id="what may be cut short",
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        self.x = 1\n        while True:\n"
-            "            self.x = 2\n            break\n        if False: self.x = 3",
-            "x = 2",
-            id="what holds whatever happens",
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        super(B, self).__init__()\n"
-            "        C.__init__(self)\n        n.B.__init__(self)\n        f(self)()\n"
-            "        self.x = 1",
-            "x = 1",
-            id="calls of what is not there",
-        ),
-        pytest.param(
-            "from engine import n\nclass A(n.B):\n    def __init__(self):\n"
-            "        n.B.__init__(self)",
-            "x = 3",
-            id="a base by its module",
-        ),
-        pytest.param(
-            "class C: pass\nfrom .n import B\nclass A(C, B):\n    x = 1\n"
-            "    def __init__(self):\n        C.__init__(self)",
-            "x = 1",
-            id="a base that has no constructor",
-        ),
-        pytest.param(
-            "class A:\n    def __init__(self):\n        self.x = 1\n    def set(self):\n"
-            "        self.z = 1\nclass B(A):\n    def set(self):\n        self.x = 2",
-            "x = 1",
-            id="of a class below",
-        ),
-    ],
-)
+@table("source_attributes", "statements_have_the_words_of_the_source")
 def test_statements_have_the_words_of_the_source(text: str, words: str) -> None:
     """What is left standing of a name is written as the source has it."""
     base = "class B:\n    x = True\n    x = False\n    def __init__(self):\n        self.x = 3\n"
@@ -236,7 +146,7 @@ def test_statement_that_never_runs_is_left_out() -> None:
 
     assert stated is not None
     never = replace(stated.last, guards=(ast.Constant(value=False),))
-    assert standing([stated.last, never]) == [stated.last]
+    assert left_standing([stated.last, never]) == [stated.last]
 
 
 @pytest.mark.parametrize("line", ["if a:\n        x = 1", "x |= 1"])
@@ -262,18 +172,18 @@ def test_methods_are_found_in_the_order_of_bases() -> None:
             def g(self): pass
     """
     index = index_of(m=text)
-    attributes, one = _attributes(index), class_of(index, "A")
+    classes, one = Classes(index), class_of(index, "A")
     other = class_of(index, "B")
 
     found = [
-        attributes.method(one, "f"),
-        attributes.method_after(one, one, "f"),
-        attributes.method(one, "g"),
+        classes.method(one, "f"),
+        classes.method(one, "f", after=one),
+        classes.method(one, "g"),
     ]
 
-    lines = [(owner.name, function.lineno) for owner, function in filter(None, found)]
+    lines = [(each.owner.name, each.node.lineno) for each in found if each]
     assert lines == [("A", 5), ("B", 2), ("A", 7)]
-    assert attributes.method_after(one, other, "f") is None
+    assert classes.method(one, "f", after=other) is None
 
 
 def test_calls_without_end_end() -> None:

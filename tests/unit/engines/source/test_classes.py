@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from backend_caps.engines.source.classes import Classes
 from backend_caps.engines.source.index import Index
 from backend_caps.engines.source.module import ClassDef
 from tests.unit.engines.source.trees import class_of, codes_of, index_of, module_of
+from tests.unit.engines.tables import table
 
 
 def _order(index: Index, definition: ClassDef) -> list[str]:
@@ -60,50 +60,7 @@ def test_order_is_pythons(classes: list[tuple[str, list[str]]]) -> None:
         assert own == [each.n for each in mro if "n" in vars(each)]
 
 
-@pytest.mark.parametrize(
-    ("text", "order"),
-    [
-        pytest.param("class A(object): pass", ["m.A"], id="object"),
-        pytest.param("class A(Generic[T]): pass", ["m.A"], id="a name that is nowhere"),
-        pytest.param(
-            "import torch\nclass A(torch.nn.Module): pass", ["m.A", "torch.nn.Module"], id="outside"
-        ),
-        pytest.param(
-            "from .n import A\nclass A(A): pass", ["m.A", "n.A"], id="an import of its own name"
-        ),
-        pytest.param(
-            "class B: pass\nclass C: pass\nX = B\nclass A(X): pass\nX = C",
-            ["m.A", "m.B"],
-            id="a name that is bound again later",
-        ),
-        pytest.param(
-            "def B(): pass\nfrom .n import B\nclass A(B): pass", ["m.A", "n.B"], id="late"
-        ),
-        pytest.param(
-            "def f():\n    class B: pass\n    class A(B): pass", ["m.f.A", "m.f.B"], id="local"
-        ),
-        pytest.param(
-            "async def f():\n    class B: pass\n    class A(B): pass",
-            ["m.f.A", "m.f.B"],
-            id="local to an async function",
-        ),
-        pytest.param(
-            "def f():\n    from .n import B\n    def g():\n        class A(B): pass",
-            ["m.f.g.A", "n.B"],
-            id="of a function around",
-        ),
-        pytest.param(
-            "if x:\n    from .n import B\nelse:\n    from .n import A as B\nclass A(B): pass",
-            ["m.A", "n.B"],
-            id="the first of two",
-        ),
-        pytest.param(
-            "try:\n    from .n import B\nexcept ImportError:\n    B = None\nclass A(B): pass",
-            ["m.A", "n.B"],
-            id="of a try",
-        ),
-    ],
-)
+@table("source_classes", "bases_are_found_across_files_and_functions")
 def test_bases_are_found_across_files_and_functions(text: str, order: list[str]) -> None:
     """A base is what its name means where and when the class statement runs."""
     index = index_of(m=text, n="class A: pass\nclass B: pass")
@@ -111,61 +68,7 @@ def test_bases_are_found_across_files_and_functions(text: str, order: list[str])
     assert _order(index, class_of(index, "A")) == order
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param(
-            "class A(f()): pass",
-            "engine/m.py:1: class A takes its base from f(), which only running code knows; what "
-            "it inherits from there is not read.",
-            id="a call",
-        ),
-        pytest.param(
-            "class A(f()[int]): pass",
-            "engine/m.py:1: class A takes its base from f()[int], which only running code knows; "
-            "what it inherits from there is not read.",
-            id="a subscript of a call",
-        ),
-        pytest.param(
-            "class B: pass\ndef f(B):\n    class A(B): pass",
-            "engine/m.py:3: class A takes its base from B, which only running code knows; what it "
-            "inherits from there is not read.",
-            id="an argument",
-        ),
-        pytest.param(
-            "from .n import B\nclass A(B): pass",
-            "engine/m.py:2: class A has the base engine.n.B, which is not in the source.",
-            id="missing in its file",
-        ),
-        pytest.param(
-            "class A(B): pass",
-            "engine/m.py:1: class A has the base B, which is not in the source.",
-            id="missing",
-        ),
-        pytest.param(
-            "class A(A): pass",
-            "engine/m.py:1: the bases of class A have no common order.",
-            id="itself",
-        ),
-        pytest.param(
-            "class B: pass\nclass C(B): pass\nclass A(B, C): pass",
-            "engine/m.py:3: the bases of class A have no common order.",
-            id="in two orders",
-        ),
-        pytest.param(
-            "if x:\n    class A: pass\nelse:\n    class A: pass",
-            "engine/m.py:2: class A is defined again at line 4; which one runs depends on a "
-            "condition.",
-            id="twice by a condition",
-        ),
-        pytest.param(
-            "try:\n    class A: pass\nexcept E:\n    class A: pass",
-            "engine/m.py:2: class A is defined again at line 4; which one runs depends on a "
-            "condition.",
-            id="twice by an exception",
-        ),
-    ],
-)
+@table("source_classes", "base_that_is_not_known_is_a_problem")
 def test_base_that_is_not_known_is_a_problem(text: str, message: str) -> None:
     """What cannot be followed is told once, and the class is still read."""
     index = index_of(m=text, n="")

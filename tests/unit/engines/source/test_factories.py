@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from backend_caps.engines.source.classes import Classes, Factories
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import FunctionDef
-from backend_caps.engines.source.module import methods_of
 from tests.unit.engines.source.trees import class_of, function_of, index_of, module_of
+from tests.unit.engines.tables import table
 
 OTHER = "class B: pass\ndef make(): return B()\nmade = B()\nC = B\n"
 
@@ -24,42 +22,7 @@ def _made(text: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "made"),
-    [
-        pytest.param("class A: pass\ndef f(): return A()", [("m.A", "")], id="a class"),
-        pytest.param("from .n import B\ndef f(): return B()", [("n.B", "")], id="an import"),
-        pytest.param("def f():\n    from .n import B\n    return B()", [("n.B", "")], id="within"),
-        pytest.param("from . import n\ndef f(): return n.C()", [("n.B", "")], id="an alias"),
-        pytest.param("from .n import make\ndef f(): return make()", [("n.B", "")], id="a maker"),
-        pytest.param("from .n import made\ndef f(): return made", [("n.B", "")], id="a value"),
-        pytest.param("from .n import B\ndef f(): return 1, B()", [("n.B", "")], id="the last item"),
-        pytest.param(
-            "def f():\n    class A: pass\n    b = A()\n    return b",
-            [("m.f.A", "")],
-            id="a variable",
-        ),
-        pytest.param(
-            "from .n import B\ndef f():\n    if x:\n        b = B()\n    else:\n        b = g()\n"
-            "    return b\ndef g():\n    if y: return B()",
-            [("n.B", "x"), ("n.B", "not x and y")],
-            id="by conditions",
-        ),
-        pytest.param(
-            "from .n import B\ndef f():\n    if x: return B()\n    return B() if x else B()",
-            [("n.B", "x"), ("n.B", "not x and x"), ("n.B", "not x")],
-            id="each condition once",
-        ),
-        pytest.param("class A: pass\ndef f(A): return A()", [("lost", "")], id="an argument"),
-        pytest.param("import n\ndef f(): return n.B()", [("lost", "")], id="outside"),
-        pytest.param("def f(): return x()()", [("lost", "")], id="what only running code knows"),
-        pytest.param("from . import n\ndef f(): return n()", [("lost", "")], id="a module"),
-        pytest.param("def f(): return 1", [("lost", "")], id="a constant"),
-        pytest.param("b = 1\ndef f(): return b", [("lost", "")], id="a variable that is none"),
-        pytest.param("def f(): return self.g()", [("lost", "")], id="a method of nothing"),
-        pytest.param("def f(): return f()", [("lost", "")], id="itself"),
-    ],
-)
+@table("source_factories", "made_classes_are_followed")
 def test_made_classes_are_followed(text: str, made: list[tuple[str, str]]) -> None:
     """Calls, variables and aliases are followed to the classes whose instances come back."""
     assert _made(text) == made
@@ -81,7 +44,7 @@ def test_methods_are_followed_in_the_order_of_bases() -> None:
             def make(self): return A()
     """
     index = index_of(m=text, n=OTHER)
-    get = methods_of(class_of(index, "Base"))["get"]
+    get = class_of(index, "Base").methods["get"]
     factories = Factories(index, Classes(index))
 
     found = factories.made(FunctionDef(module_of(index), get), class_of(index, "A"))

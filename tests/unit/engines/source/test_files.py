@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backend_caps.engines.reading import EngineError
-from backend_caps.engines.source.files import LARGEST_BYTES, Contents, Tree, open_tree
+from backend_caps.engines.source.files import LARGEST_BYTES, Tree, open_tree
 from tests.unit.engines.source.trees import (
     METADATA,
     PACKAGE,
@@ -26,6 +26,7 @@ from tests.unit.engines.source.trees import (
     write_package,
     write_wheel,
 )
+from tests.unit.engines.tables import table
 
 INIT = f"{PACKAGE}/__init__.py"
 MODULE = f"{PACKAGE}/m.py"
@@ -62,7 +63,7 @@ def test_only_wanted_files_are_read(tmp_path: Path) -> None:
 
     tree = open_tree(PACKAGE, tmp_path, within=lambda path: path.startswith(f"{PACKAGE}/in/"))
 
-    assert (list(tree.files), tree.problems) == ([f"{PACKAGE}/in/a.py"], ())
+    assert (list(tree.files), tree.problems) == ([f"{PACKAGE}/in/a.py"], [])
 
 
 def test_line_ends_are_those_that_the_parser_counts(tmp_path: Path) -> None:
@@ -74,19 +75,7 @@ def test_line_ends_are_those_that_the_parser_counts(tmp_path: Path) -> None:
     assert tree.files[MODULE] == b"a\nb\nc\n"
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        pytest.param("empty", "has no engine/ in it", id="a folder without the package"),
-        pytest.param("missing.whl", "is not there", id="nothing"),
-        pytest.param("x" * 300, "cannot be read (File name too long)", id="no name of a file"),
-        pytest.param("text.whl", "is no zip file (File is not a zip file)", id="no zip"),
-        pytest.param("nothing.whl", "has no Python file of engine in it", id="an empty zip"),
-        pytest.param("other.whl", "has no Python file of engine in it", id="another's wheel"),
-        pytest.param("cut.whl", "is no zip file (File is not a zip file)", id="a cut wheel"),
-        pytest.param("loop", "is no zip file (Too many levels of symbolic links)", id="a loop"),
-    ],
-)
+@table("source_files", "source_without_the_engine_is_an_error")
 def test_source_without_the_engine_is_an_error(tmp_path: Path, source: str, words: str) -> None:
     """What neither has the engine nor can be opened is told as one documented error."""
     (tmp_path / "empty").mkdir()
@@ -124,18 +113,18 @@ def test_file_of_the_limit_is_read(tmp_path: Path) -> None:
 
     tree = open_tree(PACKAGE, tmp_path)
 
-    assert (len(tree.files[MODULE]), tree.problems) == (LARGEST_BYTES, ())
+    assert (len(tree.files[MODULE]), tree.problems) == (LARGEST_BYTES, [])
 
 
 def test_the_files_of_one_source_are_limited_together() -> None:
     """Many files that are each small enough cannot fill the memory."""
-    contents = Contents(num_bytes_left=100_000)
+    tree = Tree(package=PACKAGE, source="here", num_bytes_left=100_000)
 
     for name in ("a.py", "b.py", "c.py"):
-        contents.add(name, lambda: io.BytesIO(b"#" * 70_000))
+        tree.add(name, lambda: io.BytesIO(b"#" * 70_000))
 
-    assert list(contents.files) == ["a.py"]
-    assert [problem.code for problem in contents.problems] == ["engine-file-too-large"] * 2
+    assert list(tree.files) == ["a.py"]
+    assert [problem.code for problem in tree.problems] == ["engine-file-too-large"] * 2
 
 
 def _lying(wheel: bytes) -> bytes:
@@ -190,19 +179,7 @@ def test_encrypted_entry_is_a_problem(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../x.py",
-        "engine/../../x.py",
-        "/etc/x.py",
-        "engine\\..\\x.py",
-        "\\x.py",
-        "C:/x.py",
-        "engine//x.py",
-        "engine/./x.py",
-    ],
-)
+@table("source_files", "path_out_of_a_wheel_is_named_and_not_opened")
 def test_path_out_of_a_wheel_is_named_and_not_opened(tmp_path: Path, path: str) -> None:
     """A path that is none inside the wheel is told of, on any system."""
     wheel = write_wheel(tmp_path, {path: "A = 1", MODULE: "B = 1"})
@@ -347,20 +324,7 @@ def test_namespace_package_is_read_if_it_has_wanted_files(
     assert list(tree.files) == [f"{PACKAGE}/inner/m.py"]
 
 
-@pytest.mark.parametrize(
-    "link",
-    [
-        pytest.param("no JSON", id="broken"),
-        pytest.param("[]", id="another shape"),
-        pytest.param('{"url": "https://x.org/engine"}', id="elsewhere"),
-        pytest.param('{"url": "file:///nowhere"}', id="gone"),
-        pytest.param('{"url": 5}', id="number"),
-        pytest.param("true", id="truth"),
-        pytest.param('{"url": "file:///\\ud800"}', id="surrogate"),
-        pytest.param('{"url": "file:///a\\u0000b"}', id="null"),
-        pytest.param("[" * 100_000, id="deep"),
-    ],
-)
+@table("source_files", "engine_that_is_nowhere_is_not_installed")
 def test_engine_that_is_nowhere_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str
 ) -> None:

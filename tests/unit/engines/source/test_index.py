@@ -14,7 +14,7 @@ from backend_caps.engines.source.classes import Classes, Factories
 from backend_caps.engines.source.files import Tree
 from backend_caps.engines.source.guards import condition
 from backend_caps.engines.source.index import External, FunctionDef, Index, Target, Value
-from backend_caps.engines.source.module import Assigned, ClassDef, Module
+from backend_caps.engines.source.module import ClassDef, Module
 from tests.unit.engines.source.trees import (
     bytes_of,
     class_of,
@@ -23,6 +23,7 @@ from tests.unit.engines.source.trees import (
     index_of,
     module_of,
 )
+from tests.unit.engines.tables import table
 
 
 def _shown(target: Target) -> str:
@@ -100,8 +101,8 @@ def test_nesting_that_is_taken_can_be_written(tail: str) -> None:
 
     [(guards, meaning)] = module_of(index).scope["x"]
 
-    assert isinstance(meaning, Assigned)
-    assert (condition(guards), len(ast.unparse(meaning.value))) == ("a", len(tail))
+    assert isinstance(meaning, ast.expr)
+    assert (condition(guards), len(ast.unparse(meaning))) == ("a", len(tail))
 
 
 def test_parsing_warns_of_nothing() -> None:
@@ -113,64 +114,7 @@ def test_parsing_warns_of_nothing() -> None:
         assert index.module("engine.m") is not None
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("from engine.n import A", [("engine.n.A", "")], id="an import"),
-        pytest.param("from .n import A", [("engine.n.A", "")], id="a relative import"),
-        pytest.param("from . import n\nA = n.A", [("engine.n.A", "")], id="an import of a module"),
-        pytest.param("import engine.n\nA = engine.n.A", [("engine.n.A", "")], id="by its path"),
-        pytest.param("import engine.n as x\nA = x.A", [("engine.n.A", "")], id="by a new name"),
-        pytest.param("from engine.n import *", [("engine.n.A", "")], id="with all names"),
-        pytest.param(
-            "from engine.n import *\nfrom engine.o import *", [("engine.o.A", "")], id="two stars"
-        ),
-        pytest.param("from engine.p import A", [("engine.n.A", "")], id="through another module"),
-        pytest.param(
-            "import torch.nn as nn\nA = nn.Linear", [("torch.nn.Linear", "")], id="outside"
-        ),
-        pytest.param("import os.path\nA = os.path.join", [("os.path.join", "")], id="a library's"),
-        pytest.param("A = int", [("builtins.int", "")], id="a built-in"),
-        pytest.param("from engine.n import B\nA = B[int]", [("engine.n.B", "")], id="a subscript"),
-        pytest.param("def A(): pass", [("engine/m.py:1", "")], id="a function"),
-        pytest.param("async def A(): pass", [("engine/m.py:1", "")], id="an async function"),
-        pytest.param("A = f()", [("engine/m.py: f()", "")], id="a call"),
-        pytest.param("A = f().b", [("engine/m.py: f().b", "")], id="of a call"),
-        pytest.param("A: type = int", [("builtins.int", "")], id="with an annotation"),
-        pytest.param("A: type", [], id="an annotation alone"),
-        pytest.param("A, B = int, str", [("builtins.int", "")], id="unpacked"),
-        pytest.param("[B, *A] = f()", [("engine/m.py: f()", "")], id="the rest"),
-        pytest.param("A.b = int", [], id="an attribute"),
-        pytest.param("A = int\nA = str", [("builtins.str", "")], id="the last one counts"),
-        pytest.param(
-            "A = int\nif x:\n    A = str",
-            [("builtins.int", ""), ("builtins.str", "x")],
-            id="by a condition",
-        ),
-        pytest.param(
-            "A = int if x else str",
-            [("builtins.int", "x"), ("builtins.str", "not x")],
-            id="by a conditional expression",
-        ),
-        pytest.param(
-            "try:\n    from engine.n import A\nexcept ImportError:\n    A = None",
-            [
-                ("engine.n.A", "not except ImportError"),
-                ("engine/m.py: None", "except ImportError"),
-            ],
-            id="by what is installed",
-        ),
-        pytest.param(
-            "class A: pass\nA = f(A)",
-            [("engine.m.A", ""), ("engine/m.py: f(A)", "")],
-            id="made of itself",
-        ),
-        pytest.param("from engine import nowhere as A", [("engine.nowhere", "")], id="missing"),
-        pytest.param("from engine import n as A", [("engine.n", "")], id="a module"),
-        pytest.param("import n\nA = n.A.b", [("n.A.b", "")], id="of another package"),
-        pytest.param("from ....x import A", [("x.A", "")], id="above the package"),
-    ],
-)
+@table("source_index", "name_is_followed_to_what_it_names")
 def test_name_is_followed_to_what_it_names(text: str, found: list[tuple[str, str]]) -> None:
     """Imports, stars, aliases and conditions are followed across files."""
     texts = {"n": "class A: pass\nclass B: pass", "o": "class A: pass", "p": "from .n import A"}
@@ -298,17 +242,6 @@ def test_files_are_found_by_their_words() -> None:
     index = index_of(b="x = needs", a="y = needs", c="z = 1")
 
     assert index.containing(b"needs", b"other") == ["engine/a.py", "engine/b.py"]
-
-
-def test_closed_index_holds_no_module() -> None:
-    """What was parsed is let go of."""
-    index = index_of(m="class A: pass", n="(")
-    module = module_of(index)
-    index.module("engine.n")
-
-    index.close()
-
-    assert (module.classes, index.num_parsed) == ([], 0)
 
 
 SMALL = '''\

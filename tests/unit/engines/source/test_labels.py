@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pytest
-
 from backend_caps.engines.source.classes import labels
 from tests.unit.engines.sglang.building import index_of
+from tests.unit.engines.tables import table
 
 
 def _labels(taken: Collection[str] = (), **texts: str) -> list[str]:
@@ -18,46 +17,7 @@ def _labels(taken: Collection[str] = (), **texts: str) -> list[str]:
 CHOSEN = "if HOT:\n    class A: pass\nelse:\n    class A: pass\n"
 
 
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        pytest.param({"one": "class A: pass", "two": "class B: pass"}, ["A", "B"], id="its own"),
-        pytest.param(
-            {"one": "class A: pass", "two": "class A: pass"}, ["one.A", "two.A"], id="two files"
-        ),
-        pytest.param({"one": CHOSEN}, ["A where HOT", "A where not HOT"], id="a choice"),
-        pytest.param(
-            {"one": CHOSEN, "two": "class A: pass"},
-            ["A where HOT", "A where not HOT", "two.A"],
-            id="a choice, and another file",
-        ),
-        pytest.param(
-            {"one": "class A: pass\ntry:\n    pass\nexcept ImportError:\n    class A: pass\n"},
-            ["A", "A where except ImportError"],
-            id="one always, one under a condition",
-        ),
-        pytest.param(
-            {"one": "def f():\n    class A: pass\ndef g():\n    class A: pass\n"},
-            ["one.f.A", "one.g.A"],
-            id="two functions",
-        ),
-        pytest.param(
-            {"one": CHOSEN, "two": CHOSEN},
-            [
-                "sglang.one.A where HOT",
-                "sglang.one.A where not HOT",
-                "sglang.two.A where HOT",
-                "sglang.two.A where not HOT",
-            ],
-            id="a choice in two files",
-        ),
-        pytest.param(
-            {"one": "class A: pass\nclass A: pass\n"},
-            ["sglang.one.A at sglang/one.py:1", "sglang.one.A at sglang/one.py:2"],
-            id="one after the other",
-        ),
-    ],
-)
+@table("source_labels", "label_is_the_shortest_that_no_other_class_has")
 def test_label_is_the_shortest_that_no_other_class_has(
     texts: dict[str, str], expected: list[str]
 ) -> None:

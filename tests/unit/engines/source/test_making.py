@@ -7,6 +7,7 @@ import pytest
 from backend_caps.engines.source.attributes import Attributes
 from backend_caps.engines.source.classes import Classes
 from tests.unit.engines.source.trees import class_of, index_of, stated_of
+from tests.unit.engines.tables import table
 
 BASE = """
 class B:
@@ -16,27 +17,10 @@ class B:
     def set(self):
         self.x = 3
 """
-OPEN = "x = 1; x = 2 where once __init__() has run; x = 3 where once set() has run"
 RUN = "x = 2; x = 3 where once set() has run"
 
 
-@pytest.mark.parametrize(
-    ("init", "words"),
-    [
-        pytest.param("pass", "x = 1; x = 3 where once set() has run", id="no call"),
-        pytest.param("_B.__init__(self)", RUN, id="another name of the base"),
-        pytest.param("super(__class__, self).__init__()", RUN, id="super of the class"),
-        pytest.param("super(type(self), self).__init__()", RUN, id="super of its type"),
-        pytest.param("super(self.__class__, self).__init__()", RUN, id="super of its class"),
-        pytest.param("parent = super()\n        parent.__init__()", OPEN, id="a variable"),
-        pytest.param("go and super().__init__()", OPEN, id="within an expression"),
-        pytest.param("for b in (B, C): b.__init__(self)", OPEN, id="a loop over bases"),
-        pytest.param("(B if a else C).__init__(self)", OPEN, id="one of two"),
-        pytest.param("A.__base__.__init__(self)", OPEN, id="what cannot be followed"),
-        pytest.param("_C.__init__(self)", OPEN, id="no base"),
-        pytest.param("Far.__init__(self)", "x = 1; x = 3 where once set() has run", id="outside"),
-    ],
-)
+@table("source_making", "constructor_of_a_base_runs_where_it_is_called")
 def test_constructor_of_a_base_runs_where_it_is_called(init: str, words: str) -> None:
     """However a base is called, its constructor counts; where nobody knows, it may run."""
     text = f"{BASE}_B = B\nclass C: pass\n_C = C\nfrom far import Far\n"
@@ -45,35 +29,7 @@ def test_constructor_of_a_base_runs_where_it_is_called(init: str, words: str) ->
     assert stated_of(text) == words
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        pytest.param(
-            "def set(self): super().set()",
-            "x = 2; x = 3 where once set() has run",
-            id="an override that calls it",
-        ),
-        pytest.param(
-            "def set(self): return f(super().set())",
-            "x = 2; x = 3 where once set() has run",
-            id="an override that calls it within an expression",
-        ),
-        pytest.param("def set(self): self.y = 1", "x = 2", id="an override that does not"),
-        pytest.param(
-            "def __init__(self):\n        self.set()\n        self.x = 4",
-            "x = 4; x = 3 where once set() has run",
-            id="run before a statement",
-        ),
-        pytest.param(
-            "def __init__(self):\n        self.x = 4\n        self.set()", "x = 3", id="run last"
-        ),
-        pytest.param(
-            "def __init__(self):\n        self.set()\n        if a: self.x = 4",
-            "x = 3; x = 4 where a; x = 3 where once set() has run",
-            id="run before a condition",
-        ),
-    ],
-)
+@table("source_making", "methods_may_run_later")
 def test_methods_may_run_later(body: str, words: str) -> None:
     """A method that nothing certain follows may run once the instance is made."""
     assert stated_of(f"{BASE}class A(B):\n    {body}\n") == words

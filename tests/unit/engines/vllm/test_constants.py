@@ -9,6 +9,7 @@ from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import ComputeRange, Windows
 from backend_caps.engines.vllm.constants import windows_of
+from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import declared, read_one, said
 
 
@@ -57,25 +58,7 @@ def _version(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-@pytest.mark.parametrize(
-    "test",
-    [
-        "False",
-        "generation() > 2",
-        "other.major == 9",
-        "cap.major == newest()",
-        "cap.major in majors()",
-        "cap.major in [9, newest()]",
-        "cap.major in []",
-        "cap.major != 9",
-        "cap == DeviceCapability(9, newest())",
-        "cap == newest()",
-        "cap.major == 9 and super().supports(cap)",
-        "cap.major == 9 and cap.major == 10",
-        "cap.major == 9 or cap.major == 10",
-        "8 < cap.major < 10",
-    ],
-)
+@table("vllm_constants", "other_test_is_not_read")
 def test_other_test_is_not_read(test: str) -> None:
     """A test that asks for anything else, or that nothing passes, has no windows."""
     assert _windows(test) is None

@@ -3,28 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-import pytest
-
 from backend_caps.capability.backend import Reading
 from backend_caps.capability.provenance import Origin
+from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, read_one
 
 
-@pytest.mark.parametrize(
-    ("body", "name", "value", "words"),
-    [
-        pytest.param(
-            "def supports_sink(cls):\n    return True",
-            "supports_sink",
-            True,
-            "supports_sink() returns True",
-            id="a method",
-        ),
-        pytest.param(
-            "writes_cache = False", "writes_cache", False, "writes_cache = False", id="an attribute"
-        ),
-    ],
-)
+@table("vllm_flags", "flag_is_read")
 def test_flag_is_read(tmp_path: Path, body: str, name: str, value: object, words: str) -> None:
     """A flag that the root has and that is no capability is listed by the engine's name."""
     backend = read_one(tmp_path, body)

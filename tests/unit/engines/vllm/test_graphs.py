@@ -9,6 +9,7 @@ from backend_caps.capability.backend import Backend, Reading
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.vocabulary import BatchKind
 from backend_caps.engines.vllm.capabilities import LEVELS
+from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read, said
 
 BACKEND = """
@@ -252,25 +253,7 @@ def test_reason_of_a_condition_has_every_level(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        pytest.param("return min(levels)", "min(levels)", id="a call"),
-        pytest.param(
-            "return AttentionCGSupport.SOMETIMES", "AttentionCGSupport.SOMETIMES", id="a new level"
-        ),
-        pytest.param("return Other.ALWAYS", "Other.ALWAYS", id="another scale"),
-        pytest.param("return", "nothing", id="nothing"),
-        pytest.param(
-            "return super().other_support(config)", "super().other_support(config)", id="other"
-        ),
-        pytest.param(
-            "if a:\n            return AttentionCGSupport.NEVER\n        return decide()",
-            "AttentionCGSupport.NEVER where a; else decide()",
-            id="one branch",
-        ),
-    ],
-)
+@table("vllm_graphs", "level_that_cannot_be_read_is_undeclared")
 def test_level_that_cannot_be_read_is_undeclared(tmp_path: Path, body: str, words: str) -> None:
     """What only running code knows is undeclared as a whole; the words say what decides."""
     builder = f"""
@@ -287,21 +270,7 @@ class Builder(AttentionMetadataBuilder):
     assert declared(backend).capabilities.stated() == {}
 
 
-@pytest.mark.parametrize(
-    ("builders", "backend"),
-    [
-        pytest.param(_builder(DECIDES + SUPER, base="Elsewhere"), BACKEND, id="super of nobody"),
-        pytest.param(
-            _builder(f"{DECIDES}        return decide(config)\n", "Parent")
-            + _builder(DECIDES + SUPER, base="Parent"),
-            BACKEND,
-            id="super of what cannot be read",
-        ),
-        pytest.param(
-            _choice("ALWAYS", "ALWAYS"), CHOOSING.format("Third"), id="a builder that inherits"
-        ),
-    ],
-)
+@table("vllm_graphs", "level_that_one_class_does_not_state_is_undeclared")
 def test_level_that_one_class_does_not_state_is_undeclared(
     tmp_path: Path, builders: str, backend: str
 ) -> None:

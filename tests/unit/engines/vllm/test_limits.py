@@ -8,6 +8,7 @@ from backend_caps.capability.kind import ANY
 from backend_caps.capability.provenance import Origin
 from backend_caps.capability.sets import Exact, MultipleOf, OneOf
 from backend_caps.capability.vocabulary import AttentionArch
+from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, declared, read_one, said
 
 CONSTANTS = """
@@ -78,19 +79,7 @@ def test_list_without_auto_loses_nothing(tmp_path: Path) -> None:
     assert said(backend, "kv_cache_dtypes").words == "supported_kv_cache_dtypes = ['fp8']"
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        pytest.param(["return kind in cls.supported_kv_cache_dtypes"], id="lookup"),
-        pytest.param(
-            ["return kind is None or kind in cls.supported_kv_cache_dtypes"], id="none in one"
-        ),
-        pytest.param(
-            ["if kind is None:", "    return True", "return kind in cls.supported_kv_cache_dtypes"],
-            id="none before",
-        ),
-    ],
-)
+@table("vllm_limits", "method_that_looks_up_decides_nothing")
 def test_method_that_looks_up_decides_nothing(tmp_path: Path, lines: list[str]) -> None:
     """A method that looks its argument up in the list leaves the list as it is."""
     method = _method("supports_kv_cache_dtype", *lines, argument="kind")
@@ -158,19 +147,7 @@ def test_head_sizes_are_the_list(tmp_path: Path, stated: str, value: object) -> 
     assert declared(backend).capabilities.head_sizes == value
 
 
-@pytest.mark.parametrize(
-    "stated",
-    [
-        pytest.param("[size]", id="a local name"),
-        pytest.param("[BASE]", id="a local name that hides a constant"),
-        pytest.param("[True]", id="no number"),
-        pytest.param("[f()]", id="a call"),
-        pytest.param("sizes()", id="a call for all"),
-        pytest.param("[*sizes()]", id="items of a call"),
-        pytest.param("EITHER", id="a constant by condition"),
-        pytest.param("UNKNOWN", id="a name from nowhere"),
-    ],
-)
+@table("vllm_limits", "list_that_cannot_be_read_is_undeclared")
 def test_list_that_cannot_be_read_is_undeclared(tmp_path: Path, stated: str) -> None:
     """A list of which running code decides an item is undeclared as a whole."""
     method = _method("get_supported_head_sizes", "size = BASE = f()", f"return {stated}")
@@ -235,24 +212,7 @@ def test_test_of_a_page_is_read(tmp_path: Path, lines: list[str], pages: object)
     assert declared(backend).capabilities.page_sizes == pages
 
 
-@pytest.mark.parametrize(
-    ("lines", "argument"),
-    [
-        pytest.param(["return True"], "", id="no argument"),
-        pytest.param(["return size % 32 == 1"], "size", id="a rest"),
-        pytest.param(["return other % 32 == 0"], "size", id="a multiple of another"),
-        pytest.param(["return other == 16"], "size", id="another"),
-        pytest.param(["return other in SIZES"], "size", id="another in a list"),
-        pytest.param(["return size in sizes()"], "size", id="an unknown list"),
-        pytest.param(["return size > 16"], "size", id="more than"),
-        pytest.param(["return size == 16 or size == 32"], "size", id="either"),
-        pytest.param(["return cls.admits(size)"], "size", id="a call"),
-        pytest.param(
-            ["if xpu():", "    return False", "return size == 16"], "size", id="two answers"
-        ),
-        pytest.param(["if xpu():", "    return size == 16"], "size", id="only sometimes"),
-    ],
-)
+@table("vllm_limits", "other_test_of_a_page_is_undeclared")
 def test_other_test_of_a_page_is_undeclared(
     tmp_path: Path, lines: list[str], argument: str
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from backend_caps.capability.backend import Status
 from backend_caps.engines.vllm.read import KNOWN_VERSIONS
+from tests.unit.engines.tables import table
 from tests.unit.engines.vllm.building import class_of, declared, files_of, read
 
 ONE = """
@@ -56,16 +57,7 @@ def test_placeholder_is_no_name(tmp_path: Path) -> None:
     assert (reading.backends, reading.problems) == ((), ())
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param("vllm.nowhere.One", id="no module"),
-        pytest.param("vllm.one.Gone", id="no such name"),
-        pytest.param("vllm.one.helper", id="a function"),
-        pytest.param("vllm.one.made_elsewhere", id="made by what is not in the source"),
-        pytest.param("vllm.one.number", id="made of no class"),
-    ],
-)
+@table("vllm_read", "name_without_class_is_broken")
 def test_name_without_class_is_broken(tmp_path: Path, path: str) -> None:
     """A name whose class is not in the source is a record, broken, and a problem."""
     text = """
@@ -189,21 +181,7 @@ def test_unknown_version_is_told(tmp_path: Path, version: str | None, words: str
     assert ", ".join(KNOWN_VERSIONS) in problem.message
 
 
-@pytest.mark.parametrize(
-    ("path", "missing"),
-    [
-        pytest.param(
-            "vllm/v1/attention/backends/registry.py",
-            ["AttentionBackendEnum", "MambaAttentionBackendEnum"],
-            id="registry",
-        ),
-        pytest.param(
-            "vllm/v1/attention/backend.py",
-            ["AttentionBackend", "AttentionMetadataBuilder"],
-            id="roots",
-        ),
-    ],
-)
+@table("vllm_read", "missing_anchor_is_told")
 def test_missing_anchor_is_told(tmp_path: Path, path: str, missing: list[str]) -> None:
     """What is not where known versions have it is a problem each, and the rest is read."""
     files = files_of({"one": ONE}, {"ONE": "vllm.one.One"})
