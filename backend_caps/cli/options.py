@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
@@ -41,6 +41,7 @@ from backend_caps.resolution.selection import plan_for
 if TYPE_CHECKING:
     from backend_caps.engines.reading import EngineReading
 
+_Model = TypeVar("_Model", bound=BaseModel)
 STAND_INS = frozenset({"sim"})
 """The devices that stand in for others."""
 _OPTIONS = (
@@ -345,20 +346,20 @@ def importable(folders: Sequence[Path]) -> Iterator[None]:
 
 def facts_from(pairs: Iterable[str]) -> Facts:
     """Read facts, such as `head_size=128` or `compute_capability=[9, 0]`."""
-    try:
-        return Facts.model_validate(dict(_values(pairs, "--fact")))
-    except ValidationError as error:
-        raise _usage(error, "--fact", sorted(Facts.model_fields)) from error
+    return _read(Facts, dict(_values(pairs, "--fact")), "--fact")
 
 
 def override_from(pairs: Iterable[str]) -> Capabilities | None:
     """Read capabilities, such as `host_seq_lens=none` or `graph_replay=[uniform_batch]`."""
     values = dict(_values(pairs, "--unsafe-override"))
+    return _read(Capabilities, values, "--unsafe-override") if values else None
+
+
+def _read(model: type[_Model], values: Mapping[str, object], option: str) -> _Model:
     try:
-        return Capabilities.model_validate(values) if values else None
+        return model.model_validate(values)
     except ValidationError as error:
-        known = sorted(Capabilities.model_fields)
-        raise _usage(error, "--unsafe-override", known) from error
+        raise _usage(error, option, sorted(model.model_fields)) from error
 
 
 def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
 
 from backend_caps.report.generate_documents import (
     GenerateDocument,
@@ -17,7 +16,7 @@ from backend_caps.report.generate_documents import (
     SpeculationDocument,
 )
 from backend_caps.report.plan_views import mirror_lines
-from backend_caps.report.sections import Heading, Lines, Section, Table, table_of
+from backend_caps.report.sections import Columns, Heading, Lines, Section, Table, table_of
 from backend_caps.report.step_costs import drafts_words, micros
 from backend_caps.report.words import counted
 
@@ -84,25 +83,24 @@ def _steps(generated: GenerateDocument) -> Iterator[Section]:
         yield Lines((f"and {num_steps - len(steps)} more",))
 
 
-_Columns: TypeAlias = Mapping[str, Callable[[GenerateStepDocument], str]]
-_WHAT: _Columns = {
+_WHAT: Columns[GenerateStepDocument] = {
     "step": lambda own: str(own.number),
     "mode": lambda own: f"{own.mode}{_RAN[own.graph_mode]}",
     "requests": lambda own: str(own.num_requests),
 }
-_TIMES: _Columns = {
+_TIMES: Columns[GenerateStepDocument] = {
     "host µs": lambda own: micros(own.host_us),
     "model µs": lambda own: micros(own.model_us),
     "waited µs": lambda own: micros(own.wait_us),
 }
-_PLAIN: _Columns = {
+_PLAIN: Columns[GenerateStepDocument] = {
     "tokens": lambda own: str(own.num_tokens),
     "lengths": lambda own: str(own.total_seq_lens),
     "to the host": lambda own: _crossed(own, " bytes (tokens)", " bytes (tokens, lengths)"),
 }
 
 
-def _drafting(speculation: SpeculationDocument) -> _Columns:
+def _drafting(speculation: SpeculationDocument) -> Columns[GenerateStepDocument]:
     num_drafts = speculation.drafts.num_draft_tokens - 1
 
     def accepted(own: GenerateStepDocument) -> str:
@@ -198,14 +196,14 @@ def _because(phase: PhaseGraphsDocument) -> str:
     return "\n".join(refused or phase.supported[phase.effective].because)
 
 
-_PHASES: Mapping[str, Callable[[PhaseGraphsDocument], str]] = {
+_PHASES: Columns[PhaseGraphsDocument] = {
     "phase": lambda own: own.name,
     "supported": lambda own: ", ".join(m for m, each in own.supported.items() if each.supported),
     "requested": lambda own: f"{own.requested}: {own.requested_because}",
     "effective": lambda own: own.effective,
     "because": _because,
 }
-_HALVES: Mapping[str, Callable[[PhaseGraphsDocument], str]] = {
+_HALVES: Columns[PhaseGraphsDocument] = {
     "phase": lambda own: own.name,
     "halves": lambda own: "yes" if own.in_halves else "no",
     "because": lambda own: own.in_halves_because,
@@ -238,7 +236,7 @@ def _overlap(generated: GenerateDocument) -> str:
 
 def _outputs(outputs: Sequence[OutputDocument]) -> Iterator[Section]:
     yield Heading("Outputs")
-    columns: Mapping[str, Callable[[OutputDocument], str]] = {
+    columns: Columns[OutputDocument] = {
         "prompt": lambda own: _tokens(own.prompt),
         "output": lambda own: _tokens(own.output),
         "ended by": lambda own: own.finish_reason,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 Cells = Literal["sentences", "names"]
 _Item = TypeVar("_Item")
+Columns: TypeAlias = Mapping[str, Callable[[_Item], str]]
+"""What writes the cells of each column, by the column's name."""
 _SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#~&$"})
 
 
@@ -67,11 +69,7 @@ Section = Heading | Lines | Table
 Sections = Iterable[Section | Picture]
 
 
-def table_of(
-    items: Iterable[_Item],
-    columns: Mapping[str, Callable[[_Item], str]],
-    cells: Cells = "sentences",
-) -> Table:
+def table_of(items: Iterable[_Item], columns: Columns[_Item], cells: Cells = "sentences") -> Table:
     """Make a table with a row for each item; a column's function writes its cell."""
     write = tuple(columns.values())
     return Table(tuple(columns), tuple(tuple(own(item) for own in write) for item in items), cells)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.plans import PlanDocument
-from backend_caps.report.sections import Heading, Lines, Section, table_of
+from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of
 from backend_caps.report.words import counted, decided_by, number_words
 
 Level = Literal["none", "upper_bound", "exact"]
@@ -136,7 +136,7 @@ def micros(time_us: float | None) -> str:
     return _NOTHING if time_us is None else f"{time_us:.0f}"
 
 
-_LEVELS: Mapping[str, Callable[[LevelDocument], str]] = {
+_LEVELS: Columns[LevelDocument] = {
     "host_seq_lens": lambda own: level_words(own.level, is_planned=own.is_planned),
     "host waits": lambda own: number_words(own.host_waits),
     "for lengths": lambda own: number_words(own.waits_for_lengths),
@@ -145,7 +145,7 @@ _LEVELS: Mapping[str, Callable[[LevelDocument], str]] = {
     "event waits": lambda own: number_words(own.event_waits),
     "launches": lambda own: number_words(own.launches),
 }
-_TIMES: Mapping[str, Callable[[TimeDocument], str]] = {
+_TIMES: Columns[TimeDocument] = {
     "GPU": lambda own: own.hardware,
     "relay": lambda own: own.comparison,
     "host_seq_lens": lambda own: own.level,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
 from backend_caps.report.html.page import environment
-from backend_caps.report.sections import Heading, Lines, Picture, Section, table_of, visible
+from backend_caps.report.sections import (
+    Columns,
+    Heading,
+    Lines,
+    Picture,
+    Section,
+    table_of,
+    visible,
+)
 from backend_caps.report.step_costs import drafts_words, level_words, micros
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument, TraceDocument
 from backend_caps.report.trace_layout import LETTER_PX, MARKS, WIDTH, Panel, panels_of
@@ -60,7 +68,7 @@ def _what_ran(told: TraceDetails) -> Iterator[str]:
     yield f"clock: {told.clock_says}"
 
 
-_COLUMNS: Mapping[str, Callable[[TracedLevelDocument], str]] = {
+_COLUMNS: Columns[TracedLevelDocument] = {
     "host_seq_lens": lambda own: level_words(own.level, is_planned=own.is_planned),
     "step µs": lambda own: micros(own.step_us),
     "for lengths µs": lambda own: micros(own.lengths_us),

@@ -133,15 +133,6 @@ def test_measure_marks_the_level_of_the_plan(
     assert [name for name, level in levels.items() if level.is_planned] == [planned]
 
 
-def test_measure_as_json_has_the_published_keys(line: CommandLine) -> None:
-    """The document names its schema, the plan and what was counted."""
-    result = line.run(f"explain --measure --format json -- {OPTED_OUT} {SMALL}")
-
-    document = json.loads(result.stdout)
-    assert document["schema"] == "backend-caps/measure@1"
-    assert {*document} == {"schema", "plan", "measured"}
-
-
 def test_measure_runs_the_speculation_of_the_flags(line: CommandLine) -> None:
     """Top-k, steps and draft tokens are the server's."""
     tree = "--speculative-eagle-topk 2 --speculative-num-steps 2 --speculative-num-draft-tokens 5"

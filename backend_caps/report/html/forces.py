@@ -27,7 +27,7 @@ def forces(plan: PlanDocument) -> tuple[Forces, Forces]:
     for phase, name, value in plan.all_values():
         if value.causes and value.value != json_of(CAPABILITIES[name].best):
             text = f"{name} = {words_of(value.value)}"
-            key = (text, *_says(value).items())
+            key: tuple[object, ...] = (text, *_says(value).items())
             values.setdefault(key, value)
             places.setdefault(key, []).extend([] if phase is None else [phase])
     declared, undeclared = Forces(), Forces()
