@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from backend_caps.insight.spans import Point, Waiting, arrow, cut
+from backend_caps.insight.spans import Point, arrow, cut
 from backend_caps.report.trace_timeline import (
     COPY,
     FORWARD,
@@ -284,13 +284,13 @@ class _Export:
         for stream, call, recorded in self._stream_waits:
             point, held = self._point(recorded), self._next(stream, call)
             if point is not None and held is not None and point.lane != self._lanes[stream]:
-                yield arrow(point, _waiting(self._lanes[stream], call), held.event.begin_ns)
+                yield arrow(point, self._lanes[stream], call.region, held.event.begin_ns)
 
     def _host_arrows(self) -> Iterator[Arrow]:
         for call, recorded in self._waits_of_host():
             point = None if recorded is None else self._point(recorded)
             if point is not None:
-                yield arrow(point, _waiting(HOST, call), call.end_ns)
+                yield arrow(point, HOST, call.region, call.end_ns)
 
     def _point(self, recorded: _Recorded) -> Point | None:
         """Say when an event was there: at the end of what its stream had been given by then."""
@@ -310,10 +310,6 @@ class _Export:
 def _step_of(path: Sequence[str]) -> int:
     steps = [int(name.removeprefix(STEP)) for name in path if name.startswith(STEP)]
     return steps[-1] if steps else 0
-
-
-def _waiting(lane: str, call: _Event) -> Waiting:
-    return Waiting(lane=lane, region=call.region, step=call.step)
 
 
 def _lane(stream: int, activities: Sequence[_Activity]) -> str:

@@ -22,7 +22,7 @@ from types import CodeType, FrameType
 from typing import Protocol
 
 import backend_caps
-from backend_caps.insight.spans import BARRIER, PUBLISH, Point, Waiting, arrow
+from backend_caps.insight.spans import BARRIER, PUBLISH, Point, arrow
 from backend_caps.relay import FutureMap
 from backend_caps.report.trace_documents import CostsDocument
 from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, TimedOp
@@ -81,8 +81,8 @@ class _Stream:
     """When all that it has is done."""
     held_by: str = ""
     """The lane that `ready_ns` comes from."""
-    pending: list[tuple[Point, Waiting]] = field(default_factory=list)
-    """Points that the next operator waits for, each with where the wait stands."""
+    pending: list[tuple[Point, str]] = field(default_factory=list)
+    """Points that the next operator waits for, each with the region of the wait."""
 
 
 class Recorder(DeviceWatcher):
@@ -154,7 +154,7 @@ class Recorder(DeviceWatcher):
             held_by=HOST if is_late else own.held_by,
         )
         self.ran.append(ran)
-        self.arrows += [arrow(point, waiting, begin_ns) for point, waiting in own.pending]
+        self.arrows += [arrow(point, own.lane, region, begin_ns) for point, region in own.pending]
         own.pending.clear()
         own.ready_ns, own.held_by = ran.end_ns, own.lane
 
@@ -180,7 +180,7 @@ class Recorder(DeviceWatcher):
         own, point = self._stream(stream), self._points.get(marker)
         if point is None or point.lane == own.lane:
             return  # of before the recording, or in order anyway
-        own.pending.append((point, self._waiting(own.lane)))
+        own.pending.append((point, self.region))
         if point.time_ns > own.ready_ns:
             own.ready_ns, own.held_by = point.time_ns, point.lane
 
@@ -193,10 +193,7 @@ class Recorder(DeviceWatcher):
         what = cause if waited.kind is WaitKind.HIDDEN else WAITED_FOR.get(point.lane, cause)
         for_ = "hidden wait" if waited.kind is WaitKind.HIDDEN else "wait for"
         self._add(f"{for_} {what}", begin_ns, is_wait=True, for_lane=lane)
-        self.arrows.append(arrow(point, self._waiting(HOST), self.now_ns))
-
-    def _waiting(self, lane: str) -> Waiting:
-        return Waiting(lane=lane, region=self.region, step=self.step)
+        self.arrows.append(arrow(point, HOST, self.region, self.now_ns))
 
     def _awaited(self, waited: Waited, marker: Marker | None) -> Point:
         if marker is not None and marker in self._points:

@@ -88,30 +88,20 @@ class Point:
     region: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Where a wait stands."""
-
-    lane: str
-    region: str
-    step: int
-
-
-def arrow(point: Point, waiting: Waiting, end_ns: int) -> Arrow:
-    """Draw a wait that ended at a time."""
+def arrow(point: Point, lane: str, region: str, end_ns: int) -> Arrow:
+    """Draw a wait of a lane, in a region of the host, that ended at a time."""
     return Arrow(
-        signal=_signal(point, waiting),
+        signal=_signal(point, lane, region),
         begin_lane=point.lane,
         begin_ns=point.time_ns,
-        end_lane=waiting.lane,
+        end_lane=lane,
         end_ns=end_ns,
-        step=waiting.step,
     )
 
 
-def _signal(point: Point, waiting: Waiting) -> Signal:
-    if waiting.region == BARRIER:
+def _signal(point: Point, lane: str, region: str) -> Signal:
+    if region == BARRIER:
         return Signal.WAR_BARRIER
-    if point.region == PUBLISH and waiting.lane in _OF_PUBLISH:
-        return _OF_PUBLISH[waiting.lane]
-    return _BETWEEN.get((point.lane, waiting.lane), Signal.OTHER)
+    if point.region == PUBLISH and lane in _OF_PUBLISH:
+        return _OF_PUBLISH[lane]
+    return _BETWEEN.get((point.lane, lane), Signal.OTHER)

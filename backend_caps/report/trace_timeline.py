@@ -123,8 +123,6 @@ class Arrow:
     end_lane: str
     end_ns: int
     """When what waited went on: the next operator, or the host."""
-    step: int
-    """The step that was launched when the wait was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
