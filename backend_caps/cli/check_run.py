@@ -136,55 +136,39 @@ def _run(
     log: Log | None,
     terminal: Console,
 ) -> Run:
+    """Run checks, or the one case that was named."""
     implementation = subject.declaration.implementation
     assert implementation is not None, "it was imported by this name"
-    deadline_s, effort = options.case_deadline, options.effort
+    device, deadline_s, effort = options.device, options.case_deadline, options.effort
     journal = None if log is None else kit.Journal(log, subject, chosen, deadline_s=deadline_s)
+    known = {} if journal is None else journal.known
     lines = kit.LineCounter(implementation) if options.counts_lines else None
     with lines or nullcontext():
         if options.case is None:
-            results = _run_all(subject, chosen, options, journal, terminal)
+            with kit.CheckProgress(len(chosen), terminal) as progress:
+                results = kit.run_checks(
+                    subject,
+                    chosen,
+                    device=device,
+                    effort=effort,
+                    observer=progress if journal is None else kit.CheckObservers(progress, journal),
+                    known=known,
+                    deadline_s=deadline_s,
+                )
         else:
-            results, effort = _run_one(subject, chosen, options, journal)
+            check, case = kit.find_case(subject, chosen, options.case)
+            result = known.get(check.code)
+            if result is None:
+                result = kit.run_case(
+                    subject, check, case, device=device, observer=journal, deadline_s=deadline_s
+                )
+            results = kit.Results(
+                subject=subject, device=device, checks=[result], exercised=frozenset()
+            )
+            effort = replace(effort, seeds=(case.seed,))
     if journal is not None and journal.has_crashed:
         lines = None  # what another process counted is gone with it
     return Run(results=results, effort=effort, lines=None if lines is None else lines.files)
-
-
-def _run_all(
-    subject: kit.Subject,
-    chosen: Sequence[kit.Check],
-    options: CheckOptions,
-    journal: kit.Journal | None,
-    terminal: Console,
-) -> kit.Results:
-    with kit.CheckProgress(len(chosen), terminal) as progress:
-        return kit.run_checks(
-            subject,
-            chosen,
-            device=options.device,
-            effort=options.effort,
-            observer=progress if journal is None else kit.CheckObservers(progress, journal),
-            known={} if journal is None else journal.known,
-            deadline_s=options.case_deadline,
-        )
-
-
-def _run_one(
-    subject: kit.Subject,
-    chosen: Sequence[kit.Check],
-    options: CheckOptions,
-    journal: kit.Journal | None,
-) -> tuple[kit.Results, kit.Effort]:
-    device, deadline_s = options.device, options.case_deadline
-    check, case = kit.find_case(subject, chosen, str(options.case))
-    result = None if journal is None else journal.known.get(check.code)
-    if result is None:
-        result = kit.run_case(
-            subject, check, case, device=device, observer=journal, deadline_s=deadline_s
-        )
-    results = kit.Results(subject=subject, device=device, checks=[result], exercised=frozenset())
-    return results, replace(options.effort, seeds=(case.seed,))
 
 
 def check_document(run: Run, known: Sequence[kit.Check]) -> documents.CheckDocument:

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from backend_caps.capability.fit import text_of
 from backend_caps.capability.kind import Phase
-from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.options import Decided, Request, importable, request_of
+from backend_caps.cli.options import Request, importable, request_of
 from backend_caps.cli.output import working
 from backend_caps.cli.server_sizes import is_size, sizes_in
 from backend_caps.errors import BackendCapsError
@@ -78,8 +77,7 @@ def show_error(error: BaseException, place: RankPlace | None = None) -> None:
 
 def _run_alone(rank: _Rank) -> int:
     rank.read()
-    plan = rank.decide()
-    document = rank.run(plan)
+    document = rank.run(rank.decide())
     rank.show(document)
     return document.status
 
@@ -96,7 +94,7 @@ def _run_in_group(rank: _Rank, group: RankGroup) -> int:
             fault = error
     began = monotonic()
     plan = rank.agree(group, fault)
-    report = RankReport.of(rank.decided.plan, rank.request.flags, monotonic() - began)
+    report = RankReport.of(rank.request.plan, rank.request.flags, monotonic() - began)
     document = None
     try:
         document = rank.run(plan, number)
@@ -124,19 +122,12 @@ class _Rank:
         self.given: Mapping[str, Any] = ctx.params
         self._request: Request | None = None
         self._sizes = ServerSizes()
-        self._decided: Decided | None = None
 
     @property
     def request(self) -> Request:
         """The command line, read."""
         assert self._request is not None, "it was read first"
         return self._request
-
-    @property
-    def decided(self) -> Decided:
-        """What this rank decides by itself."""
-        assert self._decided is not None, "it was decided first"
-        return self._decided
 
     def read(self) -> None:
         """Read the command line."""
@@ -146,10 +137,9 @@ class _Rank:
     def decide(self) -> Plan:
         """Find, resolve and compare with the lock; refuse a plan that cannot run here."""
         check_device(self.given["device"])
-        self._decided = self.request.decided(self._ctx.ensure_object(Invocation))
-        plan = self._decided.plan
+        plan = self.request.plan
         if self.given["lock"] is not None:
-            check_locked(self.given["lock"], plan, self._decided.registry)
+            check_locked(self.given["lock"], plan, self.request.registry)
         with importable(self.request.path):
             self._run_plan(plan)
         return plan
@@ -196,7 +186,7 @@ class _Rank:
             ran = rank_document(done, rank)
             return DryRunDocument(
                 schema_="backend-caps/dry-run@1",
-                plan=self.request.written(plan, self.decided.registry),
+                plan=self.request.written(plan),
                 future_map=done.engine.relay.host_seq_lens.value,
                 shared_reads_end=_reads_end(plan),
                 graphs=graphs_document(done.engine),
@@ -222,7 +212,7 @@ class _Rank:
         self.request.show(document, dry_run_view(document))
 
     def _run_plan(self, plan: Plan) -> RunPlan:
-        return run_plan(plan, self.decided.plugins, self.given["device"], self.given["stand_ins"])
+        return run_plan(plan, self.request.plugins, self.given["device"], self.given["stand_ins"])
 
 
 class RankReport(BaseModel):

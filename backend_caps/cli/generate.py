@@ -12,8 +12,6 @@ import click
 
 from backend_caps.capability.backend import Status
 from backend_caps.capability.kind import Phase
-from backend_caps.cli.errors import CommandError
-from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import (
     Request,
     device_option,
@@ -24,14 +22,13 @@ from backend_caps.cli.options import (
     server_command,
     steps_option,
 )
-from backend_caps.cli.output import loading_torch
-from backend_caps.discovery.registry import Registry
+from backend_caps.cli.output import CommandError, loading_torch
 from backend_caps.discovery.scan import PLUGINS
 from backend_caps.resolution.engine import RUNTIME
 from backend_caps.resolution.uses import UseKind
 
 if TYPE_CHECKING:
-    from backend_caps.insight.generation_setup import Generation
+    from backend_caps.insight.generation import Generation
 
 
 DIFFERS = 1
@@ -185,9 +182,8 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
         raise click.UsageError("--prompts and --token-ids both say what to run; give one of them.")
     ctx.params["schedule"] = _schedule(ctx.params["device"], ctx.params["schedule"])
     request = request_of(ctx)
-    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
     _check_drafting(ctx, request.flags.speculative_algorithm)
-    _check_named(request, registry)
+    _check_named(request)
     # Loads torch, which a wrong command line is not worth.
     with loading_torch("generate"):
         from backend_caps.insight.generation import generate_document  # noqa: PLC0415
@@ -195,17 +191,17 @@ def generate(ctx: click.Context, /, **_options: object) -> None:
 
     gc.enable()  # the program switched it off, for commands that end before it would matter
     with importable(request.path):
-        document = generate_document(_generation(ctx.params, request, registry))
+        document = generate_document(_generation(ctx.params, request))
     request.show(document, generate_view(document))
     if document.differs_from_plain:
         ctx.exit(DIFFERS)
 
 
-def _generation(given: Mapping[str, Any], request: Request, registry: Registry) -> Generation:
+def _generation(given: Mapping[str, Any], request: Request) -> Generation:
     """Read what to run from the options; torch is loaded by now."""
     import torch  # noqa: PLC0415
 
-    from backend_caps.insight.generation_setup import Generation  # noqa: PLC0415
+    from backend_caps.insight.generation import Generation  # noqa: PLC0415
     from backend_caps.runtime.configuration import configure_engine  # noqa: PLC0415
     from backend_caps.runtime.options import EngineOptions  # noqa: PLC0415
     from backend_caps.runtime.request import Sampling  # noqa: PLC0415
@@ -215,13 +211,13 @@ def _generation(given: Mapping[str, Any], request: Request, registry: Registry) 
             configure_engine,
             device=given["device"],
             facts=request.facts,
-            registry=registry,
+            registry=request.registry,
             rules=request.rules,
             unsafe_override=request.override,
         ),
         flags=request.flags,
         policy=request.policy,
-        registry=registry,
+        registry=request.registry,
         model=given["model"],
         draft_model=given["draft_model"],
         token_ids=given["token_ids"],
@@ -282,9 +278,10 @@ def _check_drafting(ctx: click.Context, algorithm: str | None) -> None:
         )
 
 
-def _check_named(request: Request, registry: Registry) -> None:
+def _check_named(request: Request) -> None:
     """Refuse flags that name no backend, before torch is loaded."""
-    uses, allow = registry.uses(request.flags), request.search.allow
+    registry, allow = request.registry, request.search.allow
+    uses = registry.uses(request.flags)
     unnamed = {use.phase for use in uses if use.kind is UseKind.ENGINE_DEFAULT}
     if not unnamed:
         return

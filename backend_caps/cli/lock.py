@@ -24,8 +24,7 @@ from backend_caps.cli.invocation import (
     traced_in,
 )
 from backend_caps.cli.options import Request, has_server_flags, request_of, server_command
-from backend_caps.cli.output import Format, Show, examples, printer, say
-from backend_caps.discovery.registry import Registry
+from backend_caps.cli.output import Format, examples, printer, say
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.diff import Side, differences
 from backend_caps.report.difference import (
@@ -81,9 +80,8 @@ def lock(ctx: click.Context, /, output: Path | None, **_options: object) -> None
     """
     ctx.params["engine"] = _engine(ctx)
     request = request_of(ctx)
-    registry = request.registry(ctx.ensure_object(Invocation))
-    plan = request.plan(registry) if request.flags.given() else None
-    text = lock_of(request, registry, plan).text()
+    plan = request.document if request.flags.given() else None
+    text = lock_of(request, plan).text()
     if output is None:
         say(text)
     else:
@@ -98,9 +96,9 @@ def _engine(ctx: click.Context) -> str | None:
     return named
 
 
-def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> LockDocument:
+def lock_of(request: Request, plan: PlanDocument | None) -> LockDocument:
     """Write a request, and what was found for it, as a lock."""
-    reading = request.reading
+    registry, reading = request.found, request.reading
     locked = LockedRequest(
         flags=request.flags,
         facts=request.facts,
@@ -137,12 +135,7 @@ def lock_of(request: Request, registry: Registry, plan: PlanDocument | None) -> 
 )
 @click.pass_context
 def verify(
-    ctx: click.Context,
-    /,
-    lockfile: Path | None,
-    source: Path | None,
-    format_: str,
-    **_options: object,
+    ctx: click.Context, /, lockfile: Path | None, source: Path | None, **_options: object
 ) -> None:
     """Ask again what LOCKFILE was written for, and show what is another now.
 
@@ -156,10 +149,8 @@ def verify(
     if lockfile is None:
         raise click.UsageError("Name the LOCKFILE, here or as the setting lock.")
     locked = read_lock(lockfile)
-    search, show = PluginSearch.from_context(ctx), printer(Format(format_))
-    request = _repeated_request(locked.request, search=search, source=source, show=show)
-    registry = request.registry(ctx.ensure_object(Invocation))
-    found = in_order((*_differences(locked, request, registry),))
+    request = _repeated_request(ctx, locked.request)
+    found = in_order(_differences(locked, request))
     now = "what is installed" if source is None else source.name
     document = diff_document(str(lockfile), now, found)
     request.show(document, diff_view(document))
@@ -167,16 +158,16 @@ def verify(
         ctx.exit(DIFFERS)
 
 
-def _repeated_request(
-    asked: LockedRequest, *, search: PluginSearch, source: Path | None, show: Show
-) -> Request:
+def _repeated_request(ctx: click.Context, asked: LockedRequest) -> Request:
     """Repeat a lock's request; an engine's own rules are those it has now."""
+    search, show = PluginSearch.from_context(ctx), printer(Format(ctx.params["format_"]))
     try:
-        reading = reading_of(asked.engine, source)
+        reading = reading_of(asked.engine, ctx.params["source"])
     except BackendCapsError as error:
         raise click.UsageError(f"nothing was compared: {error}") from error
     own = None if reading is None else reading.rules
     return Request(
+        invocation=ctx.ensure_object(Invocation),
         search=search,
         rules=asked.rules or own or installed_version()[0],
         policy=asked.policy,
@@ -189,11 +180,15 @@ def _repeated_request(
     )
 
 
-def _differences(
-    locked: LockDocument, request: Request, registry: Registry
-) -> Iterator[DifferenceDocument]:
-    is_planned = locked.plan is not None or bool(request.flags.given())
-    plan, refused = _planned(request, registry) if is_planned else (None, [])
+def _differences(locked: LockDocument, request: Request) -> Iterator[DifferenceDocument]:
+    """Compare a lock with what is found now; where a plan is refused now, name every fault."""
+    plan: PlanDocument | None = None
+    refused: list[str] = []
+    if locked.plan is not None or request.flags.given():
+        try:
+            plan = request.document
+        except* BackendCapsError as faults:
+            refused = [str(fault) for fault in faults.exceptions]
     for fault in refused:
         yield DifferenceDocument(
             kind=DifferenceKind.STRICTER,
@@ -203,21 +198,9 @@ def _differences(
             after=f"refused: {fault}",
             where=NOWHERE,
         )
-    now = lock_of(request, registry, plan)
-    for found in differences(Side.of_lock(locked), Side.of_lock(now)):
+    for found in differences(Side.of_lock(locked), Side.of_lock(lock_of(request, plan))):
         if not (refused and (found.subject, found.field) == ("plan", "")):  # the refusal says it
             yield found
-
-
-def _planned(request: Request, registry: Registry) -> tuple[PlanDocument | None, list[str]]:
-    """Resolve once more; where that is refused now, return every fault."""
-    plan: PlanDocument | None = None
-    refused: list[str] = []
-    try:
-        plan = request.plan(registry)
-    except* BackendCapsError as faults:
-        refused = [str(fault) for fault in faults.exceptions]
-    return plan, refused
 
 
 @config_option

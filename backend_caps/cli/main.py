@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.output import examples
+from backend_caps.cli.output import CommandError, examples
 from backend_caps.cli.report import report
 from backend_caps.discovery.loading import Loading
 from backend_caps.errors import BackendCapsError

@@ -24,9 +24,8 @@ import click
 
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.provenance import Status
-from backend_caps.cli.errors import CommandError
 from backend_caps.cli.invocation import Invocation
-from backend_caps.cli.output import examples, say
+from backend_caps.cli.output import CommandError, examples, say
 from backend_caps.discovery.metadata import PathEntry, named, normalised
 from backend_caps.discovery.process import Search
 from backend_caps.discovery.scan import scan

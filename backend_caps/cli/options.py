@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from backend_caps.capability.facts import Facts
 from backend_caps.capability.vocabulary import Capabilities
@@ -40,6 +41,7 @@ from backend_caps.resolution.selection import plan_for
 if TYPE_CHECKING:
     from backend_caps.engines.reading import EngineReading
 
+_Model = TypeVar("_Model", bound=BaseModel)
 STAND_INS = frozenset({"sim"})
 """The devices that stand in for others."""
 _OPTIONS = (
@@ -92,21 +94,11 @@ def _reads_no_more(_: Engine, __: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """What a server would decide, and of what."""
-
-    plan: Plan
-    plugins: Registry
-    """What is installed, whose code can run here."""
-    registry: Registry
-    """The same, with an engine's own backends, as far as they are believed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """A command's request, read from its options."""
+    """A command's request, read from its options; what is found for it is found once."""
 
+    invocation: Invocation
     search: PluginSearch
     rules: str | RuleSet
     """The rule set that was named, or that of the engine that was read."""
@@ -125,57 +117,56 @@ class Request:
         """The folders that plugins are looked for in; none is the environment."""
         return self.search.path
 
-    def registry(self, invocation: Invocation) -> Registry:
-        """Find what is installed, or in the folders that were named; with an engine's own."""
-        return self._with_engines_own(self.search.registry(invocation))
+    @cached_property
+    def plugins(self) -> Registry:
+        """What is installed, or in the folders that were named: its code can run here."""
+        return self.search.registry(self.invocation)
 
-    def _with_engines_own(self, plugins: Registry) -> Registry:
-        return plugins if self.reading is None else merged(self.reading, plugins)
+    @cached_property
+    def found(self) -> Registry:
+        """The same, with an engine's own backends."""
+        return self.plugins if self.reading is None else merged(self.reading, self.plugins)
 
-    def believed(self, registry: Registry) -> Registry:
-        """Leave out unverified claims, where evidence is required."""
+    @cached_property
+    def registry(self) -> Registry:
+        """The same, without unverified claims where evidence is required."""
         if not self.requires_evidence:
-            return registry
+            return self.found
         device = self.flags.with_facts(self.facts).device
-        return require_evidence(registry, path=self.path, device=device)
+        return require_evidence(self.found, path=self.path, device=device)
 
-    def decided(self, invocation: Invocation) -> Decided:
-        """Find what is installed, and resolve the flags against it."""
-        plugins = self.search.registry(invocation)
-        registry = self.believed(self._with_engines_own(plugins))
-        return Decided(plan=self.resolved(registry), plugins=plugins, registry=registry)
-
-    def plan(self, registry: Registry) -> PlanDocument:
-        """Resolve the flags, and write the plan down."""
-        registry = self.believed(registry)
-        return self.written(self.resolved(registry), registry)
-
-    def resolved(self, registry: Registry) -> Plan:
-        """Resolve the flags against what is installed; what was not read is the plan's problem."""
+    @cached_property
+    def plan(self) -> Plan:
+        """The flags, resolved against the registry; what was not read is the plan's problem."""
+        rules = self.registry.rules(self.rules)
         if self.reading is None:
             return plan_for(
-                registry,
+                self.registry,
                 self.flags,
-                rules=registry.rules(self.rules),
+                rules=rules,
                 facts=self.facts,
                 policy=self.policy,
                 unsafe_override=self.override,
                 stand_ins=STAND_INS,
             )
-        unread = self.reading.unread(self.facts)
         return resolve(  # what an engine does with a name is the engine's, auto included
-            registry.uses(self.flags),
+            self.registry.uses(self.flags),
             self.flags,
-            rules=registry.rules(self.rules).with_problems(unread),
+            rules=rules.with_problems(self.reading.unread(self.facts)),
             facts=self.facts,
             policy=self.policy,
             unsafe_override=self.override,
         )
 
-    def written(self, plan: Plan, registry: Registry) -> PlanDocument:
+    @property
+    def document(self) -> PlanDocument:
+        """The plan, written down."""
+        return self.written(self.plan)
+
+    def written(self, plan: Plan) -> PlanDocument:
         """Write a plan of these flags down, with what would change it."""
         engine = None if self.reading is None else name_of(self.reading)
-        return plan_document(plan, flips(plan, registry, plan.flags), engine=engine)
+        return plan_document(plan, flips(plan, self.registry, plan.flags), engine=engine)
 
 
 class ServerCommand(click.Command):
@@ -281,6 +272,7 @@ def request_of(ctx: click.Context, reads: Reads = _reads_no_more) -> Request:
     unread = [flag for flag in flags.unrelated if not reads(known, flag)]
     _print_unrelated(unread, verbose=given["verbose"])
     return Request(
+        invocation=ctx.ensure_object(Invocation),
         search=PluginSearch.from_context(ctx),
         rules=_rules(ctx, reading),
         policy=Policy(given["policy"]),
@@ -354,20 +346,20 @@ def importable(folders: Sequence[Path]) -> Iterator[None]:
 
 def facts_from(pairs: Iterable[str]) -> Facts:
     """Read facts, such as `head_size=128` or `compute_capability=[9, 0]`."""
-    try:
-        return Facts.model_validate(dict(_values(pairs, "--fact")))
-    except ValidationError as error:
-        raise _usage(error, "--fact", sorted(Facts.model_fields)) from error
+    return _read(Facts, dict(_values(pairs, "--fact")), "--fact")
 
 
 def override_from(pairs: Iterable[str]) -> Capabilities | None:
     """Read capabilities, such as `host_seq_lens=none` or `graph_replay=[uniform_batch]`."""
     values = dict(_values(pairs, "--unsafe-override"))
+    return _read(Capabilities, values, "--unsafe-override") if values else None
+
+
+def _read(model: type[_Model], values: Mapping[str, object], option: str) -> _Model:
     try:
-        return Capabilities.model_validate(values) if values else None
+        return model.model_validate(values)
     except ValidationError as error:
-        known = sorted(Capabilities.model_fields)
-        raise _usage(error, "--unsafe-override", known) from error
+        raise _usage(error, option, sorted(model.model_fields)) from error
 
 
 def _values(pairs: Iterable[str], option: str) -> Iterator[tuple[str, object]]:

@@ -1,22 +1,43 @@
-"""What a command prints: a document in a format, examples in its help, and what takes long."""
+"""What a command prints: a document in a format, its errors, examples, and what takes long."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from textwrap import indent
-from typing import Protocol
+from types import MappingProxyType
+from typing import ClassVar, Protocol
 
 import click
 from pydantic import BaseModel
 
-from backend_caps.cli.errors import CommandError
+from backend_caps.errors import CodedError
 from backend_caps.extras import require_extra
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import Opened, Sections, markdown
+
+
+class CommandError(CodedError):
+    """A command cannot do what its command line asks, or cannot write what it is to write."""
+
+    codes: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "file-not-written": "`trace`: a file that was named cannot be written",
+            "no-backend-named": "`generate`: no flag names the attention backend of a phase",
+            "no-output": "standard output takes nothing: it is closed, or its disk is full",
+            "plugin-folder": "`new-plugin`: the folder is not empty, or cannot be written",
+            "plugin-name-misspelled": "`new-plugin`: no package can have the name",
+            "plugin-name-taken": "`new-plugin`: something has the name, or it has a meaning",
+        }
+    )
+
+    @property
+    def is_usage(self) -> bool:
+        """Whether the exit status is that of a wrong command line."""
+        return self.code == "no-output" or self.code.startswith("plugin-")
 
 
 class Format(Enum):

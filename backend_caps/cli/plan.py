@@ -13,7 +13,6 @@ from backend_caps.capability.kind import Phase, Scope
 from backend_caps.capability.model import AUTO
 from backend_caps.capability.vocabulary import CAPABILITIES, SPELLINGS
 from backend_caps.cli.engines import routed_engine_options
-from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import (
     STAND_INS,
     Request,
@@ -24,7 +23,6 @@ from backend_caps.cli.options import (
     steps_option,
 )
 from backend_caps.cli.output import loading_torch, working
-from backend_caps.discovery.registry import Registry
 from backend_caps.report.plan_views import explain_view, plan_view, relay_view, selection_view
 from backend_caps.report.plans import (
     RelayDocument,
@@ -57,7 +55,7 @@ NONE_FITS = 1
 def resolve(ctx: click.Context, /, **_options: object) -> None:
     """Show what a server with these flags needs of its backends, and who decided it."""
     request = request_of(ctx)
-    document = request.plan(request.registry(ctx.ensure_object(Invocation)))
+    document = request.document
     request.show(document, plan_view(document))
 
 
@@ -99,9 +97,7 @@ def explain(
     if results is not None and not measure:
         raise click.UsageError(f"--results {results} is shown with --measure; add it.")
     request = request_of(ctx)
-    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
-    plan = request.resolved(registry)
-    document = request.written(plan, registry)
+    document = request.document
     names = [SPELLINGS.get(name, name) for name in capability or ["host_seq_lens"]]
     explained = explain_view(document, names, phase)
     opened = [Opened(name=name, phase=phase) for name in names]
@@ -115,7 +111,7 @@ def explain(
 
     gc.enable()  # the program switched it off, for commands that end before it would matter
     with working("counting steps on a simulated device"), importable(request.path):
-        found = measure_document(plan, document, results)
+        found = measure_document(request.plan, document, results)
     costs = () if found.measured is None else measured_view(found.measured, document)
     request.show(found, chain(explained, costs), opened)
     if found.problem is not None:
@@ -137,18 +133,17 @@ def select_command(ctx: click.Context, /, **_options: object) -> None:
     its place. Exit status 1 where no backend fits.
     """
     request = request_of(ctx)
-    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
-    document = _document(request, registry)
+    document = _document(request)
     request.show(document, selection_view(document))
     if any(choice.chosen is None for choice in document.choices):
         ctx.exit(NONE_FITS)
 
 
-def _document(request: Request, registry: Registry) -> SelectionDocument:
-    flags, rules = _with_auto(request.flags), registry.rules(request.rules)
+def _document(request: Request) -> SelectionDocument:
+    flags, rules = _with_auto(request.flags), request.registry.rules(request.rules)
     facts = flags.with_facts(request.facts)
     selection = selection_of(
-        registry,
+        request.registry,
         flags,
         rules=rules,
         facts=request.facts,
@@ -204,16 +199,14 @@ def relay(
         from backend_caps.startup.rehearsal import rehearse  # noqa: PLC0415
 
     request = request_of(ctx)
-    flags = request.flags
-    registry = request.believed(request.registry(ctx.ensure_object(Invocation)))
-    draft = None
+    flags, draft = request.flags, None
     if flags.speculative_algorithm is not None:
         topk = flags.speculative_eagle_topk or 1
         draft = DraftShape(topk=topk, accept_tokens=flags.accept_tokens or 4)
     check_device(device)
     plan = planned(
         flags,
-        registry,
+        request.registry,
         device=device,
         facts=request.facts,
         draft=draft,
@@ -228,7 +221,7 @@ def relay(
         schema_="backend-caps/relay@1",
         device=device,
         has_streams=configuration.future_map.streams.traits.has_streams,
-        plan=plan_document(plan, flips(plan, registry, plan.flags)),
+        plan=plan_document(plan, flips(plan, request.registry, plan.flags)),
         steps=steps_taken,
     )
     request.show(document, relay_view(document))

@@ -6,7 +6,6 @@ import click
 
 from backend_caps.capability.backend import Status
 from backend_caps.cli.engines import engine_options
-from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import Request, request_of, server_command
 from backend_caps.discovery.evidence import read_standings
 from backend_caps.discovery.registry import Registry
@@ -29,8 +28,8 @@ def report(ctx: click.Context, /, **_options: object) -> None:
     With server flags after --, the plan for that server too.
     """
     request = request_of(ctx)
-    registry = request.registry(ctx.ensure_object(Invocation))
-    plan = request.plan(registry) if request.flags.given() else None
+    registry = request.found
+    plan = request.document if request.flags.given() else None
     standings = read_standings(registry.entries, path=request.path)
     document = report_document(
         registry.entries, registry.problems, plan, standings, reading=request.reading

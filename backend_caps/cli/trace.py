@@ -10,8 +10,6 @@ import click
 
 from backend_caps.cli.dry_run import stand_in_option
 from backend_caps.cli.engines import routed_engine_options
-from backend_caps.cli.errors import CommandError
-from backend_caps.cli.invocation import Invocation
 from backend_caps.cli.options import (
     device_option,
     importable,
@@ -20,7 +18,7 @@ from backend_caps.cli.options import (
     server_command,
     steps_option,
 )
-from backend_caps.cli.output import loading_torch, working
+from backend_caps.cli.output import CommandError, loading_torch, working
 from backend_caps.errors import BackendCapsError
 from backend_caps.report.document import json_text
 from backend_caps.report.sections import Picture
@@ -97,17 +95,17 @@ def _record(ctx: click.Context) -> None:
     sizes, device = sizes_in(ctx, request), given["device"]
     check_device(device)
     check_recordable(device)
-    decided = request.decided(ctx.ensure_object(Invocation))
+    plan = request.plan
     with importable(request.path), working("recording steps"):
         recording = Recording(
-            run=run_plan(decided.plan, decided.plugins, device, given["stand_ins"]),
+            run=run_plan(plan, request.plugins, device, given["stand_ins"]),
             server=sizes,
             device=device,
             num_steps=given["steps"],
             seed=given["seed"],
         )
-        traced = traced_levels(decided.plan, recording)
-    told = trace_details(decided.plan, recording, traced)
+        traced = traced_levels(plan, recording)
+    told = trace_details(plan, recording, traced)
     timelines = [*traced.timelines.values()]
     document = TraceDocument(
         schema_="backend-caps/trace@1", otherData=told, traceEvents=events_of(timelines)

@@ -2,68 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import replace
-from types import MappingProxyType
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from heapq import nlargest
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+import torch
 
 from backend_caps.capability.kind import Phase, Role
-from backend_caps.insight.generation_setup import (
-    Generation,
-    configuration_of,
-    configured,
-    made_up_prompts,
-    models_of,
-    options_with_room,
-)
+from backend_caps.discovery.registry import Registry
+from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import drafts_document
 from backend_caps.insight.run_documents import graphs_document
-from backend_caps.kit.models import SmallModels
-from backend_caps.report.generate_documents import (
-    GenerateDocument,
-    GenerateStepDocument,
-    OutputDocument,
-    RunDocument,
-    SimulationDocument,
-    SpeculationDocument,
-)
+from backend_caps.kit.models import SmallModels, small_models
+from backend_caps.report import generate_documents as documents
 from backend_caps.report.plans import plan_document
+from backend_caps.report.words import counted
+from backend_caps.resolution.flags import ServerFlags
 from backend_caps.resolution.flips import flips
-from backend_caps.resolution.plan import Policy
+from backend_caps.resolution.plan import Plan, Policy
 from backend_caps.runtime.batch import ForwardMode
 from backend_caps.runtime.engine import Engine
+from backend_caps.runtime.memory import FULL_CONTEXTS, num_pages_of
 from backend_caps.runtime.model.config import LlamaConfig
+from backend_caps.runtime.options import EngineOptions, page_size_of
 from backend_caps.runtime.progress import CaptureProgress, GenerateProgress
-from backend_caps.runtime.request import Request
+from backend_caps.runtime.request import Request, Sampling
+from backend_caps.runtime.speculation import SpecSettings
 from backend_caps.runtime.stats import EveryObserver, StepStats, StepTotals, now_s
 from backend_caps.simulator import Simulation, WaitKind, simulate
+from backend_caps.startup.configuration import Configuration
 
-_PLAIN: Mapping[str, object] = MappingProxyType(
-    {
-        "speculative_algorithm": None,
-        "disable_overlap_schedule": True,
-        "disable_cuda_graph": True,
-        "enable_two_batch_overlap": False,
-        "enable_mixed_chunk": False,
-    }
-)
+if TYPE_CHECKING:
+    from backend_caps.runtime.metrics import Metrics
+
+_SHORTEST, _LONGEST = 3, 24
+"""Tokens of made-up prompts."""
+_PLAIN: Mapping[str, object] = {
+    "speculative_algorithm": None,
+    "disable_overlap_schedule": True,
+    "disable_cuda_graph": True,
+    "enable_two_batch_overlap": False,
+    "enable_mixed_chunk": False,
+}
 """Flags of the loop that has nothing to go wrong: a token a step, one step at a time."""
 _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 16, 2
 """Tokens of the request that warms up: a prefill and a decode step."""
 _US = 1e6
 _Value = TypeVar("_Value")
-_SHORTEST, _LONGEST = 3, 24
-"""Tokens of made-up prompts."""
 
 
-if TYPE_CHECKING:
-    from backend_caps.runtime.metrics import Metrics
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What to run, under which flags, and on what."""
+
+    configure: Callable[..., Configuration]
+    """`configure_engine` for one device, registry, rules and facts."""
+    flags: ServerFlags
+    policy: Policy
+    registry: Registry
+    model: Path | None
+    """A folder; None makes a small model."""
+    draft_model: Path | None
+    """A folder; None where no model drafts, or a small one is made with the small model."""
+    token_ids: tuple[tuple[int, ...], ...]
+    """The prompts; where there are none, `num_prompts` are made up."""
+    num_prompts: int
+    schedule: str | None
+    """The order in which the simulated device runs its work; None on any other."""
+    sampling: Sampling
+    options: EngineOptions
+    num_steps: int
+    """Steps to show."""
+    compares_plain: bool
+    """Whether the prompts run again by the plain loop."""
+    shows_metrics: bool
+    metrics_port: int | None
+    """Where metrics are served; None is nowhere."""
+
+    def configuration(self, models: SmallModels, options: EngineOptions) -> Configuration:
+        """Configure an engine for the flags, with these models and options."""
+        return self.configure(
+            self.flags,
+            models.target,
+            draft_model_path=models.draft,
+            options=options,
+            policy=self.policy,
+        )
 
 
-def generate_document(generation: Generation) -> GenerateDocument:
+def generate_document(generation: Generation) -> documents.GenerateDocument:
     """Run the prompts under the plan of the flags, and write down what happened.
 
     Raises:
@@ -73,7 +105,7 @@ def generate_document(generation: Generation) -> GenerateDocument:
         simulation = None
         if generation.schedule is not None:
             simulation = stack.enter_context(simulate(generation.schedule))
-        models = stack.enter_context(models_of(generation))
+        models = stack.enter_context(_models_of(generation))
         run = _Run(generation, models, simulation, stack)
         run.warm_up()
         run.run(stack)
@@ -82,14 +114,7 @@ def generate_document(generation: Generation) -> GenerateDocument:
 
 
 class _Run:
-    """An engine with the prompts of a generation, and what its steps came to.
-
-    Args:
-        generation: what to run.
-        models: the folders to run it with.
-        simulation: the simulated device; None on any other.
-        stack: closes the engine and its metrics.
-    """
+    """An engine with the prompts of a generation; a stack closes it and its metrics."""
 
     def __init__(
         self,
@@ -100,17 +125,17 @@ class _Run:
     ) -> None:
         self._generation, self._models, self._simulation = generation, models, simulation
         config = LlamaConfig.from_folder(models.target)
-        configuration = configured(generation, models, config)
+        configuration = _configured(generation, models, config)
         self._plan = configuration.plan
-        self._prompts = generation.token_ids or made_up_prompts(generation, config)
-        self._options = options_with_room(generation, self._prompts, config, self._plan)
+        self._prompts = generation.token_ids or _made_up_prompts(generation, config)
+        self._options = _options_with_room(generation, self._prompts, config, self._plan)
         self._has_streams = configuration.streams.traits.has_streams
         self._totals = StepTotals(num_first=generation.num_steps)
         self._metrics = self._served_metrics(stack)
         self._progress = GenerateProgress(len(self._prompts))
         self._requests: list[Request] = []
         self._seconds = 0.0
-        self._simulated: SimulationDocument | None = None
+        self._simulated: documents.SimulationDocument | None = None
         self._num_waits: int | None = None
         """Waits of the host that the simulated device counted; None on any other."""
         with CaptureProgress() as captures:
@@ -168,7 +193,7 @@ class _Run:
         if simulation is not None:  # read now: the plain loop runs on the same device
             hidden = simulation.hidden_syncs[num_hidden:]
             self._num_waits = _num_waits(simulation) - num_waits
-            self._simulated = SimulationDocument(
+            self._simulated = documents.SimulationDocument(
                 schedule=str(simulation.schedule), hidden_syncs=[str(sync) for sync in hidden]
             )
 
@@ -176,10 +201,9 @@ class _Run:
         """Run the prompts by the plain loop on the same device; list those with other tokens."""
         generation, target = self._generation, self._models.target
         options = replace(self._options, graph_batch_sizes=(), graph_token_counts=())
-        configuration = configuration_of(
-            replace(generation, flags=self._plan.flags.updated(_PLAIN), policy=Policy.QUIET),
-            replace(self._models, draft=None),
-            options,
+        plain_flags = self._plan.flags.updated(_PLAIN)
+        configuration = replace(generation, flags=plain_flags, policy=Policy.QUIET).configuration(
+            replace(self._models, draft=None), options
         )
         with Engine(target, configuration, options=options) as engine:
             plain = engine.generate(self._prompts, sampling=generation.sampling)
@@ -189,11 +213,11 @@ class _Run:
             if own.output != tokens
         ]
 
-    def document(self, differing: list[int] | None) -> GenerateDocument:
+    def document(self, differing: list[int] | None) -> documents.GenerateDocument:
         """Write down what happened."""
         generation, engine, plan = self._generation, self._engine, self._plan
         uses, metrics = engine.backends.uses, self._metrics
-        return GenerateDocument(
+        return documents.GenerateDocument(
             schema_="backend-caps/generate@1",
             model=None if generation.model is None else str(generation.model),
             device=str(engine.device),
@@ -204,7 +228,7 @@ class _Run:
             steps=[self._step(number, stats) for number, stats in enumerate(self._totals.first, 1)],
             run=self._steps(),
             speculation=self._speculation(),
-            outputs=[_output(request) for request in self._requests],
+            outputs=[*self._outputs()],
             simulation=self._simulated,
             differs_from_plain=differing,
             metrics=metrics.samples() if metrics and generation.shows_metrics else None,
@@ -214,8 +238,8 @@ class _Run:
         """Return a figure of crossing or waiting; None where the device has no streams."""
         return value if self._has_streams else None
 
-    def _step(self, number: int, stats: StepStats) -> GenerateStepDocument:
-        return GenerateStepDocument(
+    def _step(self, number: int, stats: StepStats) -> documents.GenerateStepDocument:
+        return documents.GenerateStepDocument(
             number=number,
             mode=stats.mode.value,
             graph_mode=stats.graph_mode.value,
@@ -232,17 +256,21 @@ class _Run:
             accept_lens=[*stats.accept_lens] or None,
         )
 
-    def _steps(self) -> RunDocument:
+    def _steps(self) -> documents.RunDocument:
         totals, memory = self._totals, self._engine.memory
-        return RunDocument(
+
+        def by_mode(counts: Mapping[ForwardMode, int]) -> dict[str, int]:
+            return {mode.value: count for mode, count in counts.items()}
+
+        return documents.RunDocument(
             num_prompts=len(self._requests),
             num_prompt_tokens=sum(len(each.prompt) for each in self._requests),
             num_made=totals.num_made,
             seconds=self._seconds,
-            num_steps=_by_mode(totals.num_steps),
-            num_eager=_by_mode(totals.num_eager),
-            num_in_pieces=_by_mode(totals.num_in_pieces),
-            num_in_halves=_by_mode(totals.num_in_halves),
+            num_steps=by_mode(totals.num_steps),
+            num_eager=by_mode(totals.num_eager),
+            num_in_pieces=by_mode(totals.num_in_pieces),
+            num_in_halves=by_mode(totals.num_in_halves),
             eager_because=self._eager_because(),
             page_size=memory.page_size,
             max_total_tokens=memory.pages.num_pages * memory.page_size,
@@ -255,6 +283,14 @@ class _Run:
             overlap_ratio=self._if_streams(totals.overlap_ratio),
         )
 
+    def _outputs(self) -> Iterator[documents.OutputDocument]:
+        for own in self._requests:
+            assert own.finish_reason is not None, "every request has ended"
+            reason = own.finish_reason.value
+            yield documents.OutputDocument(
+                prompt=[*own.prompt], output=own.output, finish_reason=reason
+            )
+
     def _eager_because(self) -> dict[str, str]:
         """Say what kept steps from graphs that were captured: only their size can."""
         speculates = self._plan.flags.speculative_algorithm is not None
@@ -266,13 +302,13 @@ class _Run:
             in captured
         }
 
-    def _speculation(self) -> SpeculationDocument | None:
+    def _speculation(self) -> documents.SpeculationDocument | None:
         """Write down how drafts went; None where the server does not speculate."""
         drafts = drafts_document(self._plan)
         if drafts is None:
             return None
         num_verified, num_accepted = self._totals.num_verified, self._totals.num_accepted
-        return SpeculationDocument(
+        return documents.SpeculationDocument(
             drafts=drafts,
             draft_backends={
                 f"{use.role.value} {use.phase.value}": use.backend
@@ -288,20 +324,76 @@ class _Run:
         )
 
 
-def _by_mode(counts: Mapping[ForwardMode, int]) -> dict[str, int]:
-    return {mode.value: count for mode, count in counts.items()}
-
-
 def _num_waits(simulation: Simulation) -> int:
     """Count the waits of the host so far, without those for everything, which end a run."""
-    counts = simulation.counts
-    return counts.num_host_waits - counts.num_waits_of(WaitKind.DEVICE)
+    return simulation.counts.num_host_waits - simulation.counts.num_waits_of(WaitKind.DEVICE)
 
 
-def _output(request: Request) -> OutputDocument:
-    assert request.finish_reason is not None, "every request has ended"
-    return OutputDocument(
-        prompt=list(request.prompt),
-        output=request.output,
-        finish_reason=request.finish_reason.value,
-    )
+@contextmanager
+def _models_of(generation: Generation) -> Iterator[SmallModels]:
+    """Find the models that were named, or make small ones for as long as a `with` block runs."""
+    if generation.model is not None:
+        yield SmallModels(target=generation.model, draft=generation.draft_model)
+        return
+    settings = SpecSettings.from_flags(generation.flags)
+    algorithm = None if settings is None else settings.algorithm
+    with small_models(algorithm, seed=generation.sampling.seed) as models:
+        yield models
+
+
+def _configured(generation: Generation, models: SmallModels, config: LlamaConfig) -> Configuration:
+    """Configure the engine, and warn of a plan with problems."""
+    dtype = generation.options.dtype or getattr(torch, _dtype_of(config))
+    # Python writes to standard error what is logged while nothing handles it.
+    log, nowhere = logging.getLogger("backend_caps"), logging.NullHandler()
+    log.addHandler(nowhere)
+    try:
+        configuration = generation.configuration(models, replace(generation.options, dtype=dtype))
+    finally:
+        log.removeHandler(nowhere)
+    plan = configuration.plan
+    if plan.problems and plan.policy is not Policy.QUIET:
+        many = counted(len(plan.problems), "problem")
+        click.echo(f"warning: the plan has {many}; --policy strict names them", err=True)
+    return configuration
+
+
+def _dtype_of(config: LlamaConfig) -> str:
+    """Return the model's dtype, which is never converted by itself: other tokens come of that."""
+    dtype = config.dtype or "float32"
+    first, other = "bfloat16", "float32"
+    if dtype not in {first, other}:
+        raise InsightError(
+            "model-dtype",
+            f"the model's dtype is {dtype!r}; {first!r} or {other!r} was expected, which the "
+            f"engine computes in. Add --dtype {first}, or --dtype {other} for twice the memory "
+            f"and more exact numbers: the weights are converted.",
+        )
+    return dtype
+
+
+def _made_up_prompts(generation: Generation, config: LlamaConfig) -> Sequence[Sequence[int]]:
+    """Draw prompts of mixed lengths from the model's vocabulary."""
+    generator = torch.Generator().manual_seed(generation.sampling.seed)
+    lengths = torch.randint(_SHORTEST, _LONGEST + 1, (generation.num_prompts,), generator=generator)
+    return [
+        torch.randint(config.vocab_size, (length,), generator=generator).tolist()
+        for length in lengths.tolist()
+    ]
+
+
+def _options_with_room(
+    generation: Generation, prompts: Sequence[Sequence[int]], config: LlamaConfig, plan: Plan
+) -> EngineOptions:
+    """Size the KV cache for the longest requests that can run at once, unless it is given."""
+    options = generation.options
+    if options.max_total_tokens is not None:
+        return options
+    settings, page_size = SpecSettings.from_flags(plan.flags), page_size_of(plan)
+    behind = 0 if settings is None else settings.lookahead  # what speculative steps write there
+    context = plan.flags.context_length or config.max_position_embeddings
+    lengths = (len(prompt) + generation.sampling.max_new_tokens + behind for prompt in prompts)
+    longest = nlargest(options.max_running_requests, lengths)
+    num_pages = sum(num_pages_of(length, page_size) for length in longest)
+    most = FULL_CONTEXTS * num_pages_of(context + behind, page_size)
+    return replace(options, max_total_tokens=min(num_pages, most) * page_size)

@@ -7,24 +7,27 @@ the simulator's own, so times come from stored results of GPUs alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from backend_caps.capability.vocabulary import HostSeqLens
 from backend_caps.errors import BackendCapsError
 from backend_caps.insight.errors import InsightError, faults_in
-from backend_caps.insight.gpu_results import stored_times
 from backend_caps.insight.run_sizes import fitting_models
 from backend_caps.kit.models import ModelSizes, SmallModels
 from backend_caps.report.plans import PlanDocument
 from backend_caps.report.step_costs import (
     DraftsDocument,
     LeftOutDocument,
+    Level,
     LevelDocument,
     MeasuredDocument,
     MeasureDocument,
+    TimeDocument,
 )
 from backend_caps.resolution.plan import CauseKind, Plan, Resolved
 from backend_caps.resolution.uses import UseKind
@@ -50,6 +53,9 @@ _MODEL = ModelSizes(vocab_size=128, num_heads=2, num_kv_heads=1)
 """A target with twice as many tokens as the widest tree of any backend here."""
 _LONGEST = 1 << 20
 """The longest context of the small models, of which a run takes what it needs."""
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_OF_LOOPS = "gpu"
+"""The benchmark that times steps; `make gpu` writes results of others beside it."""
 _UNNAMED = (
     "no flag names the attention backend of every forward, and nobody runs here what an engine "
     "picks by itself; one whose code is installed was expected. Name it with --attention-backend."
@@ -303,3 +309,71 @@ def drafts_document(plan: Plan) -> DraftsDocument | None:
         num_steps=settings.num_steps,
         num_draft_tokens=settings.num_draft_tokens,
     )
+
+
+class _Kind(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    benchmark: str = _OF_LOOPS
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    comparison: str
+    side: str
+    batch_size: int
+    step_us: float
+    host_wait_us: float | None = None
+    lengths_us: float | None = None
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    hardware: str | None = None
+    rows: tuple[_Row, ...]
+
+
+def stored_times(folder: Path | None) -> list[TimeDocument]:
+    """Read what the mirror cost a step on GPUs, from the files that `make gpu` writes.
+
+    Args:
+        folder: where results are; None is where a checkout keeps them, and an installed package
+            has none.
+
+    Raises:
+        InsightError: a file is no result.
+    """
+    if folder is None:
+        if not (_CHECKOUT / "pyproject.toml").exists():
+            return []
+        folder = _CHECKOUT / "benchmarks" / "results"
+    return [time for path in sorted(folder.glob("*.json")) for time in _times(path)]
+
+
+def _times(path: Path) -> Iterator[TimeDocument]:
+    result = _read(path)
+    if result is None or result.hardware is None:
+        return  # of no steps, or a rehearsal on the simulated device, whose times mean nothing
+    for row in result.rows:
+        for level in get_args(Level):
+            if row.side == level and row.comparison.startswith("mirror"):
+                values = row.model_dump(exclude={"side"})
+                yield TimeDocument(file=path.name, hardware=result.hardware, level=level, **values)
+
+
+def _read(path: Path) -> _Result | None:
+    """Read a result; None is another benchmark's."""
+    try:
+        text = path.read_bytes()
+        if _Kind.model_validate_json(text).benchmark != _OF_LOOPS:
+            return None
+        return _Result.model_validate_json(text)
+    except (OSError, ValidationError) as error:
+        told = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise InsightError(
+            "gpu-result",
+            f"{str(path)!r} holds no result of a GPU: {told}; a file that make gpu wrote was "
+            "expected. Move it elsewhere, or name another folder with --results.",
+        ) from error

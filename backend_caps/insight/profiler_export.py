@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from backend_caps.insight.spans import Point, Stretch, Waiting, arrow, timeline_of
+from backend_caps.insight.spans import Point, arrow, cut
 from backend_caps.report.trace_timeline import (
     COPY,
     FORWARD,
@@ -52,6 +52,8 @@ class _Args(BaseModel):
 
 
 class _Event(BaseModel):
+    """Times are from the begin of the first region."""
+
     model_config = ConfigDict(extra="ignore")
 
     cat: str
@@ -60,6 +62,8 @@ class _Event(BaseModel):
     dur: float = 0.0
     tid: int | str = 0
     args: _Args = Field(default_factory=_Args)
+    path: tuple[str, ...] = ()
+    """The regions that a call of CUDA lies in, from the outermost."""
 
     @property
     def begin_ns(self) -> int:
@@ -68,23 +72,6 @@ class _Event(BaseModel):
     @property
     def end_ns(self) -> int:
         return self.begin_ns + round(self.dur * US)
-
-
-class _Events(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    traceEvents: list[Mapping[str, JsonValue]]  # noqa: N815 - the format's name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """A call of CUDA by the host."""
-
-    name: str
-    begin_ns: int
-    end_ns: int
-    path: tuple[str, ...]
-    """The regions that it lies in, from the outermost."""
 
     @property
     def step(self) -> int:
@@ -98,28 +85,33 @@ class _Call:
         return inner[-1] if inner else "other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Activity:
+class _Events(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    traceEvents: list[Mapping[str, JsonValue]]  # noqa: N815 - the format's name
+
+
+class _Activity(NamedTuple):
     """Something that a stream ran."""
 
-    name: str
-    begin_ns: int
-    end_ns: int
-    num_bytes: int
-    call: _Call
+    event: _Event
+    call: _Event
     """What launched it."""
 
     @property
     def is_to_host(self) -> bool:
-        return "DtoH" in self.name
+        return "DtoH" in self.event.name
+
+    @property
+    def num_bytes(self) -> int:
+        return self.event.args.bytes if self.event.cat == "gpu_memcpy" else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Recorded:
+class _Recorded(NamedTuple):
     """A record of an event, or a wait for all that a stream has."""
 
     stream: int
-    call: _Call
+    call: _Event
 
 
 def timeline_from(file: Path, *, level: str, num_steps: int) -> Timeline:
@@ -140,10 +132,10 @@ def timeline_from(file: Path, *, level: str, num_steps: int) -> Timeline:
 
 
 class _Export:
-    """The events of an export; times are from the begin of the first region.
+    """The events of an export.
 
     Args:
-        events: those that are read.
+        events: those that are read, with the times of their file.
     """
 
     def __init__(self, events: Sequence[_Event]) -> None:
@@ -151,23 +143,27 @@ class _Export:
         marked = [
             own for own in events if own.cat == "user_annotation" and own.name.startswith(MARK)
         ]
-        self._zero_ns = min((own.begin_ns for own in marked), default=0)
-        self._regions = [(own.name.removeprefix(MARK), *self._times(own)) for own in marked]
+        zero = marked[0].ts if marked else 0.0
+        for own in events:
+            own.ts -= zero
+        self._regions = [(own.name.removeprefix(MARK), own.begin_ns, own.end_ns) for own in marked]
         """Regions of the host, each with its begin and end."""
         threads = {own.tid for own in marked}
-        self._calls = {
-            own.args.correlation: self._call(own)
-            for own in events
-            if own.cat in _CALLS and own.tid in threads and own.args.correlation is not None
-        }
+        self._calls: dict[int, _Event] = {}
         """Calls of the thread that was marked, by their correlation."""
-        self._syncs = [own for own in events if own.cat == "cuda_sync"]
         self._ran: dict[int, list[_Activity]] = {}
         """What each stream ran."""
         for own in events:
+            if own.cat in _CALLS and own.tid in threads and own.args.correlation is not None:
+                own.path = tuple(
+                    name for name, begin, end in self._regions if begin <= own.begin_ns < end
+                )
+                self._calls[own.args.correlation] = own
+        self._syncs = [own for own in events if own.cat == "cuda_sync"]
+        for own in events:
             call = self._calls.get(own.args.correlation or 0)
             if own.cat in _RAN and call is not None and own.args.stream is not None:
-                self._ran.setdefault(own.args.stream, []).append(self._activity(own, call))
+                self._ran.setdefault(own.args.stream, []).append(_Activity(own, call))
         self._lanes = {stream: _lane(stream, own) for stream, own in self._ran.items()}
         self._stream_waits = [*self._waits_of_streams()]
 
@@ -178,34 +174,23 @@ class _Export:
         crossed: Counter[str] = Counter()
         for stream, activities in self._ran.items():
             for own in activities:
-                if own.is_to_host and begin_ns <= own.begin_ns < end_ns:
+                if own.is_to_host and begin_ns <= own.event.begin_ns < end_ns:
                     crossed[self._lanes[stream]] += own.num_bytes
-        return timeline_of(
-            Stretch(level=level, begin_ns=begin_ns, end_ns=end_ns, num_steps=num_steps),
-            lanes=[*dict.fromkeys(self._lanes[stream] for stream in sorted(self._ran))],
-            host=(*self._host_regions(), *self._host_waits()),
-            ran=[*self._operators()],
+        recorded = Timeline(
+            level=level,
+            lanes=(HOST, *dict.fromkeys(self._lanes[stream] for stream in sorted(self._ran))),
+            spans=(*self._host_regions(), *self._host_waits()),
             arrows=(*self._stream_arrows(), *self._host_arrows()),
+            gaps=(),
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            num_steps=num_steps,
             bytes_to_host=crossed.total(),
             bytes_of_lengths=crossed[COPY],
         )
+        return cut(recorded, [*self._operators()])
 
-    def _times(self, own: _Event) -> tuple[int, int]:
-        return own.begin_ns - self._zero_ns, own.end_ns - self._zero_ns
-
-    def _call(self, own: _Event) -> _Call:
-        begin_ns, end_ns = self._times(own)
-        path = tuple(name for name, begin, end in self._regions if begin <= begin_ns < end)
-        return _Call(name=own.name, begin_ns=begin_ns, end_ns=end_ns, path=path)
-
-    def _activity(self, own: _Event, call: _Call) -> _Activity:
-        begin_ns, end_ns = self._times(own)
-        num_bytes = own.args.bytes if own.cat == "gpu_memcpy" else 0
-        return _Activity(
-            name=own.name, begin_ns=begin_ns, end_ns=end_ns, num_bytes=num_bytes, call=call
-        )
-
-    def _waits_of_streams(self) -> Iterator[tuple[int, _Call, _Recorded]]:
+    def _waits_of_streams(self) -> Iterator[tuple[int, _Event, _Recorded]]:
         """List the waits of streams for events: the stream, the call, and the event's record."""
         for own in self._syncs:
             if own.name == "Stream Wait Event":
@@ -214,7 +199,7 @@ class _Export:
                 if call is not None and recorded is not None and stream is not None:
                     yield stream, call, recorded
 
-    def _waits_of_host(self) -> Iterator[tuple[_Call, _Recorded | None]]:
+    def _waits_of_host(self) -> Iterator[tuple[_Event, _Recorded | None]]:
         """List the calls in which the host waits, each with what it waits for.
 
         That is an event, or all that a stream has; None: not known, or all of the device.
@@ -237,22 +222,23 @@ class _Export:
 
     def _operators(self) -> Iterator[TimedOp]:
         for stream, activities in self._ran.items():
-            ended_ns = 0 - self._zero_ns
+            ended_ns = activities[0].call.begin_ns - 1
             for own in activities:
+                event = own.event
                 yield TimedOp(
-                    name=own.name,
+                    name=event.name,
                     lane=self._lanes[stream],
                     region=own.call.region,
                     step=own.call.step,
-                    begin_ns=own.begin_ns,
-                    end_ns=own.end_ns,
+                    begin_ns=event.begin_ns,
+                    end_ns=event.end_ns,
                     held_by=self._held_by(stream, own, ended_ns),
                     launched_ns=own.call.end_ns,
                     replayed="GraphLaunch" in own.call.name,
                     site=None,
                     num_bytes=own.num_bytes,
                 )
-                ended_ns = own.end_ns
+                ended_ns = event.end_ns
 
     def _held_by(self, stream: int, own: _Activity, ended_ns: int) -> str:
         """Name what came last: its launch, an event of another stream, or its own one's end."""
@@ -298,13 +284,13 @@ class _Export:
         for stream, call, recorded in self._stream_waits:
             point, held = self._point(recorded), self._next(stream, call)
             if point is not None and held is not None and point.lane != self._lanes[stream]:
-                yield arrow(point, _waiting(self._lanes[stream], call), held.begin_ns)
+                yield arrow(point, self._lanes[stream], call.region, held.event.begin_ns)
 
     def _host_arrows(self) -> Iterator[Arrow]:
         for call, recorded in self._waits_of_host():
             point = None if recorded is None else self._point(recorded)
             if point is not None:
-                yield arrow(point, _waiting(HOST, call), call.end_ns)
+                yield arrow(point, HOST, call.region, call.end_ns)
 
     def _point(self, recorded: _Recorded) -> Point | None:
         """Say when an event was there: at the end of what its stream had been given by then."""
@@ -313,9 +299,9 @@ class _Export:
         if not before:
             return None
         lane = self._lanes[recorded.stream]
-        return Point(lane=lane, time_ns=before[-1].end_ns, region=call.region)
+        return Point(lane=lane, time_ns=before[-1].event.end_ns, region=call.region)
 
-    def _next(self, stream: int, call: _Call) -> _Activity | None:
+    def _next(self, stream: int, call: _Event) -> _Activity | None:
         """Find what a stream runs first of all that is launched behind a call."""
         activities = self._ran.get(stream, ())
         return next((own for own in activities if own.call.begin_ns > call.begin_ns), None)
@@ -324,10 +310,6 @@ class _Export:
 def _step_of(path: Sequence[str]) -> int:
     steps = [int(name.removeprefix(STEP)) for name in path if name.startswith(STEP)]
     return steps[-1] if steps else 0
-
-
-def _waiting(lane: str, call: _Call) -> Waiting:
-    return Waiting(lane=lane, region=call.region, step=call.step)
 
 
 def _lane(stream: int, activities: Sequence[_Activity]) -> str:

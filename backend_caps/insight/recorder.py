@@ -22,8 +22,9 @@ from types import CodeType, FrameType
 from typing import Protocol
 
 import backend_caps
-from backend_caps.insight.spans import BARRIER, PUBLISH, Point, Waiting, arrow
+from backend_caps.insight.spans import BARRIER, PUBLISH, Point, arrow
 from backend_caps.relay import FutureMap
+from backend_caps.report.trace_documents import CostsDocument
 from backend_caps.report.trace_timeline import HOST, WAITED_FOR, Arrow, Span, TimedOp
 from backend_caps.runtime.scheduler import Scheduler
 from backend_caps.runtime.speculative.contexts import Contexts
@@ -45,40 +46,32 @@ _PRODUCTS = frozenset(
 """Operators that read weights, or a cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """What each thing takes, in nanoseconds.
+COSTS = CostsDocument(
+    python_call_ns=1_000,
+    launch_ns=8_000,
+    replay_ns=12_000,
+    event_ns=1_000,
+    op_ns=3_000,
+    product_ns=24_000,
+    copy_ns=6_000,
+    bytes_per_ns=24,
+)
+"""What each thing takes, in nanoseconds.
 
-    The numbers are chosen, and measured nowhere: round ones, of the order that a server with one
-    GPU has, and such that the device is busier than the host, as with a large model. An operator's
-    cost does not hang on its shapes, because the models that run are small and the servers that
-    are meant are not. So the picture says what waits for what; how long a server's step takes, and
-    whether its host keeps ahead, it does not say.
-    """
+The numbers are chosen, and measured nowhere: round ones, of the order that a server with one GPU
+has, and such that the device is busier than the host, as with a large model. An operator's cost
+does not hang on its shapes, because the models that run are small and the servers that are meant
+are not. So the picture says what waits for what; how long a server's step takes, and whether its
+host keeps ahead, it does not say.
+"""
 
-    python_call_ns: int = 1_000
-    """A call of a function of relay and runtime, with the lines of its own."""
-    launch_ns: int = 8_000
-    """The host's share of an operator."""
-    replay_ns: int = 12_000
-    """The host's share of a graph, however many operators it has."""
-    event_ns: int = 1_000
-    """The host's share of recording an event, or of making a stream wait for one."""
-    op_ns: int = 3_000
-    """An operator on the device."""
-    product_ns: int = 24_000
-    """An operator that reads weights or a cache."""
-    copy_ns: int = 6_000
-    """What a copy between host and device takes beside its bytes."""
-    bytes_per_ns: int = 24
-    """How fast they cross."""
 
-    def of(self, op: Op) -> int:
-        """Return how long an operator runs; it is longer than nothing."""
-        num_bytes = op.bytes_to_host + op.bytes_to_device
-        if num_bytes:
-            return self.copy_ns + num_bytes // self.bytes_per_ns
-        return self.product_ns if op.name.partition(".")[0] in _PRODUCTS else self.op_ns
+def _length_ns(op: Op, costs: CostsDocument) -> int:
+    """Return how long an operator runs; it is longer than nothing."""
+    num_bytes = op.bytes_to_host + op.bytes_to_device
+    if num_bytes:
+        return costs.copy_ns + num_bytes // costs.bytes_per_ns
+    return costs.product_ns if op.name.partition(".")[0] in _PRODUCTS else costs.op_ns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,8 +81,8 @@ class _Stream:
     """When all that it has is done."""
     held_by: str = ""
     """The lane that `ready_ns` comes from."""
-    pending: list[tuple[Point, Waiting]] = field(default_factory=list)
-    """Points that the next operator waits for, each with where the wait stands."""
+    pending: list[tuple[Point, str]] = field(default_factory=list)
+    """Points that the next operator waits for, each with the region of the wait."""
 
 
 class Recorder(DeviceWatcher):
@@ -100,8 +93,8 @@ class Recorder(DeviceWatcher):
         costs: what everything takes.
     """
 
-    def __init__(self, lanes: Mapping[int, str], costs: Costs | None = None) -> None:
-        self.costs = costs or Costs()
+    def __init__(self, lanes: Mapping[int, str], costs: CostsDocument = COSTS) -> None:
+        self.costs = costs
         self.now_ns = 0
         """The host's clock."""
         self.step = 0
@@ -153,7 +146,7 @@ class Recorder(DeviceWatcher):
             region=self.region,
             step=self.step,
             begin_ns=begin_ns,
-            end_ns=begin_ns + self.costs.of(op),
+            end_ns=begin_ns + _length_ns(op, self.costs),
             launched_ns=self.now_ns,
             replayed=self._is_replaying,
             site=f"{_in_package(op.site.file)}:{op.site.line}",
@@ -161,7 +154,7 @@ class Recorder(DeviceWatcher):
             held_by=HOST if is_late else own.held_by,
         )
         self.ran.append(ran)
-        self.arrows += [arrow(point, waiting, begin_ns) for point, waiting in own.pending]
+        self.arrows += [arrow(point, own.lane, region, begin_ns) for point, region in own.pending]
         own.pending.clear()
         own.ready_ns, own.held_by = ran.end_ns, own.lane
 
@@ -187,7 +180,7 @@ class Recorder(DeviceWatcher):
         own, point = self._stream(stream), self._points.get(marker)
         if point is None or point.lane == own.lane:
             return  # of before the recording, or in order anyway
-        own.pending.append((point, self._waiting(own.lane)))
+        own.pending.append((point, self.region))
         if point.time_ns > own.ready_ns:
             own.ready_ns, own.held_by = point.time_ns, point.lane
 
@@ -200,10 +193,7 @@ class Recorder(DeviceWatcher):
         what = cause if waited.kind is WaitKind.HIDDEN else WAITED_FOR.get(point.lane, cause)
         for_ = "hidden wait" if waited.kind is WaitKind.HIDDEN else "wait for"
         self._add(f"{for_} {what}", begin_ns, is_wait=True, for_lane=lane)
-        self.arrows.append(arrow(point, self._waiting(HOST), self.now_ns))
-
-    def _waiting(self, lane: str) -> Waiting:
-        return Waiting(lane=lane, region=self.region, step=self.step)
+        self.arrows.append(arrow(point, HOST, self.region, self.now_ns))
 
     def _awaited(self, waited: Waited, marker: Marker | None) -> Point:
         if marker is not None and marker in self._points:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import attrgetter
 
@@ -32,55 +32,25 @@ _BETWEEN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """The steps of a recording that are shown."""
-
-    level: str
-    begin_ns: int
-    end_ns: int
-    num_steps: int
-
-    def meets(self, own: Span | Arrow | Gap) -> bool:
-        """Return whether something reaches into it."""
-        return own.begin_ns < self.end_ns and own.end_ns > self.begin_ns
-
-
-def timeline_of(
-    stretch: Stretch,
-    *,
-    lanes: Sequence[str],
-    host: Iterable[Span],
-    ran: Sequence[TimedOp],
-    arrows: Iterable[Arrow],
-    bytes_to_host: int,
-    bytes_of_lengths: int,
-) -> Timeline:
-    """Cut what was recorded to a stretch: what reaches into it is whole.
+def cut(recorded: Timeline, ran: Sequence[TimedOp]) -> Timeline:
+    """Add what streams did, and leave out what does not reach into the steps; the rest is whole.
 
     Args:
-        stretch: the steps that are shown.
-        lanes: the streams, from the host down.
-        host: what the host did.
+        recorded: what the host did, and waits for events.
         ran: operators, of each lane in their order.
-        arrows: waits for events.
-        bytes_to_host: what crossed to the host in the stretch.
-        bytes_of_lengths: that of it which is lengths.
     """
-    nested = sorted(host, key=lambda own: (own.begin_ns, own.depth))
-    spans = (*nested, *(block for lane in lanes for block in blocks(ran, lane)))
-    idle = (gap for lane in lanes for gap in gaps(ran, lane))
-    return Timeline(
-        level=stretch.level,
-        lanes=(HOST, *lanes),
-        spans=tuple(filter(stretch.meets, spans)),
-        arrows=tuple(filter(stretch.meets, arrows)),
-        gaps=tuple(filter(stretch.meets, idle)),
-        begin_ns=stretch.begin_ns,
-        end_ns=stretch.end_ns,
-        num_steps=stretch.num_steps,
-        bytes_to_host=bytes_to_host,
-        bytes_of_lengths=bytes_of_lengths,
+
+    def meets(own: Span | Arrow | Gap) -> bool:
+        return own.begin_ns < recorded.end_ns and own.end_ns > recorded.begin_ns
+
+    host = sorted(recorded.spans, key=lambda own: (own.begin_ns, own.depth))
+    spans = (*host, *(block for lane in recorded.lanes for block in blocks(ran, lane)))
+    idle = (gap for lane in recorded.lanes for gap in gaps(ran, lane))
+    return replace(
+        recorded,
+        spans=tuple(filter(meets, spans)),
+        arrows=tuple(filter(meets, recorded.arrows)),
+        gaps=tuple(filter(meets, idle)),
     )
 
 
@@ -118,30 +88,20 @@ class Point:
     region: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Where a wait stands."""
-
-    lane: str
-    region: str
-    step: int
-
-
-def arrow(point: Point, waiting: Waiting, end_ns: int) -> Arrow:
-    """Draw a wait that ended at a time."""
+def arrow(point: Point, lane: str, region: str, end_ns: int) -> Arrow:
+    """Draw a wait of a lane, in a region of the host, that ended at a time."""
     return Arrow(
-        signal=_signal(point, waiting),
+        signal=_signal(point, lane, region),
         begin_lane=point.lane,
         begin_ns=point.time_ns,
-        end_lane=waiting.lane,
+        end_lane=lane,
         end_ns=end_ns,
-        step=waiting.step,
     )
 
 
-def _signal(point: Point, waiting: Waiting) -> Signal:
-    if waiting.region == BARRIER:
+def _signal(point: Point, lane: str, region: str) -> Signal:
+    if region == BARRIER:
         return Signal.WAR_BARRIER
-    if point.region == PUBLISH and waiting.lane in _OF_PUBLISH:
-        return _OF_PUBLISH[waiting.lane]
-    return _BETWEEN.get((point.lane, waiting.lane), Signal.OTHER)
+    if point.region == PUBLISH and lane in _OF_PUBLISH:
+        return _OF_PUBLISH[lane]
+    return _BETWEEN.get((point.lane, lane), Signal.OTHER)

@@ -97,7 +97,7 @@ def run_plan(plan: Plan, plugins: Registry, device: str, asked: Mapping[Role, st
     left_alone = [use for use, name in named.items() if name is None]
     if left_alone:
         raise _cannot_run(
-            {_name_of(use): blocked[use] for use in left_alone},
+            {use.named: blocked[use] for use in left_alone},
             device,
             [*_would_run(own, plugins, device, blocked)],
             next((use.unread_engine for use in left_alone if use.unread_engine), None),
@@ -231,7 +231,7 @@ def _standing_in(plan: Plan, plugins: Registry, device: str, named: Mapping[Use,
             StandInDocument(
                 role=use.role.value,
                 phase=use.phase.value,
-                backend=_name_of(use),
+                backend=use.named,
                 stand_in=other.backend,
             )
             for use, other in others.items()
@@ -255,11 +255,6 @@ def _runs_on(backend: Backend, device: str) -> bool:
 def _devices(backend: Backend) -> object:
     declaration = backend.declaration
     return None if declaration is None else declaration.capabilities.stated().get("devices")
-
-
-def _name_of(use: Use) -> str:
-    """Name what a flag names: a composite for its parts."""
-    return use.named
 
 
 def _in_place(use: Use, name: str, plugins: Registry) -> Use:

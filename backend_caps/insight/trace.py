@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,19 +24,27 @@ from backend_caps.insight.measure import at_level, at_levels, bytes_on, drafts_d
 from backend_caps.insight.profiler_export import MARK, STEP, timeline_from
 from backend_caps.insight.recorder import (
     CLOCK_SAYS,
-    Costs,
+    COSTS,
     Recorder,
     RegionObserver,
     observed_regions,
 )
 from backend_caps.insight.run_sizes import SMALL_MODEL, RunSizes, ServerSizes, fitting_models
-from backend_caps.insight.spans import Stretch, timeline_of
+from backend_caps.insight.spans import cut
 from backend_caps.insight.stand_ins import RunPlan
 from backend_caps.relay.streams import declared_traits
 from backend_caps.report.plans import plan_document
 from backend_caps.report.step_costs import LeftOutDocument
-from backend_caps.report.trace_documents import CostsDocument, TraceDetails, TracedLevelDocument
-from backend_caps.report.trace_timeline import COPY, FORWARD, HOST_COPY, SCHEDULE, US, Timeline
+from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
+from backend_caps.report.trace_timeline import (
+    COPY,
+    FORWARD,
+    HOST,
+    HOST_COPY,
+    SCHEDULE,
+    US,
+    Timeline,
+)
 from backend_caps.report.words import decided_by
 from backend_caps.resolution.plan import Plan
 from backend_caps.runtime.engine import Engine
@@ -132,7 +140,7 @@ def trace_details(plan: Plan, recording: Recording, traced: Traced) -> TraceDeta
         decided_by=decided_by(plan_document(plan, ()).server["host_seq_lens"]),
         clock="simulated" if is_simulated else "torch.profiler",
         clock_says=CLOCK_SAYS if is_simulated else _PROFILER_SAYS,
-        costs=CostsDocument(**asdict(Costs())) if is_simulated else None,
+        costs=COSTS if is_simulated else None,
         device=device,
         num_steps=recording.num_steps,
         batch_size=min(_BATCH_SIZE, most or _BATCH_SIZE),
@@ -254,16 +262,19 @@ def _recorded(
     counts, end_ns = simulation.counts - before, recorder.now_ns
     recorder.step += 1
     engine.step()  # it lets the last gaps and arrows of the steps before end
-    level, num_steps = recording.run.plan.host_seq_lens.value, recording.num_steps
-    return timeline_of(
-        Stretch(level=level, begin_ns=begin_ns, end_ns=end_ns, num_steps=num_steps),
-        lanes=recorder.lanes,
-        host=recorder.host_spans,
-        ran=recorder.ran,
-        arrows=recorder.arrows,
+    recorded = Timeline(
+        level=recording.run.plan.host_seq_lens.value,
+        lanes=(HOST, *recorder.lanes),
+        spans=tuple(recorder.host_spans),
+        arrows=tuple(recorder.arrows),
+        gaps=(),
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        num_steps=recording.num_steps,
         bytes_to_host=counts.bytes_to_host,
         bytes_of_lengths=bytes_on(counts, handle_of(engine.relay.copy_stream)),
     )
+    return cut(recorded, recorder.ran)
 
 
 def _lanes(engine: Engine) -> dict[int, str]:

@@ -21,12 +21,13 @@ from backend_caps.report.check_documents import (
     CheckDocument,
     CheckedDocument,
     ClaimDocument,
+    ExercisedDocument,
     FindingDocument,
     HintDocument,
     LinesDocument,
 )
 from backend_caps.report.document import legible_json
-from backend_caps.report.sections import Heading, Lines, Section, Table, titled_table
+from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of, titled_table
 from backend_caps.report.words import counted, words_of
 
 _OWED = "owed to the engine"
@@ -43,12 +44,12 @@ def check_view(checked: CheckDocument) -> Iterator[Section]:
     yield from _about(checked)
     yield from _claims(checked)
     yield Heading("Checks")
-    columns = ("check", "about", "status", "cases", "seconds")
-    yield Table(columns, tuple(map(_check, checked.checks)), cells="names")
+    yield table_of(checked.checks, _CHECKS, "names")
     yield from _reasons(checked)
     yield from _findings(checked)
     yield from _hints(checked)
-    yield from _exercised(checked)
+    yield Heading("Exercised")
+    yield table_of(checked.exercised, _EXERCISED)
     yield from _lines(checked.lines)
     yield from _said(checked)
 
@@ -81,20 +82,31 @@ def _claims(checked: CheckDocument) -> Iterator[Section]:
     about = {claim for own in checked.checks for claim in own.claims}
     shown = [own for own in checked.claims if own.capability in about or not is_part]
     if shown:
-        yield Table(("claim", "value", "status", "by"), tuple(map(_claim, shown)))
+        yield table_of(shown, _CLAIMS)
     if left_out := len(checked.claims) - len(shown):
         yield Lines((f"{counted(left_out, 'other claim')}: not asked about",))
 
 
-def _claim(claim: ClaimDocument) -> tuple[str, ...]:
-    value = words_of(claim.value) + (", or by condition" if claim.conditional else "")
-    return claim.capability, value, claim.status, claim.reason or ", ".join(claim.checks)
-
-
-def _check(own: CheckedDocument) -> tuple[str, ...]:
-    cases = f"{len(own.cases)}" if own.cases else ""
-    seconds = f"{own.seconds:.1f}" if own.cases else ""
-    return own.code, ", ".join(own.claims) or _OWED, own.status, cases, seconds
+_CLAIMS: Columns[ClaimDocument] = {
+    "claim": lambda own: own.capability,
+    "value": lambda own: words_of(own.value) + (", or by condition" if own.conditional else ""),
+    "status": lambda own: own.status,
+    "by": lambda own: own.reason or ", ".join(own.checks),
+}
+_CHECKS: Columns[CheckedDocument] = {
+    "check": lambda own: own.code,
+    "about": lambda own: ", ".join(own.claims) or _OWED,
+    "status": lambda own: own.status,
+    "cases": lambda own: f"{len(own.cases) or ''}",
+    "seconds": lambda own: f"{own.seconds:.1f}" if own.cases else "",
+}
+_EXERCISED: Columns[ExercisedDocument] = {
+    "role": lambda own: own.role,
+    "phase": lambda own: own.phase,
+    "forward": lambda own: own.forward,
+    "kind of batch": lambda own: own.batch_kind,
+    "cases": lambda own: f"{own.num_cases or 'none'}",
+}
 
 
 def _reasons(checked: CheckDocument) -> Iterator[Section]:
@@ -145,21 +157,6 @@ def _hints(checked: CheckDocument) -> Iterator[Section]:
     rows = [(hint.claim, hint.what, hint.check) for hint in checked.hints]
     title = "May claim more; no proof, and no fault"
     return titled_table(title, ("claim", "what was seen", "by"), rows)
-
-
-def _exercised(checked: CheckDocument) -> Iterator[Section]:
-    rows = [
-        (
-            own.role,
-            own.phase,
-            own.forward,
-            own.batch_kind,
-            f"{own.num_cases}" if own.num_cases else "none",
-        )
-        for own in checked.exercised
-    ]
-    yield Heading("Exercised")
-    yield Table(("role", "phase", "forward", "kind of batch", "cases"), tuple(rows))
 
 
 def _lines(lines: LinesDocument | None) -> Iterator[Section]:

@@ -78,7 +78,7 @@ class Side:
             engine=LockedEngine(name=reading.engine, version=reading.version),
             backends=tuple(map(LockedBackend.of, reading.backends)),
             problems=codes_of(reading.problems),
-            rules=None if reading.rules is None else LockedRules.of(reading.rules),
+            rules=None if reading.rules is None else LockedRules.model_validate(reading.rules),
         )
 
 

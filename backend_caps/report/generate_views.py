@@ -16,8 +16,8 @@ from backend_caps.report.generate_documents import (
     SpeculationDocument,
 )
 from backend_caps.report.plan_views import mirror_lines
-from backend_caps.report.sections import Heading, Lines, Section, Table
-from backend_caps.report.step_costs import drafts_words
+from backend_caps.report.sections import Columns, Heading, Lines, Section, Table, table_of
+from backend_caps.report.step_costs import drafts_words, micros
 from backend_caps.report.words import counted
 
 _OUTPUTS = 4
@@ -35,58 +35,35 @@ def generate_view(generated: GenerateDocument) -> Iterator[Section]:
     run, plan = generated.run, generated.plan
     prompts = counted(run.num_prompts, "prompt")
     yield Heading(f"Plan {plan.fingerprint} runs {prompts} on {generated.device}")
-    yield Lines(
-        (
-            *(_model(generated), *_drafts(generated), *_device(generated), _backends(generated)),
-            *_draft_backends(generated),
-            *mirror_lines(plan),
-        )
-    )
+    yield Lines((*_what_ran(generated), *mirror_lines(plan)))
     yield from _steps(generated)
     yield Heading("All steps")
     yield Table(("of the run", ""), tuple(_run(generated)))
     yield from graph_modes_view(generated.graphs)
     yield from _outputs(generated.outputs)
     if generated.metrics is not None:
+        rows = ((name, f"{value:g}") for name, value in generated.metrics.items())
         yield Heading("Metrics")
-        rows = tuple((name, f"{value:g}") for name, value in generated.metrics.items())
-        yield Table(("metric", "value"), rows, cells="names")
+        yield Table(("metric", "value"), tuple(rows), cells="names")
 
 
-def _model(generated: GenerateDocument) -> str:
-    if generated.model is None:
-        return (
-            "model: a small Llama with random weights, made for this run; its tokens mean nothing"
-        )
-    return f"model: {generated.model}"
-
-
-def _drafts(generated: GenerateDocument) -> Iterator[str]:
-    if generated.speculation is None:
-        return
-    drafts = generated.speculation.drafts
-    yield f"drafts: {drafts_words(drafts)}"
-    if drafts.algorithm == "NGRAM":
-        return
-    made = "made for this run, of the small Llama's first layer"
-    yield f"draft model: {generated.draft_model or made}"
-
-
-def _draft_backends(generated: GenerateDocument) -> Iterator[str]:
-    if generated.speculation is not None and generated.speculation.draft_backends:
-        yield f"draft backends: {_by_backend(generated.speculation.draft_backends)}"
-
-
-def _device(generated: GenerateDocument) -> Iterator[str]:
-    if generated.simulation is not None:
+def _what_ran(generated: GenerateDocument) -> Iterator[str]:
+    made = "a small Llama with random weights, made for this run; its tokens mean nothing"
+    yield f"model: {generated.model or made}"
+    speculation, simulation = generated.speculation, generated.simulation
+    if speculation is not None:
+        yield f"drafts: {drafts_words(speculation.drafts)}"
+        if speculation.drafts.algorithm != "NGRAM":
+            made = "made for this run, of the small Llama's first layer"
+            yield f"draft model: {generated.draft_model or made}"
+    if simulation is not None:
         yield (
-            f"device: simulated on the CPU, its work in the order "
-            f"{generated.simulation.schedule!r}; times are the simulator's own"
+            f"device: simulated on the CPU, its work in the order {simulation.schedule!r}; times "
+            "are the simulator's own"
         )
-
-
-def _backends(generated: GenerateDocument) -> str:
-    return f"backends: {_by_backend(generated.backends)}"
+    yield f"backends: {_by_backend(generated.backends)}"
+    if speculation is not None and speculation.draft_backends:
+        yield f"draft backends: {_by_backend(speculation.draft_backends)}"
 
 
 def _by_backend(named: Mapping[str, str]) -> str:
@@ -99,78 +76,82 @@ def _by_backend(named: Mapping[str, str]) -> str:
 
 def _steps(generated: GenerateDocument) -> Iterator[Section]:
     steps, num_steps = generated.steps, sum(generated.run.num_steps.values())
+    columns = _PLAIN if generated.speculation is None else _drafting(generated.speculation)
     yield Heading("The first steps")
-    speculation, times = generated.speculation, ("host µs", "model µs", "waited µs")
-    columns = ("step", "mode", "requests")
-    if speculation is None:
-        plain = ("tokens", "lengths", "to the host")
-        yield Table((*columns, *plain, *times), tuple(map(_step, steps)))
-    else:
-        rows = tuple(_drafting_step(step, speculation) for step in steps)
-        yield Table((*columns, "drafts", "bytes to host", *times), rows)
+    yield table_of(steps, {**_WHAT, **columns, **_TIMES})
     if num_steps > len(steps):
         yield Lines((f"and {num_steps - len(steps)} more",))
 
 
-def _step(step: GenerateStepDocument) -> tuple[str, ...]:
-    what = "tokens, lengths" if step.waits_for_lengths else "tokens"
-    crossed = None if step.bytes_to_host is None else f"{step.bytes_to_host} bytes ({what})"
-    return (
-        *_what(step),
-        str(step.num_tokens),
-        str(step.total_seq_lens),
-        crossed or _NOTHING,
-        *_times(step),
-    )
+_WHAT: Columns[GenerateStepDocument] = {
+    "step": lambda own: str(own.number),
+    "mode": lambda own: f"{own.mode}{_RAN[own.graph_mode]}",
+    "requests": lambda own: str(own.num_requests),
+}
+_TIMES: Columns[GenerateStepDocument] = {
+    "host µs": lambda own: micros(own.host_us),
+    "model µs": lambda own: micros(own.model_us),
+    "waited µs": lambda own: micros(own.wait_us),
+}
+_PLAIN: Columns[GenerateStepDocument] = {
+    "tokens": lambda own: str(own.num_tokens),
+    "lengths": lambda own: str(own.total_seq_lens),
+    "to the host": lambda own: _crossed(own, " bytes (tokens)", " bytes (tokens, lengths)"),
+}
 
 
-def _drafting_step(step: GenerateStepDocument, speculation: SpeculationDocument) -> tuple[str, ...]:
-    with_lengths = " with lengths" if step.waits_for_lengths else ""
-    crossed = None if step.bytes_to_host is None else f"{step.bytes_to_host}{with_lengths}"
-    return (*_what(step), _drafts_of(step, speculation), crossed or _NOTHING, *_times(step))
+def _drafting(speculation: SpeculationDocument) -> Columns[GenerateStepDocument]:
+    num_drafts = speculation.drafts.num_draft_tokens - 1
+
+    def accepted(own: GenerateStepDocument) -> str:
+        if own.accept_lens is None:
+            return _NOTHING
+        num_verified = len(own.accept_lens)
+        return f"{sum(own.accept_lens) - num_verified} of {num_verified * num_drafts}"
+
+    return {"drafts": accepted, "bytes to host": lambda own: _crossed(own, "", " with lengths")}
 
 
-def _what(step: GenerateStepDocument) -> tuple[str, ...]:
-    return str(step.number), f"{step.mode}{_RAN[step.graph_mode]}", str(step.num_requests)
-
-
-def _times(step: GenerateStepDocument) -> tuple[str, ...]:
-    waited = _NOTHING if step.wait_us is None else f"{step.wait_us:.0f}"
-    return f"{step.host_us:.0f}", f"{step.model_us:.0f}", waited
-
-
-def _drafts_of(step: GenerateStepDocument, speculation: SpeculationDocument) -> str:
-    """Say how many drafts of a step were accepted."""
-    if step.accept_lens is None:
+def _crossed(own: GenerateStepDocument, tokens: str, with_lengths: str) -> str:
+    if own.bytes_to_host is None:
         return _NOTHING
-    num_verified = len(step.accept_lens)
-    num_drafts = num_verified * (speculation.drafts.num_draft_tokens - 1)
-    return f"{sum(step.accept_lens) - num_verified} of {num_drafts}"
+    return f"{own.bytes_to_host}{with_lengths if own.waits_for_lengths else tokens}"
 
 
 def _run(generated: GenerateDocument) -> Iterator[tuple[str, str]]:
-    run = generated.run
+    run, speculation, plan = generated.run, generated.speculation, generated.plan
     rate = run.num_made / run.seconds if run.seconds > 0 else 0.0
     prompts = counted(run.num_prompts, "prompt")
+    in_steps = f"in {counted(sum(run.num_steps.values()), 'step')}"
+    room = f"{counted(run.max_total_tokens, 'token')} in pages of {run.page_size}"
     yield "tokens", f"{run.num_made} made of {run.num_prompt_tokens} in {prompts}"
     yield "speed", f"{rate:.0f} tokens/s; {run.host_us:.0f} µs of host time a step around the model"
-    yield from _accepted(generated.speculation)
+    yield from _accepted(speculation)
     yield "steps", ", ".join(f"{count} {mode}" for mode, count in run.num_steps.items())
     yield "graphs", _graphs(run)
     if any(own.in_halves is not None for own in generated.graphs.phases):
-        yield "halves", _of_steps(sum(run.num_in_halves.values()), run)
+        yield "halves", f"{sum(run.num_in_halves.values())} {in_steps}"
     yield "graph memory", _graph_memory(generated.graphs)
-    yield "KV cache", _kv_cache(run)
-    yield "planned waits", _planned_waits(run, generated.speculation)
-    if generated.speculation is not None and generated.speculation.counted_waits is not None:
-        yield "counted waits", _of_steps(generated.speculation.counted_waits, run)
-    yield "bytes", _bytes(run)
+    yield "KV cache", f"{room}; {counted(run.num_retracted, 'request')} retracted"
+    if run.planned_waits is None:
+        yield "planned waits", _NOTHING
+    elif speculation is None:
+        yield "planned waits", f"{run.planned_waits} {in_steps}"
+    else:
+        for_lengths = f"of which {speculation.planned_waits_for_lengths} for lengths"
+        yield "planned waits", f"{run.planned_waits} {in_steps}, {for_lengths}"
+    if speculation is not None and speculation.counted_waits is not None:
+        yield "counted waits", f"{speculation.counted_waits} {in_steps}"
+    crossed = f"{run.bytes_to_host} to the host, {run.bytes_to_device} to the device"
+    yield "bytes", _NOTHING if run.bytes_to_host is None else crossed
     yield "overlap", _overlap(generated)
     if generated.simulation is not None:
         yield "hidden syncs", _hidden_syncs(generated.simulation)
     if generated.differs_from_plain is not None:
-        yield "beside the plain loop", _beside_plain(generated.differs_from_plain)
-    yield "plan", f"{generated.plan.fingerprint} under the rules of {generated.plan.rules}"
+        others = ", ".join(str(place + 1) for place in generated.differs_from_plain)
+        told = f"other tokens of prompts {others}" if others else "the same tokens"
+        yield "beside the plain loop", told
+    yield "plan", f"{plan.fingerprint} under the rules of {plan.rules}"
 
 
 def _graphs(run: RunDocument) -> str:
@@ -203,65 +184,38 @@ def size_words(num_bytes: int) -> str:
 def graph_modes_view(graphs: GraphsDocument) -> Iterator[Section]:
     """Show how batches run: what is supported, requested and effective, and why."""
     yield Heading("How batches run")
-    columns = ("phase", "supported", "requested", "effective", "because")
-    yield Table(columns, tuple(map(_phase, graphs.phases)))
+    yield table_of(graphs.phases, _PHASES)
     asked = [own for own in graphs.phases if own.in_halves is not None]
     if asked:
         yield Heading("Two-batch overlap")
-        yield Table(("phase", "halves", "because"), tuple(map(_halves, asked)))
+        yield table_of(asked, _HALVES)
 
 
-def _halves(phase: PhaseGraphsDocument) -> tuple[str, ...]:
-    return phase.name, "yes" if phase.in_halves else "no", phase.in_halves_because
+def _because(phase: PhaseGraphsDocument) -> str:
+    refused = [f"not {mode}: {', '.join(why)}" for mode, why in phase.refused.items()]
+    return "\n".join(refused or phase.supported[phase.effective].because)
 
 
-def _phase(phase: PhaseGraphsDocument) -> tuple[str, ...]:
-    supported = ", ".join(mode for mode, own in phase.supported.items() if own.supported)
-    because = [f"not {mode}: {', '.join(why)}" for mode, why in phase.refused.items()]
-    if not because:
-        because = phase.supported[phase.effective].because
-    requested = f"{phase.requested}: {phase.requested_because}"
-    return phase.name, supported, requested, phase.effective, "\n".join(because)
-
-
-def _kv_cache(run: RunDocument) -> str:
-    room = f"{counted(run.max_total_tokens, 'token')} in pages of {run.page_size}"
-    return f"{room}; {counted(run.num_retracted, 'request')} retracted"
-
-
-def _planned_waits(run: RunDocument, speculation: SpeculationDocument | None) -> str:
-    if run.planned_waits is None:
-        return _NOTHING
-    told = _of_steps(run.planned_waits, run)
-    if speculation is None:
-        return told
-    return f"{told}, of which {speculation.planned_waits_for_lengths} for lengths"
-
-
-def _of_steps(number: int, run: RunDocument) -> str:
-    return f"{number} in {counted(sum(run.num_steps.values()), 'step')}"
+_PHASES: Columns[PhaseGraphsDocument] = {
+    "phase": lambda own: own.name,
+    "supported": lambda own: ", ".join(m for m, each in own.supported.items() if each.supported),
+    "requested": lambda own: f"{own.requested}: {own.requested_because}",
+    "effective": lambda own: own.effective,
+    "because": _because,
+}
+_HALVES: Columns[PhaseGraphsDocument] = {
+    "phase": lambda own: own.name,
+    "halves": lambda own: "yes" if own.in_halves else "no",
+    "because": lambda own: own.in_halves_because,
+}
 
 
 def _accepted(speculation: SpeculationDocument | None) -> Iterator[tuple[str, str]]:
-    if speculation is None or speculation.accept_length is None:
-        return
-    verified = counted(speculation.num_verified, "verify", "verifies")
-    drafts = counted(speculation.num_drafts, "draft")
-    accepted = f"{speculation.num_accepted} of {drafts} in {verified}"
-    given = f"{speculation.accept_length:.2f} tokens a verify, its own one included"
-    yield "accepted", f"{given}: {accepted}"
-
-
-def _bytes(run: RunDocument) -> str:
-    if run.bytes_to_host is None:
-        return _NOTHING
-    return f"{run.bytes_to_host} to the host, {run.bytes_to_device} to the device"
-
-
-def _beside_plain(differing: Sequence[int]) -> str:
-    if not differing:
-        return "the same tokens"
-    return f"other tokens of prompts {', '.join(str(place + 1) for place in differing)}"
+    if speculation is not None and speculation.accept_length is not None:
+        verified = counted(speculation.num_verified, "verify", "verifies")
+        drafts = counted(speculation.num_drafts, "draft")
+        given = f"{speculation.accept_length:.2f} tokens a verify, its own one included"
+        yield "accepted", f"{given}: {speculation.num_accepted} of {drafts} in {verified}"
 
 
 def _hidden_syncs(simulation: SimulationDocument) -> str:
@@ -282,11 +236,12 @@ def _overlap(generated: GenerateDocument) -> str:
 
 def _outputs(outputs: Sequence[OutputDocument]) -> Iterator[Section]:
     yield Heading("Outputs")
-    rows = tuple(
-        (_tokens(each.prompt), _tokens(each.output), each.finish_reason)
-        for each in outputs[:_OUTPUTS]
-    )
-    yield Table(("prompt", "output", "ended by"), rows)
+    columns: Columns[OutputDocument] = {
+        "prompt": lambda own: _tokens(own.prompt),
+        "output": lambda own: _tokens(own.output),
+        "ended by": lambda own: own.finish_reason,
+    }
+    yield table_of(outputs[:_OUTPUTS], columns)
     if len(outputs) > _OUTPUTS:
         yield Lines((f"and {len(outputs) - _OUTPUTS} more; --format json has all of them",))
 

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -74,6 +75,10 @@ ValueText = Annotated[str | None, BeforeValidator(_value_text)]
 """A value of a reading, in words; a file has it in words already."""
 
 
+Sorted = Annotated[tuple[str, ...], AfterValidator(lambda names: tuple(sorted(names)))]
+"""Names in their order."""
+
+
 class _Locked(FrozenModel):
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True, from_attributes=True)
 
@@ -111,15 +116,10 @@ class LockedRules(_Locked):
 
     name: str
     """Its name."""
-    relays: tuple[str, ...]
+    relays: Sorted
     """The speculative algorithms whose steps overlap, sorted."""
     rules: tuple[Rule, ...]
     """The rules, in the set's order."""
-
-    @classmethod
-    def of(cls, rules: RuleSet) -> Self:
-        """Write a rule set."""
-        return cls(name=rules.name, relays=tuple(sorted(rules.relays)), rules=rules.rules)
 
 
 class LockedReading(_Locked):
@@ -137,16 +137,22 @@ class LockedReading(_Locked):
     """The class that states it, where this one does not."""
 
 
+LockedReadings = Annotated[
+    dict[str, LockedReading], AfterValidator(lambda read: dict(sorted(read.items())))
+]
+"""Readings by name, sorted."""
+
+
 class LockedClass(_Locked):
     """The class of an engine that a backend was read from."""
 
     path: str
     """`package.module.Class`."""
-    registered_as: tuple[str, ...]
+    registered_as: Sorted
     """The names that flags use for it, sorted."""
-    readings: dict[str, LockedReading]
+    readings: LockedReadings
     """By capability, what the source says."""
-    attributes: dict[str, LockedReading]
+    attributes: LockedReadings
     """By the engine's own name, flags that have no capability of ours."""
     composite: str | None
     """How a wrapper makes its answer from its children's, where it does."""
@@ -185,15 +191,7 @@ class LockedBackend(_Locked):
             declared_at=_portable(source.declared_at),
             problems=codes_of(backend.problems),
             declaration=backend.declaration,
-            engine_class=None
-            if read is None
-            else LockedClass(
-                path=read.path,
-                registered_as=tuple(sorted(read.registered_as)),
-                readings=dict(sorted(read.readings.items())),
-                attributes=dict(sorted(read.attributes.items())),
-                composite=read.composite,
-            ),
+            engine_class=None if read is None else LockedClass.model_validate(read),
         )
 
 
@@ -255,7 +253,7 @@ def lock_document(
         engine=None
         if reading is None
         else LockedEngine(name=reading.engine, version=reading.version),
-        rules=LockedRules.of(rules),
+        rules=LockedRules.model_validate(rules),
         backends=tuple(map(LockedBackend.of, installed)),
         problems=codes_of(p for p in problems if not _is_of_the_working_directory([p])),
         plan=None if plan is None else _portable_plan(plan),

@@ -19,6 +19,7 @@ from backend_caps.report.plans import (
 from backend_caps.report.sections import Heading, Lines, Section, Table, some_lines, titled_table
 from backend_caps.report.words import (
     decided_by,
+    deciding,
     file_of,
     places_of,
     tries,
@@ -66,14 +67,13 @@ def mirror_lines(plan: PlanDocument) -> tuple[str, ...]:
 def _headline(plan: PlanDocument) -> str:
     mirror = plan.server["host_seq_lens"]
     engine = "" if plan.engine is None else f"with {plan.engine}, "
-    is_known = {c.origin for c in mirror.causes if c.value == mirror.value} - _NOT_TRUSTED
+    is_known = {cause.origin for cause in deciding(mirror)} - _NOT_TRUSTED
     verb = "is" if is_known or not engine else "counts as"
     return f"{engine}host_seq_lens {verb} {words_of(mirror.value)} ({mirror.effect})"
 
 
 def _reasons(mirror: ValueDocument) -> Iterator[str]:
-    deciding = [cause for cause in mirror.causes if cause.value == mirror.value]
-    reasons = dict.fromkeys((cause.kind, cause.name, cause.reason) for cause in deciding)
+    reasons = dict.fromkeys((c.kind, c.name, c.reason) for c in deciding(mirror))
     return (f"{kind} {name}: {reason}" for kind, name, reason in reasons)
 
 

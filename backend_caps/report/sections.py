@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, TypeVar
 
+Cells = Literal["sentences", "names"]
+_Item = TypeVar("_Item")
+Columns: TypeAlias = Mapping[str, Callable[[_Item], str]]
+"""What writes the cells of each column, by the column's name."""
 _SPECIAL = str.maketrans({character: "\\" + character for character in "\\|*_<>`[]#~&$"})
 
 
@@ -31,7 +35,7 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    cells: Literal["sentences", "names"] = "sentences"
+    cells: Cells = "sentences"
     """What they hold. Of names, a terminal breaks none in the first column, and a column's own
     name at underscores."""
 
@@ -65,11 +69,17 @@ Section = Heading | Lines | Table
 Sections = Iterable[Section | Picture]
 
 
+def table_of(items: Iterable[_Item], columns: Columns[_Item], cells: Cells = "sentences") -> Table:
+    """Make a table with a row for each item; a column's function writes its cell."""
+    write = tuple(columns.values())
+    return Table(tuple(columns), tuple(tuple(own(item) for own in write) for item in items), cells)
+
+
 def titled_table(
     title: str,
     columns: tuple[str, ...],
     rows: Iterable[tuple[str, ...]],
-    cells: Literal["sentences", "names"] = "sentences",
+    cells: Cells = "sentences",
 ) -> Iterator[Section]:
     """Yield a heading and a table under it; nothing where there are no rows."""
     if table_rows := tuple(rows):

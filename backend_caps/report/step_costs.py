@@ -9,7 +9,7 @@ from pydantic import Field
 
 from backend_caps.report.document import LEFT_OUT, Document
 from backend_caps.report.plans import PlanDocument
-from backend_caps.report.sections import Heading, Lines, Section, Table
+from backend_caps.report.sections import Columns, Heading, Lines, Section, table_of
 from backend_caps.report.words import counted, decided_by, number_words
 
 Level = Literal["none", "upper_bound", "exact"]
@@ -123,9 +123,37 @@ class MeasureDocument(Document):
 
 _NOTHING = "—"
 """What is shown where nothing was measured."""
-
-
 _TITLE = "What a step costs, by what the host is told about lengths"
+
+
+def level_words(level: str, *, is_planned: bool) -> str:
+    """Name a level, and mark the plan's own."""
+    return f"{level} (this plan)" if is_planned else level
+
+
+def micros(time_us: float | None) -> str:
+    """Write a time in whole microseconds."""
+    return _NOTHING if time_us is None else f"{time_us:.0f}"
+
+
+_LEVELS: Columns[LevelDocument] = {
+    "host_seq_lens": lambda own: level_words(own.level, is_planned=own.is_planned),
+    "host waits": lambda own: number_words(own.host_waits),
+    "for lengths": lambda own: number_words(own.waits_for_lengths),
+    "bytes to host": lambda own: number_words(own.bytes_to_host),
+    "of lengths": lambda own: number_words(own.bytes_of_lengths),
+    "event waits": lambda own: number_words(own.event_waits),
+    "launches": lambda own: number_words(own.launches),
+}
+_TIMES: Columns[TimeDocument] = {
+    "GPU": lambda own: own.hardware,
+    "relay": lambda own: own.comparison,
+    "host_seq_lens": lambda own: own.level,
+    "requests": lambda own: str(own.batch_size),
+    "step µs": lambda own: micros(own.step_us),
+    "waited µs": lambda own: micros(own.host_wait_us),
+    "lengths µs": lambda own: micros(own.lengths_us),
+}
 
 
 def costs_view(document: MeasureDocument) -> Iterator[Section]:
@@ -141,18 +169,11 @@ def measured_view(measured: MeasuredDocument, plan: PlanDocument) -> Iterator[Se
     """Show what a step costs at each level, and what these numbers are of."""
     yield Heading(_TITLE)
     yield Lines(tuple(_what_ran(measured)))
-    yield Table(
-        (
-            *("host_seq_lens", "host waits", "for lengths", "bytes to host"),
-            *("of lengths", "event waits", "launches"),
-        ),
-        tuple(_level(each) for each in measured.levels),
-        cells="names",
-    )
+    yield table_of(measured.levels, _LEVELS, "names")
     yield Lines(tuple(_what_it_means(measured, plan)))
     if measured.times:
         yield Heading("Times of GPUs")
-        yield _times(measured.times)
+        yield table_of(measured.times, _TIMES)
 
 
 def _what_ran(measured: MeasuredDocument) -> Iterator[str]:
@@ -195,18 +216,6 @@ def _difference(levels: Sequence[LevelDocument]) -> Iterator[str]:
     yield f"{most.level} costs a step more than {least.level}: {told}"
 
 
-def _level(level: LevelDocument) -> tuple[str, ...]:
-    return (
-        f"{level.level} (this plan)" if level.is_planned else level.level,
-        number_words(level.host_waits),
-        number_words(level.waits_for_lengths),
-        number_words(level.bytes_to_host),
-        number_words(level.bytes_of_lengths),
-        number_words(level.event_waits),
-        number_words(level.launches),
-    )
-
-
 def _what_it_means(measured: MeasuredDocument, plan: PlanDocument) -> Iterator[str]:
     own = next(level for level in measured.levels if level.is_planned)
     yield "each step waits once for its tokens; what it waits more is for lengths, or hidden"
@@ -237,20 +246,3 @@ def _of_levels(measured: MeasuredDocument, plan: PlanDocument, own: LevelDocumen
         mirror = plan.server["host_seq_lens"]
         deciding = decided_by(mirror)
         yield f"what is above {own.level} in the table is what it would cost without {deciding}"
-
-
-def _times(times: Sequence[TimeDocument]) -> Table:
-    columns = ("GPU", "relay", "host_seq_lens", "requests", "step µs", "waited µs", "lengths µs")
-    rows = tuple(
-        (
-            each.hardware,
-            each.comparison,
-            each.level,
-            str(each.batch_size),
-            f"{each.step_us:.0f}",
-            _NOTHING if each.host_wait_us is None else f"{each.host_wait_us:.0f}",
-            _NOTHING if each.lengths_us is None else f"{each.lengths_us:.0f}",
-        )
-        for each in times
-    )
-    return Table(columns, rows)

@@ -92,51 +92,22 @@ class FlowDocument(Document):
     goes on with."""
 
 
-class NameDetails(Document):
-    """The name of a process or thread."""
-
-    name: str
-    """As it is shown."""
-
-
-class OrderDetails(Document):
-    """The place of a process or thread."""
-
-    sort_index: int
-    """From the top."""
-
-
 class NameDocument(Document):
-    """Names a level's process, or a lane's thread."""
+    """Names a level's process or a lane's thread, or puts it in its place."""
 
     ph: Literal["M"] = "M"
     """A metadata event."""
-    name: Literal["process_name", "thread_name"]
-    """What is named."""
+    name: Literal["process_name", "process_sort_index", "thread_name", "thread_sort_index"]
+    """What is named, or put in its place."""
     pid: int
     """The level's process."""
     tid: int
     """The lane's thread; 0 where the process is meant."""
-    args: NameDetails
-    """Its name."""
+    args: dict[Literal["name", "sort_index"], str | int]
+    """Its name as it is shown, or its place from the top."""
 
 
-class OrderDocument(Document):
-    """Puts a level's process, or a lane's thread, in its place."""
-
-    ph: Literal["M"] = "M"
-    """A metadata event."""
-    name: Literal["process_sort_index", "thread_sort_index"]
-    """What is put there."""
-    pid: int
-    """The level's process."""
-    tid: int
-    """The lane's thread; 0 where the process is meant."""
-    args: OrderDetails
-    """Its place."""
-
-
-EventDocument = SliceDocument | FlowDocument | NameDocument | OrderDocument
+EventDocument = SliceDocument | FlowDocument | NameDocument
 
 
 class CostsDocument(Document):

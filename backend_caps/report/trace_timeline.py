@@ -9,15 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
-from typing import Literal
+from typing import Literal, TypedDict
 
 from backend_caps.report.trace_documents import (
     EventDocument,
     FlowDocument,
-    NameDetails,
     NameDocument,
-    OrderDetails,
-    OrderDocument,
     SliceDetails,
     SliceDocument,
     SpanCategory,
@@ -126,8 +123,6 @@ class Arrow:
     end_lane: str
     end_ns: int
     """When what waited went on: the next operator, or the host."""
-    step: int
-    """The step that was launched when the wait was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +189,6 @@ class Timeline:
         """Measure how much of a stretch lies within the steps."""
         return max(0, min(end_ns, self.end_ns) - max(begin_ns, self.begin_ns))
 
-    def arrows_of(self, signal: Signal) -> Iterator[Arrow]:
-        """List the arrows that say one thing."""
-        return (arrow for arrow in self.arrows if arrow.signal is signal)
-
 
 def events_of(timelines: Sequence[Timeline]) -> list[EventDocument]:
     """Write timelines down, each as a process; their steps begin at the same time.
@@ -224,6 +215,12 @@ def _before_ns(timeline: Timeline) -> int:
     return timeline.begin_ns - min(begins, default=timeline.begin_ns)
 
 
+class _Place(TypedDict):
+    ts: float
+    pid: int
+    tid: int
+
+
 class _Process:
     """One timeline's events.
 
@@ -237,16 +234,14 @@ class _Process:
         self._pid, self._timeline, self._zero_ns = pid, timeline, zero_ns
         self._tids = {lane: tid for tid, lane in enumerate(timeline.lanes, _TIDS * pid + 1)}
 
-    def names(self) -> Iterator[EventDocument]:
+    def names(self) -> Iterator[NameDocument]:
         """Name the process and its threads, and put them in order."""
-        pid, title = self._pid, NameDetails(name=f"host_seq_lens {self._timeline.level}")
-        order = OrderDetails(sort_index=pid)
-        yield NameDocument(name="process_name", pid=pid, tid=0, args=title)
-        yield OrderDocument(name="process_sort_index", pid=pid, tid=0, args=order)
+        pid, title = self._pid, f"host_seq_lens {self._timeline.level}"
+        yield NameDocument(name="process_name", pid=pid, tid=0, args={"name": title})
+        yield NameDocument(name="process_sort_index", pid=pid, tid=0, args={"sort_index": pid})
         for lane, tid in self._tids.items():
-            named, order = NameDetails(name=lane), OrderDetails(sort_index=tid)
-            yield NameDocument(name="thread_name", pid=pid, tid=tid, args=named)
-            yield OrderDocument(name="thread_sort_index", pid=pid, tid=tid, args=order)
+            yield NameDocument(name="thread_name", pid=pid, tid=tid, args={"name": lane})
+            yield NameDocument(name="thread_sort_index", pid=pid, tid=tid, args={"sort_index": tid})
 
     def slices(self) -> Iterator[SliceDocument]:
         """Write blocks, operators, waits and gaps."""
@@ -282,11 +277,9 @@ class _Process:
         return SliceDocument(
             name=name,
             cat=category,
-            ts=self._us(own.begin_ns),
             dur=(own.end_ns - own.begin_ns) / US,
-            pid=self._pid,
-            tid=self._tids[lane],
             args=details,
+            **self._place(lane, own.begin_ns),
         )
 
     def flows(self, numbers: Iterator[int]) -> Iterator[FlowDocument]:
@@ -303,31 +296,15 @@ class _Process:
                 for own in ends
             )
             if has_end and any(own.covers(begin_ns) for own in self._timeline.on(arrow.begin_lane)):
-                number = next(numbers)
+                number, name = next(numbers), arrow.signal.value
+                begins = self._place(arrow.begin_lane, begin_ns)
+                ends_at = self._place(arrow.end_lane, arrow.end_ns)
                 bound: Literal["e"] | None = None if is_to_host else "e"
-                begin, end = (arrow.begin_lane, begin_ns), (arrow.end_lane, arrow.end_ns)
-                yield self._flow(arrow.signal, number, begin, ph="s", bp="e")
-                yield self._flow(arrow.signal, number, end, ph="f", bp=bound)
+                yield FlowDocument(ph="s", id=number, name=name, bp="e", **begins)
+                yield FlowDocument(ph="f", id=number, name=name, bp=bound, **ends_at)
 
-    def _flow(
-        self,
-        signal: Signal,
-        number: int,
-        place: tuple[str, int],
-        *,
-        ph: Literal["s", "f"],
-        bp: Literal["e"] | None,
-    ) -> FlowDocument:
-        lane, at_ns = place
-        return FlowDocument(
-            ph=ph,
-            id=number,
-            name=signal.value,
-            ts=self._us(at_ns),
-            pid=self._pid,
-            tid=self._tids[lane],
-            bp=bp,
-        )
+    def _place(self, lane: str, at_ns: int) -> _Place:
+        return {"ts": self._us(at_ns), "pid": self._pid, "tid": self._tids[lane]}
 
     def _us(self, at_ns: int) -> float:
         return (at_ns - self._zero_ns) / US

@@ -9,11 +9,20 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from backend_caps.report.html.page import environment
-from backend_caps.report.sections import Heading, Lines, Picture, Section, Table, visible
-from backend_caps.report.step_costs import drafts_words
+from backend_caps.report.sections import (
+    Columns,
+    Heading,
+    Lines,
+    Picture,
+    Section,
+    table_of,
+    visible,
+)
+from backend_caps.report.step_costs import drafts_words, level_words, micros
 from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument, TraceDocument
 from backend_caps.report.trace_layout import LETTER_PX, MARKS, WIDTH, Panel, panels_of
 from backend_caps.report.trace_timeline import Signal, Timeline
+from backend_caps.report.words import counted
 
 _TEMPLATES = Path(__file__).parent / "trace_templates"
 _TOP, _PANELS_APART, _LINE, _END = 74.0, 22.0, 19.0, 14.0
@@ -35,11 +44,7 @@ def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Sectio
     told = document.otherData
     yield Heading(f"{steps_words(told)} on {told.device}")
     yield Lines(tuple(_what_ran(told)))
-    yield Table(
-        ("host_seq_lens", "step µs", "for lengths µs", "forward idle µs", "bytes to host"),
-        tuple(_row(level) for level in told.levels),
-        cells="names",
-    )
+    yield table_of(told.levels, _COLUMNS, "names")
     yield Lines(tuple(_left_out(told)))
     if files:
         yield Lines(tuple(files), "places")
@@ -47,9 +52,7 @@ def trace_view(document: TraceDocument, files: Sequence[str]) -> Iterator[Sectio
 
 def steps_words(told: TraceDetails) -> str:
     """Count what was recorded."""
-    steps = "step" if told.num_steps == 1 else "steps"
-    requests = "request" if told.batch_size == 1 else "requests"
-    return f"{told.num_steps} decode {steps} of {told.batch_size} {requests}"
+    return f"{counted(told.num_steps, 'decode step')} of {counted(told.batch_size, 'request')}"
 
 
 def _what_ran(told: TraceDetails) -> Iterator[str]:
@@ -65,14 +68,13 @@ def _what_ran(told: TraceDetails) -> Iterator[str]:
     yield f"clock: {told.clock_says}"
 
 
-def _row(level: TracedLevelDocument) -> tuple[str, ...]:
-    return (
-        f"{level.level} (this plan)" if level.is_planned else level.level,
-        f"{level.step_us:.0f}",
-        f"{level.lengths_us:.0f}",
-        f"{level.idle_us:.0f}",
-        f"{level.bytes_to_host:.0f}",
-    )
+_COLUMNS: Columns[TracedLevelDocument] = {
+    "host_seq_lens": lambda own: level_words(own.level, is_planned=own.is_planned),
+    "step µs": lambda own: micros(own.step_us),
+    "for lengths µs": lambda own: micros(own.lengths_us),
+    "forward idle µs": lambda own: micros(own.idle_us),
+    "bytes to host": lambda own: f"{own.bytes_to_host:.0f}",
+}
 
 
 def _left_out(told: TraceDetails) -> Iterator[str]:
@@ -229,8 +231,8 @@ def _title(told: TraceDetails) -> str:
     return f"Who waits for whom: host_seq_lens {', '.join(levels[:-1])} above {levels[-1]}"
 
 
-def _level_title(level: TracedLevelDocument) -> str:
-    return f"host_seq_lens {level.level}{' (this plan)' if level.is_planned else ''}"
+def _level_title(own: TracedLevelDocument) -> str:
+    return f"host_seq_lens {level_words(own.level, is_planned=own.is_planned)}"
 
 
 def _subtitle(told: TraceDetails) -> str:

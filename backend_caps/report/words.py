@@ -53,12 +53,17 @@ def use_words(value: ValueDocument) -> str:
     return words_of(value.value) if value.causes else "not used"
 
 
+def deciding(value: ValueDocument) -> list[CauseDocument]:
+    """List the causes that state what a value came to."""
+    return [cause for cause in value.causes if cause.value == value.value]
+
+
 def decided_by(value: ValueDocument) -> str:
     """Name the causes that decide a value; with their uses, where only some of these do."""
-    deciding = [cause for cause in value.causes if cause.value == value.value] or value.causes
+    causes = deciding(value) or value.causes
     named = [
-        _with_places(name, [c for c in deciding if who(c) == name], value.causes)
-        for name in dict.fromkeys(map(who, deciding))
+        _with_places(name, [c for c in causes if who(c) == name], value.causes)
+        for name in dict.fromkeys(map(who, causes))
     ]
     return "; ".join(named) or "nobody"
 

@@ -31,17 +31,6 @@ def test_command_answers_in_words(acme: CommandLine, line: str, answer: str) -> 
     compare(_COMMANDS, line, answer, answered)
 
 
-def test_report_as_json_has_the_published_keys(acme: CommandLine) -> None:
-    """A report's JSON names its schema, the backends, what is wrong, and no plan unasked."""
-    result = acme.run("report --path @ --format json")
-
-    document = json.loads(result.stdout)
-    assert document.keys() == {"schema", "backends", "problems", "plan"}
-    assert document["schema"] == "backend-caps/report@1"
-    assert [backend["name"] for backend in document["backends"]] == ["acme_lean", "acme_reads"]
-    assert document["plan"] is None
-
-
 @pytest.mark.parametrize("command", ["report", "resolve", "lock"])
 def test_json_with_a_path_and_words_that_are_not_utf8_is_whole(
     tmp_path: Path, command: str

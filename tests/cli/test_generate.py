@@ -98,18 +98,6 @@ def test_generate_gives_the_tokens_of_the_engine(
     assert _outputs(document) == Engine.from_plan(model, plan, "cpu").generate(PROMPTS, 6)
 
 
-def test_generate_as_json_has_the_published_keys(line: CommandLine) -> None:
-    """The document names its schema, what ran, plan, graphs, steps, their sums and the outputs."""
-    result = line.run(f"generate --format json -- {NATIVE}")
-
-    document = json.loads(result.stdout)
-    assert document["schema"] == "backend-caps/generate@1"
-    assert {*document} == {
-        *("schema", "model", "device", "backends", "plan"),
-        *("graphs", "steps", "run", "outputs"),
-    }
-
-
 def test_generate_runs_under_the_resolved_plan(line: CommandLine) -> None:
     """The backends that run are those of the flags, and the plan is theirs."""
     flags = "--prefill-attention-backend torch_native --decode-attention-backend torch_padded"

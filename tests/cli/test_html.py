@@ -10,7 +10,7 @@ from backend_caps.report.check_views import check_list_view, check_view
 from backend_caps.report.html.page import page
 from backend_caps.report.sections import Lines
 from tests.cli.conftest import CommandLine
-from tests.unit.report.check_scene import checked
+from tests.unit.report.stored import checked
 
 _FLAGS = "--attention-backend acme_reads --speculative-algorithm EAGLE"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend_caps import Capabilities, Facts, HostSeqLens, Plan, ServerFlags, discover, resolve
-from backend_caps.insight import gpu_results
+from backend_caps.insight import measure as measures
 from backend_caps.insight.errors import InsightError
 from backend_caps.insight.measure import measured_levels
 from backend_caps.relay.host_lengths import NoLengths
@@ -134,15 +134,6 @@ def test_measure_marks_the_level_of_the_plan(
 
     assert [*levels] == ["none", "upper_bound", "exact"]
     assert [name for name, level in levels.items() if level.is_planned] == [planned]
-
-
-def test_measure_as_json_has_the_published_keys(line: CommandLine) -> None:
-    """The document names its schema, the plan and what was counted."""
-    result = line.run(f"explain --measure --format json -- {OPTED_OUT} {SMALL}")
-
-    document = json.loads(result.stdout)
-    assert document["schema"] == "backend-caps/measure@1"
-    assert {*document} == {"schema", "plan", "measured"}
 
 
 @pytest.mark.slow
@@ -357,9 +348,9 @@ def test_installed_package_has_no_times(monkeypatch: pytest.MonkeyPatch, tmp_pat
     """Beside an installed package lies no checkout, so whatever else lies there is not read."""
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     (tmp_path / "benchmarks" / "results" / "alien.json").write_text("{}")
-    monkeypatch.setattr(gpu_results, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(measures, "_CHECKOUT", tmp_path)
 
-    assert gpu_results.stored_times(None) == []
+    assert measures.stored_times(None) == []
 
 
 def test_measure_refuses_a_result_that_is_none(line: CommandLine, tmp_path: Path) -> None:

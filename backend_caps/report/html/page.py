@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from backend_caps.report.check_catalog import CheckListDocument
 from backend_caps.report.difference import DiffDocument
 from backend_caps.report.dry_run_documents import DryRunDocument
 from backend_caps.report.dry_run_views import verdict
-from backend_caps.report.html.graph import graph
+from backend_caps.report.html.forces import forces
 from backend_caps.report.html.grid import Glyph, conditions_view, matrix, side_by_side
 from backend_caps.report.plan_views import causes_table, mirror_lines, plan_problems_view
 from backend_caps.report.plans import PlanDocument, ValueDocument
@@ -86,6 +85,7 @@ def _environment() -> Environment:
     made.filters["breakable"] = breakable
     made.filters["json"] = htmlsafe_json_dumps
     made.filters["shape"] = _SHAPES.get
+    made.filters |= {own.__name__: own for own in (words_of, decided_by, causes_table)}
     made.tests["lines"] = lambda section: isinstance(section, Lines)
     made.tests["picture"] = lambda section: isinstance(section, Picture)
     made.tests["long"] = _is_long
@@ -208,38 +208,13 @@ def _of_plan(plan: PlanDocument, opened: Sequence[Opened]) -> dict[str, object]:
         "plan": plan,
         "headline": headline,
         "reasons": reasons,
-        "graph": graph(plan),
+        "forces": forces(plan),
         "tries": tries(plan.flips),
         "opened": opened,
         "values": value_groups(plan, opened),
         "costs": (),
         "plan_problems": parts_of(plan_problems_view(plan)),
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueRow:
-    """One value, in words."""
-
-    name: str
-    """The capability."""
-    words: str
-    """The value; empty where no backend is used."""
-    effect: str
-    """What it does on this server."""
-    decided_by: str
-    causes: Table | None
-    """Every cause; None where no backend is used."""
-    is_open: bool
-    """Whether it is shown opened."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueGroup:
-    """The values of the server, or of a phase."""
-
-    title: str
-    values: tuple[ValueRow, ...]
 
 
 def answer(plan: PlanDocument, asked: Opened) -> str:
@@ -255,25 +230,10 @@ def answer(plan: PlanDocument, asked: Opened) -> str:
     return f"{engine}{asked.name} is {phrases}"
 
 
-def value_groups(plan: PlanDocument, opened: Sequence[Opened]) -> Iterator[ValueGroup]:
-    """List the server's values, then those of each phase; those in `opened` stand open."""
-    yield ValueGroup(
-        title="For the server", values=_value_rows(plan.server, [each.name for each in opened])
-    )
+def value_groups(
+    plan: PlanDocument, opened: Sequence[Opened]
+) -> Iterator[tuple[str, Mapping[str, ValueDocument], list[str]]]:
+    """List the server's values, then those of each phase, each with the names that stand open."""
+    yield "For the server", plan.server, [each.name for each in opened]
     for phase, values in plan.phases.items():
-        names = [each.name for each in opened if each.phase in (None, phase)]
-        yield ValueGroup(title=f"In {phase}", values=_value_rows(values, names))
-
-
-def _value_rows(values: Mapping[str, ValueDocument], opened: Sequence[str]) -> tuple[ValueRow, ...]:
-    return tuple(
-        ValueRow(
-            name=name,
-            words=words_of(value.value) if value.causes else "",
-            effect=value.effect,
-            decided_by=decided_by(value) if value.causes else "no backend is used there",
-            causes=causes_table(value) if value.causes else None,
-            is_open=name in opened,
-        )
-        for name, value in values.items()
-    )
+        yield f"In {phase}", values, [each.name for each in opened if each.phase in (None, phase)]

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import torch
 
-from backend_caps.insight.recorder import Costs, Recorder
+from backend_caps.insight.recorder import Recorder
+from backend_caps.report.trace_documents import CostsDocument
 from backend_caps.report.trace_timeline import HOST, Signal
 from backend_caps.simulator import register, simulate
 from backend_caps.simulator import streams as sim
 from backend_caps.simulator.streams import CUDAGraph, Stream, graph
 
-COSTS = Costs(
+COSTS = CostsDocument(
     python_call_ns=1,
     launch_ns=10,
     replay_ns=30,

@@ -52,7 +52,7 @@ def test_exact_host_goes_on_when_the_lengths_have_crossed(exact: Timeline) -> No
 @pytest.mark.slow
 def test_exact_lengths_cross_behind_the_publish(exact: Timeline) -> None:
     """No copy of lengths begins before the publish that it waits for."""
-    arrows = [*exact.arrows_of(Signal.LENGTHS)]
+    arrows = [own for own in exact.arrows if own.signal is Signal.LENGTHS]
 
     assert [arrow.begin_lane for arrow in arrows] == ["forward"] * len(arrows) != []
     assert all(arrow.begin_ns <= arrow.end_ns for arrow in arrows)
@@ -97,7 +97,7 @@ def test_none_leaves_an_eager_forward_less_idle() -> None:
 @BOTH
 def test_war_barrier_holds_the_schedule_stream(traced: Traced, level: HostSeqLens) -> None:
     """What the scheduler writes next begins behind the forward's last read."""
-    barriers = [*traced.timelines[level].arrows_of(Signal.WAR_BARRIER)]
+    barriers = [own for own in traced.timelines[level].arrows if own.signal is Signal.WAR_BARRIER]
 
     assert {(own.begin_lane, own.end_lane) for own in barriers} == {("forward", "schedule")}
 
@@ -155,7 +155,7 @@ def test_missing_wait_is_a_missing_arrow(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(future_map, "host_copy", Hasty)
     timeline = recorded(CHAIN, num_steps=1).timelines[HostSeqLens.EXACT]
 
-    assert [*timeline.arrows_of(Signal.LENGTHS)] == []
+    assert [own for own in timeline.arrows if own.signal is Signal.LENGTHS] == []
 
 
 def test_level_below_a_backends_need_is_left_out() -> None:

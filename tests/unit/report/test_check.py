@@ -13,8 +13,14 @@ from backend_caps.report.check_catalog import CheckDescription, CheckListDocumen
 from backend_caps.report.check_documents import NOT_ASKED, CheckDocument, LinesDocument
 from backend_caps.report.check_views import check_list_view, check_view, junit, sarif
 from backend_caps.report.sections import Section, markdown
-from tests.unit.report.check_scene import FOUND, checked
 from tests.unit.report.conftest import Golden, Shown
+from tests.unit.report.stored import checked, read
+
+FOUND = checked().findings[0]
+
+
+def _held() -> CheckDocument:
+    return read("check-held", CheckDocument)
 
 
 def _listed() -> Iterable[Section]:
@@ -34,7 +40,7 @@ def _listed() -> Iterable[Section]:
 
 _VIEWS: list[tuple[str, Callable[[], Iterable[Section]]]] = [
     ("check-failed", lambda: check_view(checked())),
-    ("check-held", lambda: check_view(checked(fails=False))),
+    ("check-held", lambda: check_view(_held())),
     ("check-list", _listed),
 ]
 
@@ -116,7 +122,7 @@ def test_sarif_without_a_line_stands_at_the_declaration(
         assert [own.get("region") for own in places] == ([region] if uri else [])
 
 
-@pytest.mark.parametrize("document", [checked(), checked(fails=False)], ids=["failed", "held"])
+@pytest.mark.parametrize("document", [checked(), _held()], ids=["failed", "held"])
 def test_junit_counts_what_it_holds(document: CheckDocument) -> None:
     """Each suite's numbers are those of its test cases, and the whole's are their sums."""
     root = ET.fromstring(junit(document))  # noqa: S314 - our own

@@ -133,7 +133,7 @@ def test_name_with_a_part_of_some_phases_says_so() -> None:
 
 def test_condition_without_a_place_has_none() -> None:
     """Where the reader could not say the line, none is shown."""
-    reading = engine_scene.says(None, "set by __init__", "", origin=Origin.CONDITIONAL)
+    reading = engine_scene.says("set by __init__", Origin.CONDITIONAL)
     read = engine_scene.read_class("A", "a.py:1", {"host_seq_lens": reading})
 
     lines = _lines_of(

@@ -29,7 +29,7 @@ def test_levels_are_processes_and_lanes_are_threads() -> None:
     names = [event for event in EVENTS if isinstance(event, NameDocument)]
 
     threads = [event.tid for event in names if event.name == "thread_name"]
-    processes = [event.args.name for event in names if event.name == "process_name"]
+    processes = [event.args["name"] for event in names if event.name == "process_name"]
     assert processes == ["host_seq_lens exact", "host_seq_lens none"]
     assert len(threads) == len({*threads}) == len(EXACT.lanes) + len(NONE.lanes)
 

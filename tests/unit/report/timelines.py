@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backend_caps.report.dry_run_documents import WorsenedDocument
-from backend_caps.report.step_costs import DraftsDocument, LeftOutDocument, Level
-from backend_caps.report.trace_documents import CostsDocument, TraceDetails, TracedLevelDocument
+from backend_caps.report.step_costs import Level
+from backend_caps.report.trace_documents import TraceDetails, TracedLevelDocument
 from backend_caps.report.trace_timeline import HOST, Arrow, Gap, Signal, Span, TimedOp, Timeline
+from tests.unit.report.stored import read
 
 US = 1000
 
@@ -57,7 +57,6 @@ def arrow(signal: Signal, begin: tuple[str, int], end: tuple[str, int]) -> Arrow
         begin_ns=begin[1] * US,
         end_lane=end[0],
         end_ns=end[1] * US,
-        step=1,
     )
 
 
@@ -122,52 +121,16 @@ NONE = Timeline(
 """Two shorter steps without one."""
 
 
+def details(*levels: TracedLevelDocument, stand_in: str | None = None) -> TraceDetails:
+    """Read what was run; with a stand-in, what that made worse too."""
+    if stand_in is not None:
+        told = read("trace-details-with-a-stand-in", TraceDetails)
+        return told.model_copy(update={"stand_in": stand_in})
+    told = read("trace-details", TraceDetails)
+    return told.model_copy(update={"levels": list(levels) or told.levels})
+
+
 def level(own: Level, pid: int, *, is_planned: bool = False) -> TracedLevelDocument:
     """Make what a step came to."""
-    return TracedLevelDocument(
-        level=own,
-        is_planned=is_planned,
-        pid=pid,
-        step_us=500.0,
-        lengths_us=85.0,
-        tokens_us=12.0,
-        idle_us=150.0,
-        bytes_to_host=72.0,
-        bytes_of_lengths=36.0,
-    )
-
-
-def details(*levels: TracedLevelDocument, stand_in: str | None = None) -> TraceDetails:
-    """Make what was run."""
-    return TraceDetails(
-        plan="0123456789abcdef",
-        level="none",
-        decided_by="backend acme",
-        clock="simulated",
-        clock_says="the recording's",
-        costs=CostsDocument(
-            python_call_ns=1,
-            launch_ns=2,
-            replay_ns=3,
-            event_ns=4,
-            op_ns=5,
-            product_ns=6,
-            copy_ns=7,
-            bytes_per_ns=8,
-        ),
-        device="sim",
-        num_steps=2,
-        batch_size=4,
-        drafts=DraftsDocument(algorithm="EAGLE", topk=1, num_steps=2, num_draft_tokens=3),
-        relays_lengths=True,
-        stand_in=stand_in,
-        changes=[
-            WorsenedDocument(capability=name, phase=phase, decided="a", here="b")
-            for name, phase in (("graph_metadata", "verify"), ("deterministic", None))
-            if stand_in
-        ],
-        not_here=["--tp-size 8"] if stand_in else [],
-        levels=list(levels) or [level("exact", 1), level("none", 2, is_planned=True)],
-        left_out=[LeftOutDocument(level="upper_bound", reason="backend 'acme' reads lengths")],
-        versions={"torch": "2.13.0"},
-    )
+    update = {"level": own, "pid": pid, "is_planned": is_planned}
+    return details().levels[0].model_copy(update=update)

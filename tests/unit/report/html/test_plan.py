@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from backend_caps.capability.kind import Phase
 from backend_caps.capability.vocabulary import CAPABILITIES, BatchKind, Capabilities
-from backend_caps.report.html.graph import Graph, graph
+from backend_caps.report.html.forces import forces
 from backend_caps.report.html.page import answer, page, value_groups
 from backend_caps.report.plans import PlanDocument, plan_document
 from backend_caps.report.sections import Opened
@@ -32,69 +30,34 @@ def _plan(*names: str) -> PlanDocument:
     )
 
 
-def _drawn(plan: PlanDocument) -> Graph:
-    drawing = graph(plan)
-    assert drawing is not None
-    return drawing
+def test_values_stand_with_who_decides_them(golden: Golden) -> None:
+    """Values below the best are grouped by their owners; apart, those that nobody declares."""
+    told = [
+        f"{'; '.join(map(' '.join, owners))} | {value} | {place}"
+        for groups in forces(scene.plan(scene.FORCED)[1])
+        for owners, values in [*groups.items(), ((), [("", "")])]
+        for value, place in values
+    ]
+
+    golden("plan-forces.txt", "\n".join([*told, ""]))
 
 
-def test_drawing_is_known_to_the_last_letter(golden: Golden) -> None:
-    """Who holds which value below the best, in which phases, and who would allow a better one."""
-    drawing = _drawn(scene.plan(scene.FORCED)[1])
+def test_hostile_name_of_an_owner_is_text() -> None:
+    """Control characters of a name show, and markup is escaped."""
+    text = page(_plan(f"\u202e{SCRIPT}"), ())
 
-    boxes = [f"{box.kind} | {box.whole} | {box.note}" for box in drawing.boxes]
-    golden("plan-graph.txt", "\n".join([*boxes, "", *(line.text for line in drawing.lines), ""]))
-
-
-def test_lines_that_decide_lie_above_the_others() -> None:
-    """Heavy lines are drawn last."""
-    lines = _drawn(scene.plan(scene.FORCED)[1]).lines
-
-    decides = [line.decides for line in lines]
-    assert decides == sorted(decides)
+    assert "<b>\\u202e&lt;script&gt;alert(1)&lt;/script&gt;</b>" in text
 
 
-def test_boxes_lie_apart() -> None:
-    """No box of a column covers another."""
-    drawing = _drawn(scene.plan(scene.FORCED)[1])
-
-    for x in {box.x for box in drawing.boxes}:
-        tops = sorted(box.y for box in drawing.boxes if box.x == x)
-        assert all(b - a > drawing.box[1] for a, b in pairwise(tops))
-
-
-def test_boxes_lie_in_the_drawing() -> None:
-    """However many are on either side, the drawing holds them."""
-    drawing = _drawn(_plan(*(f"b{number}" for number in range(20))))
-
-    ends = [(box.x + drawing.box[0], box.y + drawing.box[1]) for box in drawing.boxes]
-    assert min(box.y for box in drawing.boxes) >= 0
-    assert all(x <= drawing.width and y <= drawing.height for x, y in ends)
-
-
-def test_long_name_is_cut_and_kept_whole() -> None:
-    """A box shows as much of a name as there is room, and keeps all; control characters show."""
-    box = _drawn(_plan(f"\u202e{SCRIPT * 3}")).boxes[0]
-
-    assert (box.title, box.whole) == (
-        "\\u202e<script>alert(1)</script><script>alert(1)<…",
-        f"\\u202e{SCRIPT * 3}",
-    )
-
-
-def test_best_plan_has_no_drawing() -> None:
-    """Where nobody holds anything there is nothing to draw."""
+def test_best_plan_forces_nothing() -> None:
+    """Where every value is the best there is, the page says so."""
     best = Capabilities.model_validate({name: kind.best for name, kind in CAPABILITIES.items()})
     uses = [use("best", best, phase=phase) for phase in Phase]
+    rules = RuleSet.builtin("sglang-0.5.13")
 
-    assert (
-        graph(
-            plan_document(
-                resolve(uses, flags(_FREE_FLAGS), rules=RuleSet.builtin("sglang-0.5.13")), ()
-            )
-        )
-        is None
-    )
+    text = page(plan_document(resolve(uses, flags(_FREE_FLAGS), rules=rules), ()), ())
+
+    assert "Nobody forces anything: every value is the best there is." in text
 
 
 def test_tries_of_phases_are_joined() -> None:
@@ -128,18 +91,20 @@ def _flipping() -> PlanDocument:
 @pytest.mark.parametrize("names", [(), ("host_seq_lens",), ("page_sizes", "graph_replay")])
 def test_values_that_were_asked_for_stand_open(names: tuple[str, ...]) -> None:
     """An explanation shows what was asked for, in each phase."""
-    places = value_groups(_plan("fa3"), [Opened(name=name) for name in names])
+    groups = value_groups(_plan("fa3"), [Opened(name=name) for name in names])
 
-    assert {value.name for place in places for value in place.values if value.is_open} == {*names}
+    assert {name for _, values, opened in groups for name in values if name in opened} == {*names}
 
 
 def test_values_of_a_phase_that_was_asked_for_stand_open() -> None:
     """Where one phase was asked for, no other's value is open; the server's is."""
     names = ("host_seq_lens", "graph_replay")
 
-    places = value_groups(_plan("fa3"), [Opened(name=name, phase="verify") for name in names])
+    groups = value_groups(_plan("fa3"), [Opened(name=name, phase="verify") for name in names])
 
-    opened = [(place.title, each.name) for place in places for each in place.values if each.is_open]
+    opened = [
+        (title, name) for title, values, opened in groups for name in opened if name in values
+    ]
     assert opened == [("For the server", "host_seq_lens"), ("In verify", "graph_replay")]
 
 
@@ -177,7 +142,6 @@ def test_title_names_the_engine_that_was_read() -> None:
 
 def test_phase_that_nobody_runs_has_no_causes() -> None:
     """Values of a phase without a backend say so."""
-    _, prefill, *_ = value_groups(_plan("fa3"), ())
+    text = page(_plan("fa3"), ())
 
-    told = {(value.words, value.decided_by, value.causes) for value in prefill.values}
-    assert told == {("", "no backend is used there", None)}
+    assert text.count("no backend is used there</p>") == len(_plan("fa3").phases["prefill"])
