@@ -89,7 +89,7 @@ BREAKS: tuple[Break, ...] = (
     Break(
         hop="use",
         file="resolution/uses.py",
-        line="yield _Slot(Role.DRAFT_EXTEND, Phase.VERIFY, *(draft or verify))",
+        line="yield _use(Role.DRAFT_EXTEND, Phase.VERIFY, draft or verify)",
         broken="return",
         test="tests/unit/resolution/test_uses.py::test_uses_of_a_draft_model_follow_the_engines_routing",
     ),
@@ -131,7 +131,7 @@ BREAKS: tuple[Break, ...] = (
     Break(
         hop="plan",
         file="resolution/resolver.py",
-        line="return kind.counted is RELAY_LOOP and self._rules.relays_prompts(self._situation)",
+        line="return kind.counted is RELAY_LOOP and self.rules.relays_prompts(self.situation)",
         broken="return False",
         test="tests/unit/resolution/test_runtime_rules.py::test_prefill_backend_counts_where_its_steps_carry_relayed_rows",
     ),
@@ -173,8 +173,8 @@ BREAKS: tuple[Break, ...] = (
     Break(
         hop="step",
         file="runtime/speculative/runner.py",
-        line="self._relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)",
-        broken="self._relay.publish(batch.req_pool_indices, contexts.seq_lens)",
+        line="self.relay.publish(batch.req_pool_indices, contexts.seq_lens + taken.accept_lens)",
+        broken="self.relay.publish(batch.req_pool_indices, contexts.seq_lens)",
         test="tests/runtime/speculative/test_runner.py::test_step_publishes_what_is_committed",
     ),
     Break(

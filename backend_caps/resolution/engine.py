@@ -120,14 +120,18 @@ class Reader:
         They must not start an engine that there are no plans for: its flags are others.
         """
         line = CommandLine(faults=tuple(self._others(argv)))
-        words = iter(_Words(argv))
-        for option, value, rest in words:
+        rest = list(reversed(argv))
+        while rest:
+            word = rest.pop()
+            if not word.startswith("--") or word == "--":
+                continue
+            option, equals, said = word.partition("=")
+            value = said if equals else _taken(rest)
             if option == "--config":
-                path = rest.take() if value is None else value
                 line = line.over(
                     _missing(option, "the path of a file", CommandLine())
-                    if path is None
-                    else self.file(path)
+                    if value is None
+                    else self.file(value)
                 )
             else:
                 self._option(option, value, rest, line)
@@ -146,11 +150,10 @@ class Reader:
                     f"shows what {owner}'s backends say.",
                 )
 
-    def _option(self, option: str, value: str | None, rest: _Words, line: CommandLine) -> None:
+    def _option(self, option: str, value: str | None, rest: list[str], line: CommandLine) -> None:
         name = self._place(option, line)
         if name is None:
             return
-        value = rest.take() if value is None else value
         if self.switches[name]:
             if value is not None:
                 fault = FlagValueError(flag=option, value=repr(value), expected="no value")
@@ -160,7 +163,8 @@ class Reader:
         if value is None:
             _missing(option, "a value", line)
             return
-        line.values[name] = (value, *rest.take_all()) if name in self.lists else value
+        is_list = name in self.lists
+        line.values[name] = (value, *iter(lambda: _taken(rest), None)) if is_list else value
 
     def field_of(self, option: str) -> str | None:
         """Name the field that an option sets, abbreviated or not; None: none that concerns us."""
@@ -270,29 +274,6 @@ def _unreadable(path: Path, cause: str) -> FlagsError:
     )
 
 
-class _Words:
-    """The words of a command line; each flag may take the word that follows it."""
-
-    def __init__(self, argv: Sequence[str]) -> None:
-        self._argv = argv
-        self._at = 0
-
-    def __iter__(self) -> Iterator[tuple[str, str | None, _Words]]:
-        while self._at < len(self._argv):
-            word = self._argv[self._at]
-            self._at += 1
-            if word.startswith("--") and word != "--":
-                option, equals, value = word.partition("=")
-                yield option, value if equals else None, self
-
-    def take(self) -> str | None:
-        """Take the next word, unless there is none or it is a flag itself."""
-        if self._at == len(self._argv) or self._argv[self._at].startswith("--"):
-            return None
-        self._at += 1
-        return self._argv[self._at - 1]
-
-    def take_all(self) -> Iterator[str]:
-        """Take the words up to the next flag."""
-        while (word := self.take()) is not None:
-            yield word
+def _taken(rest: list[str]) -> str | None:
+    """Take the next word, the last of the rest, unless there is none or it is a flag itself."""
+    return rest.pop() if rest and not rest[-1].startswith("--") else None

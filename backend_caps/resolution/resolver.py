@@ -6,6 +6,7 @@ Only without rules is the environment read, for the version of the installed eng
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
 
 from backend_caps.capability.backend import Problem
@@ -133,42 +134,36 @@ def _overrides(unsafe_override: Capabilities | None) -> Mapping[str, object]:
     return stated
 
 
+@dataclass(frozen=True, slots=True)
 class _Join:
     """The fold over uses, rules and overrides, for one server."""
 
-    def __init__(
-        self,
-        uses: tuple[Use, ...],
-        situation: Situation,
-        rules: RuleSet,
-        overrides: Mapping[str, object],
-    ) -> None:
-        self._uses = uses
-        self._situation = situation
-        self._rules = rules
-        self._overrides = overrides
+    uses: tuple[Use, ...]
+    situation: Situation
+    rules: RuleSet
+    overrides: Mapping[str, object]
 
     def resolved(self, capability: str, phase: Phase | None) -> Resolved:
         kind = CAPABILITIES[capability]
         backends = tuple(self._of_uses(capability, kind, phase))
         causes = (*backends, *self._of_rules(capability, phase))
         value = reduce(kind.join, (cause.value for cause in causes), kind.best)
-        if capability in self._overrides:
-            value = self._overrides[capability]
+        if capability in self.overrides:
+            value = self.overrides[capability]
             causes = (*causes, _override(capability, phase, value))
         effect = effect_of(
             capability,
             value,
-            situation=self._situation,
-            rules=self._rules,
+            situation=self.situation,
+            rules=self.rules,
             used=bool(backends),
         )
         return resolved_from(capability, value, causes, effect)
 
     def _of_uses(self, capability: str, kind: Kind, phase: Phase | None) -> Iterator[Cause]:
-        for use in self._uses:
+        for use in self.uses:
             counts = self._counts(use, kind) and phase in (None, use.phase)
-            cause = cause_of_use(use, capability, self._situation) if counts else None
+            cause = cause_of_use(use, capability, self.situation) if counts else None
             if cause is not None:
                 yield cause
 
@@ -176,11 +171,11 @@ class _Join:
         if (use.role, use.phase) in kind.counted:
             return True
         # A prompt's lengths are the scheduler's, but for rows that were mixed in.
-        return kind.counted is RELAY_LOOP and self._rules.relays_prompts(self._situation)
+        return kind.counted is RELAY_LOOP and self.rules.relays_prompts(self.situation)
 
     def _of_rules(self, capability: str, phase: Phase | None) -> Iterator[Cause]:
-        for rule in self._rules.rules:
-            yield from causes_of_rule(rule, capability, phase, self._situation)
+        for rule in self.rules.rules:
+            yield from causes_of_rule(rule, capability, phase, self.situation)
 
 
 def _override(capability: str, phase: Phase | None, value: object) -> Cause:

@@ -110,15 +110,6 @@ class Use:
         return (*place, self.backend, str(self.source), self.slot, *self.composites, *conditions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    role: Role
-    phase: Phase
-    flag: str
-    backend: str | None
-    kind: UseKind = UseKind.NAMED
-
-
 def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, ...]:
     """List the uses of a server with these flags.
 
@@ -129,9 +120,9 @@ def uses_of(flags: ServerFlags, backends: Mapping[str, Backend]) -> tuple[Use, .
     """
     uses: list[Use] = []
     faults: dict[str, BackendCapsError] = {}
-    for slot in (*_slots(flags), *_pair(flags, backends)):
+    for use in (*_named_uses(flags), *_pair(flags, backends)):
         try:
-            uses.extend(_expanded(slot, slot.backend, backends, ()))
+            uses.extend(_expanded(use, backends))
         except BackendCapsError as fault:
             faults.setdefault(str(fault), fault)
     raise_all("backends in use", list(faults.values()))
@@ -178,15 +169,7 @@ def _composites(use: Use) -> tuple[_Composite, ...]:
 
 def _whole(use: Use, failing: int) -> Use:
     """Put the composite in the place of the use; its own source is not known here."""
-    return Use(
-        backend=use.via[failing].composite,
-        role=use.role,
-        phase=use.phase,
-        declaration=None,
-        slot=use.slot,
-        kind=use.kind,
-        via=use.via[:failing],
-    )
+    return replace(_bare(use), backend=use.via[failing].composite, via=use.via[:failing])
 
 
 def _without_part(whole: Use, why: str = "") -> Use:
@@ -201,26 +184,44 @@ def _without_part(whole: Use, why: str = "") -> Use:
     return replace(whole, declaration=None, problem=problem)
 
 
-def _slots(flags: ServerFlags) -> Iterator[_Slot]:
+_Name = tuple[str, str | None]
+"""A flag, and the backend that it names."""
+
+
+def _named_uses(flags: ServerFlags) -> Iterator[Use]:
+    """List what flags name for each role and phase, composites unexpanded and nothing read."""
     prefill = _named(flags, "prefill_attention_backend", "attention_backend")
     decode = _named(flags, "decode_attention_backend", "attention_backend")
-    yield _Slot(Role.TARGET, Phase.PREFILL, *prefill)
-    yield _Slot(Role.TARGET, Phase.DECODE, *decode)
+    yield _use(Role.TARGET, Phase.PREFILL, prefill)
+    yield _use(Role.TARGET, Phase.DECODE, decode)
     if flags.speculative_algorithm is None:
         return
     verify = prefill if flags.speculative_attention_mode == "prefill" else decode
-    yield _Slot(Role.TARGET, Phase.VERIFY, *verify)
+    yield _use(Role.TARGET, Phase.VERIFY, verify)
     if flags.speculative_algorithm in _DRAFTS_ON_THE_HOST:
         return
     own = _named(flags, "speculative_draft_attention_backend")
     draft = None if own[1] is None else own
-    yield _Slot(Role.DRAFT, Phase.PREFILL, *(draft or prefill))
+    yield _use(Role.DRAFT, Phase.PREFILL, draft or prefill)
     if flags.speculative_num_steps != 1:  # with one step, draft-extend has drafted already
-        yield _Slot(Role.DRAFT, Phase.DECODE, *(draft or decode))
-    yield _Slot(Role.DRAFT_EXTEND, Phase.VERIFY, *(draft or verify))
+        yield _use(Role.DRAFT, Phase.DECODE, draft or decode)
+    yield _use(Role.DRAFT_EXTEND, Phase.VERIFY, draft or verify)
 
 
-def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[_Slot]:
+def _use(role: Role, phase: Phase, name: _Name) -> Use:
+    slot, backend = name
+    default = UseKind.ENGINE_DEFAULT
+    return Use(
+        backend=default.value if backend is None else backend,
+        role=role,
+        phase=phase,
+        declaration=None,
+        slot=slot,
+        kind=default if backend is None else UseKind.NAMED,
+    )
+
+
+def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[Use]:
     """List the wrapper of two backends, where there are two, and it has a record of its own."""
     own = {
         _named(flags, f"{phase}_attention_backend", "attention_backend")
@@ -228,10 +229,10 @@ def _pair(flags: ServerFlags, backends: Mapping[str, Backend]) -> Iterator[_Slot
     }
     if PAIR in backends and len({backend for _, backend in own}) > 1:
         slot = " and ".join(sorted(flag for flag, _ in own))
-        yield _Slot(Role.TARGET, Phase.DECODE, slot, PAIR, UseKind.PAIR)
+        yield replace(_use(Role.TARGET, Phase.DECODE, (slot, PAIR)), kind=UseKind.PAIR)
 
 
-def _named(flags: ServerFlags, *names: str) -> tuple[str, str | None]:
+def _named(flags: ServerFlags, *names: str) -> _Name:
     """Return the first of these flags that names a backend, and the backend."""
     chosen = dict(flags)
     for name in names:
@@ -240,14 +241,12 @@ def _named(flags: ServerFlags, *names: str) -> tuple[str, str | None]:
     return f"no {option_of(names[-1])}", None
 
 
-def _expanded(
-    slot: _Slot, name: str | None, backends: Mapping[str, Backend], via: tuple[Handover, ...]
-) -> Iterator[Use]:
-    if name is None:
-        kind = UseKind.ENGINE_DEFAULT
-        yield replace(_use(slot, kind.value, via, declaration=Declaration()), kind=kind)
+def _expanded(use: Use, backends: Mapping[str, Backend]) -> Iterator[Use]:
+    """Read the declaration of what a flag or a composite names; of a composite, of its parts."""
+    if use.kind is UseKind.ENGINE_DEFAULT:
+        yield replace(use, declaration=Declaration())
         return
-    names = tuple(each.composite for each in via)
+    name, names = use.backend, use.composites
     if name in names:
         cycle = (*names[names.index(name) :], name)
         raise ResolutionError(
@@ -256,13 +255,14 @@ def _expanded(
             "Take one of these parts out of its declaration.",
         )
     # A flag's word, which no composite can ask with.
-    backend = None if via and name == AUTO else backends.get(name)
-    if backend is None or (backend.engine_class is not None and not via):
-        yield _missing(slot, name, backends, via)
+    backend = None if names and name == AUTO else backends.get(name)
+    if backend is None or (backend.engine_class is not None and not names):
+        yield _missing(use, backends)
         return
-    declaration = _declaration(backend, slot)
-    use = _use(slot, name, via, declaration=declaration, source=backend.source)
-    use = replace(use, unverified=backend.unverified)
+    declaration = _declaration(backend, use.slot)
+    use = replace(
+        use, declaration=declaration, source=backend.source, unverified=backend.unverified
+    )
     if backend.engine_class is not None:
         use = replace(use, readings=backend.engine_class.readings)
     if not declaration.parts:
@@ -270,47 +270,37 @@ def _expanded(
         return
     if declaration.capabilities.stated() or declaration.conditions:
         yield replace(use, adds_only=True)
-    yield from _of_parts(slot, use, declaration.parts, backends)
+    yield from _of_parts(use, declaration.parts, backends)
 
 
-def _of_parts(
-    slot: _Slot, whole: Use, parts: Sequence[Part], backends: Mapping[str, Backend]
-) -> Iterator[Use]:
-    taken = [part for part in parts if part.takes(slot.role, slot.phase)]
+def _of_parts(whole: Use, parts: Sequence[Part], backends: Mapping[str, Backend]) -> Iterator[Use]:
+    taken = [part for part in parts if part.takes(whole.role, whole.phase)]
     for part in taken:
-        handover = Handover(composite=whole.backend, given=part.given)
-        yield from _expanded(slot, part.backend, backends, (*whole.via, handover))
+        via = (*whole.via, Handover(composite=whole.backend, given=part.given))
+        yield from _expanded(replace(_bare(whole), backend=part.backend, via=via), backends)
     if not taken:
         yield _without_part(whole)
 
 
-def _use(
-    slot: _Slot,
-    name: str,
-    via: tuple[Handover, ...],
-    *,
-    declaration: Declaration | None,
-    source: Source = BY_HAND,
-) -> Use:
+def _bare(use: Use) -> Use:
+    """Forget what was read of a use's backend."""
     return Use(
-        backend=name,
-        role=slot.role,
-        phase=slot.phase,
-        declaration=declaration,
-        source=source,
-        slot=slot.flag,
-        kind=slot.kind,
-        via=via,
+        backend=use.backend,
+        role=use.role,
+        phase=use.phase,
+        declaration=None,
+        slot=use.slot,
+        kind=use.kind,
     )
 
 
-def _declaration(backend: Backend, slot: _Slot) -> Declaration:
+def _declaration(backend: Backend, slot: str) -> Declaration:
     if backend.declaration is not None and backend.status is Status.OK:
         return backend.declaration
     first, *_ = unread(backend)
     raise ResolutionError(
         "broken-backend",
-        f"{slot.flag} names a backend that cannot be used: {first.message} {first.remedy}",
+        f"{slot} names a backend that cannot be used: {first.message} {first.remedy}",
     )
 
 
@@ -324,10 +314,10 @@ def unread(backend: Backend) -> tuple[Problem, ...]:
     return backend.problems or (told,)
 
 
-def _undecided(slot: _Slot) -> Problem:
+def _undecided(slot: str) -> Problem:
     return Problem(
         code="auto-undecided",
-        message=f"{slot.flag} is auto, and no backend was chosen for it.",
+        message=f"{slot} is auto, and no backend was chosen for it.",
         remedy="Choose with backend_caps.select, or name a backend.",
     )
 
@@ -346,21 +336,18 @@ def left_out(backends: Mapping[str, Backend]) -> Mapping[str, Backend]:
     return backends.left_out if isinstance(backends, Backends) else {}
 
 
-def _left_out(slot: _Slot, backend: Backend) -> Problem:
+def _left_out(slot: str, backend: Backend) -> Problem:
     first, *_ = unread(backend)
-    return replace(first, message=f"{slot.flag} names a backend that is left out: {first.message}")
+    return replace(first, message=f"{slot} names a backend that is left out: {first.message}")
 
 
-def _missing(
-    slot: _Slot, name: str, known: Mapping[str, Backend], via: tuple[Handover, ...]
-) -> Use:
-    backends = named_by_flags(known)
-    if name == AUTO and not via and not _has_engine(known):
-        return replace(_use(slot, name, via, declaration=None), problem=_undecided(slot))
+def _missing(use: Use, known: Mapping[str, Backend]) -> Use:
+    name, slot, backends = use.backend, use.slot, named_by_flags(known)
+    if name == AUTO and not use.via and not _has_engine(known):
+        return replace(use, problem=_undecided(slot))
     kept_out = left_out(known)
     if name in kept_out:
-        problem = _left_out(slot, kept_out[name])
-        return replace(_use(slot, name, via, declaration=None), problem=problem)
+        return replace(use, problem=_left_out(slot, kept_out[name]))
     names = [*backends, *kept_out]
     owner = None if _has_engine(known) else _engine_with(name)
     meant = nearest(name, names) if _engine_with(name) is None else None
@@ -368,20 +355,19 @@ def _missing(
         declared = ", ".join(sorted(backends)) or "none"
         raise FlagsError(
             "unknown-backend",
-            f"no backend {name!r} is declared ({slot.flag}); declared: {declared}. "
+            f"no backend {name!r} is declared ({slot}); declared: {declared}. "
             f"Did you mean {meant!r}?",
         )
     others = ", ".join(sorted(backends)) or "there is none"
     problem = Problem(
         code="backend-missing",
-        message=f"{_who(known)} backend {name!r} ({slot.flag}).",
+        message=f"{_who(known)} backend {name!r} ({slot}).",
         remedy=f"Install the plugin that does, or name a backend that is declared: {others}."
         if owner is None
         else f"Add --engine {owner}, where a command takes it, to read the engine's own; or "
         f"install a plugin that declares it; or name a backend that is declared: {others}.",
     )
-    missing = _use(slot, name, via, declaration=None)
-    return replace(missing, problem=problem, unread_engine=owner)
+    return replace(use, problem=problem, unread_engine=owner)
 
 
 def _who(known: Mapping[str, Backend]) -> str:
