@@ -164,7 +164,7 @@ def _run_all(
             chosen,
             device=options.device,
             effort=options.effort,
-            observer=progress if journal is None else kit.CheckObservers(progress, journal),
+            observers=[progress] if journal is None else [progress, journal],
             known={} if journal is None else journal.known,
             deadline_s=options.case_deadline,
         )
@@ -180,8 +180,9 @@ def _run_one(
     check, case = kit.find_case(subject, chosen, str(options.case))
     result = None if journal is None else journal.known.get(check.code)
     if result is None:
+        observers = () if journal is None else (journal,)
         result = kit.run_case(
-            subject, check, case, device=device, observer=journal, deadline_s=deadline_s
+            subject, check, case, device=device, observers=observers, deadline_s=deadline_s
         )
     results = kit.Results(subject=subject, device=device, checks=[result], exercised=frozenset())
     return results, replace(options.effort, seeds=(case.seed,))
